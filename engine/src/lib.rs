@@ -1,0 +1,5 @@
+//! The engine of longsift: spec → plan → execute → commit.
+
+pub mod dataset;
+pub mod diagnostic;
+pub mod spec;

@@ -1,0 +1,3 @@
+//! A pipeline as its author wrote it, with positions.
+
+pub mod pipeline;

@@ -1,0 +1,19 @@
+//! What it takes to be a stage, and the types that stages and the engine share.
+
+pub mod compute;
+pub mod decimal;
+
+pub use decimal::Decimal;
+
+/// What all stages have in common: a name, and what they need from and give to their neighbours.
+///
+/// A pipeline is in order when everything a stage reads is written by an earlier stage or is a column of the
+/// input; the engine checks it before the run.
+pub trait Stage {
+    /// The value of the `stage` key: `first-layer-attention`.
+    fn name(&self) -> &'static str;
+    /// What earlier stages must have written: `windows`, `layer-zero table`.
+    fn reads(&self) -> &'static [&'static str];
+    /// What this stage adds for later ones.
+    fn writes(&self) -> &'static [&'static str];
+}

@@ -1,0 +1,76 @@
+//! A fraction as the decimal its author wrote.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A number that means the decimal it was written as: `0.29` is 29/100, not the nearest binary fraction.
+///
+/// `⌊100 · 0.29⌋` is 29 here and 28 in floating point. Exact for up to 18 significant digits and counts below 2^63.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Decimal(pub f64);
+
+impl Decimal {
+    /// `⌊self · count⌋`; 0 for a negative decimal.
+    pub fn floor_of(self, count: u64) -> u64 {
+        let (digits, scale) = self.parts();
+        u64::try_from(digits * u128::from(count) / scale).unwrap_or(u64::MAX)
+    }
+
+    /// `⌈self · count⌉`; 0 for a negative decimal.
+    pub fn ceil_of(self, count: u64) -> u64 {
+        let (digits, scale) = self.parts();
+        u64::try_from((digits * u128::from(count)).div_ceil(scale)).unwrap_or(u64::MAX)
+    }
+
+    /// The decimal as `digits / scale`. The shortest text that reads back as this `f64` is the text as written,
+    /// up to 15 significant digits.
+    fn parts(self) -> (u128, u128) {
+        let text = format!("{:.18}", ShortestDecimal(self.0));
+        let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+        let digits: u128 = format!("{whole}{fraction}").parse().unwrap_or(0);
+        let scale = 10u128.pow(u32::try_from(fraction.len()).expect("at most 18 digits"));
+        (digits, scale)
+    }
+}
+
+/// Formats an `f64` as its shortest decimal, without an exponent, cut to the precision asked for.
+struct ShortestDecimal(f64);
+
+impl fmt::Display for ShortestDecimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shortest = format!("{}", self.0);
+        match shortest.split_once('.') {
+            Some((whole, fraction)) => {
+                let kept = f.precision().unwrap_or(fraction.len()).min(fraction.len());
+                write!(f, "{whole}.{}", &fraction[..kept])
+            }
+            None => f.write_str(&shortest),
+        }
+    }
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_is_the_decimal_as_written() {
+        assert_eq!(Decimal(0.29).floor_of(100), 29);
+        assert_eq!(Decimal(0.57).floor_of(100), 57);
+        assert_eq!(Decimal(0.07).ceil_of(100), 7);
+        assert_eq!(Decimal(1.0).floor_of(7), 7);
+        assert_eq!(Decimal(0.5).floor_of(7), 3);
+        assert_eq!(Decimal(0.5).ceil_of(7), 4);
+        assert_eq!(Decimal(1e-7).floor_of(10_000_000), 1);
+        assert_eq!(Decimal(-0.5).floor_of(10), 0);
+    }
+}

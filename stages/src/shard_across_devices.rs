@@ -1,0 +1,109 @@
+//! Chooses the devices that score windows, and how much of their memory may be used.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::contract::{Decimal, Stage};
+
+/// Chooses the devices that score windows, and how much of their memory may be used. Scores do not depend on it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShardAcrossDevices {
+    /// `auto` (default: GPUs where the program finds any, else the CPU), `cpu`, a number of GPUs, or a list like
+    /// `[cuda:0, cuda:1]`.
+    #[serde(default)]
+    pub devices: Devices,
+    /// Share of each device's memory that is never used, 0 to 0.9. Default 0.15: other programs share the device, and
+    /// drivers need room of their own.
+    #[serde(default = "default_headroom_fraction")]
+    #[schemars(range(min = 0.0, max = 0.9))]
+    pub headroom_fraction: Decimal,
+    /// How many windows a device has in flight at most: one number, or one per device. Default 1.
+    #[serde(default)]
+    pub workers_per_device: WorkersPerDevice,
+    /// What is handed out to devices: whole `windows` (default), or the `heads` of one window across devices.
+    #[serde(default)]
+    pub by: ShardBy,
+}
+
+impl Default for ShardAcrossDevices {
+    fn default() -> Self {
+        Self {
+            devices: Devices::default(),
+            headroom_fraction: default_headroom_fraction(),
+            workers_per_device: WorkersPerDevice::default(),
+            by: ShardBy::default(),
+        }
+    }
+}
+
+fn default_headroom_fraction() -> Decimal {
+    Decimal(0.15)
+}
+
+/// Which devices score windows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Devices {
+    /// `auto` or `cpu`.
+    Kind(DeviceKind),
+    /// The first N GPUs.
+    Count(#[schemars(range(min = 1, max = 64))] u32),
+    /// Devices by name.
+    Names(#[schemars(length(min = 1))] Vec<String>),
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Self::Kind(DeviceKind::Auto)
+    }
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// GPUs where there are any, else the CPU.
+    Auto,
+    /// The processor.
+    Cpu,
+}
+
+/// How many windows a device has in flight at most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum WorkersPerDevice {
+    /// The same for every device.
+    Same(#[schemars(range(min = 1, max = 64))] u32),
+    /// One number per device, in the order of `devices`.
+    Each(#[schemars(length(min = 1))] Vec<u32>),
+}
+
+impl Default for WorkersPerDevice {
+    fn default() -> Self {
+        Self::Same(1)
+    }
+}
+
+/// What is handed out to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ShardBy {
+    /// Whole windows.
+    #[default]
+    Windows,
+    /// The heads of one window.
+    Heads,
+}
+
+impl Stage for ShardAcrossDevices {
+    fn name(&self) -> &'static str {
+        "shard-across-devices"
+    }
+    fn reads(&self) -> &'static [&'static str] {
+        &["layer-zero table", "windows"]
+    }
+    fn writes(&self) -> &'static [&'static str] {
+        &["devices"]
+    }
+}
