@@ -1,2 +1,1 @@
 //! The device trait: a place where windows are scored.
-
