@@ -1,6 +1,7 @@
 //! Turns documents into token windows.
 
 pub mod encoder;
+mod patterns;
 pub mod windows;
 
 use schemars::JsonSchema;
