@@ -18,6 +18,9 @@ const MASS: f64 = 1e-6;
 /// Relative, of a head's far sum of squares, logits of standard deviation 3.
 const SQUARE: f64 = 1e-5;
 
+/// Relative, of one row's far mass or of a histogram bin, which may hold the far end of a few rows: no averaging helps.
+const ROW: f64 = 1e-5;
+
 /// Factor of the tolerances where `rows` rows have far keys: an average of few errors is not much smaller than one.
 fn few_rows(rows: usize) -> f64 {
     1.0 + 6.0 / (rows.max(1) as f64).sqrt()
@@ -82,9 +85,9 @@ fn check(
         let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());
         close(&got.far_mass, &want.far_mass, MASS * slack, 1e-9, &context);
         close(&got.far_square, &want.far_square, SQUARE * slack, 1e-10, &context);
-        close(&got.histogram, &want.histogram, 3e-6 * slack, 1e-8, &context);
+        close(&got.histogram, &want.histogram, ROW * slack, 1e-9, &context);
         let rows = |sums: &WindowSums| sums.row_far_mass.clone().expect("asked for");
-        close(&rows(&got), &rows(&want), 3e-6 * slack, 1e-8, &context);
+        close(&rows(&got), &rows(&want), ROW * slack, 1e-9, &context);
         assert!((got.histogram.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{context}");
     }
 }
@@ -181,7 +184,7 @@ fn rules(hooks: &Hooks, shape: &AttentionShape) -> LogitRules {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
     #[test]
     fn any_shape_agrees_with_float64(shape in shapes(), distance in distances(), seed: u64, causal: bool) {
