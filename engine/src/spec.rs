@@ -167,10 +167,11 @@ impl Spec {
         }
         self.sources.place(span)
     }
-
     /// The settings with all defaults filled in, for the lock and for fingerprints. Keys are in the order of the manual.
+    /// Parameters are not in it: what they were replaced by is.
     pub fn resolved_json(&self) -> serde_json::Value {
-        serde_json::to_value(&self.pipeline).expect("settings have string keys and finite numbers")
+        let settings = Pipeline { params: BTreeMap::new(), ..self.pipeline.clone() };
+        serde_json::to_value(&settings).expect("settings have string keys and finite numbers")
     }
 }
 
@@ -274,7 +275,7 @@ fn unreadable(name: &str, error: &std::io::Error) -> Diagnostic {
 /// Says where a file stops being text.
 fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Diagnostic {
     let line_start = bytes[..valid].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    let line = bytes[..valid].iter().filter(|byte| **byte == b'\n').count() + 1;
+    let line = bytes[..valid].split(|byte| *byte == b'\n').count();
     let line_end =
         bytes[valid..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| valid + at);
     let text = String::from_utf8_lossy(&bytes[line_start..line_end]).into_owned();

@@ -68,12 +68,8 @@ mod tests {
     #[test]
     fn the_default_distance_is_the_published_one_and_other_fractions_round_up() {
         let default = FirstLayerAttention::default();
-        assert_eq!(
-            (default.distance(10), default.distance(96), default.distance(257)),
-            (4, 24, 65)
-        );
-        let third =
-            FirstLayerAttention { min_distance_fraction: Some(Decimal(0.3)), ..default.clone() };
+        assert_eq!((default.distance(10), default.distance(96), default.distance(257)), (4, 24, 65));
+        let third = FirstLayerAttention { min_distance_fraction: Some(Decimal(0.3)), ..default.clone() };
         assert_eq!((third.distance(10), third.distance(11)), (3, 4));
         let tokens = FirstLayerAttention { min_distance_tokens: Some(7), ..default };
         assert_eq!(tokens.distance(10), 7);

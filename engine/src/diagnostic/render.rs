@@ -1,11 +1,15 @@
 //! Diagnostics as text: message, place, the line with a caret, notes and a hint.
 
+use std::fmt::Write as _;
+
 use unicode_width::UnicodeWidthStr;
 
 use super::{Diagnostic, Place, Severity, TextPlace, printable};
 
 /// The widest piece of a source line that is shown, in terminal columns.
 const WIDEST_LINE: usize = 100;
+/// How many characters of a line are looked at on either side of the caret.
+const MOST_CHARACTERS: usize = 4 * WIDEST_LINE;
 /// How much of a long line stays visible before the caret, in terminal columns.
 const BEFORE_CARET: usize = 40;
 
@@ -29,17 +33,17 @@ fn render_one(diagnostic: &Diagnostic, paint: &Paint) -> String {
     let mut out = format!("{}: {message}\n", paint.with(style, word));
     match &diagnostic.place {
         Some(Place::Text(place)) => {
-            out.push_str(&source(place, diagnostic.label.as_deref(), style, paint))
+            out.push_str(&source(place, diagnostic.label.as_deref(), style, paint));
         }
         Some(Place::Data(place)) => {
-            out.push_str(&format!(" {} {}\n", paint.with(Style::Frame, "-->"), line_safe(place)));
+            let _ = writeln!(out, " {} {}", paint.with(Style::Frame, "-->"), line_safe(place));
             if let Some(label) = &diagnostic.label {
-                out.push_str(&format!("     {}\n", line_safe(label)));
+                let _ = writeln!(out, "     {}", line_safe(label));
             }
         }
         None => {
             if let Some(label) = &diagnostic.label {
-                out.push_str(&format!("  {}\n", line_safe(label)));
+                let _ = writeln!(out, "  {}", line_safe(label));
             }
         }
     }
@@ -47,10 +51,10 @@ fn render_one(diagnostic: &Diagnostic, paint: &Paint) -> String {
         out.push('\n');
     }
     for note in &diagnostic.notes {
-        out.push_str(&format!("{}: {}\n", paint.with(Style::Strong, "note"), line_safe(note)));
+        let _ = writeln!(out, "{}: {}", paint.with(Style::Strong, "note"), line_safe(note));
     }
     if let Some(hint) = &diagnostic.hint {
-        out.push_str(&format!("{}: {}\n", paint.with(Style::Hint, "hint"), line_safe(hint)));
+        let _ = writeln!(out, "{}: {}", paint.with(Style::Hint, "hint"), line_safe(hint));
     }
     out
 }
@@ -84,19 +88,22 @@ struct ShownLine {
 }
 
 fn shown_line(place: &TextPlace) -> ShownLine {
-    let cells: Vec<String> = place.text.chars().map(cell).collect();
+    // Of a line that could fill the terminal many times only the part around the caret is looked at.
+    let skipped = place.column.saturating_sub(1 + MOST_CHARACTERS);
+    let characters = place.text.chars().skip(skipped).take(2 * MOST_CHARACTERS);
+    let cells: Vec<String> = characters.map(cell).collect();
     let widths: Vec<usize> = cells.iter().map(|cell| cell.width()).collect();
-    let first = place.column.saturating_sub(1).min(cells.len());
+    let first = (place.column.saturating_sub(1) - skipped).min(cells.len());
     let last = first.saturating_add(place.length).min(cells.len());
     let mut start = 0;
-    if widths.iter().sum::<usize>() > WIDEST_LINE {
+    if skipped > 0 || widths.iter().sum::<usize>() > WIDEST_LINE {
         let mut before = widths[..first].iter().sum::<usize>();
         while before > BEFORE_CARET {
             before -= widths[start];
             start += 1;
         }
     }
-    let mut text = String::from(if start > 0 { "…" } else { "" });
+    let mut text = String::from(if start + skipped > 0 { "…" } else { "" });
     let gap = text.width() + widths[start..first].iter().sum::<usize>();
     let mut width = text.width();
     let mut end = start;

@@ -10,7 +10,7 @@ use crate::diagnostic::{quoted, suggest};
 /// Notes every place where `node` is not what the schema of a pipeline asks for.
 pub(crate) fn check(node: &Node, problems: &mut Problems) {
     let root = schema::pipeline();
-    let owner = Owner { key: "pipeline", words: "the pipeline".to_string(), span: head(node) };
+    let owner = Owner { key: "", words: "the pipeline".to_string(), span: head(node) };
     Checker { root, problems }.value(node, root, &owner);
 }
 
@@ -129,7 +129,7 @@ impl Checker<'_, '_> {
         let message = format!("{} is {}, {why}", quoted(owner.key), shown(&node.text));
         let problem = self.problems.error(node.span, message).label(label);
         if owner.key.ends_with("_fraction")
-            && node.as_number().is_some_and(|number| number > 1.0 && number <= 100.0)
+            && node.as_number().is_some_and(|number| (2.0..=100.0).contains(&number))
         {
             let percent = node.as_number().map_or(0.0, |number| number / 100.0);
             problem.hint(format!(
@@ -189,9 +189,11 @@ impl Checker<'_, '_> {
     fn list(&mut self, node: &Node, values: &[Node], items: &Json, minimum: u64, owner: &Owner) {
         if (values.len() as u64) < minimum {
             let message = format!("{} is an empty list", quoted(owner.key));
-            self.problems
-                .error(node.span, message)
-                .hint("name at least one, or remove the key if it has a default");
+            let hint = match owner.key {
+                "stages" => "begin each stage with `- stage: NAME`",
+                _ => "name at least one, or remove the key if it has a default",
+            };
+            self.problems.error(node.span, message).hint(hint);
         }
         for value in values {
             let owner = Owner { key: owner.key, words: owner.words.clone(), span: head(value) };
@@ -296,12 +298,26 @@ impl Checker<'_, '_> {
     fn wrong_type(&mut self, node: &Node, kinds: &[Kind], schema: &Json, owner: &Owner) {
         let wanted = schema::in_short(self.root, schema);
         let label = self.takes(schema, owner);
+        if owner.key.is_empty() {
+            let problem = self
+                .problems
+                .error(head(node), format!("the pipeline is {}, not {wanted}", found(node)));
+            problem.hint(
+                "a pipeline begins with `version: 1`; `longsift init` writes one to start from",
+            );
+            return;
+        }
         let is_scalar = !matches!(node.value, Value::List(_) | Value::Mapping(_) | Value::Null);
         let subject = if is_scalar { &node.text } else { owner.key };
         let message = format!("{} is {}, not {wanted}", quoted(subject), found(node));
-        let span = if node.span.length == 0 { owner.span } else { head(node) };
+        // An empty value has no text to point at, but an empty argument of the command line has its place.
+        let is_invisible = node.span.length == 0 && node.span.source == owner.span.source;
+        let span = if is_invisible { owner.span } else { head(node) };
+        let is_replaced = self.problems.sources.text(node.span).contains("${");
         let problem = self.problems.error(span, message).label(label);
-        if let Some(hint) = type_hint(node, kinds, owner.key) {
+        if is_replaced && is_scalar {
+            problem.hint("a parameter is text; `--set` can change a setting of any type");
+        } else if let Some(hint) = type_hint(node, kinds, owner.key) {
             problem.hint(hint);
         }
     }

@@ -114,12 +114,12 @@ impl Node {
     }
 }
 
-/// Beyond this a float is no longer exact about being whole.
-const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
+/// 2^64: no setting takes a larger integer.
+const LARGEST_WHOLE: f64 = 18_446_744_073_709_551_616.0;
 
 /// A float without a fraction as an integer.
 pub(crate) fn whole(float: f64) -> Option<i128> {
-    (float.fract() == 0.0 && float.abs() <= LARGEST_EXACT).then_some(float as i128)
+    (float.fract() == 0.0 && float.abs() <= LARGEST_WHOLE).then_some(float as i128)
 }
 
 fn integer_json(integer: i128) -> serde_json::Value {

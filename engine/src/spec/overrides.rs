@@ -47,7 +47,7 @@ pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &m
     };
     match steps.split_first() {
         Some((first, rest)) if first.name == "stages" => {
-            set_in_stage(root, first, rest, value, problems)
+            set_in_stage(root, first, rest, value, problems);
         }
         Some((first, rest)) if STAGE_NAMES.contains(&first.name) && !rest.is_empty() => {
             let message = format!("{} is not a section of the pipeline", quoted(first.name));
@@ -106,9 +106,10 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step) -> Option<&'r mut Node> {
     let list = entries.iter_mut().find(|entry| entry.key == "stages")?;
     let Value::List(items) = &mut list.value.value else { return None };
     let name_of = |item: &Node| item.get("stage").and_then(Node::as_str).map(str::to_string);
-    let index = match items.iter().position(|item| name_of(item).as_deref() == Some(stage.name)) {
-        Some(index) => index,
-        None => {
+    let index = items
+        .iter()
+        .position(|item| name_of(item).as_deref() == Some(stage.name))
+        .unwrap_or_else(|| {
             let rank = |name: &str| STAGE_NAMES.iter().position(|known| *known == name);
             let later = |item: &Node| name_of(item).and_then(|name| rank(&name)) > rank(stage.name);
             let index = items.iter().position(later).unwrap_or(items.len());
@@ -120,8 +121,7 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step) -> Option<&'r mut Node> {
             );
             items.insert(index, made);
             index
-        }
-    };
+        });
     items.get_mut(index)
 }
 

@@ -105,13 +105,12 @@ fn read_argument<'a>(
 
 fn undeclared(span: Span, name: &str, declared: &Declared, problems: &mut Problems) {
     let problem = problems.error(span, format!("parameter {} is not declared", quoted(name)));
-    let problem = match declared.is_empty() {
-        true => problem.label("the pipeline declares none"),
-        false => problem.label(format!(
-            "declared: {}",
-            declared.keys().cloned().collect::<Vec<_>>().join(", ")
-        )),
-    };
+    let names = declared.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let problem = problem.label(if names.is_empty() {
+        "none is declared".to_string()
+    } else {
+        format!("declared: {names}")
+    });
     match suggest(name, declared.keys().map(String::as_str)) {
         Some(meant) => problem.hint(format!("did you mean `{meant}`?")),
         None if is_name(name) => {
@@ -132,9 +131,15 @@ struct Replacer<'a, 'p, 's> {
 impl Replacer<'_, '_, '_> {
     fn node(&mut self, node: &mut Node) {
         match &mut node.value {
-            Value::List(items) => items.iter_mut().for_each(|item| self.node(item)),
+            Value::List(items) => {
+                for item in items {
+                    self.node(item);
+                }
+            }
             Value::Mapping(entries) => {
-                entries.iter_mut().for_each(|entry| self.node(&mut entry.value))
+                for entry in entries {
+                    self.node(&mut entry.value);
+                }
             }
             Value::String(text) if text.contains("${") => {
                 let text = text.clone();

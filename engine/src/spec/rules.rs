@@ -4,6 +4,7 @@
 //! that the checker refuses is passed over here. No rule opens a file.
 
 mod paths;
+use std::collections::{BTreeMap, BTreeSet};
 
 use longsift_stages::{STAGE_NAMES, StageSettings};
 use serde_json::json;
@@ -56,14 +57,15 @@ fn listed(root: &Node) -> Vec<(&str, Span)> {
 }
 
 fn each_stage_once(root: &Node, problems: &mut Problems) {
-    let listed = listed(root);
-    for (index, (name, span)) in listed.iter().enumerate() {
-        let known = STAGE_NAMES.contains(name);
-        if let Some((_, first)) =
-            listed[..index].iter().find(|(earlier, _)| known && earlier == name)
-        {
-            let place = problems.sources.in_words(*first);
-            let problem = problems.error(*span, format!("stage `{name}` is listed twice"));
+    let mut seen: BTreeMap<&str, Span> = BTreeMap::new();
+    for (name, span) in listed(root) {
+        if !STAGE_NAMES.contains(&name) {
+            continue;
+        }
+        let first = *seen.entry(name).or_insert(span);
+        if first != span {
+            let place = problems.sources.in_words(first);
+            let problem = problems.error(span, format!("stage `{name}` is listed twice"));
             problem
                 .label(format!("first listed {place}"))
                 .hint("a pipeline has each stage once: remove one of the two");
@@ -74,15 +76,14 @@ fn each_stage_once(root: &Node, problems: &mut Problems) {
 fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
     let listed = listed(root);
     let stages = root.get("stages").map_or(&[][..], Node::items);
-    // A stage without a readable name may be any of them; it is reported already.
-    if listed.len() < stages.len() {
+    // A stage without a readable name may be any of them, and an empty list lacks them all; both are reported already.
+    if listed.len() < stages.len() || stages.is_empty() {
         return;
     }
-    let unknown: Vec<&str> =
-        listed.iter().map(|(name, _)| *name).filter(|name| !STAGE_NAMES.contains(name)).collect();
+    let unknown = listed.iter().map(|(name, _)| *name).filter(|name| !STAGE_NAMES.contains(name));
+    let meant: Vec<&str> = unknown.filter_map(|unknown| suggest(unknown, STAGE_NAMES)).collect();
     for name in STAGE_NAMES.into_iter().filter(|name| *name != "shard-across-devices") {
-        let meant = unknown.iter().any(|unknown| suggest(unknown, STAGE_NAMES) == Some(name));
-        if listed.iter().any(|(listed, _)| *listed == name) || meant {
+        if listed.iter().any(|(listed, _)| *listed == name) || meant.contains(&name) {
             continue;
         }
         let writes = contract(name).map_or(&[][..], |stage| stage.stage().writes()).join(", ");
@@ -112,7 +113,9 @@ fn contract(name: &str) -> Option<StageSettings> {
 }
 
 fn stages_are_in_order(root: &Node, problems: &mut Problems) {
-    let listed: Vec<(&str, Span)> = listed(root);
+    let mut listed: Vec<(&str, Span)> = listed(root);
+    // Of a longer list most are duplicates, and reported as such.
+    listed.truncate(4 * STAGE_NAMES.len());
     let stages: Vec<Option<StageSettings>> =
         listed.iter().map(|(name, _)| contract(name)).collect();
     for (index, settings) in stages.iter().enumerate() {
@@ -130,7 +133,7 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
                 let (writer, place) = listed[later];
                 let place = problems.sources.in_words(place);
                 let message =
-                    format!("stage `{name}` reads the {read}, which no earlier stage writes");
+                    format!("stage `{name}` reads `{read}`, which no earlier stage writes");
                 let problem =
                     problems.error(span, message).label(format!("`{writer}` {place} writes it"));
                 problem.hint(format!("move `{name}` behind `{writer}`"));
@@ -291,13 +294,14 @@ fn documents_are_scored_where_they_are_samples(root: &Node, problems: &mut Probl
 fn devices_and_workers_agree(root: &Node, problems: &mut Problems) {
     let devices = setting(root, "shard-across-devices", "devices");
     let names = devices.map_or(&[][..], Node::items);
-    for (index, node) in names.iter().enumerate() {
+    let mut seen = BTreeSet::new();
+    for node in names {
         let Some(name) = node.as_str().filter(|name| !name.trim().is_empty()) else { continue };
         if !is_device(name) {
             let problem =
                 problems.error(node.span, format!("{} is not the name of a device", quoted(name)));
             problem.label("devices are named `cpu`, `cuda:0`, `cuda:1`, …");
-        } else if names[..index].iter().any(|earlier| earlier.as_str() == Some(name)) {
+        } else if !seen.insert(name) {
             let problem = problems.error(node.span, format!("device `{name}` is listed twice"));
             problem.hint("to keep it busier, raise `workers_per_device`");
         }

@@ -229,11 +229,14 @@ pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
         match kind {
             Kind::Null => {}
             Kind::Boolean => words.extend(["`true`".to_string(), "`false`".to_string()]),
+            Kind::Integer { minimum, maximum } if minimum == maximum => {
+                words.push(grouped(minimum));
+            }
             Kind::Integer { minimum, maximum } => {
-                words.push(format!("an integer{}", range(minimum, maximum)))
+                words.push(format!("an integer{}", range(minimum, maximum)));
             }
             Kind::Number { minimum, maximum } => {
-                words.push(format!("a number{}", number_range(minimum, maximum)))
+                words.push(format!("a number{}", number_range(minimum, maximum)));
             }
             Kind::String => words.push("a string".to_string()),
             Kind::Names(names) => words.extend(names.iter().map(|(name, _)| format!("`{name}`"))),
@@ -285,7 +288,6 @@ fn joined(words: &[String]) -> String {
 
 fn range(minimum: i128, maximum: i128) -> String {
     match (minimum, maximum) {
-        _ if minimum == maximum => format!(": {}", grouped(minimum)),
         (i128::MIN, i128::MAX) => String::new(),
         (minimum, maximum) if maximum >= i128::from(u64::MAX) => {
             format!(" from {}", grouped(minimum))
@@ -347,7 +349,7 @@ mod tests {
             "`auto`, `cpu`, an integer from 1 to 64 or a list of strings"
         );
         assert_eq!(words("load-partial-model", "rope_theta"), "a number from 1");
-        assert_eq!(in_words(pipeline(), &pipeline()["properties"]["version"]), "an integer: 1");
+        assert_eq!(in_words(pipeline(), &pipeline()["properties"]["version"]), "1");
     }
 
     #[test]

@@ -51,6 +51,14 @@ impl Sources {
             .and_then(|source| source.lines.get(line.checked_sub(1)?))
             .map_or("", String::as_str)
     }
+    /// The text of a span, as far as it is on its first line.
+    pub(crate) fn text(&self, span: Span) -> String {
+        self.line(span.source, span.line)
+            .chars()
+            .skip(span.column.saturating_sub(1))
+            .take(span.length)
+            .collect()
+    }
 
     /// Whether a span lies in the pipeline file, and not on the command line.
     pub(crate) fn is_file(&self, span: Span) -> bool {
@@ -93,12 +101,6 @@ impl Added<'_> {
     /// Says what stands beside the caret.
     pub(crate) fn label(self, label: impl Into<String>) -> Self {
         self.0.label = Some(label.into());
-        self
-    }
-
-    /// Adds a fact.
-    pub(crate) fn note(self, note: impl Into<String>) -> Self {
-        self.0.notes.push(note.into());
         self
     }
 

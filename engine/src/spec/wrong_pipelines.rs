@@ -494,6 +494,23 @@ fn a_setting_is_found_where_it_was_written() {
     );
 }
 
+#[test]
+fn a_flood_of_mistakes_is_reported_at_once() {
+    let keys = (0..45_000).map(|index| format!("key{index}: 1")).collect::<Vec<_>>().join("\n");
+    let stages = format!("stages:\n{}", "- stage: score\n".repeat(30_000));
+    let devices: Vec<String> = (0..65_000).map(|index| format!("cuda:{index}")).collect();
+    let devices =
+        format!("stages: [{{stage: shard-across-devices, devices: [{}]}}]\n", devices.join(","));
+    let flow = format!("{{{}}}", "a: [], ".repeat(30_000));
+    for text in [keys, stages, devices, flow] {
+        let start = std::time::Instant::now();
+        let diagnostics = parse(&text, &[], &[]).expect_err("mistakes");
+        assert!(diagnostics.len() <= 101);
+        assert!(!render(&diagnostics, false).is_empty());
+        assert!(start.elapsed().as_secs() < 20, "{}…: {:?}", &text[..40], start.elapsed());
+    }
+}
+
 /// Changes of the right pipeline that keep it right, or that a schema alone can refuse.
 const CHANGES: [(&str, &str); 44] = [
     ("test", "test"),

@@ -1,1 +1,2 @@
 //! The device trait: a place where windows are scored.
+
