@@ -1,11 +1,19 @@
 //! Turns documents into token windows.
 
+mod bos;
+mod encoded;
 pub mod encoder;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod patterns;
+mod problem;
 pub mod windows;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use encoder::{EncodeProblem, EncodedText, Encoder, TokenizerProblem};
+pub use windows::{Cut, Overlap, TokenWindow};
 
 use crate::contract::Stage;
 
@@ -86,19 +94,5 @@ impl Stage for Tokenize {
     }
     fn writes(&self) -> &'static [&'static str] {
         &["windows"]
-    }
-}
-
-/// A file of the shared folder beside the repository, for tests; says why it is skipped where there is none.
-#[cfg(test)]
-pub(crate) fn shared_file(path: &str) -> Option<Vec<u8>> {
-    let beside = || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    let folder = std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, std::path::PathBuf::from);
-    match std::fs::read(folder.join(path)) {
-        Ok(bytes) => Some(bytes),
-        Err(problem) => {
-            eprintln!("skipped: {}: {problem}", folder.join(path).display());
-            None
-        }
     }
 }

@@ -14,7 +14,8 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::{
-    NormalizedString, Normalizer, Offsets, PreTokenizedString, PreTokenizer, Result, SplitDelimiterBehavior,
+    NormalizedString, Normalizer, Offsets, PreTokenizedString, PreTokenizer, Result,
+    SplitDelimiterBehavior,
 };
 
 /// The pattern inside `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
@@ -56,7 +57,8 @@ fn collect_cuts(pre_tokenizer: &PreTokenizerWrapper, steps: &mut Vec<CutStep>) -
             if bytes.add_prefix_space {
                 steps.push(CutStep::PrefixSpace);
             }
-            let (regex, behavior) = (Regex::new(BYTE_LEVEL_PATTERN)?, SplitDelimiterBehavior::Isolated);
+            let (regex, behavior) =
+                (Regex::new(BYTE_LEVEL_PATTERN)?, SplitDelimiterBehavior::Isolated);
             steps.push(CutStep::Pattern { regex, behavior, invert: false });
             let only_bytes = ByteLevel::new(false, bytes.trim_offsets, false);
             steps.push(CutStep::Crate(PreTokenizerWrapper::ByteLevel(only_bytes)));
@@ -121,9 +123,10 @@ fn collect_cleanings(normalizer: &NormalizerWrapper, steps: &mut Vec<CleanStep>)
             // The pattern is private; its serialised form is the file format.
             let form = serde_json::to_value(replace)?;
             steps.push(match form["pattern"]["Regex"].as_str() {
-                Some(pattern) => {
-                    CleanStep::Replace { regex: Regex::new(pattern)?, content: replace.content.clone() }
-                }
+                Some(pattern) => CleanStep::Replace {
+                    regex: Regex::new(pattern)?,
+                    content: replace.content.clone(),
+                },
                 None => CleanStep::Crate(normalizer.clone()),
             });
         }
@@ -169,7 +172,10 @@ impl Pattern for Reporting<'_> {
         let (mut pieces, mut covered) = (Vec::new(), 0);
         for found in self.0.find_iter(text) {
             let found = found.map_err(|problem| {
-                format!("the pattern gave up behind byte {covered} of a part of {} bytes: {problem}", text.len())
+                format!(
+                    "the pattern gave up behind byte {covered} of a part of {} bytes: {problem}",
+                    text.len()
+                )
             })?;
             if covered != found.start() {
                 pieces.push(((covered, found.start()), false));
@@ -181,5 +187,72 @@ impl Pattern for Reporting<'_> {
             pieces.push(((covered, text.len()), false));
         }
         Ok(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokenizers::Tokenizer;
+
+    use crate::tokenize::SpecialTokensInText;
+    use crate::tokenize::encoder::Encoder;
+    use crate::tokenize::fixtures::{
+        SHARED_TOKENIZERS, bytes_with, encoder_with, shared_tokenizer,
+    };
+
+    const MILLION_BLANKS: usize = 1_200_000;
+
+    #[test]
+    fn taking_the_patterns_out_of_the_crates_hands_changes_nothing() {
+        let text = "He's  here,\r\n\t e\u{301}\u{e9} \u{1f999}\u{fe0f} 1234 \u{915}\u{93f} <s>x</s>  <|endoftext|> y ";
+        let compare = |json: &[u8]| {
+            let encoder = Encoder::from_bytes(json, SpecialTokensInText::Parse).unwrap();
+            let mut reference = Tokenizer::from_bytes(json).unwrap();
+            reference.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+            let reference = reference.encode(text, false).unwrap();
+            let got = encoder.encode(text).unwrap();
+            assert_eq!(got.ids, reference.get_ids());
+            let ends: Vec<_> = reference.get_offsets().iter().map(|&(_, end)| end as u64).collect();
+            assert_eq!(got.ends, ends);
+        };
+        for name in SHARED_TOKENIZERS {
+            let Some(json) = shared_tokenizer(name) else { break };
+            compare(&json);
+        }
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+        let only_bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+        let words = json!({"type": "Split", "pattern": {"Regex": "\\p{L}+|\\p{N}"}, "behavior": "Removed", "invert": true});
+        let blank = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": false});
+        let collapse = json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "});
+        for pre_tokenizer in [
+            bytes.clone(),
+            json!({"type": "Sequence", "pretokenizers": [words, bytes]}),
+            json!({"type": "Sequence", "pretokenizers": [blank, only_bytes]}),
+        ] {
+            let json = bytes_with(|form| {
+                form["pre_tokenizer"] = pre_tokenizer;
+                form["normalizer"] =
+                    json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, collapse]});
+            });
+            compare(&json);
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_gives_up_is_an_error_and_not_one_long_piece() {
+        let blanks = " ".repeat(MILLION_BLANKS);
+        let problem = encoder_with(|_| ()).encode(&format!("hello{blanks}world")).unwrap_err();
+        assert_eq!(problem.text_bytes, MILLION_BLANKS + 10);
+        assert!(
+            problem.to_string().contains("gave up behind byte 5 of a part of 1200010 bytes"),
+            "{problem}"
+        );
+
+        let cleaner = encoder_with(|form| {
+            form["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "\\s+(?!\\S)|\\s+"}, "content": " "});
+        });
+        assert!(cleaner.encode("a  b").is_ok());
+        assert!(cleaner.encode(&blanks).unwrap_err().reason.contains("gave up"));
     }
 }

@@ -198,7 +198,9 @@ mod tests {
             window: u32,
             segments: BTreeSet<(u64, u64)>,
         }
-        let Some(text) = crate::tokenize::shared_file("conformance/slice_window_cases.json") else {
+        let Some(text) =
+            crate::tokenize::fixtures::shared_file("conformance/slice_window_cases.json")
+        else {
             return;
         };
         let cases: Cases = serde_json::from_slice(&text).unwrap();
