@@ -1,6 +1,7 @@
 //! Encodes documents with the `tokenizers` crate.
 
 use std::any::Any;
+use std::fmt;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -92,6 +93,17 @@ impl Encoder {
             Ok(EncodedText { ids: encoding.get_ids().to_vec(), ends })
         })
         .map_err(|reason| EncodeProblem { text_bytes: text.len(), reason })
+    }
+}
+
+impl fmt::Debug for Encoder {
+    /// Without the vocabulary.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut encoder = f.debug_struct("Encoder");
+        encoder
+            .field("digest", &self.digest)
+            .field("largest_id", &self.largest_id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -217,5 +229,6 @@ mod tests {
                 .unwrap();
         assert_eq!(encoder.digest(), hexadecimal(&Sha256::digest(&json)));
         assert_eq!(encoder.digest().len(), 64);
+        assert!(format!("{encoder:?}").len() < 200, "the vocabulary is not printed");
     }
 }
