@@ -61,12 +61,12 @@ pub struct Kept {
 impl Filter {
     /// Which samples of one group are kept, by whichever of the three settings is there (all samples without one).
     ///
-    /// `scores`, `tokens` (scored tokens, BOS included): `[samples]`, in input order. `group` is the value of the
-    /// `within` column, `None` for a null and without one. `NaN` is never kept and does not count towards the
+    /// `scores`, `tokens` (what a sample takes of a token budget): `[samples]`, in input order. `group` is the value of
+    /// the `within` column, `None` for a null and without one. `NaN` is never kept and does not count towards the
     /// fraction. Cost: one sort.
     pub fn keep(&self, scores: &[f64], tokens: &[u64], group: Option<&str>) -> Kept {
         if let Some(min_score) = self.min_score {
-            return Kept { keep: keep_above(scores, Some(min_score)), threshold: Some(min_score) };
+            return Kept { keep: keep_above(scores, min_score), threshold: Some(min_score) };
         }
         let ranking = ranked(scores);
         let kept = if let Some(fraction) = self.keep_fraction {
@@ -97,10 +97,9 @@ impl KeepTokens {
     }
 }
 
-/// For each sample, whether its score is at least `threshold`: how a calibration filters. A group that kept nothing
-/// has no threshold and keeps nothing. `NaN` never passes.
-pub fn keep_above(scores: &[f64], threshold: Option<f64>) -> Vec<bool> {
-    scores.iter().map(|&score| threshold.is_some_and(|threshold| score >= threshold)).collect()
+/// For each sample, whether its score is at least `threshold`: how a calibration filters. `NaN` never passes.
+pub fn keep_above(scores: &[f64], threshold: f64) -> Vec<bool> {
+    scores.iter().map(|&score| score >= threshold).collect()
 }
 
 /// The samples by descending score, ties by input order, without `NaN`.
@@ -198,14 +197,13 @@ mod tests {
         assert_eq!(kept(&fraction(0.5), &scores), [3]);
         assert_eq!(kept(&budget(1000), &scores), [1, 3]);
         assert_eq!(kept(&Filter::default(), &scores), [1, 3]);
-        assert_eq!(keep_above(&scores, Some(f64::NEG_INFINITY)), [false, true, false, true]);
+        assert_eq!(keep_above(&scores, f64::NEG_INFINITY), [false, true, false, true]);
     }
 
     #[test]
     fn a_group_that_kept_nothing_has_no_threshold() {
         let got = fraction(0.5).keep(&[1.0], &[1], None);
         assert_eq!(got, Kept { keep: vec![false], threshold: None });
-        assert_eq!(keep_above(&[1e300], got.threshold), [false]);
         assert_eq!(fraction(0.5).keep(&[], &[], None), Kept::default());
     }
 
@@ -233,7 +231,7 @@ mod tests {
                 }
             }
             if let Some(threshold) = got.threshold {
-                let above = keep_above(&scores, Some(threshold));
+                let above = keep_above(&scores, threshold);
                 prop_assert!(got.keep.iter().zip(above).all(|(&keep, above)| !keep || above));
             }
         }

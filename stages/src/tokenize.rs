@@ -1,6 +1,5 @@
 //! Turns documents into token windows.
 
-mod bos;
 mod encoded;
 pub mod encoder;
 #[cfg(test)]
@@ -13,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use encoder::{EncodeProblem, EncodedText, Encoder, TokenizerProblem};
-pub use windows::{Cut, Overlap, TokenWindow};
+pub use windows::{Cut, TokenWindow, overlapping_windows};
 
 use crate::contract::Stage;
 
@@ -81,7 +80,8 @@ pub enum SpecialTokensInText {
     /// It is the special token, as Hugging Face does.
     #[default]
     Parse,
-    /// It is encoded like any other text.
+    /// It is encoded like any other text. Added tokens that the tokenizer does not flag as special (`<tool_call>` in
+    /// Qwen2.5) are ordinary vocabulary and stay tokens.
     AsText,
 }
 

@@ -12,7 +12,6 @@ use super::encoder::Encoder;
 pub(super) const SHARED_TOKENIZERS: [&str; 4] = ["gpt2", "qwen2.5", "phi-3-mini", "deepseek-coder"];
 
 /// A file of the shared folder beside the repository; says why it is skipped where there is none.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 pub(crate) fn shared_file(path: &str) -> Option<Vec<u8>> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
     let folder = std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from);
