@@ -12,7 +12,7 @@ use super::pipeline::Pipeline;
 pub fn pipeline() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
-        let mut schema = polished(schemars::schema_for!(Pipeline).into());
+        let mut schema = polished(&schemars::schema_for!(Pipeline));
         let param = schema["$defs"]["Param"].take();
         forbid_empty_strings(&mut schema);
         schema["$defs"]["Param"] = param;
@@ -22,7 +22,9 @@ pub fn pipeline() -> &'static Value {
 
 /// A generated schema as it is published: integer formats as explicit bounds, which every validator understands, and
 /// descriptions without the line breaks of the source.
-pub fn polished(mut schema: Value) -> Value {
+pub fn polished(schema: &schemars::Schema) -> Value {
+    // Written out, a schema has its keywords in the usual order.
+    let mut schema = serde_json::to_value(schema).expect("a schema is JSON");
     visit(&mut schema, &mut |object| {
         if let Some(Value::String(format)) = object.get("format").cloned()
             && let Some((minimum, maximum)) = bounds(&format)
