@@ -6,8 +6,11 @@ mod render;
 
 pub use render::render;
 
+use serde::Serialize;
+
 /// How bad a diagnostic is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The run cannot go on.
     Error,
@@ -16,7 +19,8 @@ pub enum Severity {
 }
 
 /// Who can do something about it. The number is the exit code of the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Blame {
     /// A mistake in longsift itself.
     Bug = 1,
@@ -36,7 +40,8 @@ impl Blame {
 }
 
 /// Where something is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Place {
     /// A piece of a text: the pipeline file, or the command line.
     Text(TextPlace),
@@ -45,7 +50,7 @@ pub enum Place {
 }
 
 /// A piece of one line of a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TextPlace {
     /// Name of the text: a path as it was given, or `command line`.
     pub name: String,
@@ -60,7 +65,7 @@ pub struct TextPlace {
 }
 
 /// One thing that is wrong, or looks wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,

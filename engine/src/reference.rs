@@ -10,7 +10,8 @@ use unicode_width::UnicodeWidthStr;
 use crate::spec::schema::{self, Kind};
 
 /// Every JSON Schema that longsift publishes, by the name of its file in `schemas/` (`pipeline` is
-/// `schemas/pipeline.schema.json`). To publish another one, add a line and rewrite the files.
+/// `schemas/pipeline.schema.json`). To publish another one, add a line here, with [`schema::polished`], and rewrite the
+/// files.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![("pipeline", schema::pipeline().clone())]
 }
@@ -52,7 +53,7 @@ fn about(name: &str) -> String {
         "input" => schema_for!(crate::spec::pipeline::Input),
         _ => schema_for!(crate::spec::pipeline::Output),
     };
-    schema::description(&schema::polished(schema.into())).to_string()
+    schema::description(&schema::polished(&schema)).to_string()
 }
 
 /// What a stage or section is for, in a line.

@@ -9,6 +9,7 @@ pub mod init;
 mod node;
 mod overrides;
 mod params;
+mod paths;
 pub mod pipeline;
 mod rules;
 mod scalar;
@@ -79,6 +80,18 @@ impl Spec {
     }
 
     /// Reads a pipeline from text; `name` is its path, for messages and for the folder that its paths are relative to.
+    ///
+    /// ```
+    /// use longsift_engine::diagnostic::render;
+    /// use longsift_engine::spec::{Overrides, Spec, init};
+    ///
+    /// let set = |argument: &str| Overrides { set: vec![argument.to_string()], param: Vec::new() };
+    /// let (spec, _) = Spec::parse("p.yaml", init::starter(), &set("stages.tokenize.bos=2")).expect("a right pipeline");
+    /// assert_eq!(spec.tokenize().bos, Some(2));
+    ///
+    /// let mistakes = Spec::parse("p.yaml", init::starter(), &set("stages.tokenize.bos=3")).expect_err("a wrong one");
+    /// assert!(render(&mistakes, false).starts_with("error: `bos` is 3, above its maximum 2"));
+    /// ```
     pub fn parse(name: &str, text: &str, overrides: &Overrides) -> Checked {
         if text.len() > yaml::LARGEST_FILE {
             let message = format!(
@@ -117,13 +130,15 @@ impl Spec {
             overrides::apply(&mut root, argument, source, &mut problems);
         }
         let params = params::apply(&mut root, &param, &mut problems);
+        let folder = Path::new(name).parent().map_or_else(PathBuf::new, Path::to_path_buf);
+        paths::anchor(&mut root, &mut problems);
         check::check(&root, &mut problems);
         rules::check(&root, &mut problems);
+        paths::check(&root, &folder, &mut problems);
         let pipeline = if problems.has_errors() { None } else { resolve(&root, &mut problems) };
         let failed = problems.has_errors();
         let diagnostics = problems.into_diagnostics();
         let Some(pipeline) = pipeline.filter(|_| !failed) else { return Err(diagnostics) };
-        let folder = Path::new(name).parent().map_or_else(PathBuf::new, Path::to_path_buf);
         let spec =
             Self { pipeline, overrides: overrides.set.clone(), params, folder, sources, root };
         Ok((spec, diagnostics))
@@ -133,6 +148,22 @@ impl Spec {
     /// file of the current folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// A path of the pipeline (`output.path`, `model`) as it can be opened. Paths of the command line are relative to
+    /// the current folder; the settings have them as absolute ones.
+    pub fn resolve(&self, path: &str) -> PathBuf {
+        self.folder.join(path)
+    }
+
+    /// An error about a setting, at its place.
+    pub fn error(&self, path: &str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::error(Blame::Pipeline, message).at(self.at(path))
+    }
+
+    /// A warning about a setting, at its place.
+    pub fn warning(&self, path: &str, message: impl Into<String>) -> Diagnostic {
+        Diagnostic::warning(Blame::Pipeline, message).at(self.at(path))
     }
 
     /// Where a setting was written: `stages.tokenize.window_tokens`, `input.text_column`, `output`. A setting of the

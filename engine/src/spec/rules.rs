@@ -3,7 +3,6 @@
 //! The rules look at the tree and not at the settings, so that they can report beside the mistakes of the schema. A value
 //! that the checker refuses is passed over here. No rule opens a file.
 
-mod paths;
 use std::collections::{BTreeMap, BTreeSet};
 
 use longsift_stages::{STAGE_NAMES, StageSettings};
@@ -29,7 +28,6 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
     one_way_to_keep(root, problems);
     documents_are_scored_where_they_are_samples(root, problems);
     devices_and_workers_agree(root, problems);
-    paths::check(root, problems);
 }
 
 /// The first stage of that name.

@@ -2,17 +2,20 @@
 //!
 //! Editors and the engine check against the same document, so what an editor underlines is what the engine refuses.
 
+mod words;
+
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
+pub(crate) use self::words::{grouped, in_short, in_words};
 use super::pipeline::Pipeline;
 
 /// The schema of a pipeline file.
 pub fn pipeline() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
-        let mut schema = polished(schemars::schema_for!(Pipeline).into());
+        let mut schema = polished(&schemars::schema_for!(Pipeline));
         let param = schema["$defs"]["Param"].take();
         forbid_empty_strings(&mut schema);
         schema["$defs"]["Param"] = param;
@@ -22,7 +25,9 @@ pub fn pipeline() -> &'static Value {
 
 /// A generated schema as it is published: integer formats as explicit bounds, which every validator understands, and
 /// descriptions without the line breaks of the source.
-pub fn polished(mut schema: Value) -> Value {
+pub fn polished(schema: &schemars::Schema) -> Value {
+    // Written out, a schema has its keywords in the usual order.
+    let mut schema = serde_json::to_value(schema).expect("a schema is JSON");
     visit(&mut schema, &mut |object| {
         if let Some(Value::String(format)) = object.get("format").cloned()
             && let Some((minimum, maximum)) = bounds(&format)
@@ -219,104 +224,6 @@ pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
         },
         _ => Vec::new(),
     }
-}
-
-/// What a setting takes, in words: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
-pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
-    let kinds = kinds(root, schema);
-    let mut words = Vec::new();
-    for kind in kinds {
-        match kind {
-            Kind::Null => {}
-            Kind::Boolean => words.extend(["`true`".to_string(), "`false`".to_string()]),
-            Kind::Integer { minimum, maximum } if minimum == maximum => {
-                words.push(grouped(minimum));
-            }
-            Kind::Integer { minimum, maximum } => {
-                words.push(format!("an integer{}", range(minimum, maximum)));
-            }
-            Kind::Number { minimum, maximum } => {
-                words.push(format!("a number{}", number_range(minimum, maximum)));
-            }
-            Kind::String => words.push("a string".to_string()),
-            Kind::Names(names) => words.extend(names.iter().map(|(name, _)| format!("`{name}`"))),
-            Kind::List { items, .. } => words.push(format!("a list of {}", plural(root, items))),
-            Kind::Mapping(_) => words.push("a mapping".to_string()),
-            Kind::Stage(_) => words.push("a stage".to_string()),
-        }
-    }
-    joined(&words)
-}
-
-/// The same in one word per kind, for "is a string, not an integer".
-pub(crate) fn in_short(root: &Value, schema: &Value) -> String {
-    let words: Vec<String> = kinds(root, schema)
-        .iter()
-        .filter_map(|kind| match kind {
-            Kind::Null => None,
-            Kind::Boolean => Some("a boolean".to_string()),
-            Kind::Integer { .. } => Some("an integer".to_string()),
-            Kind::Number { .. } => Some("a number".to_string()),
-            Kind::String => Some("a string".to_string()),
-            Kind::Names(names) => {
-                Some(joined(&names.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>()))
-            }
-            Kind::List { items, .. } => Some(format!("a list of {}", plural(root, items))),
-            Kind::Mapping(_) | Kind::Stage(_) => Some("a mapping".to_string()),
-        })
-        .collect();
-    joined(&words)
-}
-
-fn plural(root: &Value, items: &Value) -> &'static str {
-    match kinds(root, items).first() {
-        Some(Kind::String) => "strings",
-        Some(Kind::Integer { .. }) => "integers",
-        Some(Kind::Stage(_)) => "stages",
-        _ => "values",
-    }
-}
-
-/// `a, b or c`.
-fn joined(words: &[String]) -> String {
-    match words {
-        [] => "nothing".to_string(),
-        [one] => one.clone(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-    }
-}
-
-fn range(minimum: i128, maximum: i128) -> String {
-    match (minimum, maximum) {
-        (i128::MIN, i128::MAX) => String::new(),
-        (minimum, maximum) if maximum >= i128::from(u64::MAX) => {
-            format!(" from {}", grouped(minimum))
-        }
-        (i128::MIN, maximum) => format!(" up to {}", grouped(maximum)),
-        (minimum, maximum) => format!(" from {} to {}", grouped(minimum), grouped(maximum)),
-    }
-}
-
-fn number_range(minimum: f64, maximum: f64) -> String {
-    match (minimum.is_finite(), maximum.is_finite()) {
-        (true, true) => format!(" from {minimum} to {maximum}"),
-        (true, false) => format!(" from {minimum}"),
-        (false, true) => format!(" up to {maximum}"),
-        (false, false) => String::new(),
-    }
-}
-
-/// An integer with its thousands set off, as in the manual.
-pub(crate) fn grouped(integer: i128) -> String {
-    let digits = integer.unsigned_abs().to_string();
-    let mut out = String::from(if integer < 0 { "-" } else { "" });
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) && digits.len() > 4 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 #[cfg(test)]

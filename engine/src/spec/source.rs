@@ -39,7 +39,7 @@ impl Sources {
     }
 
     fn add(&mut self, name: &str, text: &str, numbered: bool) -> usize {
-        let lines = text.split('\n').map(|line| line.trim_end_matches('\r').to_string()).collect();
+        let lines = text.replace("\r\n", "\n").split(['\n', '\r']).map(str::to_string).collect();
         self.0.push(Source { name: name.to_string(), lines, numbered });
         self.0.len() - 1
     }

@@ -333,6 +333,20 @@ fn texts_that_hold_no_pipeline() {
 }
 
 #[test]
+fn positions_are_right_for_every_kind_of_line_break() {
+    let text = with(&[("4096", "many")]);
+    for line_break in ["\r\n", "\r"] {
+        let diagnostics =
+            parse(&text.replace('\n', line_break), &[], &[]).expect_err("a wrong type");
+        let Some(Place::Text(place)) = &diagnostics[0].place else { panic!("a place") };
+        assert_eq!(
+            (place.line, place.column, place.text.as_str()),
+            (Some(9), 20, "    window_tokens: many")
+        );
+    }
+}
+
+#[test]
 fn terminal_escapes_and_long_lines_in_user_text() {
     let name = format!("\"\\e[31m{}\"", "long ".repeat(100));
     assert_snapshot!(wrong(&[("version: 1", &format!("? {name}\n: 1\nversion: 1"))]));
@@ -409,14 +423,14 @@ fn an_override_wins_over_the_file_and_may_add_what_it_leaves_out() {
         "stages.shard-across-devices.devices=[cpu]",
         "name=other",
         "stages.score.within=source",
-        "input.path='*.parquet'",
+        "input.path='/in/*.parquet'",
         "stages.score.alpha=1",
     ];
     let spec = right(RIGHT, &set, &[]);
     assert_eq!(spec.filter().keep_fraction, Some(Decimal(0.29)));
     assert_eq!(
         (spec.pipeline.name.as_str(), spec.pipeline.input.path.as_str()),
-        ("other", "*.parquet")
+        ("other", "/in/*.parquet")
     );
     assert!(matches!(&spec.pipeline.stages[2], StageSettings::ShardAcrossDevices(_)));
     assert_eq!(spec.overrides, set);
@@ -430,6 +444,22 @@ fn an_override_wins_over_the_file_and_may_add_what_it_leaves_out() {
         &[],
     );
     assert_eq!(taken_back.filter().keep_fraction, None);
+}
+
+#[test]
+fn a_path_of_the_command_line_is_relative_to_the_current_folder() {
+    let set =
+        ["output.path=out/b", "stages.load-partial-model.model=/abs", "input.path=s3://bucket/x"];
+    let spec = right(RIGHT, &set, &[]);
+    let here = std::env::current_dir().expect("a current folder");
+    assert_eq!(spec.resolve(&spec.pipeline.output.path), here.join("out/b"));
+    assert_eq!(spec.resolve(&spec.load_partial_model().model), Path::new("/abs"));
+    assert_eq!(spec.pipeline.input.path, "s3://bucket/x");
+    let spec = right(RIGHT, &[], &[]);
+    assert_eq!(spec.resolve(&spec.pipeline.output.path), Path::new("pipelines/out"));
+    // `out` of the file is `pipelines/out` from here.
+    let inside = parse(RIGHT, &["input.path=pipelines/out/data"], &[]).expect_err("an overlap");
+    assert_eq!(inside[0].message, "the input lies in the output");
 }
 
 #[test]

@@ -1,0 +1,88 @@
+//! What the author of a mistake probably meant.
+
+use serde_json::Value as Json;
+
+use super::line_safe;
+use crate::spec::node::{Node, Value};
+use crate::spec::schema::{self, Kind};
+
+/// What the author of a value of the wrong type probably has to write.
+pub(super) fn type_hint(node: &Node, kinds: &[Kind], key: &str) -> Option<String> {
+    let text = line_safe(&node.text);
+    let wants_number =
+        kinds.iter().any(|kind| matches!(kind, Kind::Integer { .. } | Kind::Number { .. }));
+    let is_scalar = matches!(node.value, Value::Boolean(_) | Value::Integer(_) | Value::Float(_));
+    for kind in kinds {
+        match (kind, &node.value) {
+            (Kind::Boolean, Value::String(word)) => match word.to_lowercase().as_str() {
+                "yes" | "on" | "y" | "1" | "true" => return Some("write `true`".to_string()),
+                "no" | "off" | "n" | "0" | "false" => return Some("write `false`".to_string()),
+                _ => {}
+            },
+            (Kind::Boolean, Value::Integer(0)) => return Some("write `false`".to_string()),
+            (Kind::Boolean, Value::Integer(1)) => return Some("write `true`".to_string()),
+            (Kind::String, _) if is_scalar => {
+                return Some(format!("put it in quotes: `\"{text}\"`"));
+            }
+            (Kind::Mapping(_), Value::String(_)) if kinds.len() == 1 => {
+                return mapping_hint(kind, &text, key);
+            }
+            (Kind::Stage(_), Value::String(_)) => return Some(format!("write `- stage: {text}`")),
+            (Kind::List { .. }, Value::Mapping(_)) if key == "stages" => {
+                return Some("begin each stage with `- stage: NAME`".to_string());
+            }
+            _ => {}
+        }
+    }
+    match &node.value {
+        Value::String(word) if wants_number => number_hint(word, node.plain, key),
+        Value::Null => Some("give it a value, or remove the key if it has a default".to_string()),
+        _ => None,
+    }
+}
+
+fn mapping_hint(kind: &Kind, text: &str, key: &str) -> Option<String> {
+    let Kind::Mapping(mapping) = kind else { return None };
+    let first = if mapping["properties"].get("default").is_some() {
+        "default"
+    } else {
+        schema::properties(mapping).map(|(key, _)| key).next()?
+    };
+    Some(format!("write `{key}: {{{first}: \"{text}\"}}`"))
+}
+
+/// What someone who wrote a number as text probably meant.
+fn number_hint(word: &str, plain: bool, key: &str) -> Option<String> {
+    if !plain && word.parse::<f64>().is_ok() {
+        return Some(format!("remove the quotes: `{key}: {}`", line_safe(word)));
+    }
+    let digits: String =
+        word.chars().filter(|character| !matches!(character, '_' | ',' | '\'' | ' ')).collect();
+    if digits != word && digits.parse::<u64>().is_ok() {
+        return Some(format!("write the digits without separators: `{digits}`"));
+    }
+    let percent = word.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    percent
+        .filter(|number| number.is_finite())
+        .map(|number| format!("write it as a fraction: `{}`", number / 100.0))
+}
+
+/// The mapping in which a key is known, where it is known in exactly one.
+pub(super) fn home_of(root: &Json, key: &str) -> Option<String> {
+    let sections = ["input", "output"].into_iter().map(|name| {
+        let schema = schema::resolved(root, &root["properties"][name]);
+        (format!("`{name}`"), schema)
+    });
+    let stages =
+        schema::stages(root).into_iter().map(|(name, schema)| (format!("stage `{name}`"), schema));
+    let mut homes = sections
+        .chain(stages)
+        .filter(|(_, schema)| schema["properties"].get(key).is_some() && key != "stage");
+    let home = homes.next()?.0;
+    homes.next().is_none().then_some(home)
+}
+
+pub(super) fn first_sentence(text: &str) -> String {
+    let end = text.find(". ").map_or(text.trim_end_matches('.').len(), |at| at);
+    text[..end].to_string()
+}
