@@ -1,1 +1,45 @@
-//! To be written.
+//! Model folders: from a checkpoint of any size to the layer-zero table.
+//!
+//! Before the rotary embedding, the queries and keys of a model's first layer depend on the token id alone. The table
+//! holds them for every id; everything that differs between families ends in it and in the [`LayerZeroSpec`]:
+//!
+//! ```text
+//! config.json ──▶ ModelConfig ──▶ ModelFolder ──▶ LayerZeroTable
+//!                 the first        headers         weights read, table
+//!                 layer            checked         built, cached, mapped
+//! ```
+//!
+//! A family is one short file in `families/`.
+
+mod bos;
+mod build;
+mod cache;
+mod catalogue;
+mod checkpoint;
+mod config;
+mod families;
+mod fields;
+mod problem;
+mod rope;
+mod rope_config;
+mod shard;
+mod spec;
+mod table;
+mod tensors;
+mod weights;
+
+#[cfg(test)]
+mod cache_tests;
+#[cfg(test)]
+mod conformance_tests;
+#[cfg(test)]
+mod folder_tests;
+
+pub use cache::{OpenedTable, known_digest};
+pub use checkpoint::ModelFolder;
+pub use config::ModelConfig;
+pub use families::known_model_types;
+pub use problem::{ModelProblem, ProblemKind};
+pub use rope::{Pairing, RopeScaling, RopeSpec};
+pub use spec::{LayerZeroSpec, Norm};
+pub use table::LayerZeroTable;

@@ -1,0 +1,147 @@
+//! The id of the token that begins a sequence.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::config::{ModelConfig, read_small_file};
+
+const MOST_TOKENIZER_CONFIG_BYTES: u64 = 64 << 20;
+const MOST_TOKENIZER_BYTES: u64 = 1 << 30;
+
+impl ModelConfig {
+    /// The BOS id: what the folder's `tokenizer_config.json` says, or `config.json` where that says nothing.
+    ///
+    /// A `bos_token` of `null` says that there is none, even if `config.json` names an id (Qwen2.5 does).
+    pub fn bos_token_id(&self) -> Option<u32> {
+        self.bos_token_id_of(self.folder())
+    }
+
+    /// The same with the tokenizer files of another folder.
+    pub fn bos_token_id_of(&self, tokenizer_folder: &Path) -> Option<u32> {
+        match bos_token(tokenizer_folder) {
+            Some(BosToken::Absent) => None,
+            Some(BosToken::Text(text, config)) => {
+                let id = id_in_config(&config, &text)
+                    .or_else(|| id_in_tokenizer(tokenizer_folder, &text));
+                id.or_else(|| self.stated_bos_token_id())
+            }
+            None => self.stated_bos_token_id(),
+        }
+    }
+}
+
+enum BosToken {
+    Absent,
+    Text(String, Map<String, Value>),
+}
+
+/// What `tokenizer_config.json` says, if it is there and says anything.
+fn bos_token(folder: &Path) -> Option<BosToken> {
+    let bytes =
+        read_small_file(&folder.join("tokenizer_config.json"), MOST_TOKENIZER_CONFIG_BYTES).ok()?;
+    let config: Map<String, Value> = serde_json::from_slice(&bytes).ok()?;
+    match config.get("bos_token")? {
+        Value::Null => Some(BosToken::Absent),
+        Value::String(text) => Some(BosToken::Text(text.clone(), config)),
+        token => {
+            let text = token.get("content")?.as_str()?.to_owned();
+            Some(BosToken::Text(text, config))
+        }
+    }
+}
+
+/// `added_tokens_decoder` maps ids to tokens.
+fn id_in_config(config: &Map<String, Value>, text: &str) -> Option<u32> {
+    let decoder = config.get("added_tokens_decoder")?.as_object()?;
+    let content = |token: &Value| token.get("content").and_then(Value::as_str) == Some(text);
+    decoder.iter().find(|(_, token)| content(token)).and_then(|(id, _)| id.parse().ok())
+}
+
+/// The parts of `tokenizer.json` that name ids.
+#[derive(Deserialize)]
+struct TokenizerFile {
+    #[serde(default)]
+    added_tokens: Vec<AddedToken>,
+    model: Option<TokenizerModel>,
+}
+
+#[derive(Deserialize)]
+struct AddedToken {
+    id: u32,
+    content: String,
+}
+
+#[derive(Deserialize)]
+struct TokenizerModel {
+    vocab: Option<Value>,
+}
+
+fn id_in_tokenizer(folder: &Path, text: &str) -> Option<u32> {
+    let bytes = read_small_file(&folder.join("tokenizer.json"), MOST_TOKENIZER_BYTES).ok()?;
+    let tokenizer: TokenizerFile = serde_json::from_slice(&bytes).ok()?;
+    let added: BTreeMap<&str, u32> =
+        tokenizer.added_tokens.iter().map(|token| (token.content.as_str(), token.id)).collect();
+    if let Some(id) = added.get(text) {
+        return Some(*id);
+    }
+    match tokenizer.model?.vocab? {
+        Value::Object(vocabulary) => vocabulary.get(text)?.as_u64()?.try_into().ok(),
+        // A unigram vocabulary is a list of [token, score].
+        Value::Array(pieces) => {
+            let place = pieces
+                .iter()
+                .position(|piece| piece.get(0).and_then(Value::as_str) == Some(text))?;
+            u32::try_from(place).ok()
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn bos(files: &[(&str, Value)]) -> Option<u32> {
+        let folder = tempfile::tempdir().unwrap();
+        let config = json!({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512,
+            "num_hidden_layers": 2, "bos_token_id": 7});
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        for (name, value) in files {
+            fs::write(folder.path().join(name), value.to_string()).unwrap();
+        }
+        ModelConfig::read(folder.path(), None).unwrap().bos_token_id()
+    }
+
+    #[test]
+    fn config_json_answers_where_the_tokenizer_says_nothing() {
+        assert_eq!(bos(&[]), Some(7));
+        assert_eq!(bos(&[("tokenizer_config.json", json!({"add_bos_token": true}))]), Some(7));
+    }
+
+    #[test]
+    fn a_null_bos_token_means_none_whatever_config_json_says() {
+        assert_eq!(bos(&[("tokenizer_config.json", json!({"bos_token": null}))]), None);
+    }
+
+    #[test]
+    fn the_tokens_id_comes_from_wherever_the_tokenizer_keeps_it() {
+        let text = ("tokenizer_config.json", json!({"bos_token": "<s>"}));
+        let object = ("tokenizer_config.json", json!({"bos_token": {"content": "<s>"}}));
+        let added = ("tokenizer.json", json!({"added_tokens": [{"id": 3, "content": "<s>"}]}));
+        let vocabulary = ("tokenizer.json", json!({"model": {"vocab": {"a": 0, "<s>": 4}}}));
+        let unigram = ("tokenizer.json", json!({"model": {"vocab": [["a", -1.0], ["<s>", 0.0]]}}));
+        let decoder =
+            json!({"bos_token": "<s>", "added_tokens_decoder": {"5": {"content": "<s>"}}});
+        assert_eq!(bos(&[text.clone(), added]), Some(3));
+        assert_eq!(bos(&[object, vocabulary]), Some(4));
+        assert_eq!(bos(&[text, unigram]), Some(1));
+        assert_eq!(bos(&[("tokenizer_config.json", decoder)]), Some(5));
+    }
+}

@@ -1,0 +1,297 @@
+//! The cache of built tables: a folder that runs, users and processes may share.
+//!
+//! ```text
+//! identities/<identity>.json   the digest of the weights that a model folder held when it was last read
+//! tables/<fingerprint>.table   a layer-zero table
+//! ```
+//!
+//! Every file appears under its name complete and on disk, by a rename; two builders of the same table replace each
+//! other's equal file. What is damaged or of another version is built again, never trusted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use longsift_kernels::Kernel;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::build::{self, BUILDER_VERSION};
+use super::checkpoint::ModelFolder;
+use super::config::read_small_file;
+use super::problem::ModelProblem;
+use super::shard::hex;
+use super::table::{LayerZeroTable, TableHeader, TableWriter};
+use crate::load_partial_model::Precision;
+
+/// A partial file that old belongs to a process that died.
+const ABANDONED_AFTER: Duration = Duration::from_secs(2 * 24 * 3600);
+const MOST_IDENTITY_BYTES: u64 = 4096;
+
+/// A table that is ready for use, and where it came from.
+#[derive(Debug)]
+pub struct OpenedTable {
+    /// The table.
+    pub table: LayerZeroTable,
+    /// What the model is, by content: see [`model_digest`](known_digest).
+    pub model_digest: String,
+    /// Whether it was in the cache already.
+    pub from_cache: bool,
+    /// Bytes of weights read: 0 from the cache, else exactly what [`ModelFolder::bytes_to_read`] promised.
+    pub bytes_read: u64,
+    /// What should be told and is no error: damaged cache files that were replaced.
+    pub warnings: Vec<String>,
+}
+
+/// What the cache remembers of a model folder.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Remembered {
+    identity: String,
+    weights_digest: String,
+}
+
+impl LayerZeroTable {
+    /// Opens the table of a model from the cache, or builds it and puts it there.
+    ///
+    /// A cached table is read once and compared with its hash, which also brings it into memory. `progress` hears of
+    /// rows done and rows in all while a table is built.
+    ///
+    /// # Errors
+    /// The checkpoint is unreadable or has changed since its headers were read, or the cache cannot be written.
+    pub fn open_or_build(
+        model: &ModelFolder,
+        kernel: Kernel,
+        precision: Precision,
+        cache_folder: &Path,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<OpenedTable, ModelProblem> {
+        let cache = Cache { folder: cache_folder };
+        let mut warnings = Vec::new();
+        if let Some(weights_digest) = cache.remembered(model, &mut warnings)
+            && let Some(table) =
+                cache.table(model, kernel, precision, &weights_digest, &mut warnings)
+        {
+            let model_digest = model_digest(model, &weights_digest);
+            return Ok(OpenedTable {
+                table,
+                model_digest,
+                from_cache: true,
+                bytes_read: 0,
+                warnings,
+            });
+        }
+        cache.build(model, kernel, precision, progress, warnings)
+    }
+}
+
+/// The digest of a model whose weights have not changed since the cache last saw them; reads no weights.
+///
+/// It is a SHA-256 over the content of the tensors that layer 0 is made of and the first layer's specification (with
+/// a `rope_theta` from the settings): no time, no path, nothing of the machine.
+pub fn known_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
+    let weights_digest = Cache { folder: cache_folder }.remembered(model, &mut Vec::new())?;
+    Some(model_digest(model, &weights_digest))
+}
+
+fn model_digest(model: &ModelFolder, weights_digest: &str) -> String {
+    let content = json!({ "weights": weights_digest, "spec": model.spec() });
+    hex(&Sha256::digest(content.to_string().as_bytes()))
+}
+
+/// The header of a model's table. The rotary embedding and the logit rules do not touch the table.
+fn header(
+    model: &ModelFolder,
+    kernel: Kernel,
+    precision: Precision,
+    weights_digest: &str,
+) -> TableHeader {
+    let spec = model.spec();
+    let content = json!({
+        "builder": BUILDER_VERSION,
+        "kernel": kernel.name(),
+        "norm": spec.norm,
+        "precision": precision,
+        "row_width": spec.row_width(),
+        "rows": spec.vocabulary_size,
+        "weights": weights_digest,
+    });
+    TableHeader {
+        fingerprint: hex(&Sha256::digest(content.to_string().as_bytes())),
+        rows: spec.vocabulary_size,
+        row_width: spec.row_width(),
+        precision,
+    }
+}
+
+struct Cache<'a> {
+    folder: &'a Path,
+}
+
+impl Cache<'_> {
+    fn tables(&self) -> PathBuf {
+        self.folder.join("tables")
+    }
+
+    fn table_path(&self, header: &TableHeader) -> PathBuf {
+        self.tables().join(format!("{}.table", header.fingerprint))
+    }
+
+    fn identity_path(&self, identity: &str) -> PathBuf {
+        self.folder.join("identities").join(format!("{identity}.json"))
+    }
+
+    fn remembered(&self, model: &ModelFolder, warnings: &mut Vec<String>) -> Option<String> {
+        let identity = model.identity();
+        let path = self.identity_path(&identity);
+        if !path.exists() {
+            return None;
+        }
+        let remembered = read_small_file(&path, MOST_IDENTITY_BYTES).ok();
+        let remembered =
+            remembered.and_then(|bytes| serde_json::from_slice::<Remembered>(&bytes).ok());
+        let digest = remembered.filter(|remembered| remembered.identity == identity);
+        let digest =
+            digest.map(|remembered| remembered.weights_digest).filter(|digest| is_digest(digest));
+        if digest.is_none() {
+            warnings
+                .push(format!("cache file `{}` is damaged and will be replaced", path.display()));
+        }
+        digest
+    }
+
+    fn table(
+        &self,
+        model: &ModelFolder,
+        kernel: Kernel,
+        precision: Precision,
+        weights_digest: &str,
+        warnings: &mut Vec<String>,
+    ) -> Option<LayerZeroTable> {
+        let header = header(model, kernel, precision, weights_digest);
+        let path = self.table_path(&header);
+        if !path.exists() {
+            return None;
+        }
+        let opened =
+            LayerZeroTable::open(&path, &header).and_then(|table| table.verify().map(|()| table));
+        opened
+            .map_err(|why| {
+                warnings.push(format!(
+                    "cache file `{}` is damaged and will be replaced: {why}",
+                    path.display()
+                ))
+            })
+            .ok()
+    }
+
+    fn build(
+        &self,
+        model: &ModelFolder,
+        kernel: Kernel,
+        precision: Precision,
+        progress: &dyn Fn(u64, u64),
+        warnings: Vec<String>,
+    ) -> Result<OpenedTable, ModelProblem> {
+        let folder = self.tables();
+        fs::create_dir_all(&folder).map_err(|error| ModelProblem::writing(&folder, &error))?;
+        remove_abandoned(&folder);
+        let (partial, file) =
+            Partial::create(&folder).map_err(|error| ModelProblem::writing(&folder, &error))?;
+        let failed = |error: io::Error| ModelProblem::writing(&partial.path, &error);
+        let unfinished = header(model, kernel, precision, "");
+        let mut writer = TableWriter::new(file, unfinished).map_err(failed)?;
+        let built =
+            build::build(model, kernel, progress, &mut |rows| writer.write(rows).map_err(failed))?;
+        let header = header(model, kernel, precision, &built.weights_digest);
+        writer.finish(header.fingerprint.clone()).map_err(failed)?;
+        let path = self.table_path(&header);
+        partial.commit(&path).map_err(|error| ModelProblem::writing(&path, &error))?;
+        self.remember(model, &built.weights_digest)?;
+        let table = LayerZeroTable::open(&path, &header).map_err(|why| {
+            ModelProblem::machine(format!(
+                "cannot open the table that was just written, `{}`: {why}",
+                path.display()
+            ))
+        })?;
+        let model_digest = model_digest(model, &built.weights_digest);
+        Ok(OpenedTable {
+            table,
+            model_digest,
+            from_cache: false,
+            bytes_read: built.bytes_read,
+            warnings,
+        })
+    }
+
+    fn remember(&self, model: &ModelFolder, weights_digest: &str) -> Result<(), ModelProblem> {
+        let identity = model.identity();
+        let path = self.identity_path(&identity);
+        let remembered = Remembered { identity, weights_digest: weights_digest.to_owned() };
+        let json = serde_json::to_vec(&remembered).expect("two texts");
+        let write = || {
+            let folder = path.parent().expect("identities have a folder of their own");
+            fs::create_dir_all(folder)?;
+            let (partial, mut file) = Partial::create(folder)?;
+            file.write_all(&json)?;
+            file.sync_all()?;
+            partial.commit(&path)
+        };
+        write().map_err(|error| ModelProblem::writing(&path, &error))
+    }
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A file under a name of its own until it is complete. Dropped before that, it is removed.
+struct Partial {
+    path: PathBuf,
+    committed: bool,
+}
+
+impl Partial {
+    fn create(folder: &Path) -> io::Result<(Self, File)> {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        // The time keeps machines apart that share the folder and happen to use the same process id.
+        let time =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("{}-{time}-{count}.partial", process::id()));
+        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok((Self { path, committed: false }, file))
+    }
+
+    /// Gives the file, which is on disk, its name, and brings the name to disk.
+    fn commit(mut self, name: &Path) -> io::Result<()> {
+        fs::rename(&self.path, name)?;
+        self.committed = true;
+        File::open(name.parent().expect("a cache file has a folder"))?.sync_all()
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.committed {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes what processes left behind that died while building. Failures are no one's problem.
+fn remove_abandoned(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let partial = path.extension().is_some_and(|extension| extension == "partial");
+        let modified = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let old = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED_AFTER));
+        if partial && old {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Which safetensors files a model folder has, and which tensor lies in which.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::config::read_small_file;
+use super::problem::ModelProblem;
+use super::shard::Shard;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// The largest index that is read; DeepSeek-V3's 91,991 tensors take 9 MB.
+const MOST_INDEX_BYTES: u64 = 256 << 20;
+
+/// The tensors of a checkpoint and the files they lie in.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    /// File name by tensor name.
+    pub(crate) files_by_tensor: BTreeMap<String, String>,
+    /// Files whose headers had to be read to know their tensors.
+    pub(crate) opened: Vec<Shard>,
+    /// Bytes of the whole checkpoint: of its files, or as the index states them where files are missing.
+    pub(crate) checkpoint_bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+    metadata: Option<Value>,
+}
+
+impl Catalogue {
+    /// Looks at `model.safetensors`, else at `model.safetensors.index.json`, else at all `.safetensors` files.
+    pub(crate) fn read(folder: &Path) -> Result<Self, Vec<ModelProblem>> {
+        if folder.join(SINGLE).exists() {
+            return Self::of_files(folder, &[SINGLE.to_owned()]);
+        }
+        if folder.join(INDEX).exists() {
+            return Self::of_index(folder);
+        }
+        let names = file_names(folder).map_err(|problem| vec![problem])?;
+        let files: Vec<String> =
+            names.iter().filter(|name| is_safetensors(name)).cloned().collect();
+        if files.is_empty() {
+            return Err(vec![without_safetensors(folder, &names)]);
+        }
+        Self::of_files(folder, &files)
+    }
+
+    fn of_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
+        let mut catalogue = Self::default();
+        let mut problems = Vec::new();
+        for name in names {
+            match Shard::open(folder, name) {
+                Ok(shard) => catalogue.opened.push(shard),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        for shard in &catalogue.opened {
+            catalogue.checkpoint_bytes += shard.bytes();
+            for tensor in shard.names() {
+                if let Some(other) =
+                    catalogue.files_by_tensor.insert(tensor.clone(), shard.name.clone())
+                {
+                    problems.push(ModelProblem::checkpoint(format!(
+                        "tensor `{tensor}` is in `{other}` and in `{}`",
+                        shard.name
+                    )));
+                }
+            }
+        }
+        if problems.is_empty() { Ok(catalogue) } else { Err(problems) }
+    }
+
+    fn of_index(folder: &Path) -> Result<Self, Vec<ModelProblem>> {
+        let path = folder.join(INDEX);
+        let bytes = read_small_file(&path, MOST_INDEX_BYTES).map_err(|problem| vec![problem])?;
+        let index: Index = serde_json::from_slice(&bytes).map_err(|error| {
+            vec![ModelProblem::checkpoint(format!(
+                "`{}` is not a valid index: {error}",
+                path.display()
+            ))]
+        })?;
+        let files: BTreeSet<&String> = index.weight_map.values().collect();
+        let problems: Vec<_> =
+            files.iter().filter(|name| !is_plain_name(name)).map(|name| outside(name)).collect();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let sizes: Vec<_> = files
+            .iter()
+            .map(|name| fs::metadata(folder.join(name)).map(|file| file.len()))
+            .collect();
+        let present = sizes.iter().flatten().sum();
+        let stated =
+            index.metadata.as_ref().and_then(|metadata| whole_number(metadata.get("total_size")?));
+        let complete = sizes.iter().all(Result::is_ok);
+        let checkpoint_bytes = if complete { present } else { stated.unwrap_or(0).max(present) };
+        Ok(Self { files_by_tensor: index.weight_map, opened: Vec::new(), checkpoint_bytes })
+    }
+}
+
+/// Some writers state the total size as a float.
+fn whole_number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_f64().filter(|size| *size >= 0.0).map(|size| size as u64))
+}
+
+fn outside(name: &str) -> ModelProblem {
+    let name: String = name.chars().take(120).collect();
+    ModelProblem::checkpoint(format!(
+        "`{INDEX}` names the file `{}`, which is not the plain name of a safetensors file in its folder",
+        name.escape_debug()
+    ))
+}
+
+/// Whether a name stays in its folder: one ordinary component. The file itself may be a link; the Hugging Face cache
+/// is made of links.
+fn is_plain_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let one = matches!(components.next(), Some(Component::Normal(part)) if part == name);
+    one && components.next().is_none() && !name.contains(['\\', '\0', ':']) && is_safetensors(name)
+}
+
+fn is_safetensors(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "safetensors")
+}
+
+fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
+    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = entries.map_err(|error| ModelProblem::reading(folder, &error))?;
+    let mut names: Vec<String> =
+        entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn without_safetensors(folder: &Path, names: &[String]) -> ModelProblem {
+    let shown = folder.display();
+    let pickled = names.iter().find(|name| {
+        let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+        matches!(extension, Some("bin" | "pt" | "pth" | "ckpt"))
+            || name.ends_with(".bin.index.json")
+    });
+    match pickled {
+        Some(pickled) => {
+            ModelProblem::settings(format!("`{shown}` has no .safetensors file, only pickled weights (`{pickled}`)"))
+                .with_hint(format!(
+                    "such files can run code and are never opened; convert them once: python -c \"from transformers \
+                     import AutoModelForCausalLM as M; M.from_pretrained('{shown}').save_pretrained('{shown}')\""
+                ))
+        }
+        None => ModelProblem::checkpoint(format!("`{shown}` has no .safetensors file"))
+            .with_hint("download the checkpoint's .safetensors files into the folder"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_leave_the_folder_are_not_plain() {
+        for name in ["a.safetensors", "model-00001-of-00002.safetensors", "..a.safetensors"] {
+            assert!(is_plain_name(name), "{name}");
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "/a.safetensors",
+            "../a.safetensors",
+            "a/b.safetensors",
+            "./a.safetensors",
+            "a.safetensors/",
+            "a\\b.safetensors",
+            "a\0.safetensors",
+            "c:a.safetensors",
+            "a.bin",
+            "../../etc/passwd",
+        ] {
+            assert!(!is_plain_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_index_that_points_outside_its_folder_is_refused_whatever_tensor_it_is_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let index = r#"{"weight_map": {"unused": "../secret.safetensors", "a": "a.safetensors"}}"#;
+        fs::write(folder.path().join(INDEX), index).unwrap();
+        let problems = Catalogue::read(folder.path()).unwrap_err();
+        assert_eq!(problems.len(), 1);
+        assert!(
+            problems[0].message.contains("`../secret.safetensors`, which is not the plain name"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn pickled_weights_are_refused_with_the_command_that_converts_them() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("pytorch_model.bin"), "").unwrap();
+        let problem = Catalogue::read(folder.path()).unwrap_err().remove(0);
+        assert!(
+            problem.message.ends_with("only pickled weights (`pytorch_model.bin`)"),
+            "{problem}"
+        );
+        assert!(problem.hint.unwrap().contains("save_pretrained("));
+    }
+
+    #[test]
+    fn the_stated_total_counts_where_files_are_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let index = r#"{"metadata": {"total_size": 1e9}, "weight_map": {"a": "a.safetensors"}}"#;
+        fs::write(folder.path().join(INDEX), index).unwrap();
+        assert_eq!(Catalogue::read(folder.path()).unwrap().checkpoint_bytes, 1_000_000_000);
+        fs::write(folder.path().join("a.safetensors"), "12345").unwrap();
+        assert_eq!(Catalogue::read(folder.path()).unwrap().checkpoint_bytes, 5);
+    }
+}

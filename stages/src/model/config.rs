@@ -1,0 +1,166 @@
+//! `config.json`: the first of the two steps into a model folder, and all that `inspect` needs.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::checkpoint::{self, ModelFolder};
+use super::families::{self, FirstLayer};
+use super::fields::Fields;
+use super::problem::ModelProblem;
+use super::shard::open_regular;
+use super::spec::LayerZeroSpec;
+use super::tensors::LayerZeroTensors;
+use crate::load_partial_model::Precision;
+
+/// The largest `config.json` that is read, in bytes. Real ones have a few thousand.
+const MOST_CONFIG_BYTES: u64 = 16 << 20;
+
+/// A model folder of which only `config.json` has been read: enough to know the first layer, not to build its table.
+#[derive(Clone, Debug)]
+pub struct ModelConfig {
+    folder: PathBuf,
+    bytes: Vec<u8>,
+    map: Map<String, Value>,
+    spec: LayerZeroSpec,
+    tensors: LayerZeroTensors,
+}
+
+impl ModelConfig {
+    /// Reads `config.json` of a model folder and nothing else. `rope_theta` replaces the checkpoint's base frequency.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, together.
+    pub fn read(folder: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
+        let bytes = config_bytes(folder).map_err(|problem| vec![problem])?;
+        let map = object(folder, &bytes).map_err(|problem| vec![problem])?;
+        let problems = RefCell::new(Vec::new());
+        let fields = Fields::new(&map, "config.json", &problems);
+        if let Some(theta) = rope_theta.filter(|theta| !(theta.is_finite() && *theta >= 1.0)) {
+            fields.note(ModelProblem::settings(format!(
+                "`rope_theta` is {theta}, not a number from 1"
+            )));
+        }
+        let first = families::first_layer(&fields, rope_theta);
+        if let Some(FirstLayer { spec, .. }) = &first
+            && rope_theta.is_some()
+            && spec.rope.is_none()
+        {
+            fields.note(ModelProblem::settings(
+                "`rope_theta` is given, but this model has no rotary embedding",
+            ));
+        }
+        match (first, problems.into_inner()) {
+            (Some(FirstLayer { spec, tensors }), problems) if problems.is_empty() => {
+                Ok(Self { folder: folder.to_owned(), bytes, map, spec, tensors })
+            }
+            (_, problems) => Err(problems),
+        }
+    }
+
+    /// The first layer.
+    pub fn spec(&self) -> &LayerZeroSpec {
+        &self.spec
+    }
+
+    /// The folder, as it was given.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The number format that `config.json` says the weights have (`dtype`, formerly `torch_dtype`), without
+    /// looking at them.
+    pub fn stated_dtype(&self) -> Option<&str> {
+        let text = |name| self.map.get(name).and_then(Value::as_str);
+        text("dtype").or_else(|| text("torch_dtype"))
+    }
+
+    /// How the weights are quantised according to `config.json`, if they are: `gptq`, `fp8`, `mlx`, ….
+    pub fn quantization(&self) -> Option<&str> {
+        let quantized = self
+            .map
+            .get("quantization_config")
+            .or_else(|| self.map.get("quantization"))?
+            .as_object()?;
+        Some(quantized.get("quant_method").and_then(Value::as_str).unwrap_or("mlx"))
+    }
+
+    /// `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which asks the tokenizer first.
+    pub fn stated_bos_token_id(&self) -> Option<u32> {
+        self.map.get("bos_token_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
+    }
+
+    /// What building the table would read if all weights had `bytes_per_number` bytes each.
+    pub fn bytes_to_read_at(&self, bytes_per_number: u64) -> u64 {
+        self.tensors
+            .needed(&self.spec)
+            .iter()
+            .map(|tensor| tensor.numbers() * bytes_per_number)
+            .sum()
+    }
+
+    /// Bytes of the layer-zero table.
+    pub fn table_bytes(&self, precision: Precision) -> u64 {
+        self.spec.vocabulary_size * self.spec.row_width() * precision.bytes()
+    }
+
+    /// The second step: the headers of the safetensors files, no weights.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the files, together.
+    pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
+        checkpoint::open(self)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn tensors(&self) -> &LayerZeroTensors {
+        &self.tensors
+    }
+}
+
+fn config_bytes(folder: &Path) -> Result<Vec<u8>, ModelProblem> {
+    let what = folder.display();
+    match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(not_a_folder(format!("model folder `{what}` is a file"))),
+        Err(error) => {
+            return Err(not_a_folder(format!("cannot open model folder `{what}`: {error}")));
+        }
+    }
+    read_small_file(&folder.join("config.json"), MOST_CONFIG_BYTES)
+}
+
+fn not_a_folder(message: String) -> ModelProblem {
+    ModelProblem::settings(message)
+        .with_hint("`model` is a folder with `config.json` and `.safetensors` files")
+}
+
+/// Reads a whole file of at most `most` bytes.
+pub(crate) fn read_small_file(path: &Path, most: u64) -> Result<Vec<u8>, ModelProblem> {
+    let read = || {
+        let mut bytes = Vec::new();
+        open_regular(path)?.1.take(most + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|error| ModelProblem::reading(path, &error))?;
+    if bytes.len() as u64 > most {
+        return Err(ModelProblem::checkpoint(format!(
+            "`{}` has more than {most} bytes",
+            path.display()
+        )));
+    }
+    Ok(bytes)
+}
+
+fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {
+    let path = folder.join("config.json");
+    serde_json::from_slice(bytes).map_err(|error| {
+        ModelProblem::checkpoint(format!("`{}` is not a JSON object: {error}", path.display()))
+    })
+}

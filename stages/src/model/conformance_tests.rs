@@ -1,0 +1,164 @@
+//! Every conformance case of the known families, from its folder to per-head statistics: the table is built here,
+//! the attention is a dense f64 loop of its own, so that the kernels and this module are proven apart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use longsift_kernels::{Kernel, RopeStyle, TableView};
+use serde_json::Value;
+
+use super::*;
+use crate::load_partial_model::Precision;
+
+/// A folder of the shared test data, or `None` with the reason printed.
+pub(crate) fn shared(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("LONGSIFT_SHARED")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"), PathBuf::from);
+    let folder = root.join(name);
+    if !folder.exists() {
+        eprintln!("skipped: no `{}` (set LONGSIFT_SHARED)", folder.display());
+        return None;
+    }
+    Some(folder)
+}
+
+pub(crate) fn built(model: &ModelFolder, precision: Precision, cache: &Path) -> OpenedTable {
+    LayerZeroTable::open_or_build(model, Kernel::PortableF32, precision, cache, &|_, _| {}).unwrap()
+}
+
+/// Queries or keys of one head after the rotary embedding, `[tokens][head_dim]`, in f64.
+fn rotated(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], first: usize) -> Vec<Vec<f64>> {
+    let (width, dims) = (spec.row_width() as usize, spec.head_dim as usize);
+    let rope = spec.rope.as_ref().unwrap();
+    assert_eq!(RopeStyle::from(rope.pairing), RopeStyle::Half);
+    let frequencies = rope.inverse_frequencies(ids.len() as u64);
+    let half = frequencies.len();
+    let mut rows = Vec::new();
+    for (position, id) in ids.iter().enumerate() {
+        let mut row: Vec<f64> =
+            table[id * width + first..][..dims].iter().map(|x| f64::from(*x)).collect();
+        for (pair, frequency) in frequencies.iter().enumerate() {
+            let (sin, cos) = (position as f64 * f64::from(*frequency)).sin_cos();
+            let (x, y) = (row[pair], row[pair + half]);
+            row[pair] = (x * cos - y * sin) * rope.attention_factor();
+            row[pair + half] = (y * cos + x * sin) * rope.attention_factor();
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+/// Dependency strength and far variance of each head, by their definition.
+fn dense(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], causal: bool) -> (Vec<f64>, Vec<f64>) {
+    let (tokens, dims) = (ids.len(), spec.head_dim as usize);
+    let distance = tokens - 3 * (tokens / 4);
+    let rules = spec.logit_rules(causal);
+    let group = (spec.query_heads / spec.key_heads) as usize;
+    let (mut strengths, mut variances) = (Vec::new(), Vec::new());
+    for head in 0..spec.query_heads as usize {
+        let queries = rotated(spec, table, ids, head * dims);
+        let keys = rotated(spec, table, ids, (spec.query_heads as usize + head / group) * dims);
+        let (mut mass, mut square) = (0.0, 0.0);
+        for row in 0..tokens {
+            let visible = |key: usize| {
+                (key <= row || !causal) && rules.window.is_none_or(|window| key + window > row)
+            };
+            let keys: Vec<(usize, f64)> = (0..tokens)
+                .filter(|key| visible(*key))
+                .map(|key| {
+                    (
+                        key,
+                        queries[row].iter().zip(&keys[key]).map(|(q, k)| q * k).sum::<f64>()
+                            * spec.scale,
+                    )
+                })
+                .collect();
+            let most = keys.iter().fold(f64::MIN, |most, (_, logit)| most.max(*logit));
+            let total: f64 = keys.iter().map(|(_, logit)| (logit - most).exp()).sum();
+            for (_, logit) in keys.iter().filter(|(key, _)| key + distance <= row) {
+                let share = (logit - most).exp() / total;
+                mass += share;
+                square += share * share;
+            }
+        }
+        let entries = (tokens * tokens) as f64;
+        strengths.push(mass / tokens as f64);
+        variances.push((square - mass * mass / entries) / (entries - 1.0));
+    }
+    (strengths, variances)
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+}
+
+/// The largest `|got - expected| / (floor + relative · |expected|)`.
+fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    got.iter()
+        .zip(expected)
+        .map(|(g, e)| (g - e).abs() / (floor + relative * e.abs()))
+        .fold(0.0, f64::max)
+}
+
+fn case(name: &str) {
+    let Some(folder) = shared("conformance").map(|folder| folder.join(name)) else { return };
+    let case: Value = serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap();
+    let model = ModelFolder::open(&folder, None).unwrap();
+    assert!(model.warnings().is_empty(), "{:?}", model.warnings());
+    let cache = tempfile::tempdir().unwrap();
+    let opened = built(&model, Precision::F32, cache.path());
+    let TableView::F32(table) = opened.table.view() else { panic!("an f32 table") };
+    let ids: Vec<usize> = numbers(&case["input_ids"]).iter().map(|id| *id as usize).collect();
+    let tolerances = &case["tolerances"];
+    let (strength_rel, variance_rel, floor) = (
+        tolerances["proportion_rel"].as_f64().unwrap(),
+        tolerances["variance_rel"].as_f64().unwrap(),
+        tolerances["abs_floor"].as_f64().unwrap(),
+    );
+    let (strengths, variances) = dense(model.spec(), table, &ids, true);
+    let expected = &case["expected"];
+    let strength =
+        worst(&strengths, &numbers(&expected["proportion_per_head"]), strength_rel, floor);
+    let variance =
+        worst(&variances, &numbers(&expected["variance_per_head"]), variance_rel, floor * 1e-3);
+    eprintln!("{name}: {strength:.4} and {variance:.4} of the tolerance");
+    assert!(strength <= 1.0 && variance <= 1.0);
+    if let Some(unmasked) = case.get("reference_code").and_then(|code| code.get("unmasked")) {
+        let (strengths, variances) = dense(model.spec(), table, &ids, false);
+        let strength =
+            worst(&strengths, &numbers(&unmasked["proportion_per_head"]), strength_rel, floor);
+        let variance =
+            worst(&variances, &numbers(&unmasked["variance_per_head"]), variance_rel, floor * 1e-3);
+        eprintln!("{name}, unmasked: {strength:.4} and {variance:.4} of the tolerance");
+    }
+}
+
+#[rustfmt::skip]
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            case(stringify!($name));
+        })*
+    };
+}
+
+cases![
+    llama_bias_headdim_s96,
+    llama_dynamic_s257,
+    llama_fp16_s128,
+    llama_gqa_llama3rope_s257,
+    llama_linear_s128,
+    llama_mha_s96,
+    llama_oddS_s101,
+    llama_sharded_f32_s96,
+    llama_untied_bf16_sharded_s257,
+    llama_v5config_s128,
+    llama_yarn_s128,
+    mistral_sw_s128,
+    mistral_sw_short_s96,
+    mixtral_s96,
+    qwen2_maxwindow_s96,
+    qwen2_s128,
+];

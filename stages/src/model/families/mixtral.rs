@@ -1,0 +1,19 @@
+//! Mixtral: Mistral's attention in front of a mixture of experts.
+
+use super::{FirstLayer, LlamaLike, llama_like, slide};
+use crate::model::fields::Fields;
+
+/// Every layer slides over `sliding_window` tokens where it is given; by default none does.
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(8),
+        rms_eps: 1e-5,
+        rope_theta: 1e6,
+        max_positions: 131_072,
+        bias: false,
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    let window = config.optional_size("sliding_window", u64::MAX);
+    slide(&mut first, config, window, |_| true);
+    first
+}

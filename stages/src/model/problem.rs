@@ -1,0 +1,88 @@
+//! What can be wrong with a model folder, and whose fault it is.
+
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use thiserror::Error;
+
+/// Something that keeps a model folder from being used. Messages are lower case and name the file or the value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Error)]
+#[error("{message}")]
+pub struct ModelProblem {
+    /// Whose fault it is: it decides the exit code.
+    pub kind: ProblemKind,
+    /// What is wrong, where, with the values involved.
+    pub message: String,
+    /// What to do about it, where something can be done.
+    pub hint: Option<String>,
+}
+
+/// Whose fault a [`ModelProblem`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProblemKind {
+    /// The pipeline names a model that this program cannot use (exit code 2).
+    Settings,
+    /// The checkpoint is damaged, incomplete or contradicts itself (exit code 3).
+    Checkpoint,
+    /// The machine: a read or write failed, no space left (exit code 4, a retry may help).
+    Machine,
+}
+
+impl ModelProblem {
+    /// A model that cannot be used, though nothing is broken.
+    pub fn settings(message: impl Into<String>) -> Self {
+        Self { kind: ProblemKind::Settings, message: message.into(), hint: None }
+    }
+
+    /// A checkpoint that is damaged, incomplete or contradicts itself.
+    pub fn checkpoint(message: impl Into<String>) -> Self {
+        Self { kind: ProblemKind::Checkpoint, message: message.into(), hint: None }
+    }
+
+    /// A failure of the machine.
+    pub fn machine(message: impl Into<String>) -> Self {
+        Self { kind: ProblemKind::Machine, message: message.into(), hint: None }
+    }
+
+    /// The same problem with advice.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// A checkpoint file that could not be read: `Checkpoint` where trying again cannot help, `Machine` otherwise.
+    pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
+        let message = format!("cannot read `{}`: {error}", path.display());
+        match error.kind() {
+            io::ErrorKind::NotFound
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::InvalidData
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory => Self::checkpoint(message),
+            _ => Self::machine(message),
+        }
+    }
+
+    /// A cache file that could not be written.
+    pub(crate) fn writing(path: &Path, error: &io::Error) -> Self {
+        Self::machine(format!("cannot write `{}`: {error}", path.display()))
+            .with_hint("set `cache_folder` of `load-partial-model` to a folder with enough space that you may write to")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_failure_that_may_pass_is_blamed_on_the_machine() {
+        let kind = |kind: io::ErrorKind| ModelProblem::reading(Path::new("x"), &kind.into()).kind;
+        assert_eq!(kind(io::ErrorKind::NotFound), ProblemKind::Checkpoint);
+        assert_eq!(kind(io::ErrorKind::UnexpectedEof), ProblemKind::Checkpoint);
+        assert_eq!(kind(io::ErrorKind::TimedOut), ProblemKind::Machine);
+    }
+}

@@ -1,0 +1,308 @@
+//! Rotary position embedding: the inverse frequencies of a window, as the transformers library computes them.
+//!
+//! Source of all formulas: `transformers/modeling_rope_utils.py` (5.x). The library works in 32-bit floats; so does
+//! this file, operation by operation, with powers rounded from 64 bits, because the rounded frequencies are what
+//! the model was trained with. The angles are the kernels' business.
+
+use std::f64::consts::PI;
+
+use longsift_kernels::RopeStyle;
+use serde::Serialize;
+
+/// The rotary embedding of the first layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RopeSpec {
+    /// Which dimensions form a rotating pair.
+    pub pairing: Pairing,
+    /// How many of a head's dimensions rotate, even; the rest pass unchanged.
+    pub rotary_dims: u64,
+    /// The base frequency.
+    pub theta: f64,
+    /// How the frequencies are stretched for long windows.
+    pub scaling: RopeScaling,
+}
+
+/// Which dimensions form a rotating pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pairing {
+    /// Dimension `d` with `d + rotary_dims / 2` (Llama, GPT-NeoX).
+    Half,
+    /// Dimension `2d` with `2d + 1` (GPT-J, the original paper).
+    Interleaved,
+}
+
+impl From<Pairing> for RopeStyle {
+    fn from(pairing: Pairing) -> Self {
+        match pairing {
+            Pairing::Half => Self::Half,
+            Pairing::Interleaved => Self::Interleaved,
+        }
+    }
+}
+
+/// How the frequencies are stretched for windows longer than the model was first trained on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum RopeScaling {
+    /// Not at all.
+    Default,
+    /// All frequencies divided by `factor`.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// A base that grows with the window beyond `max_positions` (dynamic NTK). It is a function of the window's own
+    /// length: no window changes the frequencies of another.
+    Dynamic {
+        /// How far the base is stretched.
+        factor: f64,
+        /// The window length up to which the base stays as it is.
+        max_positions: u64,
+    },
+    /// High frequencies kept, low ones divided by `factor`, a ramp between (YaRN).
+    Yarn {
+        /// The divisor of the low frequencies.
+        factor: f64,
+        /// The window length of the first training.
+        original_positions: u64,
+        /// Rotations within `original_positions` above which a frequency is kept.
+        beta_fast: f64,
+        /// Rotations below which a frequency is divided by `factor`.
+        beta_slow: f64,
+        /// Whether the ends of the ramp are rounded outwards to whole dimensions.
+        truncate: bool,
+        /// What cos and sin are multiplied by.
+        attention_factor: f64,
+    },
+    /// Llama 3.1: as YaRN with the ramp over wavelengths.
+    Llama3 {
+        /// The divisor of the low frequencies.
+        factor: f64,
+        /// `original_positions` divided by this is the wavelength above which `factor` applies.
+        low_freq_factor: f64,
+        /// `original_positions` divided by this is the wavelength below which nothing changes.
+        high_freq_factor: f64,
+        /// The window length of the first training.
+        original_positions: u64,
+    },
+}
+
+impl RopeSpec {
+    /// The inverse frequencies, `[rotary_dims / 2]`, for a window of `tokens` tokens, in radians per position.
+    pub fn inverse_frequencies(&self, tokens: u64) -> Vec<f32> {
+        match self.scaling {
+            RopeScaling::Default => unscaled(self.theta as f32, self.rotary_dims),
+            RopeScaling::Linear { factor } => unscaled(self.theta as f32, self.rotary_dims)
+                .into_iter()
+                .map(|f| f / factor as f32)
+                .collect(),
+            RopeScaling::Dynamic { factor, max_positions } => {
+                let base =
+                    dynamic_base(self.theta, self.rotary_dims, factor, max_positions, tokens);
+                unscaled(base, self.rotary_dims)
+            }
+            RopeScaling::Yarn {
+                factor,
+                original_positions,
+                beta_fast,
+                beta_slow,
+                truncate,
+                ..
+            } => {
+                let dimension =
+                    |rotations| correction_dimension(rotations, self, original_positions);
+                let (mut low, mut high) = (dimension(beta_fast), dimension(beta_slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                yarn(self.theta as f32, self.rotary_dims, factor as f32, low.max(0.0), high)
+            }
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_positions,
+            } => {
+                let context = original_positions as f64;
+                unscaled(self.theta as f32, self.rotary_dims)
+                    .into_iter()
+                    .map(|frequency| {
+                        llama3(frequency, factor, low_freq_factor, high_freq_factor, context)
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// What cos and sin are multiplied by (1 but for YaRN), so logits by its square.
+    pub fn attention_factor(&self) -> f64 {
+        match self.scaling {
+            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            _ => 1.0,
+        }
+    }
+
+    /// Whether windows of different lengths have different frequencies.
+    pub fn depends_on_tokens(&self) -> bool {
+        matches!(self.scaling, RopeScaling::Dynamic { .. })
+    }
+}
+
+/// `base ^ exponent` in 64 bits, rounded once to 32.
+fn power(base: f32, exponent: f32) -> f32 {
+    f64::from(base).powf(f64::from(exponent)) as f32
+}
+
+/// `base ^ (2i / dims)` for each pair `i`.
+fn position_frequencies(base: f32, dims: u64) -> impl Iterator<Item = f32> {
+    (0..dims / 2).map(move |pair| power(base, (2 * pair) as f32 / dims as f32))
+}
+
+fn unscaled(base: f32, dims: u64) -> Vec<f32> {
+    position_frequencies(base, dims).map(|frequency| 1.0 / frequency).collect()
+}
+
+/// The base for a window of `tokens` tokens; the written one up to `max_positions`.
+fn dynamic_base(theta: f64, dims: u64, factor: f64, max_positions: u64, tokens: u64) -> f32 {
+    if tokens <= max_positions {
+        return theta as f32;
+    }
+    let stretch = factor as f32 * tokens as f32 / max_positions as f32 - (factor - 1.0) as f32;
+    let exponent = dims as f64 / (dims as f64 - 2.0);
+    theta as f32 * power(stretch, exponent as f32)
+}
+
+/// The dimension whose frequency makes `rotations` turns within the original positions.
+fn correction_dimension(rotations: f64, rope: &RopeSpec, original_positions: u64) -> f64 {
+    let turns = original_positions as f64 / (rotations * 2.0 * PI);
+    rope.rotary_dims as f64 * turns.ln() / (2.0 * rope.theta.ln())
+}
+
+fn yarn(base: f32, dims: u64, factor: f32, low: f64, high: f64) -> Vec<f32> {
+    let mut high = high.min(dims as f64 - 1.0);
+    if low.to_bits() == high.to_bits() {
+        high += 0.001;
+    }
+    let ramp = |pair: usize| ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
+    let blend = |(pair, frequency): (usize, f32)| {
+        let keep = 1.0 - ramp(pair);
+        1.0 / (factor * frequency) * (1.0 - keep) + 1.0 / frequency * keep
+    };
+    position_frequencies(base, dims).enumerate().map(blend).collect()
+}
+
+fn llama3(frequency: f32, factor: f64, low: f64, high: f64, context: f64) -> f32 {
+    let (longest, shortest) = ((context / low) as f32, (context / high) as f32);
+    let wavelength = (2.0 * PI) as f32 / frequency;
+    if wavelength > longest {
+        return frequency / factor as f32;
+    }
+    if wavelength < shortest {
+        return frequency;
+    }
+    let smooth = (context as f32 / wavelength - low as f32) / (high - low) as f32;
+    (1.0 - smooth) * frequency / factor as f32 + smooth * frequency
+}
+
+/// The attention factor that YaRN implies where config.json gives none.
+pub(crate) fn yarn_attention_factor(
+    factor: f64,
+    mscale: Option<f64>,
+    mscale_all_dim: Option<f64>,
+) -> f64 {
+    let scale = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+    match (mscale, mscale_all_dim) {
+        (Some(mscale), Some(all)) if mscale != 0.0 && all != 0.0 => scale(mscale) / scale(all),
+        _ => scale(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rope(scaling: RopeScaling) -> RopeSpec {
+        RopeSpec { pairing: Pairing::Half, rotary_dims: 128, theta: 500_000.0, scaling }
+    }
+
+    const LLAMA_3_1: RopeScaling = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_positions: 8192,
+    };
+
+    #[test]
+    fn llama_3_keeps_short_wavelengths_and_stretches_long_ones_eightfold() {
+        let plain = rope(RopeScaling::Default).inverse_frequencies(1);
+        let scaled = rope(LLAMA_3_1).inverse_frequencies(1);
+        assert_eq!(plain[0].to_bits(), 1.0f32.to_bits());
+        assert_eq!(plain[..25], scaled[..25]);
+        assert!(
+            scaled.iter().zip(&plain).skip(45).all(|(s, p)| s.to_bits() == (p / 8.0).to_bits())
+        );
+        assert!(scaled.windows(2).all(|pair| pair[0] > pair[1]));
+    }
+
+    #[test]
+    fn a_dynamic_base_grows_only_beyond_the_trained_positions() {
+        let dynamic = rope(RopeScaling::Dynamic { factor: 2.0, max_positions: 128 });
+        let plain = rope(RopeScaling::Default).inverse_frequencies(128);
+        assert_eq!(dynamic.inverse_frequencies(128), plain);
+        assert!(dynamic.inverse_frequencies(129)[63] < plain[63]);
+        assert!(dynamic.inverse_frequencies(300)[63] < dynamic.inverse_frequencies(200)[63]);
+    }
+
+    #[test]
+    fn yarn_divides_the_lowest_frequency_and_keeps_the_highest() {
+        let yarn = rope(RopeScaling::Yarn {
+            factor: 4.0,
+            original_positions: 4096,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: true,
+            attention_factor: yarn_attention_factor(4.0, None, None),
+        });
+        let (plain, scaled) =
+            (rope(RopeScaling::Default).inverse_frequencies(1), yarn.inverse_frequencies(1));
+        assert_eq!(plain[0].to_bits(), scaled[0].to_bits());
+        assert!((plain[63] / scaled[63] - 4.0).abs() < 1e-6);
+        assert!((yarn.attention_factor() - (0.1 * 4f64.ln() + 1.0)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn equal_mscales_cancel_and_a_zero_one_is_ignored() {
+        assert!((yarn_attention_factor(40.0, Some(0.707), Some(0.707)) - 1.0).abs() < 1e-15);
+        assert!(
+            (yarn_attention_factor(40.0, Some(1.0), Some(0.0)) - (0.1 * 40f64.ln() + 1.0)).abs()
+                < 1e-15
+        );
+        assert!((yarn_attention_factor(0.5, None, None) - 1.0).abs() < 1e-15);
+    }
+
+    proptest! {
+        #[test]
+        fn frequencies_are_finite_positive_and_at_most_one(
+            pairs in 1u64..128, theta in 2.0f64..1e8, factor in 1.0f64..64.0, original in 16u64..100_000,
+            tokens in 1u64..2_000_000,
+        ) {
+            for scaling in [
+                RopeScaling::Default,
+                RopeScaling::Linear { factor },
+                RopeScaling::Llama3 { factor, low_freq_factor: 1.0, high_freq_factor: 4.0, original_positions: original },
+                RopeScaling::Yarn {
+                    factor, original_positions: original, beta_fast: 32.0, beta_slow: 1.0, truncate: true,
+                    attention_factor: 1.0,
+                },
+            ] {
+                let spec = RopeSpec { pairing: Pairing::Half, rotary_dims: 2 * pairs, theta, scaling };
+                let frequencies = spec.inverse_frequencies(tokens);
+                prop_assert_eq!(frequencies.len() as u64, pairs);
+                prop_assert!(frequencies.iter().all(|f| f.is_finite() && *f > 0.0 && *f <= 1.0), "{spec:?} {frequencies:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The rotary embedding as `config.json` writes it, in the old style (`rope_theta`, `rope_scaling`) and the new one
+//! (`rope_parameters`).
+
+use super::fields::Fields;
+use super::problem::ModelProblem;
+use super::rope::{Pairing, RopeScaling, RopeSpec, yarn_attention_factor};
+
+const KNOWN_TYPES: &str = "default, linear, dynamic, yarn, llama3";
+const MOST_POSITIONS: u64 = 1 << 32;
+
+/// What a family knows about its rotary embedding.
+pub(crate) struct RopeDefaults {
+    /// Which dimensions form a pair.
+    pub(crate) pairing: Pairing,
+    /// The base frequency where config.json gives none: the default of the family's configuration class.
+    pub(crate) theta: f64,
+    /// How many dimensions of a head rotate.
+    pub(crate) rotary_dims: u64,
+    /// `max_position_embeddings`, as written or by the family's default.
+    pub(crate) max_positions: u64,
+}
+
+/// Reads the rotary embedding. `theta`, where given, replaces the checkpoint's base and keeps its scaling.
+pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f64>) -> RopeSpec {
+    let nested = filled(config, "rope_scaling").or_else(|| filled(config, "rope_parameters"));
+    let written = nested.as_ref().and_then(|rope| rope.optional_positive("rope_theta"));
+    let written =
+        written.or_else(|| config.optional_positive("rope_theta")).unwrap_or(defaults.theta);
+    if defaults.rotary_dims % 2 == 1 {
+        let dims = defaults.rotary_dims;
+        config.note(ModelProblem::checkpoint(format!(
+            "{dims} dimensions of a head rotate: they must form pairs"
+        )));
+    }
+    RopeSpec {
+        pairing: defaults.pairing,
+        rotary_dims: defaults.rotary_dims,
+        theta: theta.unwrap_or(written),
+        scaling: nested.map_or(RopeScaling::Default, |rope| scaling(config, &rope, defaults)),
+    }
+}
+
+/// The nested object, unless it is absent, `null` or empty; of one object per layer type, that of layer 0.
+fn filled<'a>(config: &Fields<'a>, name: &str) -> Option<Fields<'a>> {
+    let rope = config.optional_object(name).filter(|rope| !rope.is_empty())?;
+    let first = config.optional_texts("layer_types").and_then(|types| types.first().copied());
+    match first.filter(|first| rope.has(first)) {
+        Some(first) => rope.optional_object(first),
+        None => Some(rope),
+    }
+}
+
+fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> RopeScaling {
+    let kind =
+        rope.optional_text("rope_type").or_else(|| rope.optional_text("type")).unwrap_or("default");
+    // An entry beside `rope_scaling` wins over the one inside, and the model's own positions stand in for both.
+    let original = || {
+        let outside = config.optional_size("original_max_position_embeddings", MOST_POSITIONS);
+        let inside = || rope.optional_size("original_max_position_embeddings", MOST_POSITIONS);
+        outside.or_else(inside).unwrap_or(defaults.max_positions)
+    };
+    match kind {
+        "default" => RopeScaling::Default,
+        "linear" => RopeScaling::Linear { factor: rope.positive("factor") },
+        "dynamic" if rope.has("alpha") => {
+            rope.note(ModelProblem::settings(
+                "dynamic rope scaling by `alpha` is not supported for this model type",
+            ));
+            RopeScaling::Default
+        }
+        "dynamic" if defaults.rotary_dims <= 2 => {
+            rope.note(ModelProblem::checkpoint(
+                "dynamic rope scaling needs more than 2 rotating dimensions",
+            ));
+            RopeScaling::Default
+        }
+        "dynamic" => RopeScaling::Dynamic {
+            factor: rope.positive("factor"),
+            max_positions: defaults.max_positions,
+        },
+        "yarn" => yarn(rope, original(), defaults.max_positions),
+        "llama3" => llama3(rope, original()),
+        unknown => {
+            let message = format!("rope scaling `{unknown}` is not supported");
+            rope.note(
+                ModelProblem::settings(message).with_hint(format!("supported are {KNOWN_TYPES}")),
+            );
+            RopeScaling::Default
+        }
+    }
+}
+
+fn yarn(rope: &Fields<'_>, original_positions: u64, max_positions: u64) -> RopeScaling {
+    // The library takes the ratio of the positions where `factor` is null; without the key it refuses the config.
+    let ratio = max_positions as f64 / original_positions as f64;
+    let null = rope.has("factor") && rope.value("factor").is_none();
+    let factor = if null { ratio } else { rope.positive("factor") };
+    let number =
+        |name, default| rope.optional_number(name).filter(|value| *value != 0.0).unwrap_or(default);
+    let implied = || {
+        yarn_attention_factor(
+            factor,
+            rope.optional_number("mscale"),
+            rope.optional_number("mscale_all_dim"),
+        )
+    };
+    RopeScaling::Yarn {
+        factor,
+        original_positions,
+        beta_fast: number("beta_fast", 32.0),
+        beta_slow: number("beta_slow", 1.0),
+        truncate: rope.flag("truncate", true),
+        attention_factor: rope.optional_number("attention_factor").unwrap_or_else(implied),
+    }
+}
+
+fn llama3(rope: &Fields<'_>, original_positions: u64) -> RopeScaling {
+    let (low, high) = (rope.positive("low_freq_factor"), rope.positive("high_freq_factor"));
+    if low >= high {
+        let message = format!("`low_freq_factor` {low} is not below `high_freq_factor` {high}");
+        rope.note(ModelProblem::checkpoint(message));
+    }
+    RopeScaling::Llama3 {
+        factor: rope.positive("factor"),
+        low_freq_factor: low,
+        high_freq_factor: high,
+        original_positions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parsed(config: &Value, theta: Option<f64>) -> (RopeSpec, Vec<String>) {
+        let problems = RefCell::new(Vec::new());
+        let fields = Fields::new(config.as_object().unwrap(), "config.json", &problems);
+        let defaults = RopeDefaults {
+            pairing: Pairing::Half,
+            theta: 1e4,
+            rotary_dims: 64,
+            max_positions: 4096,
+        };
+        let spec = read(&fields, &defaults, theta);
+        drop(fields);
+        (spec, problems.into_inner().iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn both_styles_say_the_same() {
+        let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64});
+        let mut parameters = scaling.clone();
+        parameters["rope_theta"] = json!(5e5);
+        let old = parsed(&json!({"rope_theta": 5e5, "rope_scaling": scaling}), None);
+        let new = parsed(&json!({"rope_parameters": parameters}), None);
+        assert_eq!(old, new);
+        assert!(old.1.is_empty(), "{:?}", old.1);
+    }
+
+    #[test]
+    fn of_parameters_per_layer_type_the_first_layers_count() {
+        let (spec, problems) = parsed(
+            &json!({"layer_types": ["sliding_attention", "full_attention"], "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}}),
+            None,
+        );
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!((spec.theta as u64, spec.scaling), (20_000, RopeScaling::Default));
+    }
+
+    #[test]
+    fn an_override_replaces_the_base_and_keeps_the_scaling() {
+        let config = json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4}});
+        let (spec, _) = parsed(&config, Some(2.5e6));
+        assert_eq!(spec.theta.to_bits(), 2.5e6f64.to_bits());
+        assert_eq!(spec.scaling, RopeScaling::Linear { factor: 4.0 });
+    }
+
+    #[test]
+    fn positions_outside_the_scaling_win_and_the_models_own_stand_in() {
+        let original = |config: &Value| match parsed(config, None).0.scaling {
+            RopeScaling::Yarn { original_positions, .. } => original_positions,
+            other => panic!("{other:?}"),
+        };
+        let inside = json!({"type": "yarn", "factor": 4, "original_max_position_embeddings": 1024});
+        assert_eq!(
+            original(&json!({"rope_scaling": inside, "original_max_position_embeddings": 512})),
+            512
+        );
+        assert_eq!(original(&json!({"rope_scaling": inside})), 1024);
+        assert_eq!(original(&json!({"rope_scaling": {"type": "yarn", "factor": 4}})), 4096);
+    }
+
+    #[test]
+    fn unknown_types_and_missing_factors_are_problems() {
+        let (_, problems) =
+            parsed(&json!({"rope_scaling": {"rope_type": "spiral", "factor": 2}}), None);
+        assert_eq!(problems, ["rope scaling `spiral` is not supported"]);
+        let (_, problems) = parsed(&json!({"rope_scaling": {"type": "linear"}}), None);
+        assert_eq!(problems, ["`rope_scaling` of config.json has no `factor`"]);
+    }
+}

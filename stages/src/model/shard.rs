@@ -1,0 +1,277 @@
+//! One safetensors file: its header, checked against the file before anything is allocated or read.
+
+use std::fs::{self, File, Metadata as FileMetadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use super::problem::ModelProblem;
+
+/// Bytes before the header: its length.
+const LENGTH_BYTES: u64 = 8;
+/// The largest header that is read; the format's own library has the same limit.
+const MOST_HEADER_BYTES: u64 = 100_000_000;
+
+/// What tells an unchanged file without reading it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct FileStamp {
+    bytes: u64,
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    fn of(metadata: &FileMetadata) -> Self {
+        Self {
+            bytes: metadata.size(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// One safetensors file with a valid header. Symbolic links are followed: the Hugging Face cache is made of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard {
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
+    pub(crate) stamp: FileStamp,
+    pub(crate) header_digest: String,
+    data_start: u64,
+    metadata: Metadata,
+}
+
+impl Shard {
+    /// Opens a file and checks its header: length, JSON, and that the tensors tile the rest of the file exactly,
+    /// each as large as its shape and type say.
+    pub(crate) fn open(folder: &Path, name: &str) -> Result<Self, ModelProblem> {
+        let path = folder.join(name);
+        let (file_metadata, file) =
+            open_regular(&path).map_err(|error| ModelProblem::reading(&path, &error))?;
+        let damaged = |why: String| {
+            ModelProblem::checkpoint(format!(
+                "`{}` is not a valid safetensors file: {why}",
+                path.display()
+            ))
+            .with_hint("download the file again")
+        };
+        let stamp = FileStamp::of(&file_metadata);
+        let header = header_bytes(&file, stamp.bytes, &path, &damaged)?;
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| damaged(format!("its header: {error}")))?;
+        let data_start = LENGTH_BYTES + header.len() as u64;
+        let end = data_start.checked_add(metadata.data_len() as u64);
+        if end != Some(stamp.bytes) {
+            return Err(damaged(format!(
+                "its tensors have {} bytes, the file has room for {}",
+                metadata.data_len(),
+                stamp.bytes - data_start
+            )));
+        }
+        let header_digest = hex(&Sha256::digest(&header));
+        Ok(Self { path, name: name.to_owned(), stamp, header_digest, data_start, metadata })
+    }
+
+    /// Size of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.stamp.bytes
+    }
+
+    /// The tensor of that name.
+    pub(crate) fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.metadata.info(name)
+    }
+
+    /// The names of all tensors, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let mut names = self.metadata.offset_keys();
+        names.sort_unstable();
+        names
+    }
+
+    /// Opens the file for reading tensors, if it is still the file whose header was checked.
+    pub(crate) fn reader(&self) -> Result<ShardReader<'_>, ModelProblem> {
+        let (metadata, file) =
+            open_regular(&self.path).map_err(|error| ModelProblem::reading(&self.path, &error))?;
+        if FileStamp::of(&metadata) != self.stamp {
+            let message =
+                format!("`{}` has changed since its header was read", self.path.display());
+            return Err(ModelProblem::machine(message)
+                .with_hint("run again when the checkpoint is complete"));
+        }
+        Ok(ShardReader { shard: self, file, bytes_read: 0 })
+    }
+}
+
+/// Opens a file for reading unless it is something that would block or never end, such as a pipe.
+pub(crate) fn open_regular(path: &Path) -> io::Result<(FileMetadata, File)> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+    }
+    let file = File::open(path)?;
+    Ok((file.metadata()?, file))
+}
+
+fn header_bytes(
+    file: &File,
+    file_bytes: u64,
+    path: &Path,
+    damaged: &impl Fn(String) -> ModelProblem,
+) -> Result<Vec<u8>, ModelProblem> {
+    if file_bytes < LENGTH_BYTES {
+        return Err(damaged(format!("{file_bytes} bytes are too short for a header")));
+    }
+    let read = |buffer: &mut [u8], offset| {
+        file.read_exact_at(buffer, offset).map_err(|error| ModelProblem::reading(path, &error))
+    };
+    let mut length = [0; LENGTH_BYTES as usize];
+    read(&mut length, 0)?;
+    let length = u64::from_le_bytes(length);
+    if length > MOST_HEADER_BYTES || length > file_bytes - LENGTH_BYTES {
+        return Err(damaged(format!(
+            "it claims a header of {length} bytes; the file has {file_bytes}"
+        )));
+    }
+    let mut header = vec![0; length as usize];
+    read(&mut header, LENGTH_BYTES)?;
+    Ok(header)
+}
+
+/// Reads tensors of one file by position and counts the bytes.
+pub(crate) struct ShardReader<'a> {
+    shard: &'a Shard,
+    file: File,
+    pub(crate) bytes_read: u64,
+}
+
+impl ShardReader<'_> {
+    /// Fills `buffer` from `offset` bytes into a tensor of this file.
+    pub(crate) fn read(
+        &mut self,
+        tensor: &TensorInfo,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), ModelProblem> {
+        let at = self.shard.data_start + tensor.data_offsets.0 as u64 + offset;
+        let inside =
+            at + buffer.len() as u64 <= self.shard.data_start + tensor.data_offsets.1 as u64;
+        assert!(
+            inside,
+            "rows are checked against the tensor's shape, and the shape against its bytes"
+        );
+        let read = self.file.read_exact_at(buffer, at);
+        read.map_err(|error| ModelProblem::reading(&self.shard.path, &error))?;
+        self.bytes_read += buffer.len() as u64;
+        Ok(())
+    }
+}
+
+/// Lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A file with that header text and `data` zero bytes.
+    fn file(folder: &Path, header: &str, data: usize) -> Result<Shard, ModelProblem> {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        fs::write(folder.join("x.safetensors"), bytes).unwrap();
+        Shard::open(folder, "x.safetensors")
+    }
+
+    fn tensor(name: &str, shape: &str, start: u64, end: u64) -> String {
+        format!(r#""{name}":{{"dtype":"F32","shape":{shape},"data_offsets":[{start},{end}]}}"#)
+    }
+
+    #[test]
+    fn a_header_that_tiles_the_file_is_accepted() {
+        let folder = tempfile::tempdir().unwrap();
+        let header = format!("{{{},{}}}", tensor("b", "[2,3]", 8, 32), tensor("a", "[2]", 0, 8));
+        let shard = file(folder.path(), &header, 32).unwrap();
+        assert_eq!(shard.names(), ["a", "b"]);
+        assert_eq!(shard.tensor("b").unwrap().shape, [2, 3]);
+        let mut bytes = [1; 8];
+        let mut reader = shard.reader().unwrap();
+        reader.read(shard.tensor("b").unwrap(), 16, &mut bytes).unwrap();
+        assert_eq!((bytes, reader.bytes_read), ([0; 8], 8));
+    }
+
+    #[test]
+    fn hostile_headers_are_refused_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let a = tensor("a", "[2]", 0, 8);
+        for (header, data, reason) in [
+            (format!("{{{a}}}"), 7, "its tensors have 8 bytes, the file has room for 7"),
+            (format!("{{{a}}}"), 9, "the file has room for 9"),
+            (format!("{{{a},{}}}", tensor("b", "[2]", 4, 12)), 12, "invalid offset for tensor `b`"),
+            (
+                format!("{{{a},{}}}", tensor("b", "[2]", 12, 20)),
+                20,
+                "invalid offset for tensor `b`",
+            ),
+            (format!("{{{}}}", tensor("a", "[2]", 8, 0)), 8, "invalid offset"),
+            (format!("{{{}}}", tensor("a", "[3]", 0, 8)), 8, "invalid shape"),
+            (format!("{{{}}}", tensor("a", "[4294967296,4294967296,2]", 0, 8)), 8, "overflow"),
+            (format!("{{{}}}", tensor("a", "[-1]", 0, 8)), 8, "header"),
+            (a.clone(), 8, "header"),
+            ("[".repeat(10_000), 0, "header"),
+            (String::new(), 0, "header"),
+        ] {
+            let problem = file(folder.path(), &header, data).unwrap_err();
+            assert!(problem.message.contains(reason), "{header:.80}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_header_longer_than_the_file_is_refused_before_it_is_allocated() {
+        let folder = tempfile::tempdir().unwrap();
+        for length in [u64::MAX, 1 << 60, 99_000_000, 1] {
+            fs::write(folder.path().join("x.safetensors"), length.to_le_bytes()).unwrap();
+            let problem = Shard::open(folder.path(), "x.safetensors").unwrap_err();
+            assert!(problem.message.contains("claims a header"), "{problem}");
+        }
+        fs::write(folder.path().join("x.safetensors"), "abc").unwrap();
+        let problem = Shard::open(folder.path(), "x.safetensors").unwrap_err();
+        assert!(problem.message.contains("too short"), "{problem}");
+    }
+
+    #[test]
+    fn a_file_that_changed_after_its_header_was_read_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let header = format!("{{{}}}", tensor("a", "[2]", 0, 8));
+        let shard = file(folder.path(), &header, 8).unwrap();
+        fs::write(folder.path().join("x.safetensors"), "gone").unwrap();
+        assert!(shard.reader().err().unwrap().message.contains("has changed"));
+    }
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), length in 0u64..220) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut file = length.to_le_bytes().to_vec();
+            file.extend(&bytes);
+            fs::write(folder.path().join("x.safetensors"), &file).unwrap();
+            let _ = Shard::open(folder.path(), "x.safetensors");
+        }
+    }
+}

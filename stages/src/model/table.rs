@@ -1,0 +1,347 @@
+//! The layer-zero table as a file: written once, checked when opened, memory-mapped.
+//!
+//! Layout, all numbers little-endian:
+//!
+//! ```text
+//! 0    magic "longsift-table-1"                        16 bytes
+//! 16   length of the header                             8 bytes
+//! 24   header: JSON, padded with spaces to a multiple of 64 bytes from the file's start
+//!      rows: [rows, row_width] in the header's precision
+//!      length of the rows in bytes                      8 bytes
+//!      SHA-256 over the header and the SHA-256 of each block of the rows    32 bytes
+//! ```
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use half::bf16;
+use longsift_kernels::{MappedFile, TableView};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::load_partial_model::Precision;
+
+const MAGIC: &[u8; 16] = b"longsift-table-1";
+const PREFIX_BYTES: usize = 24;
+const TRAILER_BYTES: usize = 40;
+const ALIGNMENT: usize = 64;
+/// Each block of rows has a hash of its own, so that blocks are checked in parallel.
+const BLOCK_BYTES: usize = 4 << 20;
+
+/// What a table file says about itself. `fingerprint` stands for everything its content follows from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TableHeader {
+    /// Weights, norm and projections, precision, kernel and builder version.
+    pub(crate) fingerprint: String,
+    /// Token ids.
+    pub(crate) rows: u64,
+    /// Numbers in a row: all queries of a token, then all its keys.
+    pub(crate) row_width: u64,
+    /// The format of a number.
+    pub(crate) precision: Precision,
+}
+
+impl TableHeader {
+    fn data_bytes(&self) -> Option<u64> {
+        self.rows.checked_mul(self.row_width)?.checked_mul(self.precision.bytes())
+    }
+}
+
+/// Writes a table file row by row.
+pub(crate) struct TableWriter {
+    file: BufWriter<File>,
+    root: Sha256,
+    block: Sha256,
+    in_block: usize,
+    written: u64,
+    header: TableHeader,
+}
+
+impl TableWriter {
+    /// Starts with space for the header, whose fingerprint is known only when all rows are.
+    pub(crate) fn new(file: File, header: TableHeader) -> io::Result<Self> {
+        let mut file = BufWriter::with_capacity(1 << 20, file);
+        file.write_all(&vec![0; head(&header).len()])?;
+        Ok(Self {
+            file,
+            root: Sha256::new(),
+            block: Sha256::new(),
+            in_block: 0,
+            written: 0,
+            header,
+        })
+    }
+
+    /// Appends whole rows, `[rows, row_width]`, rounded to the table's precision (to nearest, ties to even).
+    pub(crate) fn write(&mut self, rows: &[f32]) -> io::Result<()> {
+        match self.header.precision {
+            Precision::F32 => self.write_bytes(bytemuck::cast_slice(rows)),
+            Precision::Bf16 => {
+                let rounded: Vec<bf16> =
+                    rows.par_iter().map(|number| bf16::from_f32(*number)).collect();
+                self.write_bytes(bytemuck::cast_slice(&rounded))
+            }
+        }
+    }
+
+    fn write_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.written += bytes.len() as u64;
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.in_block));
+            self.block.update(now);
+            self.in_block += now.len();
+            if self.in_block == BLOCK_BYTES {
+                self.end_block();
+            }
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn end_block(&mut self) {
+        if self.in_block > 0 {
+            self.root.update(std::mem::take(&mut self.block).finalize());
+            self.in_block = 0;
+        }
+    }
+
+    /// Writes the trailer and the header with its fingerprint, and waits until all of it is on disk.
+    pub(crate) fn finish(mut self, fingerprint: String) -> io::Result<()> {
+        assert_eq!(
+            self.header.data_bytes(),
+            Some(self.written),
+            "the header says how many rows are written"
+        );
+        self.end_block();
+        let space = head(&self.header).len();
+        self.header.fingerprint = fingerprint;
+        let head = head(&self.header);
+        assert_eq!(head.len(), space, "every fingerprint has the same length");
+        let root = root_hash(&head, std::mem::take(&mut self.root));
+        self.file.write_all(&self.written.to_le_bytes())?;
+        self.file.write_all(&root)?;
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, &head, 0)?;
+        file.sync_all()
+    }
+}
+
+/// Everything before the rows.
+fn head(header: &TableHeader) -> Vec<u8> {
+    let mut json = serde_json::to_vec(header).expect("a header is plain data");
+    json.resize((PREFIX_BYTES + json.len()).next_multiple_of(ALIGNMENT) - PREFIX_BYTES, b' ');
+    let length = (json.len() as u64).to_le_bytes();
+    [MAGIC.as_slice(), &length, &json].concat()
+}
+
+/// The trailer's hash, from the head and a hash that has been fed the hash of every block.
+fn root_hash(head: &[u8], blocks: Sha256) -> [u8; 32] {
+    let mut root = Sha256::new();
+    root.update(head);
+    root.update(blocks.finalize());
+    root.finalize().into()
+}
+
+/// The layer-zero table of a model, memory-mapped: for each token id its queries and keys before the rotary
+/// embedding, `[vocabulary_size, (query_heads + key_heads) · head_dim]`.
+pub struct LayerZeroTable {
+    file: MappedFile,
+    header: TableHeader,
+    data: Range<usize>,
+}
+
+impl std::fmt::Debug for LayerZeroTable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("LayerZeroTable")
+            .field("header", &self.header)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LayerZeroTable {
+    /// Maps a table file and checks magic, header, fingerprint and lengths.
+    ///
+    /// # Errors
+    /// Why the file is not the table that `expected` describes.
+    pub(crate) fn open(path: &Path, expected: &TableHeader) -> Result<Self, String> {
+        let file = MappedFile::open(path).map_err(|error| error.to_string())?;
+        let data = data_range(file.bytes(), expected)?;
+        let table = Self { file, header: expected.clone(), data };
+        table.try_view()?;
+        Ok(table)
+    }
+
+    /// Reads the whole table and compares it with its hash, in parallel.
+    ///
+    /// # Errors
+    /// That the file is damaged.
+    pub fn verify(&self) -> Result<(), String> {
+        let bytes = self.file.bytes();
+        let blocks: Vec<_> =
+            bytes[self.data.clone()].par_chunks(BLOCK_BYTES).map(Sha256::digest).collect();
+        let mut hash = Sha256::new();
+        blocks.iter().for_each(|block| hash.update(block));
+        let stated = &bytes[bytes.len() - 32..];
+        if root_hash(&bytes[..self.data.start], hash) == stated {
+            Ok(())
+        } else {
+            Err("its hash is wrong".to_owned())
+        }
+    }
+
+    /// The rows.
+    pub fn view(&self) -> TableView<'_> {
+        self.try_view().expect("the view was taken once when the table was opened")
+    }
+
+    fn try_view(&self) -> Result<TableView<'_>, String> {
+        match self.header.precision {
+            Precision::F32 => self.file.f32_slice(self.data.clone()).map(TableView::F32),
+            Precision::Bf16 => self.file.bf16_slice(self.data.clone()).map(TableView::Bf16),
+        }
+        .map_err(|error| error.to_string())
+    }
+
+    /// Token ids: rows of the table.
+    pub fn rows(&self) -> usize {
+        self.header.rows as usize
+    }
+
+    /// Numbers in a row.
+    pub fn row_width(&self) -> usize {
+        self.header.row_width as usize
+    }
+
+    /// The format of a number.
+    pub fn precision(&self) -> Precision {
+        self.header.precision
+    }
+
+    /// Bytes of the rows.
+    pub fn bytes(&self) -> u64 {
+        self.data.len() as u64
+    }
+}
+
+/// Where the rows are, if the file is the table that `expected` describes.
+fn data_range(bytes: &[u8], expected: &TableHeader) -> Result<Range<usize>, String> {
+    let expected_head = head(expected);
+    if bytes.len() < expected_head.len() + TRAILER_BYTES {
+        return Err(format!("{} bytes are too short for a table", bytes.len()));
+    }
+    if !bytes.starts_with(MAGIC) {
+        return Err("it is not a table file".to_owned());
+    }
+    if !bytes.starts_with(&expected_head) {
+        return Err("its header describes another table".to_owned());
+    }
+    let data = expected_head.len()..bytes.len() - TRAILER_BYTES;
+    let stated = u64::from_le_bytes(bytes[data.end..data.end + 8].try_into().expect("eight bytes"));
+    if expected.data_bytes() != Some(data.len() as u64) || stated != data.len() as u64 {
+        return Err(format!(
+            "it has {} bytes of rows, not the {stated} that it states",
+            data.len()
+        ));
+    }
+    Ok(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header(rows: u64, row_width: u64, precision: Precision) -> TableHeader {
+        TableHeader { fingerprint: "0".repeat(64), rows, row_width, precision }
+    }
+
+    fn written(path: &Path, header: &TableHeader, numbers: &[f32]) {
+        let mut writer = TableWriter::new(File::create(path).unwrap(), header.clone()).unwrap();
+        for row in numbers.chunks(header.row_width as usize) {
+            writer.write(row).unwrap();
+        }
+        writer.finish(header.fingerprint.clone()).unwrap();
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_and_verifies() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let numbers: Vec<f32> = (0..3000).map(|number| number as f32 * 0.37).collect();
+        for precision in [Precision::F32, Precision::Bf16] {
+            let header = header(1000, 3, precision);
+            written(&path, &header, &numbers);
+            let table = LayerZeroTable::open(&path, &header).unwrap();
+            table.verify().unwrap();
+            match table.view() {
+                TableView::F32(rows) => assert_eq!(rows, numbers),
+                TableView::Bf16(rows) => {
+                    assert!(
+                        rows.iter()
+                            .zip(&numbers)
+                            .all(|(row, number)| *row == bf16::from_f32(*number))
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_of_several_blocks_verifies_and_a_flipped_bit_in_any_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let header = header(2, (BLOCK_BYTES / 4 + 5) as u64, Precision::F32);
+        written(&path, &header, &vec![1.5; 2 * (BLOCK_BYTES / 4 + 5)]);
+        LayerZeroTable::open(&path, &header).unwrap().verify().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        for place in [1000, bytes.len() / 2, bytes.len() - 50] {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            assert!(LayerZeroTable::open(&path, &header).unwrap().verify().is_err());
+        }
+    }
+
+    #[test]
+    fn another_fingerprint_and_a_cut_file_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let header = header(4, 2, Precision::F32);
+        written(&path, &header, &[1.0; 8]);
+        let other = TableHeader { fingerprint: "1".repeat(64), ..header.clone() };
+        assert_eq!(
+            LayerZeroTable::open(&path, &other).unwrap_err(),
+            "its header describes another table"
+        );
+        let bytes = fs::read(&path).unwrap();
+        for length in 0..bytes.len() {
+            fs::write(&path, &bytes[..length]).unwrap();
+            assert!(LayerZeroTable::open(&path, &header).is_err(), "{length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_byte_never_passes_open_and_verify(place in any::<prop::sample::Index>(), flip in 1u8..=255) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("t");
+            let header = header(4, 2, Precision::F32);
+            written(&path, &header, &[1.0; 8]);
+            let mut bytes = fs::read(&path).unwrap();
+            let place = place.index(bytes.len());
+            bytes[place] ^= flip;
+            fs::write(&path, &bytes).unwrap();
+            let passed = LayerZeroTable::open(&path, &header).is_ok_and(|table| table.verify().is_ok());
+            prop_assert!(!passed);
+        }
+    }
+}
