@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::exponential::{LANES, tanh};
+use crate::exponential::tanh;
 use crate::kernel::Kernel;
 use crate::masks::{Segments, visible_keys};
 use crate::panels::pack_scaled;
@@ -18,8 +18,8 @@ pub(crate) const BLOCK_ROWS: usize = 48;
 const STRIP_ROWS: usize = 24;
 /// Keys of a tile, which stays in the second-level cache. A multiple of every panel's width.
 pub(crate) const TILE_KEYS: usize = 256;
-/// Floats from one row of logits to the next; the pad lets a row end anywhere.
-const LOGIT_STRIDE: usize = TILE_KEYS + LANES;
+/// Floats from one row of logits to the next; the pad keeps rows out of each other's cache sets.
+const LOGIT_STRIDE: usize = TILE_KEYS + 16;
 
 /// What all blocks of a window have in common.
 pub(crate) struct Window<'a> {

@@ -5,9 +5,12 @@
 
 use std::ops::Range;
 
-use crate::exponential::{LANES, exp2, exp2_lanes};
+use crate::exponential::{exp2, exp2_f32};
 use crate::masks::Segments;
 use crate::tile::Arithmetic;
+
+/// Running sums side by side, so that one addition need not wait for the other.
+const LANES: usize = 16;
 
 /// A logit may exceed the offset by this many powers of two before the offset moves. A tile of 256 squares of `2^32`
 /// is far from the largest float32.
@@ -66,46 +69,49 @@ impl Rows {
         self.masses.fill(0.0);
     }
 
-    /// Adds the keys `keys` of the row at window position `position`. `logits[0]` is that of key `keys.start`; at least
-    /// [`LANES`] more floats, of any value, follow the last. Calls for one row come with ascending keys.
+    /// Adds the keys `keys` of the row at window position `position`, in three passes over their logits, which are used
+    /// up. `logits[0]` is that of key `keys.start`. Calls for one row come with ascending keys, at least one each.
     #[inline(always)]
     pub(crate) fn absorb<A: Arithmetic>(
         &mut self,
         row: usize,
         position: usize,
         keys: Range<usize>,
-        logits: &[f32],
+        logits: &mut [f32],
         segments: &Segments,
     ) {
+        let logits = &mut logits[..keys.len()];
         let mut segment = self.current[row];
-        let mut offset = self.offsets[row];
         let masses = &mut self.masses[row * self.segments..(row + 1) * self.segments];
+        // 1. The offset follows the largest logit.
+        let largest = largest(logits);
+        let offset = self.offsets[row];
+        if largest > offset + SLACK {
+            let factor = exp2(f64::from(offset) - f64::from(largest));
+            masses[..=segment].iter_mut().for_each(|mass| *mass *= factor);
+            self.squares[row] *= factor * factor;
+            self.offsets[row] = largest;
+        }
+        // 2. Exponentials.
+        let offset = self.offsets[row];
+        for logit in logits.iter_mut() {
+            *logit = exp2_f32::<A>(*logit - offset);
+        }
+        // 3. Sums, segment by segment.
         let mut key = keys.start;
         while key < keys.end {
             while segments.end(segment, position) <= key {
                 segment += 1;
             }
             let end = keys.end.min(segments.end(segment, position));
-            let count = end - key;
-            let values = &logits[key - keys.start..];
-            if offset == f32::NEG_INFINITY {
-                offset = largest(values, count);
+            let powers = &logits[key - keys.start..end - keys.start];
+            masses[segment] += f64::from(sum(powers));
+            if segment < segments.far {
+                self.squares[row] += f64::from(sum_of_squares::<A>(powers));
             }
-            let far = segment < segments.far;
-            let mut sums = sums::<A>(far, values, count, offset);
-            if sums.largest > offset + SLACK {
-                let factor = exp2(f64::from(offset) - f64::from(sums.largest));
-                masses[..=segment].iter_mut().for_each(|mass| *mass *= factor);
-                self.squares[row] *= factor * factor;
-                offset = sums.largest;
-                sums = self::sums::<A>(far, values, count, offset);
-            }
-            masses[segment] += f64::from(sums.mass);
-            self.squares[row] += f64::from(sums.square);
             key = end;
         }
         self.current[row] = segment;
-        self.offsets[row] = offset;
     }
 
     /// The row's attention. `sink` (a logit in units of log2) joins the denominator.
@@ -128,83 +134,19 @@ impl Rows {
     }
 }
 
-struct Sums {
-    mass: f32,
-    square: f32,
-    largest: f32,
-}
-
-/// Sums over `values[..count]`; the squares only where `far`.
 #[inline(always)]
-fn sums<A: Arithmetic>(far: bool, values: &[f32], count: usize, offset: f32) -> Sums {
-    if far {
-        lane_sums::<A, true>(values, count, offset)
-    } else {
-        lane_sums::<A, false>(values, count, offset)
-    }
+fn largest(values: &[f32]) -> f32 {
+    by_lanes(values, f32::NEG_INFINITY, larger, larger)
 }
 
 #[inline(always)]
-fn lane_sums<A: Arithmetic, const SQUARES: bool>(
-    values: &[f32],
-    count: usize,
-    offset: f32,
-) -> Sums {
-    let mut lanes =
-        Lanes { mass: [0.0; LANES], square: [0.0; LANES], largest: [f32::NEG_INFINITY; LANES] };
-    let whole = count / LANES * LANES;
-    for chunk in values[..whole].as_chunks::<LANES>().0 {
-        lanes.add::<A, SQUARES>(chunk, offset, [true; LANES]);
-    }
-    if whole < count {
-        let chunk =
-            values[whole..].first_chunk::<LANES>().expect("logits are padded by a full chunk");
-        let mut wanted = [false; LANES];
-        for (lane, wanted) in wanted.iter_mut().enumerate() {
-            *wanted = whole + lane < count;
-        }
-        lanes.add::<A, SQUARES>(chunk, offset, wanted);
-    }
-    let square = if SQUARES { fold(lanes.square, |a, b| a + b) } else { 0.0 };
-    Sums { mass: fold(lanes.mass, |a, b| a + b), square, largest: fold(lanes.largest, larger) }
+fn sum(values: &[f32]) -> f32 {
+    by_lanes(values, 0.0, |value, sum| sum + value, |a, b| a + b)
 }
 
-#[derive(Clone, Copy)]
-struct Lanes {
-    mass: [f32; LANES],
-    square: [f32; LANES],
-    largest: [f32; LANES],
-}
-
-impl Lanes {
-    #[inline(always)]
-    fn add<A: Arithmetic, const SQUARES: bool>(
-        &mut self,
-        chunk: &[f32; LANES],
-        offset: f32,
-        wanted: [bool; LANES],
-    ) {
-        let mut logits = *chunk;
-        for lane in 0..LANES {
-            logits[lane] = if wanted[lane] { logits[lane] } else { f32::NEG_INFINITY };
-            self.largest[lane] = larger(logits[lane], self.largest[lane]);
-            logits[lane] -= offset;
-        }
-        let mut powers = exp2_lanes::<A>(logits);
-        for lane in 0..LANES {
-            powers[lane] = if wanted[lane] { powers[lane] } else { 0.0 };
-            self.mass[lane] += powers[lane];
-            if SQUARES {
-                self.square[lane] = A::mul_add(powers[lane], powers[lane], self.square[lane]);
-            }
-        }
-    }
-}
-
-/// The largest of `values[..count]`.
 #[inline(always)]
-fn largest(values: &[f32], count: usize) -> f32 {
-    values[..count].iter().fold(f32::NEG_INFINITY, |best, &value| larger(value, best))
+fn sum_of_squares<A: Arithmetic>(values: &[f32]) -> f32 {
+    by_lanes(values, 0.0, |value, sum| A::mul_add(value, value, sum), |a, b| a + b)
 }
 
 /// One vector instruction, unlike `f32::max`, which has rules of its own for `NaN`.
@@ -213,9 +155,24 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Combines the lanes in halves: a fixed order with a short chain.
+/// Folds value `n` into lane `n mod LANES`, then the lanes in halves: a fixed order that vectors can follow.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
+fn by_lanes(
+    values: &[f32],
+    start: f32,
+    take: impl Fn(f32, f32) -> f32,
+    combine: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    let mut lanes = [start; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] = take(chunk[lane], lanes[lane]);
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane = take(value, *lane);
+    }
     let mut half = LANES / 2;
     while half > 0 {
         for lane in 0..half {
@@ -246,9 +203,13 @@ mod tests {
         let mut rows = Rows::new(1, segments.count());
         for start in (0..tokens).step_by(piece) {
             let end = tokens.min(start + piece);
-            let mut padded = logits[start..end].to_vec();
-            padded.extend([f32::NAN; LANES]);
-            rows.absorb::<A>(0, tokens - 1, start..end, &padded, &segments);
+            rows.absorb::<A>(
+                0,
+                tokens - 1,
+                start..end,
+                &mut logits[start..end].to_vec(),
+                &segments,
+            );
         }
         let row = rows.finish(0, sink, &segments);
 
