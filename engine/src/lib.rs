@@ -3,4 +3,5 @@
 pub mod dataset;
 pub mod diagnostic;
 pub mod reference;
+pub mod files;
 pub mod spec;

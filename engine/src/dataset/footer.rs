@@ -1,0 +1,244 @@
+//! One Parquet file: its footer, read and checked before anything relies on it.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use arrow::datatypes::SchemaRef;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader};
+
+use super::problem::DataProblem;
+use super::read::guarded;
+use crate::files;
+
+/// Magic number, length of the footer, magic number: what a Parquet file has besides footer and data.
+const MAGIC_BYTES: u64 = 4;
+const TAIL_BYTES: u64 = 8;
+
+/// A Parquet file of the input.
+#[derive(Clone, Debug)]
+pub struct InputFile {
+    /// Path relative to the input root, '/'-separated.
+    pub path: String,
+    /// Length, in bytes.
+    pub size: u64,
+    /// Time of the last modification, in nanoseconds since 1970.
+    pub modified_ns: i128,
+    /// SHA-256 of the footer's bytes. The footer has the sizes and statistics of every column of every row group.
+    pub footer_hash: String,
+    /// Rows in the file.
+    pub rows: u64,
+    /// Its row groups, in order.
+    pub row_groups: Vec<RowGroupInfo>,
+    /// The file's own columns, as the footer's Arrow schema or else its Parquet schema has them.
+    pub schema: SchemaRef,
+    /// For each column of the data set, its position in this file.
+    pub(super) positions: Vec<usize>,
+    /// The footer.
+    pub(super) footer: Arc<ParquetMetaData>,
+}
+
+/// A row group of an input file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowGroupInfo {
+    /// Position in the file of its first row.
+    pub first_row: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of all its columns, encoded but not compressed.
+    pub uncompressed_bytes: u64,
+    /// Bytes of all its columns in the file.
+    pub compressed_bytes: u64,
+}
+
+impl InputFile {
+    /// Reads and checks the footer of `root/path`.
+    pub(super) fn open(root: &Path, path: &str) -> Result<Self, DataProblem> {
+        Self::read(root, path).map_err(|problem| problem.in_file(path))
+    }
+
+    fn read(root: &Path, path: &str) -> Result<Self, DataProblem> {
+        let full_path = root.join(path);
+        let mut file = files::open(&full_path).map_err(unreadable)?;
+        let status = files::status(&full_path).map_err(unreadable)?;
+        if !status.is_file() {
+            return Err(DataProblem::data("not a regular file"));
+        }
+        let size = status.len();
+        let bytes = footer_bytes(&mut file, size)?;
+        let footer = guarded(|| ParquetMetaDataReader::decode_metadata(&bytes))
+            .map_err(|why| damaged(format!("its footer does not decode: {why}")))?;
+        let row_groups = check(&footer, size - TAIL_BYTES - bytes.len() as u64)?;
+        let footer = Arc::new(footer);
+        let schema = arrow_schema(&footer)?;
+        Ok(Self {
+            path: path.to_string(),
+            size,
+            modified_ns: modified_ns(&status),
+            footer_hash: files::sha256_hex(&bytes),
+            rows: row_groups.iter().map(|group| group.rows).sum(),
+            row_groups,
+            positions: (0..schema.fields().len()).collect(),
+            schema,
+            footer,
+        })
+    }
+
+    /// The bytes of one column (by its position in the file) over some row groups: (encoded, compressed).
+    pub(super) fn column_bytes(
+        &self,
+        position: usize,
+        row_groups: std::ops::Range<usize>,
+    ) -> (u64, u64) {
+        let schema = self.footer.file_metadata().schema_descr();
+        let leaves: Vec<usize> = (0..schema.num_columns())
+            .filter(|&leaf| schema.get_column_root_idx(leaf) == position)
+            .collect();
+        let mut sums = (0_u64, 0_u64);
+        for group in &self.footer.row_groups()[row_groups] {
+            for column in leaves.iter().map(|&leaf| group.column(leaf)) {
+                // Values behind a Parquet dictionary take less in the file than in memory.
+                let decoded = column
+                    .unencoded_byte_array_data_bytes()
+                    .unwrap_or(0)
+                    .max(column.uncompressed_size());
+                sums.0 = sums.0.saturating_add(unsigned(decoded));
+                sums.1 = sums.1.saturating_add(unsigned(column.compressed_size()));
+            }
+        }
+        sums
+    }
+}
+
+/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
+pub(super) fn modified_ns(status: &std::fs::Metadata) -> i128 {
+    let Ok(time) = status.modified() else { return 0 };
+    let signed =
+        |duration: std::time::Duration| i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => signed(after),
+        Err(before) => -signed(before.duration()),
+    }
+}
+
+/// The bytes of the footer, without length and magic number.
+fn footer_bytes(file: &mut std::fs::File, size: u64) -> Result<Vec<u8>, DataProblem> {
+    if size < MAGIC_BYTES + TAIL_BYTES {
+        return Err(damaged(format!("it has {size} bytes, and no Parquet file has fewer than 12")));
+    }
+    let mut tail = [0_u8; TAIL_BYTES as usize];
+    read_at(file, size - TAIL_BYTES, &mut tail)?;
+    if tail[4..] != *b"PAR1" && tail[4..] != *b"PARE" {
+        let mut start = [0_u8; MAGIC_BYTES as usize];
+        read_at(file, 0, &mut start)?;
+        let why = if start == *b"PAR1" {
+            "it begins like one but does not end like one: it is cut off or still being written"
+        } else {
+            "neither its beginning nor its end is `PAR1`"
+        };
+        return Err(damaged(why));
+    }
+    let tail = FooterTail::try_new(&tail).map_err(|why| damaged(why.to_string()))?;
+    if tail.is_encrypted_footer() {
+        return Err(DataProblem::data(
+            "the file is encrypted (magic number `PARE`), which is not supported",
+        )
+        .with_hint("write a decrypted copy"));
+    }
+    let length = tail.metadata_length() as u64;
+    let Some(start) = size.checked_sub(TAIL_BYTES + length).filter(|&start| start >= MAGIC_BYTES)
+    else {
+        return Err(damaged(format!("its footer claims {length} bytes, the file has {size}")));
+    };
+    let mut bytes = vec![0; tail.metadata_length()];
+    read_at(file, start, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_at(file: &mut std::fs::File, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
+    let result = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(bytes));
+    result.map_err(|error| {
+        DataProblem::machine(format!("cannot read {} bytes at {offset}: {error}", bytes.len()))
+    })
+}
+
+/// Checks every figure that later code computes with: counts, sizes and offsets, against the file and each other.
+/// `data_end`: where the footer begins.
+fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, DataProblem> {
+    let mut row_groups = Vec::with_capacity(footer.num_row_groups());
+    let mut first_row = 0_u64;
+    for (index, group) in footer.row_groups().iter().enumerate() {
+        let in_group = |why: String| damaged(why).in_row_group(index);
+        let rows = u64::try_from(group.num_rows())
+            .map_err(|_| in_group(format!("it claims {} rows", group.num_rows())))?;
+        if group.num_columns() != footer.file_metadata().schema_descr().num_columns() {
+            return Err(in_group(format!(
+                "it has {} columns, its schema another number",
+                group.num_columns()
+            )));
+        }
+        let (mut encoded, mut compressed) = (0_u64, 0_u64);
+        for column in group.columns() {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let length = column.compressed_size();
+            let end = u64::try_from(start)
+                .ok()
+                .zip(u64::try_from(length).ok())
+                .map(|(a, b)| a.saturating_add(b));
+            if end.is_none_or(|end| end > data_end) || column.num_values() < 0 {
+                return Err(in_group(format!(
+                    "column `{}` claims {length} bytes at {start}, the data ends at {data_end}",
+                    column.column_path().string()
+                )));
+            }
+            encoded = encoded.saturating_add(unsigned(column.uncompressed_size()));
+            compressed = compressed.saturating_add(unsigned(length));
+        }
+        let uncompressed_bytes = encoded.max(unsigned(group.total_byte_size()));
+        row_groups.push(RowGroupInfo {
+            first_row,
+            rows,
+            uncompressed_bytes,
+            compressed_bytes: compressed,
+        });
+        first_row = first_row
+            .checked_add(rows)
+            .ok_or_else(|| in_group("its rows overflow 64 bits".into()))?;
+    }
+    let claimed = footer.file_metadata().num_rows();
+    if u64::try_from(claimed) != Ok(first_row) {
+        return Err(damaged(format!(
+            "its footer claims {claimed} rows, its row groups have {first_row}"
+        )));
+    }
+    Ok(row_groups)
+}
+
+/// The Arrow schema: as written by the file's author, or else what the Parquet types say.
+fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem> {
+    let load = |options: ArrowReaderOptions| {
+        guarded(|| ArrowReaderMetadata::try_new(Arc::clone(footer), options))
+    };
+    let metadata = load(ArrowReaderOptions::new())
+        .or_else(|_| load(ArrowReaderOptions::new().with_skip_arrow_metadata(true)))
+        .map_err(|why| DataProblem::data(format!("its schema cannot be read: {why}")))?;
+    Ok(Arc::clone(metadata.schema()))
+}
+
+/// A size of the footer; a negative one counts as unknown.
+fn unsigned(bytes: i64) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
+}
+
+/// Says that a file is not what its name promises.
+fn damaged(why: impl std::fmt::Display) -> DataProblem {
+    DataProblem::data(format!("not a readable Parquet file: {why}"))
+        .with_hint("write the file again, or take it out of the input")
+}
+
+/// A file of the input that cannot be opened is the data's problem.
+fn unreadable(error: files::FileError) -> DataProblem {
+    DataProblem { hint: error.hint(), ..DataProblem::data(error.to_string()) }
+}

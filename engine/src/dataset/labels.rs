@@ -1,0 +1,101 @@
+//! One column as strings: ids, groups, labels.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray};
+use arrow::datatypes::DataType;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+
+use super::Dataset;
+use super::problem::DataProblem;
+use super::read::{Batches, Place, Request, batch_rows, position};
+use super::units::WorkUnit;
+use crate::files;
+
+/// Bytes of a batch of labels.
+const BATCH_BYTES: u64 = 8 << 20;
+
+/// Reads one column of a unit as strings, one per row; null where the value is null.
+///
+/// # Errors
+/// As [`read_documents`](super::read_documents).
+pub fn read_labels(
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    column: &str,
+) -> Result<Vec<Option<String>>, DataProblem> {
+    dataset.check_label_column(column)?;
+    let column = position(dataset, column)?;
+    let columns = [(column, label_type(dataset.schema.field(column).data_type()))];
+    let row_groups: Vec<usize> = unit.row_groups.clone().collect();
+    let request = Request {
+        file: unit.file,
+        columns: &columns,
+        selection: None,
+        limit: Some(usize::try_from(unit.rows).unwrap_or(usize::MAX)),
+        batch_rows: batch_rows(&dataset.files[unit.file], &columns, &row_groups, BATCH_BYTES),
+        row_groups,
+    };
+    let mut labels = Vec::new();
+    for batch in Batches::open(dataset, &request)? {
+        let row = unit.first_row + labels.len() as u64;
+        let (columns, rows) =
+            batch.map_err(|why| Place::of(dataset, unit).unreadable(row, &why))?;
+        let values = Labels::new(&columns[0]);
+        labels.extend((0..rows).map(|row| values.get(row)));
+    }
+    if labels.len() as u64 == unit.rows {
+        return Ok(labels);
+    }
+    let (row, why) =
+        (unit.first_row + labels.len() as u64, format!("the unit should have {} rows", unit.rows));
+    Err(Place::of(dataset, unit).unreadable(row, &why))
+}
+
+/// The type in which a column of labels is read: strings and binaries as views, everything else as it is.
+pub(super) fn label_type(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, value) => label_type(value),
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        other => other.clone(),
+    }
+}
+
+/// The values of a column, one at a time, as strings.
+pub(super) struct Labels(ArrayRef);
+
+impl Labels {
+    pub(super) fn new(array: &ArrayRef) -> Self {
+        // Names of time zones would need a database of them: such times are written in UTC.
+        if let DataType::Timestamp(unit, Some(_)) = array.data_type() {
+            let utc = DataType::Timestamp(*unit, Some(Arc::from("+00:00")));
+            if let Ok(array) = arrow::compute::cast(array, &utc) {
+                return Self(array);
+            }
+        }
+        Self(Arc::clone(array))
+    }
+
+    /// The value of a row; `None` where it is null. Binary is taken for UTF-8 where it is, else written in hexadecimal.
+    pub(super) fn get(&self, row: usize) -> Option<String> {
+        let array = &self.0;
+        if array.is_null(row) || array.data_type() == &DataType::Null {
+            return None;
+        }
+        match array.data_type() {
+            DataType::Utf8View => Some(array.as_string_view().value(row).to_string()),
+            DataType::BinaryView => Some(binary(array.as_binary_view(), row)),
+            _ => {
+                let options = FormatOptions::new();
+                let formatter = ArrayFormatter::try_new(array.as_ref(), &options).ok()?;
+                formatter.value(row).try_to_string().ok()
+            }
+        }
+    }
+}
+
+fn binary(array: &BinaryViewArray, row: usize) -> String {
+    let bytes = array.value(row);
+    std::str::from_utf8(bytes).map_or_else(|_| files::hex(bytes), str::to_string)
+}

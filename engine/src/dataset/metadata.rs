@@ -1,0 +1,324 @@
+//! Key-values of Parquet footers: what is kept, and what has to grow with the columns that are added.
+//!
+//! Hugging Face `datasets`, pandas and Spark each keep a second schema there, and believe it over the real one.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::{DataType, Field, TimeUnit};
+use parquet::arrow::ARROW_SCHEMA_META_KEY;
+use serde_json::{Map, Value, json};
+
+use super::footer::InputFile;
+use super::types;
+
+const HUGGING_FACE: &str = "huggingface";
+const PANDAS: &str = "pandas";
+const SPARK: &str = "org.apache.spark.sql.parquet.row.metadata";
+
+/// The union of the files' key-values, in order of appearance; where files differ, the first value is kept and noted.
+pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>) {
+    let mut kept: Vec<(String, String)> = Vec::new();
+    let mut places: BTreeMap<String, (usize, &str)> = BTreeMap::new();
+    let mut differing: BTreeMap<String, (&str, Vec<&str>)> = BTreeMap::new();
+    for file in files {
+        for (key, value) in key_values(file) {
+            match places.get(&key) {
+                None => {
+                    places.insert(key.clone(), (kept.len(), &file.path));
+                    kept.push((key, value));
+                }
+                Some(&(place, first)) if kept[place].1 != value && first != file.path => {
+                    differing.entry(key).or_insert((first, Vec::new())).1.push(&file.path);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    let note = |(key, (first, others)): (String, (&str, Vec<&str>))| {
+        let more = if others.len() > 1 {
+            format!(" and {} more", others.len() - 1)
+        } else {
+            String::new()
+        };
+        format!("metadata `{key}` of `{}`{more} differs; the value of `{first}` is kept", others[0])
+    };
+    (kept, differing.into_iter().map(note).collect())
+}
+
+/// The key-values of a file: those of its footer, then those that only its Arrow schema has.
+fn key_values(file: &InputFile) -> Vec<(String, String)> {
+    let footer = file.footer.file_metadata().key_value_metadata().into_iter().flatten();
+    let footer = footer.map(|pair| (pair.key.clone(), pair.value.clone().unwrap_or_default()));
+    let mut pairs: Vec<_> = footer.filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).collect();
+    let of_schema: BTreeMap<_, _> = file.schema.metadata().iter().collect();
+    for (key, value) in of_schema {
+        if key != ARROW_SCHEMA_META_KEY && pairs.iter().all(|(known, _)| known != key) {
+            pairs.push((key.clone(), value.clone()));
+        }
+    }
+    pairs
+}
+
+/// The key-values of an output with the input's columns and `new_columns`.
+///
+/// `huggingface`, `pandas` and Spark's schema get the new columns and lose what counted the input's rows and bytes;
+/// everything else is copied. A value that is not the JSON its key promises is copied as well.
+pub fn output_metadata(input: &[(String, String)], new_columns: &[Field]) -> Vec<(String, String)> {
+    let change = |(key, value): &(String, String)| {
+        let changed = serde_json::from_str(value).ok().and_then(|parsed| match key.as_str() {
+            HUGGING_FACE => hugging_face(parsed, new_columns),
+            PANDAS => pandas(parsed, new_columns),
+            SPARK => spark(parsed, new_columns),
+            _ => None,
+        });
+        (key.clone(), changed.map_or_else(|| value.clone(), |changed| changed.to_string()))
+    };
+    input.iter().filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).map(change).collect()
+}
+
+/// `{"info": {"features": {name: feature}}, "fingerprint": …}`, as `datasets` writes it.
+fn hugging_face(mut value: Value, new_columns: &[Field]) -> Option<Value> {
+    value.as_object_mut()?.shift_remove("fingerprint");
+    let info = value.get_mut("info")?.as_object_mut()?;
+    for stale in [
+        "splits",
+        "download_checksums",
+        "download_size",
+        "dataset_size",
+        "size_in_bytes",
+        "post_processing_size",
+    ] {
+        info.shift_remove(stale);
+    }
+    let features = info.get_mut("features")?.as_object_mut()?;
+    // Version 4 of `datasets` renamed `Sequence` to `List` and reads both; older ones read only the old name.
+    let list = if Value::Object(features.clone()).to_string().contains(r#""_type":"List""#) {
+        "List"
+    } else {
+        "Sequence"
+    };
+    for field in new_columns {
+        features.insert(field.name().clone(), feature(field.data_type(), list));
+    }
+    Some(value)
+}
+
+/// The feature of `datasets` for a type.
+fn feature(data_type: &DataType, list: &str) -> Value {
+    if let Some(item) = types::list_item(data_type) {
+        return json!({"feature": feature(item.data_type(), list), "_type": list});
+    }
+    let dtype = match data_type {
+        DataType::Struct(fields) => {
+            let fields =
+                fields.iter().map(|field| (field.name().clone(), feature(field.data_type(), list)));
+            return Value::Object(fields.collect());
+        }
+        DataType::Dictionary(_, value) => return feature(value, list),
+        other => arrow_name(other),
+    };
+    json!({"dtype": dtype, "_type": "Value"})
+}
+
+/// The name of a type in Arrow's own spelling, as pandas and `datasets` use it.
+fn arrow_name(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Boolean => "bool".into(),
+        DataType::Utf8 => "string".into(),
+        DataType::LargeUtf8 => "large_string".into(),
+        DataType::Utf8View => "string_view".into(),
+        DataType::Timestamp(unit, _) => {
+            let unit = match unit {
+                TimeUnit::Second => "s",
+                TimeUnit::Millisecond => "ms",
+                TimeUnit::Microsecond => "us",
+                TimeUnit::Nanosecond => "ns",
+            };
+            format!("timestamp[{unit}]")
+        }
+        other => other.to_string().to_lowercase(),
+    }
+}
+
+/// `{"index_columns": […], "columns": [{"name": …}, …], …}`, as pandas writes it: new columns come before the index.
+fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
+    let object = value.as_object_mut()?;
+    let mut index = Vec::new();
+    if let Some(names) = object.get_mut("index_columns").and_then(Value::as_array_mut) {
+        // A range index counts the rows of the input; without it pandas counts the rows it reads.
+        names.retain(Value::is_string);
+        index.extend(names.iter().filter_map(|name| name.as_str().map(str::to_string)));
+    }
+    let columns = object.get_mut("columns")?.as_array_mut()?;
+    let name_of = |column: &Value| {
+        column.get("field_name").or(column.get("name")).and_then(Value::as_str).map(str::to_string)
+    };
+    columns.retain(|column| {
+        name_of(column).is_none_or(|name| new_columns.iter().all(|field| *field.name() != name))
+    });
+    let is_index = |column: &Value| name_of(column).is_some_and(|name| index.contains(&name));
+    let place = columns.iter().position(is_index).unwrap_or(columns.len());
+    let new = new_columns.iter().map(|field| {
+        let (pandas_type, numpy_type) = pandas_types(field);
+        json!({
+            "name": field.name(), "field_name": field.name(),
+            "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": null,
+        })
+    });
+    columns.splice(place..place, new);
+    Some(value)
+}
+
+/// The logical type of a column in pandas' terms, and the type of the NumPy array that holds it. NumPy's integers and
+/// booleans have no null.
+fn pandas_types(field: &Field) -> (String, String) {
+    match field.data_type() {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
+            ("unicode".into(), "object".into())
+        }
+        data_type if types::list_item(data_type).is_some() => {
+            let item = types::list_item(data_type).expect("the guard found it");
+            (format!("list[{}]", pandas_types(item).0), "object".into())
+        }
+        data_type if data_type.is_integer() && field.is_nullable() => {
+            (arrow_name(data_type), "float64".into())
+        }
+        data_type if data_type.is_numeric() => (arrow_name(data_type), arrow_name(data_type)),
+        DataType::Boolean if !field.is_nullable() => ("bool".into(), "bool".into()),
+        data_type => (arrow_name(data_type), "object".into()),
+    }
+}
+
+/// `{"type": "struct", "fields": [{"name": …, "type": …, "nullable": …, "metadata": {}}, …]}`, as Spark writes it.
+fn spark(mut value: Value, new_columns: &[Field]) -> Option<Value> {
+    let fields = value.get_mut("fields")?.as_array_mut()?;
+    fields.retain(|field| {
+        let name = field.get("name").and_then(Value::as_str);
+        new_columns.iter().all(|new| Some(new.name().as_str()) != name)
+    });
+    for field in new_columns {
+        fields.push(json!({
+            "name": field.name(), "type": spark_type(field.data_type())?,
+            "nullable": field.is_nullable(), "metadata": Map::new(),
+        }));
+    }
+    Some(value)
+}
+
+/// The name of a type in Spark's JSON; `None` for one that it does not have.
+fn spark_type(data_type: &DataType) -> Option<Value> {
+    if let Some(item) = types::list_item(data_type) {
+        let element = spark_type(item.data_type())?;
+        return Some(
+            json!({"type": "array", "elementType": element, "containsNull": item.is_nullable()}),
+        );
+    }
+    let name = match data_type {
+        DataType::Boolean => "boolean",
+        DataType::Int8 => "byte",
+        DataType::Int16 => "short",
+        DataType::Int32 => "integer",
+        DataType::Int64 => "long",
+        DataType::Float32 => "float",
+        DataType::Float64 => "double",
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "string",
+        _ => return None,
+    };
+    Some(json!(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns() -> Vec<Field> {
+        vec![
+            Field::new("longsift_score", DataType::Float64, false),
+            Field::new("longsift_window", DataType::Int32, true),
+            Field::new("longsift_sample_id", DataType::Utf8, false),
+        ]
+    }
+
+    fn extended(key: &str, value: &Value) -> Value {
+        let output = output_metadata(&[(key.to_string(), value.to_string())], &columns());
+        serde_json::from_str(&output[0].1).unwrap()
+    }
+
+    #[test]
+    fn hugging_face_features_get_the_new_columns_and_lose_the_fingerprint() {
+        let text = json!({"dtype": "string", "_type": "Value"});
+        let input =
+            json!({"info": {"features": {"text": text}, "dataset_size": 9}, "fingerprint": "abc"});
+        let output = extended("huggingface", &input);
+        let expected = json!({"info": {"features": {
+            "text": text,
+            "longsift_score": {"dtype": "float64", "_type": "Value"},
+            "longsift_window": {"dtype": "int32", "_type": "Value"},
+            "longsift_sample_id": {"dtype": "string", "_type": "Value"},
+        }}});
+        assert_eq!(output, expected);
+    }
+
+    #[test]
+    fn a_list_feature_has_the_name_that_the_input_uses() {
+        let item = std::sync::Arc::new(Field::new("element", DataType::Int32, true));
+        let ids = [Field::new("ids", DataType::List(item), true)];
+        for name in ["List", "Sequence"] {
+            let old = json!({"feature": {"dtype": "string", "_type": "Value"}, "_type": name});
+            let input = json!({"info": {"features": {"tags": old}}}).to_string();
+            let output = output_metadata(&[("huggingface".into(), input)], &ids);
+            let output: Value = serde_json::from_str(&output[0].1).unwrap();
+            let expected = json!({"feature": {"dtype": "int32", "_type": "Value"}, "_type": name});
+            assert_eq!(output["info"]["features"]["ids"], expected);
+        }
+    }
+
+    #[test]
+    fn pandas_columns_come_before_the_index_and_a_range_index_goes() {
+        let column =
+            |name: &str| json!({"name": name, "field_name": name, "pandas_type": "unicode"});
+        let input = json!({"index_columns": ["__index_level_0__"], "columns": [column("text"), column("__index_level_0__")]});
+        let output = extended("pandas", &input);
+        let names: Vec<_> = output["columns"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|column| &column["field_name"])
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "text",
+                "longsift_score",
+                "longsift_window",
+                "longsift_sample_id",
+                "__index_level_0__"
+            ]
+        );
+        assert_eq!(output["columns"][2]["numpy_type"], "float64");
+        let range = json!({"index_columns": [{"kind": "range", "stop": 9}], "columns": []});
+        assert_eq!(extended("pandas", &range)["index_columns"], json!([]));
+    }
+
+    #[test]
+    fn the_schema_of_spark_gets_the_new_columns() {
+        let input = json!({"type": "struct", "fields": [{"name": "text", "type": "string"}]});
+        let output = extended(SPARK, &input);
+        assert_eq!(
+            output["fields"][1],
+            json!({"name": "longsift_score", "type": "double", "nullable": false, "metadata": {}})
+        );
+        assert_eq!(output["fields"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn other_keys_are_copied_and_the_arrow_schema_is_not() {
+        let pair = |key: &str, value: &str| (key.to_string(), value.to_string());
+        let input =
+            [pair("licence", "CC0"), pair("ARROW:schema", "AAAA"), pair("pandas", "not JSON")];
+        assert_eq!(
+            output_metadata(&input, &columns()),
+            [pair("licence", "CC0"), pair("pandas", "not JSON")]
+        );
+    }
+}

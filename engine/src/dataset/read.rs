@@ -1,0 +1,229 @@
+//! What every reader of a unit shares: an unchanged file, projected columns, batches of a bounded size.
+
+use std::any::Any;
+use std::fmt::Display;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Schema};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder, RowSelection,
+};
+
+use super::footer::{self, InputFile};
+use super::problem::DataProblem;
+use super::units::WorkUnit;
+use super::{Dataset, types};
+use crate::files;
+
+/// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
+/// ones, this is what keeps it small all the same.
+const LONG_ROWS: u64 = 64;
+/// Rows of a batch at most.
+const MOST_ROWS: u64 = 1024;
+
+/// Which rows and columns of a file to read.
+pub(super) struct Request<'a> {
+    /// The file, by its position in the data set.
+    pub(super) file: usize,
+    /// The row groups.
+    pub(super) row_groups: Vec<usize>,
+    /// Columns by position in the data set, with the type each is wanted in.
+    pub(super) columns: &'a [(usize, DataType)],
+    /// Rows of the row groups to read; all where `None`.
+    pub(super) selection: Option<RowSelection>,
+    /// Rows to stop after.
+    pub(super) limit: Option<usize>,
+    /// Rows in a batch.
+    pub(super) batch_rows: usize,
+}
+
+/// Batches of the requested columns, in the requested order and types.
+pub(super) struct Batches {
+    reader: ParquetRecordBatchReader,
+    /// For each requested column, its position in the reader's batches, and its type.
+    columns: Vec<(usize, DataType)>,
+}
+
+impl Batches {
+    /// Opens the file, if it is still the one that was planned.
+    pub(super) fn open(dataset: &Dataset, request: &Request<'_>) -> Result<Self, DataProblem> {
+        let file = &dataset.files[request.file];
+        Self::open_file(dataset, file, request).map_err(|problem| problem.in_file(&file.path))
+    }
+
+    fn open_file(
+        dataset: &Dataset,
+        file: &InputFile,
+        request: &Request<'_>,
+    ) -> Result<Self, DataProblem> {
+        let opened = open_unchanged(dataset, file)?;
+        let positions: Vec<usize> =
+            request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
+        let metadata = reader_metadata(file, &positions, request.columns)?;
+        let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, metadata)
+            .with_row_groups(request.row_groups.clone())
+            .with_projection(mask)
+            .with_batch_size(request.batch_rows);
+        if let Some(selection) = &request.selection {
+            builder = builder.with_row_selection(selection.clone());
+        }
+        if let Some(limit) = request.limit {
+            builder = builder.with_limit(limit);
+        }
+        let reader = guarded(|| builder.build())
+            .map_err(|why| DataProblem::data(format!("cannot be read: {why}")))?;
+        // The reader returns columns in file order, each once.
+        let mut in_file_order = positions.clone();
+        in_file_order.sort_unstable();
+        in_file_order.dedup();
+        let place =
+            |position: &usize| in_file_order.binary_search(position).expect("it is one of them");
+        let types = request.columns.iter().map(|(_, data_type)| data_type.clone());
+        Ok(Self { reader, columns: positions.iter().map(place).zip(types).collect() })
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<(Vec<ArrayRef>, usize), String>;
+
+    /// The columns of the next batch and its rows. An error says why; the caller knows where.
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = match guarded(|| self.reader.next().transpose()) {
+            Ok(batch) => batch?,
+            Err(why) => return Some(Err(why)),
+        };
+        let conformed = self
+            .columns
+            .iter()
+            .map(|(place, data_type)| types::conform(batch.column(*place), data_type));
+        let columns = conformed.collect::<Result<Vec<_>, _>>();
+        Some(columns.map(|columns| (columns, batch.num_rows())).map_err(|error| error.to_string()))
+    }
+}
+
+/// Opens a planned file and checks that size and time of modification are those of the plan.
+fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<File, DataProblem> {
+    let changed = |why: String| {
+        DataProblem::data(format!("the file changed since it was planned: {why}"))
+            .with_hint("let whatever writes it finish, then run again")
+    };
+    let path = dataset.root.join(&file.path);
+    let opened = files::open(&path).map_err(|error| match error.source.kind() {
+        std::io::ErrorKind::NotFound => changed("it is gone".into()),
+        _ => error.into(),
+    })?;
+    let status = opened
+        .metadata()
+        .map_err(|error| DataProblem::machine(format!("its size is not known: {error}")))?;
+    if status.len() != file.size {
+        return Err(changed(format!("it had {} bytes, now it has {}", file.size, status.len())));
+    }
+    let modified = footer::modified_ns(&status);
+    if modified != file.modified_ns {
+        return Err(changed(format!(
+            "it was modified at {} ns, now at {modified} ns",
+            file.modified_ns
+        )));
+    }
+    Ok(opened)
+}
+
+/// The reader's schema. It decodes straight into the wanted widths where it can; where it cannot, into the file's.
+fn reader_metadata(
+    file: &InputFile,
+    positions: &[usize],
+    columns: &[(usize, DataType)],
+) -> Result<ArrowReaderMetadata, DataProblem> {
+    let mut fields: Vec<_> = file.schema.fields().iter().cloned().collect();
+    for (&position, (_, wanted)) in positions.iter().zip(columns) {
+        let field = &fields[position];
+        let data_type = types::request(field.data_type(), wanted);
+        fields[position] = Arc::new(field.as_ref().clone().with_data_type(data_type));
+    }
+    let load = |fields: Vec<_>| {
+        let schema = Arc::new(Schema::new_with_metadata(fields, file.schema.metadata().clone()));
+        let options = ArrowReaderOptions::new().with_schema(schema);
+        guarded(|| ArrowReaderMetadata::try_new(Arc::clone(&file.footer), options))
+    };
+    load(fields)
+        .or_else(|_| {
+            guarded(|| {
+                ArrowReaderMetadata::try_new(Arc::clone(&file.footer), ArrowReaderOptions::new())
+            })
+        })
+        .map_err(|why| DataProblem::data(format!("its schema cannot be read: {why}")))
+}
+
+/// The position of a column in the data set.
+pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProblem> {
+    dataset.schema.index_of(name).map_err(|_| dataset.no_column(name))
+}
+
+/// Names the place of an error within a unit.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    file: String,
+    /// First rows of the file's row groups.
+    groups: Vec<u64>,
+}
+
+impl Place {
+    pub(super) fn of(dataset: &Dataset, unit: &WorkUnit) -> Self {
+        let file = &dataset.files[unit.file];
+        Self {
+            file: file.path.clone(),
+            groups: file.row_groups.iter().map(|group| group.first_row).collect(),
+        }
+    }
+
+    /// A batch that begins at `row` does not decode.
+    pub(super) fn unreadable(&self, row: u64, why: &str) -> DataProblem {
+        let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
+        DataProblem::data(format!("the rows from here on do not decode: {why}"))
+            .in_file(&self.file)
+            .in_row_group(group)
+            .at_row(row)
+            .with_hint("write the file again from its source")
+    }
+}
+
+/// Rows a batch should have to decode to about `batch_bytes`.
+///
+/// `columns`: positions in the data set. The figures come from the footer, so the answer depends on the file alone.
+pub(super) fn batch_rows(
+    file: &InputFile,
+    columns: &[(usize, DataType)],
+    groups: &[usize],
+    batch_bytes: u64,
+) -> usize {
+    let rows: u64 = groups.iter().map(|&group| file.row_groups[group].rows).sum();
+    let bytes_of = |group: usize| {
+        let columns = columns
+            .iter()
+            .map(|(column, _)| file.column_bytes(file.positions[*column], group..group + 1).0);
+        columns.fold(0, u64::saturating_add)
+    };
+    let bytes = groups.iter().map(|&group| bytes_of(group)).fold(0, u64::saturating_add);
+    let fitting = batch_bytes / (bytes / rows.max(1)).max(1);
+    let rows = fitting.clamp(1, LONG_ROWS).max((fitting / LONG_ROWS).min(MOST_ROWS));
+    usize::try_from(rows).expect("at most MOST_ROWS")
+}
+
+/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other.
+pub(super) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(decode)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => Err(format!("the decoder gave up: {}", panic_message(panic.as_ref()))),
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}

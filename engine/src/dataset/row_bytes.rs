@@ -1,0 +1,127 @@
+//! The size of each row, computed from its values alone.
+
+use arrow::array::{Array, ArrayRef, AsArray, GenericByteArray, GenericListArray, OffsetSizeTrait};
+use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
+
+/// Bytes of an offset or a length.
+const LENGTH_BYTES: u64 = 4;
+
+/// For each row, the bytes of its values, whatever buffers they share and however the batch was cut.
+///
+/// Columns have types of [`storage_type`](super::types::storage_type). A null has none; of other types, which Parquet
+/// does not have, a value counts nothing.
+pub(super) fn row_bytes(columns: &[ArrayRef], rows: usize) -> Vec<u64> {
+    let mut sums = vec![0; rows];
+    for column in columns {
+        add(column.as_ref(), &mut sums);
+    }
+    sums
+}
+
+/// Adds to each row the bytes of its value in `array`.
+fn add(array: &dyn Array, sums: &mut [u64]) {
+    match array.data_type() {
+        DataType::Boolean => add_each(array, sums, |_| 1),
+        DataType::Utf8 => add_strings(array.as_string::<i32>(), sums),
+        DataType::LargeUtf8 => add_strings(array.as_string::<i64>(), sums),
+        DataType::Binary => add_strings(array.as_binary::<i32>(), sums),
+        DataType::LargeBinary => add_strings(array.as_binary::<i64>(), sums),
+        DataType::FixedSizeBinary(size) => {
+            add_each(array, sums, |_| u64::try_from(*size).unwrap_or(0))
+        }
+        DataType::List(_) => add_lists(array.as_list::<i32>(), sums),
+        DataType::LargeList(_) => add_lists(array.as_list::<i64>(), sums),
+        DataType::FixedSizeList(_, size) => {
+            let list = array.as_fixed_size_list();
+            let size = usize::try_from(*size).unwrap_or(0);
+            let items = row_bytes(&[list.values().clone()], list.values().len());
+            add_each(array, sums, |row| items[row * size..(row + 1) * size].iter().sum());
+        }
+        DataType::Map(_, _) => {
+            let map = array.as_map();
+            let (start, end) =
+                (map.value_offsets()[0] as usize, map.value_offsets()[map.len()] as usize);
+            let entries = map.entries().slice(start, end - start);
+            let items = running_sum(&row_bytes(entries.columns(), entries.len()));
+            let range = |row: usize| {
+                items[map.value_offsets()[row + 1] as usize - start]
+                    - items[map.value_offsets()[row] as usize - start]
+            };
+            add_each(array, sums, |row| LENGTH_BYTES + range(row));
+        }
+        DataType::Struct(_) => {
+            let fields = row_bytes(array.as_struct().columns(), array.len());
+            add_each(array, sums, |row| fields[row]);
+        }
+        other => {
+            let width = other.primitive_width().unwrap_or(0) as u64;
+            add_each(array, sums, |_| width);
+        }
+    }
+}
+
+/// Adds `bytes(row)` for each row that is not null.
+fn add_each(array: &dyn Array, sums: &mut [u64], bytes: impl Fn(usize) -> u64) {
+    for (row, sum) in sums.iter_mut().enumerate() {
+        if array.is_valid(row) {
+            *sum += bytes(row);
+        }
+    }
+}
+
+fn add_strings<T: ByteArrayType>(array: &GenericByteArray<T>, sums: &mut [u64]) {
+    add_each(array, sums, |row| LENGTH_BYTES + array.value_length(row).as_usize() as u64);
+}
+
+fn add_lists<O: OffsetSizeTrait>(list: &GenericListArray<O>, sums: &mut [u64]) {
+    let offset = |row: usize| list.value_offsets()[row].as_usize();
+    let (start, end) = (offset(0), offset(list.len()));
+    let items = running_sum(&row_bytes(&[list.values().slice(start, end - start)], end - start));
+    add_each(list, sums, |row| {
+        LENGTH_BYTES + items[offset(row + 1) - start] - items[offset(row) - start]
+    });
+}
+
+/// `[0, a, a + b, …]`.
+fn running_sum(values: &[u64]) -> Vec<u64> {
+    let mut sum = 0;
+    let sums = values.iter().map(|value| {
+        sum += value;
+        sum
+    });
+    std::iter::once(0).chain(sums).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int32Array, ListArray, StringArray, StructArray};
+    use arrow::datatypes::{Field, Int32Type};
+
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_bytes_of_its_values_and_a_null_has_none() {
+        let text = Arc::new(StringArray::from(vec![Some("abc"), None, Some("")])) as ArrayRef;
+        let numbers = Arc::new(Int32Array::from(vec![Some(1), Some(2), None])) as ArrayRef;
+        assert_eq!(row_bytes(&[text, numbers], 3), [3 + 4 + 4, 4, 4]);
+    }
+
+    #[test]
+    fn a_sliced_list_of_a_struct_counts_its_own_items() {
+        let numbers = Some(vec![Some(1), Some(2), None]);
+        let list = ListArray::from_iter_primitive::<Int32Type, _, _>([
+            Some(vec![Some(9)]),
+            numbers,
+            None,
+            Some(vec![]),
+        ]);
+        let sizes = [8, 4 + 8, 0, 4];
+        assert_eq!(row_bytes(&[Arc::new(list.clone())], 4), sizes);
+        assert_eq!(row_bytes(&[Arc::new(list.slice(1, 3))], 3), sizes[1..]);
+        let field = Field::new("a", list.data_type().clone(), true);
+        let structs = StructArray::new(vec![field].into(), vec![Arc::new(list)], None);
+        assert_eq!(row_bytes(&[Arc::new(structs.slice(1, 2))], 2), sizes[1..3]);
+    }
+}

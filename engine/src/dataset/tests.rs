@@ -1,0 +1,435 @@
+//! Small data sets for the tests of this module, and tests of it as a whole.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BinaryArray, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeListBuilder,
+    Float32Builder, Float64Array, Int32Builder, Int64Array, LargeStringArray, ListBuilder,
+    MapBuilder, RecordBatch, StringArray, StringBuilder, StringViewArray, StructArray,
+    TimestampMicrosecondArray,
+};
+use arrow::compute::concat_batches;
+use arrow::datatypes::{DataType, Field, Int8Type, Int32Type, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use tempfile::TempDir;
+
+use super::*;
+use crate::spec::pipeline::Compression;
+
+/// A batch with the given columns, all nullable.
+pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
+    let field =
+        |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
+    let fields: Vec<_> = columns.iter().map(field).collect();
+    RecordBatch::try_new(
+        Arc::new(Schema::new(fields)),
+        columns.into_iter().map(|(_, array)| array).collect(),
+    )
+    .unwrap()
+}
+
+/// A batch with one column of text.
+pub(super) fn texts(values: &[Option<&str>]) -> RecordBatch {
+    batch(vec![("text", Arc::new(StringArray::from(values.to_vec())))])
+}
+
+/// Writes Parquet as other tools do, `group_rows` rows to a row group.
+pub(super) fn write(path: &Path, batch: &RecordBatch, group_rows: usize) {
+    write_with(
+        path,
+        batch,
+        WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)).build(),
+    );
+}
+
+pub(super) fn write_with(path: &Path, batch: &RecordBatch, properties: WriterProperties) {
+    let mut bytes = Vec::new();
+    let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties)).unwrap();
+    writer.write(batch).unwrap();
+    writer.close().unwrap();
+    crate::files::write_atomic(path, &bytes).unwrap();
+}
+
+/// A folder with one file per batch, `0.parquet` and so on.
+pub(super) fn folder_of(batches: &[RecordBatch], group_rows: usize) -> (TempDir, Dataset) {
+    let folder = tempfile::tempdir().unwrap();
+    for (index, batch) in batches.iter().enumerate() {
+        write(&folder.path().join(format!("{index}.parquet")), batch, group_rows);
+    }
+    let dataset = Dataset::open(folder.path()).unwrap();
+    (folder, dataset)
+}
+
+/// `rows` rows of columns of most types that Parquet has, with nulls.
+pub(super) fn everything(rows: usize) -> RecordBatch {
+    let (mut tags, mut pairs) = (
+        ListBuilder::new(StringBuilder::new()),
+        MapBuilder::new(None, StringBuilder::new(), Int32Builder::new()),
+    );
+    let mut points = FixedSizeListBuilder::new(Float32Builder::new(), 2);
+    for row in 0..rows {
+        (0..row % 4).for_each(|tag| {
+            tags.values().append_option((tag != 1).then(|| format!("tag {tag} of {row}")))
+        });
+        tags.append(row % 5 != 3);
+        (0..row % 3).for_each(|key| {
+            pairs.keys().append_value(format!("key {key}"));
+            pairs.values().append_option((key == 0).then_some(row as i32));
+        });
+        pairs.append(row % 7 != 2).unwrap();
+        points.values().append_value(row as f32);
+        points.values().append_value(-(row as f32));
+        points.append(row % 6 != 1);
+    }
+    let name = |row: usize| (row % 9 != 4).then(|| format!("name {}", row % 11));
+    let names = || (0..rows).map(name);
+    let number = |row: usize| (row % 8 != 5).then_some(row as i64 * 1_000_003);
+    let numbers = || (0..rows).map(number);
+    let meta = StructArray::from(vec![
+        (
+            Arc::new(Field::new("licence", DataType::Utf8, true)),
+            Arc::new(names().collect::<StringArray>()) as ArrayRef,
+        ),
+        (
+            Arc::new(Field::new("n", DataType::Int64, true)),
+            Arc::new(numbers().collect::<Int64Array>()),
+        ),
+    ]);
+    let small: DictionaryArray<Int8Type> =
+        names().map(|name| name.map(|name| name.leak() as &str)).collect();
+    let large: DictionaryArray<Int32Type> =
+        names().map(|name| name.map(|name| name.leak() as &str)).collect();
+    batch(vec![
+        ("id", Arc::new((0..rows as i64).collect::<Int64Array>())),
+        (
+            "text",
+            Arc::new(
+                (0..rows)
+                    .map(|row| Some(format!("text of row {row} ").repeat(row % 13 + 1)))
+                    .collect::<LargeStringArray>(),
+            ),
+        ),
+        ("view", Arc::new(names().collect::<StringViewArray>())),
+        ("small", Arc::new(small)),
+        ("large", Arc::new(large)),
+        (
+            "flag",
+            Arc::new(
+                (0..rows)
+                    .map(|row| (row % 3 != 0).then_some(row % 2 == 0))
+                    .collect::<BooleanArray>(),
+            ),
+        ),
+        ("real", Arc::new((0..rows).map(|row| row as f64 / 3.0).collect::<Float64Array>())),
+        (
+            "bytes",
+            Arc::new(BinaryArray::from_iter(
+                (0..rows).map(|row| (row % 4 != 0).then(|| vec![row as u8, 255])),
+            )),
+        ),
+        (
+            "time",
+            Arc::new(
+                numbers().collect::<TimestampMicrosecondArray>().with_timezone("Europe/Berlin"),
+            ),
+        ),
+        (
+            "money",
+            Arc::new(
+                numbers()
+                    .map(|value| value.map(i128::from))
+                    .collect::<Decimal128Array>()
+                    .with_precision_and_scale(20, 2)
+                    .unwrap(),
+            ),
+        ),
+        ("tags", Arc::new(tags.finish())),
+        ("pairs", Arc::new(pairs.finish())),
+        ("points", Arc::new(points.finish())),
+        ("meta", Arc::new(meta)),
+    ])
+}
+
+/// All rows of a data set, through [`read_rows`].
+pub(super) fn all_rows(dataset: &Dataset, unit_bytes: u64) -> RecordBatch {
+    let mut batches = Vec::new();
+    for unit in dataset.units(unit_bytes, None) {
+        let rows: Vec<u64> = (unit.first_row..unit.first_row + unit.rows).collect();
+        let read = read_rows(dataset, &unit, &rows, 100).unwrap().map(|result| result.unwrap().1);
+        batches.extend(read);
+    }
+    concat_batches(&dataset.schema, &batches).unwrap()
+}
+
+/// The batch with every column in the type that the output has it in.
+pub(super) fn in_output_types(batch: &RecordBatch, schema: &SchemaRef) -> RecordBatch {
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns =
+        columns.map(|(column, field)| types::conform(column, field.data_type()).unwrap()).collect();
+    RecordBatch::try_new(Arc::clone(schema), columns).unwrap()
+}
+
+/// The folder of the shared corpora, where this machine has it.
+fn corpora() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    let folder = std::env::var_os("LONGSIFT_SHARED").map_or(beside, PathBuf::from).join("corpora");
+    if folder.is_dir() {
+        return Some(folder.canonicalize().unwrap());
+    }
+    eprintln!("skipped: there is no {}", folder.display());
+    None
+}
+
+#[test]
+fn every_type_passes_through_reading_and_writing_unchanged() {
+    let input = everything(500);
+    let (folder, dataset) = folder_of(std::slice::from_ref(&input), 128);
+    let expected = in_output_types(&input, &dataset.schema);
+    let read = all_rows(&dataset, 1);
+    assert_eq!(read, expected);
+    assert_eq!(
+        read.schema().field_with_name("small").unwrap().data_type(),
+        &DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
+    );
+
+    let path = folder.path().join("out/part.parquet");
+    crate::files::create_folder(path.parent().unwrap()).unwrap();
+    let mut part =
+        PartWriter::create(&path, &dataset.schema, &dataset.metadata, Compression::Zstd).unwrap();
+    part.write(&read).unwrap();
+    assert_eq!(part.finish().unwrap().rows, 500);
+    let written = Dataset::open(&path).unwrap();
+    assert_eq!(written.schema, dataset.schema);
+    assert_eq!(all_rows(&written, u64::MAX), expected);
+}
+
+#[test]
+fn string_widths_of_several_files_become_the_widest_in_the_order_of_the_first() {
+    let plain = |column: ArrayRef, label: ArrayRef| vec![("text", column), ("label", label)];
+    let strings = || Arc::new(StringArray::from(vec!["a", "b"])) as ArrayRef;
+    let views = Arc::new(StringViewArray::from(vec!["c", "d"])) as ArrayRef;
+    let large = Arc::new(LargeStringArray::from(vec!["e", "f"])) as ArrayRef;
+    let dictionary =
+        || Arc::new(["x", "y"].into_iter().collect::<DictionaryArray<Int32Type>>()) as ArrayRef;
+    let mut third = plain(large, dictionary());
+    third.reverse();
+    let (_folder, dataset) = folder_of(
+        &[batch(plain(strings(), dictionary())), batch(plain(views, strings())), batch(third)],
+        10,
+    );
+    assert_eq!(dataset.column_names(), ["text", "label"]);
+    assert_eq!(dataset.column("text").unwrap().data_type(), &DataType::LargeUtf8);
+    assert_eq!(dataset.column("label").unwrap().data_type(), &DataType::Utf8);
+    let rows = all_rows(&dataset, 1);
+    let expected = batch(vec![
+        ("text", Arc::new(LargeStringArray::from(vec!["a", "b", "c", "d", "e", "f"]))),
+        ("label", Arc::new(StringArray::from(vec!["x", "y", "a", "b", "x", "y"]))),
+    ]);
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_column_that_is_nullable_in_one_file_is_nullable() {
+    let required = Arc::new(Schema::new(vec![Field::new("text", DataType::Utf8, false)]));
+    let required =
+        RecordBatch::try_new(required, vec![Arc::new(StringArray::from(vec!["a"]))]).unwrap();
+    let (_folder, dataset) = folder_of(&[required.clone(), texts(&[None])], 10);
+    assert!(dataset.column("text").unwrap().is_nullable());
+    assert_eq!(all_rows(&dataset, 1).num_rows(), 2);
+    let (_folder, dataset) = folder_of(&[required], 10);
+    assert!(!dataset.column("text").unwrap().is_nullable());
+}
+
+#[test]
+fn every_file_that_does_not_fit_is_listed_with_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    write(&path("a.parquet"), &everything(20), 10);
+    let whole = crate::files::read_limited(&path("a.parquet"), 1 << 20).unwrap();
+    let add =
+        |name: &str, bytes: &[u8]| drop(crate::files::write_atomic(&path(name), bytes).unwrap());
+    add("cut.parquet", &whole[..whole.len() / 2]);
+    add("empty.parquet", b"");
+    add("garbage.parquet", b"this is no Parquet file at all");
+    add("encrypted.parquet", b"PAR1.......\x04\0\0\0PARE");
+    add("length.parquet", b"PAR1.......\xff\xff\xff\x7fPAR1");
+    add("thrift.parquet", b"PAR1\xff\xff\xff\xff\x04\0\0\0PAR1");
+    add("middle.parquet", &[&whole[..4], &whole[whole.len() / 2..]].concat());
+    write(
+        &path("other.parquet"),
+        &batch(vec![
+            ("text", Arc::new(Int64Array::from(vec![1]))),
+            ("more", Arc::new(Int64Array::from(vec![1]))),
+        ]),
+        10,
+    );
+    let problems = Dataset::open(folder.path()).unwrap_err();
+    let text: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    let of = |name: &str| {
+        text.iter()
+            .find(|text| text.starts_with(name))
+            .unwrap_or_else(|| panic!("{name}: {text:#?}"))
+    };
+    assert_eq!(problems.len(), 8, "{text:#?}");
+    assert!(problems.iter().all(|problem| problem.kind == ProblemKind::Data));
+    assert!(of("cut.parquet").contains("cut off"));
+    assert!(of("empty.parquet").contains("0 bytes"));
+    assert!(of("garbage.parquet").contains("PAR1"));
+    assert!(of("encrypted.parquet").contains("encrypted"));
+    assert!(of("length.parquet").contains("2147483647 bytes"));
+    assert!(of("thrift.parquet").contains("does not decode"));
+    assert!(of("middle.parquet").contains("the data ends at"));
+    assert!(of("other.parquet").contains("column `id` is missing"));
+    assert!(of("other.parquet").contains("column `text` is Int64 here and LargeUtf8 there"));
+    assert!(of("other.parquet").contains("column `more` is not in the first file"));
+}
+
+#[test]
+fn two_columns_of_one_name_are_refused() {
+    let column = || Arc::new(Int64Array::from(vec![1])) as ArrayRef;
+    let folder = tempfile::tempdir().unwrap();
+    write(
+        &folder.path().join("a.parquet"),
+        &batch(vec![("a", column()), ("b", column()), ("a", column())]),
+        10,
+    );
+    let problems = Dataset::open(folder.path()).unwrap_err();
+    assert_eq!(problems[0].to_string(), "a.parquet: two columns have the same name: `a`");
+}
+
+#[test]
+fn an_input_without_files_has_no_rows_and_no_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = Dataset::open(folder.path()).unwrap();
+    assert_eq!(
+        (dataset.rows(), dataset.units(1, None).len(), dataset.column_names().len()),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn a_missing_or_mistyped_column_says_what_there_is() {
+    let (_folder, dataset) = folder_of(&[everything(10)], 10);
+    let problem = dataset.check_text_column("txt").unwrap_err();
+    assert!(
+        problem.message.starts_with("column `txt` does not exist; the input has: id, text, view"),
+        "{problem}"
+    );
+    assert_eq!(problem.hint.as_deref(), Some("did you mean `text`?"));
+    assert_eq!(problem.kind, ProblemKind::Settings);
+    let problem = dataset.check_text_column("id").unwrap_err();
+    assert!(problem.message.starts_with("column `id` is Int64; accepted: string"), "{problem}");
+    assert_eq!(
+        problem.hint.as_deref(),
+        Some("columns with an accepted type: `text`, `view`, `small`, `large`")
+    );
+    assert!(
+        ["text", "view", "small", "large"]
+            .iter()
+            .all(|name| dataset.check_text_column(name).is_ok())
+    );
+    assert!(
+        dataset.check_tokens_column("tags").is_err() && dataset.check_label_column("meta").is_err()
+    );
+    assert!(
+        ["id", "small", "time", "money", "bytes"]
+            .iter()
+            .all(|name| dataset.check_label_column(name).is_ok())
+    );
+}
+
+#[test]
+fn metadata_of_all_files_is_kept_and_differences_are_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = |key: &str, value: &str| {
+        parquet::file::metadata::KeyValue::new(key.to_string(), value.to_string())
+    };
+    let add = |name: &str, pairs| {
+        let properties = WriterProperties::builder().set_key_value_metadata(Some(pairs)).build();
+        write_with(&folder.path().join(name), &texts(&[Some("a")]), properties);
+    };
+    add("a.parquet", vec![pair("z", "1"), pair("licence", "CC0")]);
+    add("b.parquet", vec![pair("licence", "MIT"), pair("extra", "x")]);
+    let dataset = Dataset::open(folder.path()).unwrap();
+    let expected = [("z", "1"), ("licence", "CC0"), ("extra", "x")]
+        .map(|(key, value)| (key.to_string(), value.to_string()));
+    assert_eq!(dataset.metadata, expected);
+    assert_eq!(
+        dataset.notes,
+        ["metadata `licence` of `b.parquet` differs; the value of `a.parquet` is kept"]
+    );
+}
+
+#[test]
+fn a_byte_changed_anywhere_in_a_file_never_panics() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    write(&path, &everything(40), 20);
+    let whole = crate::files::read_limited(&path, 1 << 20).unwrap();
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    for place in (0..whole.len()).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 0x55;
+        crate::files::write_atomic(&path, &bytes).unwrap();
+        let Ok(dataset) = Dataset::open(&path) else { continue };
+        for unit in dataset.units(1, None) {
+            let rows: Vec<u64> = (unit.first_row..unit.first_row + unit.rows).collect();
+            if let Ok(rows) = read_rows(&dataset, &unit, &rows, 16) {
+                rows.take(100).for_each(drop);
+            }
+            let columns =
+                DocumentColumns { id: Some("id".into()), content: Content::Text("text".into()) };
+            if let Ok(documents) = read_documents(&dataset, &unit, &columns, 1000) {
+                documents.take(100).for_each(drop);
+            }
+        }
+    }
+    std::panic::set_hook(hook);
+}
+
+#[test]
+fn the_corpora_mix_string_widths_and_read_as_one() {
+    let Some(folder) = corpora() else { return };
+    let dataset = Dataset::open(&folder).unwrap();
+    let files: Vec<_> = dataset.files.iter().map(|file| (file.path.as_str(), file.rows)).collect();
+    assert_eq!(
+        files,
+        [
+            ("books.parquet", 46),
+            ("code.parquet", 22),
+            ("mixed_short.parquet", 34),
+            ("papers.parquet", 37)
+        ]
+    );
+    assert_eq!(dataset.column("text").unwrap().data_type(), &DataType::LargeUtf8);
+    let columns =
+        DocumentColumns { id: Some("data_id".into()), content: Content::Text("text".into()) };
+    let mut documents = 0;
+    for unit in dataset.units(8 << 20, None) {
+        let whole: Vec<u64> = (unit.first_row..unit.first_row + unit.rows).collect();
+        let rows: Vec<_> =
+            read_rows(&dataset, &unit, &whole, 1024).unwrap().map(Result::unwrap).collect();
+        let rows = concat_batches(&dataset.schema, rows.iter().map(|(_, batch)| batch)).unwrap();
+        let text = rows
+            .column_by_name("text")
+            .unwrap()
+            .as_any()
+            .downcast_ref::<LargeStringArray>()
+            .unwrap()
+            .clone();
+        for document in
+            read_documents(&dataset, &unit, &columns, 1 << 20).unwrap().flat_map(Result::unwrap)
+        {
+            let Ok(DocumentContent::Text(content)) = &document.content else {
+                panic!("{document:?}")
+            };
+            assert_eq!(&**content, text.value((document.row - unit.first_row) as usize));
+            assert!(document.id.is_some());
+            documents += 1;
+        }
+    }
+    assert_eq!(documents, 139);
+}

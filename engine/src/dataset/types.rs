@@ -1,0 +1,388 @@
+//! Column types: which of them mean the same values, and how an array becomes another such type.
+//!
+//! Two types mean the same where they differ only in string or binary width, in views, or in dictionary encoding, at
+//! any depth. Everything here walks nested types; nullability and names are those of the target.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait,
+    StructArray,
+};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, FieldRef, Fields};
+use arrow::error::ArrowError;
+
+/// Where a type stands among the three of its kind: the widest holds every value of the others and has no limit on
+/// the bytes of an array. `string` < `string_view` < `large_string`; binary likewise.
+fn width(data_type: &DataType) -> Option<(bool, u8)> {
+    Some(match data_type {
+        DataType::Utf8 => (true, 0),
+        DataType::Utf8View => (true, 1),
+        DataType::LargeUtf8 => (true, 2),
+        DataType::Binary => (false, 0),
+        DataType::BinaryView => (false, 1),
+        DataType::LargeBinary => (false, 2),
+        _ => return None,
+    })
+}
+
+/// Whether a type is a string in one of its three widths.
+pub(super) fn is_text(data_type: &DataType) -> bool {
+    matches!(width(data_type), Some((true, _)))
+}
+
+/// The type that a column of `data_type` has in the output.
+///
+/// Only dictionaries change: over strings and binaries their keys get at least 32 bits (a file declares its keys for
+/// its own row groups, the output mixes those of many files), over anything else they become plain, as other readers
+/// of Parquet read them.
+pub(super) fn output_type(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(key, value) if width(value).is_some() => {
+            let key = if matches!(**key, DataType::Int64 | DataType::UInt64 | DataType::UInt32) {
+                key.clone()
+            } else {
+                Box::new(DataType::Int32)
+            };
+            DataType::Dictionary(key, value.clone())
+        }
+        DataType::Dictionary(_, value) => output_type(value),
+        _ => map_children(data_type, output_type),
+    }
+}
+
+/// The type in which a column is written: dictionaries become plain, views become large, list views become lists.
+///
+/// The bytes of a Parquet file then depend on the values alone, and a slice of a view keeps no foreign buffer alive.
+/// The Arrow schema in the footer says what the reader is to make of it.
+pub(super) fn storage_type(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, value) => storage_type(value),
+        DataType::Utf8View => DataType::LargeUtf8,
+        DataType::BinaryView => DataType::LargeBinary,
+        DataType::ListView(item) => DataType::List(map_field(item, storage_type)),
+        DataType::LargeListView(item) => DataType::LargeList(map_field(item, storage_type)),
+        _ => map_children(data_type, storage_type),
+    }
+}
+
+/// A type with `change` applied to the types one level down.
+fn map_children(data_type: &DataType, change: fn(&DataType) -> DataType) -> DataType {
+    match data_type {
+        DataType::List(item) => DataType::List(map_field(item, change)),
+        DataType::LargeList(item) => DataType::LargeList(map_field(item, change)),
+        DataType::ListView(item) => DataType::ListView(map_field(item, change)),
+        DataType::LargeListView(item) => DataType::LargeListView(map_field(item, change)),
+        DataType::FixedSizeList(item, size) => {
+            DataType::FixedSizeList(map_field(item, change), *size)
+        }
+        DataType::Map(entries, sorted) => DataType::Map(map_field(entries, change), *sorted),
+        DataType::Struct(fields) => {
+            DataType::Struct(fields.iter().map(|field| map_field(field, change)).collect())
+        }
+        _ => data_type.clone(),
+    }
+}
+
+/// A field with `change` applied to its type; name, nullability and metadata stay.
+pub(super) fn map_field(field: &FieldRef, change: fn(&DataType) -> DataType) -> FieldRef {
+    Arc::new(field.as_ref().clone().with_data_type(change(field.data_type())))
+}
+
+/// The narrowest type that holds the values of both; `None` if they differ in more than width, view or dictionary.
+///
+/// Names inside lists and maps, and metadata, are those of `left`; what is nullable in one is nullable.
+pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
+    if let (Some((left_text, left_width)), Some((right_text, right_width))) =
+        (width(left), width(right))
+    {
+        let wider = if left_width >= right_width { left } else { right };
+        return (left_text == right_text).then(|| wider.clone());
+    }
+    Some(match (left, right) {
+        (DataType::Dictionary(left_key, left), DataType::Dictionary(right_key, right)) => {
+            let key =
+                if left_key == right_key { left_key.clone() } else { Box::new(DataType::Int64) };
+            DataType::Dictionary(key, Box::new(widest(left, right)?))
+        }
+        (DataType::Dictionary(_, value), plain) | (plain, DataType::Dictionary(_, value)) => {
+            widest(value, plain)?
+        }
+        (DataType::List(left), DataType::List(right)) => DataType::List(widest_field(left, right)?),
+        (DataType::LargeList(left), DataType::LargeList(right)) => {
+            DataType::LargeList(widest_field(left, right)?)
+        }
+        (DataType::ListView(left), DataType::ListView(right)) => {
+            DataType::ListView(widest_field(left, right)?)
+        }
+        (DataType::LargeListView(left), DataType::LargeListView(right)) => {
+            DataType::LargeListView(widest_field(left, right)?)
+        }
+        (DataType::FixedSizeList(left, size), DataType::FixedSizeList(right, other))
+            if size == other =>
+        {
+            DataType::FixedSizeList(widest_field(left, right)?, *size)
+        }
+        (DataType::Map(left, sorted), DataType::Map(right, also)) => {
+            DataType::Map(widest_entries(left, right)?, *sorted && *also)
+        }
+        (DataType::Struct(left), DataType::Struct(right)) => {
+            let same_names =
+                left.iter().map(|field| field.name()).eq(right.iter().map(|field| field.name()));
+            DataType::Struct(if same_names { widest_fields(left, right)? } else { return None })
+        }
+        _ if left == right => left.clone(),
+        _ => return None,
+    })
+}
+
+/// [`widest`] of two fields that stand at the same place.
+pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
+    let data_type = widest(left.data_type(), right.data_type())?;
+    let nullable = left.is_nullable() || right.is_nullable();
+    Some(Arc::new(left.as_ref().clone().with_data_type(data_type).with_nullable(nullable)))
+}
+
+/// [`widest_field`] of each pair.
+fn widest_fields(left: &Fields, right: &Fields) -> Option<Fields> {
+    left.iter().zip(right).map(|(left, right)| widest_field(left, right)).collect()
+}
+
+/// [`widest_field`] of two maps' entries, in which only the position of key and value counts, not their names.
+fn widest_entries(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
+    let (DataType::Struct(left_fields), DataType::Struct(right_fields)) =
+        (left.data_type(), right.data_type())
+    else {
+        return None;
+    };
+    let fields = widest_fields(left_fields, right_fields)?;
+    Some(Arc::new(left.as_ref().clone().with_data_type(DataType::Struct(fields))))
+}
+
+/// The type that a Parquet reader is asked for: built like `file`, with leaves and list widths of `wanted`.
+///
+/// Names, nullability and metadata have to be the file's own for the reader to accept them.
+pub(super) fn request(file: &DataType, wanted: &DataType) -> DataType {
+    let field = |file: &FieldRef, wanted: &FieldRef| {
+        Arc::new(
+            file.as_ref().clone().with_data_type(request(file.data_type(), wanted.data_type())),
+        )
+    };
+    match (file, wanted) {
+        (DataType::List(inner), DataType::List(item)) => DataType::List(field(inner, item)),
+        (list, DataType::LargeList(item)) if list_item(list).is_some() => {
+            DataType::LargeList(field(list_item(list).expect("the guard found it"), item))
+        }
+        (DataType::FixedSizeList(inner, size), DataType::FixedSizeList(item, _)) => {
+            DataType::FixedSizeList(field(inner, item), *size)
+        }
+        (DataType::ListView(inner), DataType::ListView(item)) => {
+            DataType::ListView(field(inner, item))
+        }
+        (DataType::LargeListView(inner), DataType::LargeListView(item)) => {
+            DataType::LargeListView(field(inner, item))
+        }
+        (DataType::Map(inner, sorted), DataType::Map(entries, _)) => {
+            DataType::Map(field(inner, entries), *sorted)
+        }
+        (DataType::Struct(inner), DataType::Struct(fields)) if inner.len() == fields.len() => {
+            DataType::Struct(
+                inner.iter().zip(fields).map(|(inner, wanted)| field(inner, wanted)).collect(),
+            )
+        }
+        (DataType::Dictionary(_, value), DataType::Dictionary(_, wanted)) => request(value, wanted),
+        (file, DataType::Dictionary(_, wanted)) => request(file, wanted),
+        (DataType::Dictionary(_, value), wanted) => request(value, wanted),
+        (file, wanted) if width(file).is_some() && width(wanted).is_some() => wanted.clone(),
+        (file, _) => file.clone(),
+    }
+}
+
+/// The item of a list of any kind.
+pub(super) fn list_item(data_type: &DataType) -> Option<&FieldRef> {
+    match data_type {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _) => Some(item),
+        _ => None,
+    }
+}
+
+/// The same values as an array of type `to`, which may differ from the array's in width, view, dictionary encoding,
+/// names and nullability. Free where the types are equal.
+///
+/// # Errors
+/// A value that the type cannot hold: a null where `to` has none, 2 GiB of `string`.
+pub(super) fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    if array.data_type() == to {
+        return Ok(Arc::clone(array));
+    }
+    Ok(match (array.data_type(), to) {
+        (DataType::Struct(_), DataType::Struct(fields)) => {
+            Arc::new(conform_struct(array.as_struct(), fields)?) as ArrayRef
+        }
+        (DataType::List(_), DataType::List(item)) => conform_list(array.as_list::<i32>(), item)?,
+        (DataType::LargeList(_), DataType::LargeList(item)) => {
+            conform_list(array.as_list::<i64>(), item)?
+        }
+        (DataType::FixedSizeList(_, _), DataType::FixedSizeList(item, size)) => {
+            let list = array.as_fixed_size_list();
+            let values = conform(list.values(), item.data_type())?;
+            let nulls = list.nulls().cloned();
+            Arc::new(FixedSizeListArray::try_new_with_length(
+                Arc::clone(item),
+                *size,
+                values,
+                nulls,
+                list.len(),
+            )?)
+        }
+        (DataType::Map(_, _), DataType::Map(entries, sorted)) => {
+            let map = array.as_map();
+            let DataType::Struct(fields) = entries.data_type() else {
+                return Err(ArrowError::SchemaError(
+                    "the entries of a map are not a struct".into(),
+                ));
+            };
+            let values = conform_struct(map.entries(), fields)?;
+            let nulls = map.nulls().cloned();
+            Arc::new(MapArray::try_new(
+                Arc::clone(entries),
+                map.offsets().clone(),
+                values,
+                nulls,
+                *sorted,
+            )?)
+        }
+        _ => cast_with_options(array, to, &CastOptions { safe: false, ..CastOptions::default() })?,
+    })
+}
+
+/// [`conform`] for the children of a struct, by position.
+fn conform_struct(array: &StructArray, fields: &Fields) -> Result<StructArray, ArrowError> {
+    if array.num_columns() != fields.len() {
+        let why =
+            format!("a struct of {} fields is not one of {}", array.num_columns(), fields.len());
+        return Err(ArrowError::SchemaError(why));
+    }
+    let columns = array
+        .columns()
+        .iter()
+        .zip(fields)
+        .map(|(column, field)| conform(column, field.data_type()));
+    let columns = columns.collect::<Result<_, _>>()?;
+    StructArray::try_new_with_length(fields.clone(), columns, array.nulls().cloned(), array.len())
+}
+
+/// [`conform`] for the items of a list.
+fn conform_list<O: OffsetSizeTrait>(
+    list: &GenericListArray<O>,
+    item: &FieldRef,
+) -> Result<ArrayRef, ArrowError> {
+    let values = conform(list.values(), item.data_type())?;
+    let list = GenericListArray::try_new(
+        Arc::clone(item),
+        list.offsets().clone(),
+        values,
+        list.nulls().cloned(),
+    )?;
+    Ok(Arc::new(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Int32Array, ListArray, StringArray};
+    use arrow::buffer::{NullBuffer, OffsetBuffer};
+    use arrow::datatypes::{Field, Int32Type};
+
+    use super::*;
+
+    fn dictionary(key: DataType, value: DataType) -> DataType {
+        DataType::Dictionary(Box::new(key), Box::new(value))
+    }
+
+    fn list(item: DataType) -> DataType {
+        DataType::List(Arc::new(Field::new("element", item, true)))
+    }
+
+    #[test]
+    fn the_widest_of_two_strings_is_large_then_view_then_plain() {
+        assert_eq!(widest(&DataType::Utf8, &DataType::LargeUtf8), Some(DataType::LargeUtf8));
+        assert_eq!(widest(&DataType::Utf8View, &DataType::Utf8), Some(DataType::Utf8View));
+        assert_eq!(widest(&DataType::Utf8View, &DataType::LargeUtf8), Some(DataType::LargeUtf8));
+        assert_eq!(widest(&DataType::BinaryView, &DataType::Binary), Some(DataType::BinaryView));
+    }
+
+    #[test]
+    fn a_dictionary_and_a_plain_string_are_a_plain_string() {
+        let left = dictionary(DataType::Int32, DataType::Utf8);
+        assert_eq!(widest(&left, &DataType::LargeUtf8), Some(DataType::LargeUtf8));
+        assert_eq!(widest(&DataType::Utf8, &left), Some(DataType::Utf8));
+        assert_eq!(widest(&left, &left), Some(left.clone()));
+    }
+
+    #[test]
+    fn widths_are_unified_inside_nested_types() {
+        let fields = |inner| DataType::Struct(vec![Field::new("a", list(inner), false)].into());
+        assert_eq!(
+            widest(&fields(DataType::Utf8), &fields(DataType::LargeUtf8)),
+            Some(fields(DataType::LargeUtf8))
+        );
+    }
+
+    #[test]
+    fn other_differences_are_refused() {
+        assert_eq!(widest(&DataType::Utf8, &DataType::Binary), None);
+        assert_eq!(widest(&DataType::Int32, &DataType::Int64), None);
+        assert_eq!(widest(&list(DataType::Int32), &list(DataType::Int64)), None);
+        let named =
+            |name: &str| DataType::Struct(vec![Field::new(name, DataType::Int32, true)].into());
+        assert_eq!(widest(&named("a"), &named("b")), None);
+    }
+
+    #[test]
+    fn the_name_of_a_list_item_is_no_difference() {
+        let item = DataType::List(Arc::new(Field::new("item", DataType::Utf8, false)));
+        assert_eq!(widest(&list(DataType::Utf8), &item), Some(list(DataType::Utf8)));
+    }
+
+    #[test]
+    fn small_dictionary_keys_grow_and_dictionaries_of_numbers_become_plain() {
+        let small = dictionary(DataType::Int8, DataType::Utf8);
+        assert_eq!(output_type(&list(small)), list(dictionary(DataType::Int32, DataType::Utf8)));
+        assert_eq!(output_type(&dictionary(DataType::Int8, DataType::Int64)), DataType::Int64);
+    }
+
+    #[test]
+    fn a_conformed_array_keeps_values_and_nulls_under_the_new_type() {
+        let text = Arc::new(StringArray::from(vec![Some("a"), None, Some("c")])) as ArrayRef;
+        let numbers = Arc::new(Int32Array::from(vec![1, 2, 3])) as ArrayRef;
+        let fields = |text: DataType| {
+            Fields::from(vec![Field::new("t", text, true), Field::new("n", DataType::Int32, false)])
+        };
+        let nulls = Some(NullBuffer::from(vec![true, true, false]));
+        let structs = StructArray::new(fields(DataType::Utf8), vec![text, numbers], nulls);
+        let item = |text| Arc::new(Field::new("element", DataType::Struct(fields(text)), true));
+        let offsets = OffsetBuffer::new(vec![0, 2, 3].into());
+        let array = Arc::new(ListArray::new(
+            item(DataType::Utf8),
+            offsets.clone(),
+            Arc::new(structs),
+            None,
+        )) as ArrayRef;
+
+        let to = DataType::List(item(dictionary(DataType::Int32, DataType::LargeUtf8)));
+        let conformed = conform(&array, &to).unwrap();
+        assert_eq!(conformed.data_type(), &to);
+        let structs = conformed.as_list::<i32>().values().as_struct();
+        assert!(structs.is_null(2) && structs.is_valid(1));
+        let text = structs.column(0).as_dictionary::<Int32Type>();
+        let text: Vec<_> =
+            text.downcast_dict::<arrow::array::LargeStringArray>().unwrap().into_iter().collect();
+        assert_eq!(text, [Some("a"), None, Some("c")]);
+        assert_eq!(conformed.as_list::<i32>().offsets(), &offsets);
+    }
+}

@@ -1,0 +1,91 @@
+//! The columns that all files of an input share.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
+
+use super::footer::InputFile;
+use super::problem::DataProblem;
+use super::types;
+
+/// Finds the schema of the output and, for each file, where its columns are.
+///
+/// # Errors
+/// For each file that does not fit, one problem with everything that differs from the first.
+pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProblem>> {
+    let mut problems: Vec<_> = files.iter().filter_map(duplicates).collect();
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let Some((first, others)) = files.split_first_mut() else {
+        return Ok(Arc::new(Schema::empty()));
+    };
+    let output = |field: &FieldRef| types::map_field(field, types::output_type);
+    let mut fields: Vec<FieldRef> = first.schema.fields().iter().map(output).collect();
+    for file in others {
+        match merge(&mut fields, file) {
+            Ok(positions) => file.positions = positions,
+            Err(differences) => problems.push(
+                DataProblem::data(format!("its columns differ from `{}`: {}", first.path, differences.join("; ")))
+                    .in_file(&file.path)
+                    .with_hint("files of one input have the same columns; only string width and encoding may differ"),
+            ),
+        }
+    }
+    if problems.is_empty() { Ok(Arc::new(Schema::new(fields))) } else { Err(problems) }
+}
+
+/// Widens `fields` by those of `file`; returns where in the file each is, or everything that differs.
+fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<String>> {
+    let found: BTreeMap<&str, usize> = file
+        .schema
+        .fields()
+        .iter()
+        .enumerate()
+        .map(|(position, field)| (field.name().as_str(), position))
+        .collect();
+    let known: BTreeSet<String> = fields.iter().map(|field| field.name().clone()).collect();
+    let (mut positions, mut differences) = (Vec::new(), Vec::new());
+    for field in fields.iter_mut() {
+        let Some(&position) = found.get(field.name().as_str()) else {
+            differences.push(format!("column `{}` is missing", field.name()));
+            continue;
+        };
+        let own = types::map_field(&file.schema.fields()[position], types::output_type);
+        match types::widest_field(field, &own) {
+            Some(wider) => {
+                *field = wider;
+                positions.push(position);
+            }
+            None => differences.push(format!(
+                "column `{}` is {} here and {} there",
+                field.name(),
+                own.data_type(),
+                field.data_type()
+            )),
+        }
+    }
+    let extra = file.schema.fields().iter().filter(|field| !known.contains(field.name()));
+    differences
+        .extend(extra.map(|field| format!("column `{}` is not in the first file", field.name())));
+    if differences.is_empty() { Ok(positions) } else { Err(differences) }
+}
+
+/// Refuses a file with two columns of one name.
+fn duplicates(file: &InputFile) -> Option<DataProblem> {
+    let mut seen = BTreeSet::new();
+    let mut twice: Vec<_> = file
+        .schema
+        .fields()
+        .iter()
+        .map(|field| field.name())
+        .filter(|name| !seen.insert(*name))
+        .collect();
+    twice.dedup();
+    let names: Vec<_> = twice.iter().map(|name| format!("`{name}`")).collect();
+    (!names.is_empty()).then(|| {
+        DataProblem::data(format!("two columns have the same name: {}", names.join(", ")))
+            .in_file(&file.path)
+    })
+}

@@ -1,0 +1,342 @@
+//! Every operation on files: the path in every error, writes that appear whole or not at all.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+
+/// How the name of a file begins until it is committed. Readers of a folder skip hidden names, so they never see one.
+pub const TEMPORARY_PREFIX: &str = ".tmp-";
+
+/// An operation on a file that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {operation} `{}`: {source}", path.display())]
+pub struct FileError {
+    /// What was tried: `open`, `write`, …
+    pub operation: &'static str,
+    /// On which file or folder.
+    pub path: PathBuf,
+    /// What the operating system said.
+    pub source: io::Error,
+}
+
+impl FileError {
+    /// What the user can do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self.source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
+                "free space on this disk, or write to another one; the run can then be resumed"
+                    .into(),
+            ),
+            io::ErrorKind::PermissionDenied => {
+                Some("check the owner and the mode of the file and its folder".into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Puts operation and path on an error of the operating system.
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_path_buf();
+    move |source| FileError { operation, path, source }
+}
+
+/// What a committed file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Length, in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the bytes, 64 hexadecimal digits.
+    pub sha256: String,
+}
+
+/// A file that takes its name only when it is complete.
+///
+/// It is written under a temporary name (see [`TEMPORARY_PREFIX`]) in the folder where it will live. Dropped without
+/// [`AtomicFile::commit`], it leaves nothing behind; killed, it leaves a name that [`remove_leftovers`] finds.
+#[derive(Debug)]
+pub struct AtomicFile {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    bytes: u64,
+    hash: Sha256,
+    committed: bool,
+}
+
+impl AtomicFile {
+    /// Begins the file that will be `path`. The folder must exist.
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let name = path.file_name().unwrap_or(OsStr::new("file")).to_string_lossy();
+        loop {
+            let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let temporary = path.with_file_name(format!(
+                "{TEMPORARY_PREFIX}{:x}-{count:x}-{name}",
+                std::process::id()
+            ));
+            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+                Ok(file) => {
+                    let path = path.to_path_buf();
+                    return Ok(Self {
+                        file,
+                        temporary,
+                        path,
+                        bytes: 0,
+                        hash: Sha256::new(),
+                        committed: false,
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed("create", path)(error)),
+            }
+        }
+    }
+
+    /// The name that the file will have.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes written so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Makes the bytes durable, then gives the file its name (replacing what had it), then makes the name durable.
+    pub fn commit(mut self) -> Result<Written, FileError> {
+        self.file.sync_all().map_err(failed("fsync", &self.path))?;
+        fs::rename(&self.temporary, &self.path)
+            .map_err(failed("rename a temporary file to", &self.path))?;
+        self.committed = true;
+        fsync_folder(folder_of(&self.path))?;
+        Ok(Written { bytes: self.bytes, sha256: hex(&self.hash.finalize_reset()) })
+    }
+}
+
+impl Write for AtomicFile {
+    /// Counts and hashes what is written. An error carries the path (it wraps a [`FileError`]).
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = match self.file.write(buffer) {
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+            Err(error) => {
+                return Err(io::Error::new(error.kind(), failed("write", &self.path)(error)));
+            }
+        };
+        self.hash.update(&buffer[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Best effort: what stays behind has a name that the next run removes.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Writes a whole file so that readers see the old content or the new, never a part.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, FileError> {
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(bytes).map_err(failed("write", path))?;
+    file.commit()
+}
+
+/// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
+/// does not exist has none.
+pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {
+    let mut removed = Vec::new();
+    if !folder.exists() {
+        return Ok(removed);
+    }
+    for entry in fs::read_dir(folder).map_err(failed("list", folder))? {
+        let entry = entry.map_err(failed("list", folder))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(TEMPORARY_PREFIX) && entry.path().is_file() {
+            fs::remove_file(entry.path()).map_err(failed("remove", &entry.path()))?;
+            removed.push(name);
+        }
+    }
+    removed.sort();
+    Ok(removed)
+}
+
+/// Makes the names in a folder durable: after a rename, a file creation or a removal.
+pub fn fsync_folder(path: &Path) -> Result<(), FileError> {
+    File::open(path).and_then(|folder| folder.sync_all()).map_err(failed("fsync the folder", path))
+}
+
+/// Creates a folder and the ones above it; one that exists is fine.
+pub fn create_folder(path: &Path) -> Result<(), FileError> {
+    fs::create_dir_all(path).map_err(failed("create the folder", path))
+}
+
+/// Renames within one file system and makes it durable on both sides.
+pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    fs::rename(from, to).map_err(failed("rename", from))?;
+    fsync_folder(folder_of(to))?;
+    if folder_of(from) == folder_of(to) { Ok(()) } else { fsync_folder(folder_of(from)) }
+}
+
+/// Removes a file; one that is already gone is fine.
+pub fn remove_file(path: &Path) -> Result<(), FileError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Opens a file for reading.
+pub fn open(path: &Path) -> Result<File, FileError> {
+    File::open(path).map_err(failed("open", path))
+}
+
+/// What the operating system knows of a file or folder; links are followed.
+pub fn status(path: &Path) -> Result<fs::Metadata, FileError> {
+    fs::metadata(path).map_err(failed("read", path))
+}
+
+/// The names in a folder, as paths below it, sorted by bytes.
+pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, FileError> {
+    let entries = fs::read_dir(path).map_err(failed("list", path))?;
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(failed("list", path))?;
+    names.sort();
+    Ok(names)
+}
+
+/// The path without links, `.` and `..`.
+pub fn canonical(path: &Path) -> Result<PathBuf, FileError> {
+    fs::canonicalize(path).map_err(failed("resolve", path))
+}
+
+/// Reads a whole file that must not be longer than `max_bytes`.
+pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    open(path)?
+        .take(max_bytes.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(failed("read", path))?;
+    if bytes.len() as u64 > max_bytes {
+        let why = format!("it is longer than {max_bytes} bytes");
+        return Err(failed("read", path)(io::Error::new(io::ErrorKind::FileTooLarge, why)));
+    }
+    Ok(bytes)
+}
+
+/// Bytes that an unprivileged user can still write below `path`, which need not exist yet.
+pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
+    let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    let status = rustix::fs::statvfs(existing)
+        .map_err(|error| failed("read the free space of", existing)(error.into()))?;
+    Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+/// The folder that holds `path`.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// The SHA-256 of `bytes`, 64 hexadecimal digits.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// Two lower-case digits a byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        list_folder(folder)
+            .unwrap()
+            .iter()
+            .map(|path| path.file_name().unwrap().to_string_lossy().into())
+            .collect()
+    }
+
+    #[test]
+    fn a_committed_file_has_the_bytes_and_the_digest_that_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        let written = write_atomic(&path, b"abc").unwrap();
+        assert_eq!(written.bytes, 3);
+        assert_eq!(
+            written.sha256,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(read_limited(&path, 3).unwrap(), b"abc");
+        assert_eq!(names(folder.path()), ["a.txt"]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_committed_leaves_nothing_and_does_not_touch_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        write_atomic(&path, b"old").unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
+        assert_eq!(names(folder.path()).len(), 2);
+        drop(file);
+        assert_eq!(names(folder.path()), ["a.txt"]);
+        assert_eq!(read_limited(&path, 10).unwrap(), b"old");
+    }
+
+    #[test]
+    fn leftovers_of_a_killed_run_are_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        write_atomic(&folder.path().join("kept"), b"1").unwrap();
+        let left = AtomicFile::create(&folder.path().join("lost")).unwrap();
+        std::mem::forget(left);
+        let removed = remove_leftovers(folder.path()).unwrap();
+        assert_eq!(removed.len(), 1);
+        assert!(removed[0].starts_with(TEMPORARY_PREFIX) && removed[0].ends_with("lost"));
+        assert_eq!(names(folder.path()), ["kept"]);
+        assert!(remove_leftovers(&folder.path().join("absent")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_refused_with_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("big");
+        write_atomic(&path, b"12345").unwrap();
+        let message = read_limited(&path, 4).unwrap_err().to_string();
+        assert!(message.contains("big") && message.contains("4 bytes"), "{message}");
+    }
+
+    #[test]
+    fn an_error_names_the_file() {
+        let error = open(Path::new("/no/such/file")).unwrap_err();
+        assert!(error.to_string().starts_with("cannot open `/no/such/file`"), "{error}");
+    }
+
+    #[test]
+    fn free_space_is_known_for_a_folder_that_does_not_exist_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(free_bytes(&folder.path().join("a/b/c")).unwrap() > 0);
+    }
+}
