@@ -2,4 +2,5 @@
 
 pub mod dataset;
 pub mod diagnostic;
+pub mod reference;
 pub mod spec;

@@ -1,3 +1,287 @@
 //! A pipeline as its author wrote it, with positions.
+//!
+//! [`Spec::read`] opens the pipeline file and nothing else: it reads the YAML, puts in what the command line sets, and
+//! checks all that can be known without the input and the model. What needs them is the plan's; it asks [`Spec::at`]
+//! for the place of a setting to report on.
 
+mod check;
+pub mod init;
+mod node;
+mod overrides;
+mod params;
 pub mod pipeline;
+mod rules;
+mod scalar;
+pub mod schema;
+mod source;
+#[cfg(test)]
+mod wrong_pipelines;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use longsift_stages::{
+    Filter, FirstLayerAttention, LoadPartialModel, STAGE_NAMES, Score, ShardAcrossDevices,
+    StageSettings, Tokenize,
+};
+
+use self::node::Node;
+use self::pipeline::{Pipeline, Samples};
+use self::source::{Problems, Sources, Span};
+use self::yaml::Origin;
+use crate::diagnostic::{Blame, Diagnostic, Place, TextPlace, quoted};
+
+/// What the command line changes in a pipeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--set` as given: `stages.filter.keep_fraction=0.25`. Of two for the same path the later one counts.
+    pub set: Vec<String>,
+    /// `--param` as given: `date=2026-11-20`. Of two for the same name the later one counts.
+    pub param: Vec<String>,
+}
+
+/// A pipeline that is right as far as its file can tell.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The settings. Every stage is there, in order; `shard-across-devices` with its defaults where it was left out.
+    pub pipeline: Pipeline,
+    /// `--set` as given.
+    pub overrides: Vec<String>,
+    /// The value of each declared parameter.
+    pub params: BTreeMap<String, String>,
+    folder: PathBuf,
+    sources: Sources,
+    root: Node,
+}
+
+/// A pipeline with its warnings, or everything that is wrong with it (warnings included), in the order of the file.
+pub type Checked = Result<(Spec, Vec<Diagnostic>), Vec<Diagnostic>>;
+
+impl Spec {
+    /// Reads a pipeline file and checks all that can be known without opening another file.
+    pub fn read(path: &Path, overrides: &Overrides) -> Checked {
+        let name = path.display().to_string();
+        let mut bytes = Vec::new();
+        let limit = yaml::LARGEST_FILE as u64 + 1;
+        let reading = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+        if let Err(error) = reading {
+            return Err(vec![unreadable(&name, &error)]);
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&name, &text, overrides),
+            Err(error) => {
+                Err(vec![not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to())])
+            }
+        }
+    }
+
+    /// Reads a pipeline from text; `name` is its path, for messages and for the folder that its paths are relative to.
+    pub fn parse(name: &str, text: &str, overrides: &Overrides) -> Checked {
+        if text.len() > yaml::LARGEST_FILE {
+            let message = format!(
+                "pipeline file {} is larger than {} bytes",
+                quoted(name),
+                yaml::LARGEST_FILE
+            );
+            let hint = "is it the right file? a pipeline has about a hundred lines";
+            return Err(vec![Diagnostic::error(Blame::Pipeline, message).hint(hint)]);
+        }
+        let mut sources = Sources::default();
+        let file = sources.add_file(name, text);
+        let set: Vec<usize> = overrides
+            .set
+            .iter()
+            .map(|argument| sources.add_argument(&format!("{}{argument}", overrides::SET)))
+            .collect();
+        let param: Vec<(usize, String)> = (overrides.param.iter())
+            .map(|argument| {
+                (sources.add_argument(&format!("{}{argument}", overrides::PARAM)), argument.clone())
+            })
+            .collect();
+
+        let mut problems = Problems::new(&sources);
+        let read = yaml::read(text, Origin { source: file, line: 1, column: 1 }, &mut problems);
+        let Some(mut root) = read.filter(|root| !root.is_null()) else {
+            if !problems.has_errors() {
+                let start = Span { source: file, line: 1, column: 1, length: 0 };
+                problems
+                    .error(start, "the pipeline is empty")
+                    .hint("`longsift init` writes one to start from");
+            }
+            return Err(problems.into_diagnostics());
+        };
+        for (source, argument) in set.into_iter().zip(&overrides.set) {
+            overrides::apply(&mut root, argument, source, &mut problems);
+        }
+        let params = params::apply(&mut root, &param, &mut problems);
+        check::check(&root, &mut problems);
+        rules::check(&root, &mut problems);
+        let pipeline = if problems.has_errors() { None } else { resolve(&root, &mut problems) };
+        let failed = problems.has_errors();
+        let diagnostics = problems.into_diagnostics();
+        let Some(pipeline) = pipeline.filter(|_| !failed) else { return Err(diagnostics) };
+        let folder = Path::new(name).parent().map_or_else(PathBuf::new, Path::to_path_buf);
+        let spec =
+            Self { pipeline, overrides: overrides.set.clone(), params, folder, sources, root };
+        Ok((spec, diagnostics))
+    }
+
+    /// The folder of the pipeline file, as it was given; relative paths in the pipeline are relative to it. Empty for a
+    /// file of the current folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where a setting was written: `stages.tokenize.window_tokens`, `input.text_column`, `output`. A setting of the
+    /// command line is found there; one that was left out is at the nearest thing that encloses it.
+    pub fn at(&self, path: &str) -> Place {
+        let mut node = &self.root;
+        let mut span = check::head(node);
+        let mut in_stages = false;
+        for step in path.split('.') {
+            if in_stages {
+                let Some(stage) = rules::stage(node, step) else { break };
+                node = stage;
+                span = stage.get("stage").map_or(span, |name| name.span);
+            } else if let Some(entry) = node.entry(step) {
+                node = &entry.value;
+                span =
+                    if node.entries().is_empty() && node.items().is_empty() && node.span.length > 0
+                    {
+                        node.span
+                    } else {
+                        entry.span
+                    };
+            } else if let Some(item) =
+                step.parse().ok().and_then(|index: usize| node.items().get(index))
+            {
+                node = item;
+                span = check::head(item);
+            } else {
+                break;
+            }
+            in_stages = step == "stages" && !in_stages;
+        }
+        self.sources.place(span)
+    }
+    /// The settings with all defaults filled in, for the lock and for fingerprints. Keys are in the order of the manual.
+    /// Parameters are not in it: what they were replaced by is.
+    pub fn resolved_json(&self) -> serde_json::Value {
+        let settings = Pipeline { params: BTreeMap::new(), ..self.pipeline.clone() };
+        serde_json::to_value(&settings).expect("settings have string keys and finite numbers")
+    }
+}
+
+/// Typed access to each stage.
+macro_rules! stage_access {
+    ($($function:ident, $stage:ident, $name:literal;)*) => {
+        impl Spec {
+            $(
+                #[doc = concat!("The settings of `", $name, "`.")]
+                pub fn $function(&self) -> &$stage {
+                    let found = self.pipeline.stages.iter().find_map(|stage| match stage {
+                        StageSettings::$stage(settings) => Some(settings),
+                        _ => None,
+                    });
+                    found.expect("a spec has every stage")
+                }
+            )*
+        }
+    };
+}
+
+stage_access! {
+    load_partial_model, LoadPartialModel, "load-partial-model";
+    tokenize, Tokenize, "tokenize";
+    shard_across_devices, ShardAcrossDevices, "shard-across-devices";
+    first_layer_attention, FirstLayerAttention, "first-layer-attention";
+    score, Score, "score";
+    filter, Filter, "filter";
+}
+
+/// The checked tree as settings, with the defaults that depend on other settings filled in.
+fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
+    let mut pipeline: Pipeline = match serde_json::from_value(root.to_json()) {
+        Ok(pipeline) => pipeline,
+        Err(error) => {
+            let span = check::head(section_that_fails(root).unwrap_or(root));
+            problems.error(span, error.to_string());
+            return None;
+        }
+    };
+    if pipeline.input.text_column.is_none() && pipeline.input.tokens_column.is_none() {
+        pipeline.input.text_column = Some("text".to_string());
+    }
+    let is_shard = |stage: &StageSettings| matches!(stage, StageSettings::ShardAcrossDevices(_));
+    if !pipeline.stages.iter().any(is_shard) {
+        let is_attention =
+            |stage: &StageSettings| matches!(stage, StageSettings::FirstLayerAttention(_));
+        let index = pipeline.stages.iter().position(is_attention).unwrap_or(0);
+        pipeline
+            .stages
+            .insert(index, StageSettings::ShardAcrossDevices(ShardAcrossDevices::default()));
+    }
+    for stage in &mut pipeline.stages {
+        if let StageSettings::Score(score) = stage
+            && pipeline.output.samples == Samples::Documents
+        {
+            score.document_score.get_or_insert_default();
+        }
+    }
+    debug_assert_eq!(
+        pipeline.stages.len(),
+        STAGE_NAMES.len(),
+        "the rules ask for every stage, once"
+    );
+    Some(pipeline)
+}
+
+/// The section that serde refuses although the schema accepts it. There is none as long as both come from one type.
+fn section_that_fails(root: &Node) -> Option<&Node> {
+    let input = root.get("input").filter(|node| fails::<pipeline::Input>(node));
+    let output = root.get("output").filter(|node| fails::<pipeline::Output>(node));
+    let stage = root
+        .get("stages")
+        .and_then(|stages| stages.items().iter().find(|node| fails::<StageSettings>(node)));
+    input.or(stage).or(output)
+}
+
+fn fails<T: serde::de::DeserializeOwned>(node: &Node) -> bool {
+    serde_json::from_value::<T>(node.to_json()).is_err()
+}
+
+fn unreadable(name: &str, error: &std::io::Error) -> Diagnostic {
+    let message = format!("pipeline file {} cannot be read: {error}", quoted(name));
+    match error.kind() {
+        ErrorKind::NotFound => Diagnostic::error(
+            Blame::Pipeline,
+            format!("pipeline file {} does not exist", quoted(name)),
+        )
+        .hint("check the path; `longsift init` writes a pipeline to start from"),
+        ErrorKind::IsADirectory => {
+            Diagnostic::error(Blame::Pipeline, format!("{} is a folder", quoted(name)))
+                .hint("name the pipeline file in it")
+        }
+        ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::InvalidInput => {
+            Diagnostic::error(Blame::Pipeline, message).hint("check the path and its permissions")
+        }
+        _ => Diagnostic::error(Blame::Machine, message),
+    }
+}
+
+/// Says where a file stops being text.
+fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Diagnostic {
+    let line_start = bytes[..valid].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let line = bytes[..valid].split(|byte| *byte == b'\n').count();
+    let line_end =
+        bytes[valid..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |at| valid + at);
+    let text = String::from_utf8_lossy(&bytes[line_start..line_end]).into_owned();
+    let column = String::from_utf8_lossy(&bytes[line_start..valid]).chars().count() + 1;
+    let place = TextPlace { name: name.to_string(), line: Some(line), column, length: 1, text };
+    Diagnostic::error(Blame::Pipeline, format!("byte 0x{:02x} is not UTF-8", bytes[valid]))
+        .at(Place::Text(place))
+        .hint("save the pipeline file as UTF-8")
+}

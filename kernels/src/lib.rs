@@ -1,1 +1,39 @@
-//! To be written.
+//! Attention statistics of one window without the S×S matrix: the hot path of longsift.
+//!
+//! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
+//! that are at least `k` tokens away. [`TableWindow`] feeds it from a layer-zero table, [`project`] builds such a table
+//! and [`MappedFile`] opens one. [`reference_statistics`] is the same arithmetic as plain float64 loops.
+//!
+//! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
+//! map. It knows nothing of model families, files of a pipeline or devices.
+
+mod block;
+mod exponential;
+mod gather;
+mod kernel;
+mod mapped;
+mod masks;
+mod panels;
+mod project;
+mod reference;
+mod rope;
+mod rows;
+mod statistics;
+mod stream;
+mod tile;
+mod trigonometry;
+
+pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
+pub use kernel::Kernel;
+pub use mapped::{MapError, MappedFile};
+pub use project::{PackedWeights, project};
+pub use reference::{reference_rows, reference_statistics};
+pub use rope::{Rope, RopeStyle};
+pub use statistics::{
+    AttentionShape, LogitRules, Measure, QueryKeySource, WindowSums, histogram_bins,
+};
+pub use stream::{attention_statistics, window_bytes};
+
+/// Version of the arithmetic behind the scores. It is part of the score fingerprint and rises when any bit of a
+/// kernel's result changes.
+pub const STATISTICS_VERSION: u32 = 1;

@@ -1,10 +1,19 @@
 //! Turns documents into token windows.
 
+mod bos;
+mod encoded;
 pub mod encoder;
+#[cfg(test)]
+pub(crate) mod fixtures;
+mod patterns;
+mod problem;
 pub mod windows;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use encoder::{EncodeProblem, EncodedText, Encoder, TokenizerProblem};
+pub use windows::{Cut, Overlap, TokenWindow};
 
 use crate::contract::Stage;
 

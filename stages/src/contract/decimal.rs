@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 /// `⌊100 · 0.29⌋` is 29 here and 28 in floating point. Exact for up to 18 significant digits and counts below 2^63.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct Decimal(pub f64);
 
 impl Decimal {

@@ -1,1 +1,265 @@
-//! To be written.
+//! Encodes documents with the `tokenizers` crate.
+
+use std::any::Any;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use tokenizers::models::ModelWrapper;
+use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
+
+use super::SpecialTokensInText;
+use super::bos::DeclaredBos;
+use super::encoded::character_ends;
+use super::patterns::{PieceCutter, TextCleaner};
+
+pub use super::encoded::EncodedText;
+pub use super::problem::{EncodeProblem, TokenizerProblem};
+
+/// A `tokenizer.json`, ready to encode whole documents from any number of threads.
+///
+/// Truncation, padding and the post-processor (the special-token template, and offsets without blanks) are not
+/// applied, and a random `dropout` or sampling is switched off: the ids of a text depend on the text alone.
+pub struct Encoder {
+    tokenizer: Tokenizer,
+    cleaner: TextCleaner,
+    cutter: PieceCutter,
+    digest: String,
+    largest_id: u32,
+    bos: DeclaredBos,
+}
+
+impl Encoder {
+    /// Reads a `tokenizer.json`, or the one in a folder, and from the `tokenizer_config.json` beside it (it may be
+    /// absent) which token is the BOS.
+    pub fn open(path: &Path, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
+        let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
+        let encoder = match fs::read(&path) {
+            Ok(bytes) => Self::from_bytes(&bytes, special),
+            Err(problem) => return Err(TokenizerProblem::Unreadable { path, problem }),
+        };
+        let bos = DeclaredBos::beside(&path)?;
+        encoder
+            .map(|encoder| Self { bos, ..encoder })
+            .map_err(|reason| TokenizerProblem::Invalid { path, reason })
+    }
+
+    pub(super) fn from_bytes(json: &[u8], special: SpecialTokensInText) -> Result<Self, String> {
+        without_panic(|| {
+            let mut tokenizer = Tokenizer::from_bytes(json)?;
+            if let Some(model) = without_randomness(tokenizer.get_model()) {
+                tokenizer.with_model(model);
+            }
+            tokenizer.set_encode_special_tokens(special == SpecialTokensInText::AsText);
+            let largest_id =
+                tokenizer.get_vocab(true).into_values().max().ok_or("the vocabulary is empty")?;
+            Ok(Self {
+                cleaner: TextCleaner::new(tokenizer.get_normalizer())?,
+                cutter: PieceCutter::new(tokenizer.get_pre_tokenizer())?,
+                tokenizer,
+                digest: hexadecimal(&Sha256::digest(json)),
+                largest_id,
+                bos: DeclaredBos::Unsaid,
+            })
+        })
+    }
+
+    /// The SHA-256 of the `tokenizer.json`, in lower-case hexadecimal.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// The largest id of the vocabulary and the added tokens: the model must have a row for it.
+    pub fn largest_id(&self) -> u32 {
+        self.largest_id
+    }
+
+    /// The id of a token by its content, `<s>`, among the added tokens and the vocabulary.
+    pub fn token_id(&self, content: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(content)
+    }
+
+    /// The id of the BOS token: what `tokenizer_config.json` says, and only where it says nothing, or names a token
+    /// that does not exist, the `bos_token_id` of `config.json`. `"bos_token": null` means that there is none.
+    pub fn bos_id(&self, config_bos_id: Option<u32>) -> Option<u32> {
+        match &self.bos {
+            DeclaredBos::Token(content) => self.token_id(content).or(config_bos_id),
+            DeclaredBos::None => None,
+            DeclaredBos::Unsaid => config_bos_id,
+        }
+    }
+
+    /// Encodes a whole document; no special token is added.
+    ///
+    /// Memory: about 60 bytes for each byte of `text` while it runs. An error when the tokenizer gives up on the text;
+    /// ids that come back are those of the whole text.
+    pub fn encode(&self, text: &str) -> Result<EncodedText, EncodeProblem> {
+        without_panic(|| {
+            let cleaner = self.cleaner.watched();
+            let mut pieces =
+                self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&cleaner), text);
+            if let Some(problem) = cleaner.into_problem() {
+                return Err(problem.into());
+            }
+            self.cutter.pre_tokenize(&mut pieces)?;
+            self.tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+            let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
+            let ends = character_ends(text, encoding.get_offsets());
+            Ok(EncodedText { ids: encoding.get_ids().to_vec(), ends })
+        })
+        .map_err(|reason| EncodeProblem { text_bytes: text.len(), reason })
+    }
+}
+
+/// The same model without dropout and sampling; `None` for one that has neither.
+fn without_randomness(model: &ModelWrapper) -> Option<ModelWrapper> {
+    match model {
+        ModelWrapper::BPE(bpe) if bpe.dropout.is_some() => {
+            let mut bpe = bpe.clone();
+            bpe.dropout = None;
+            Some(bpe.into())
+        }
+        ModelWrapper::Unigram(unigram)
+            if unigram.alpha.is_some() || unigram.nbest_size.is_some() =>
+        {
+            let mut unigram = unigram.clone();
+            (unigram.alpha, unigram.nbest_size) = (None, None);
+            Some(unigram.into())
+        }
+        _ => None,
+    }
+}
+
+/// Runs `work` and makes a panic inside it an error, because the crate has asserts that a strange `tokenizer.json` can
+/// reach (a `FixedLength` of 0 panics on the first text).
+fn without_panic<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome.map_err(|problem| problem.to_string()),
+        Err(panic) => Err(format!("the tokenizer panicked: {}", panic_message(panic.as_ref()))),
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let owned = panic.downcast_ref::<String>().map(String::as_str);
+    owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tokenize::fixtures::{bytes_with, encoder_with};
+
+    #[test]
+    fn a_panic_in_the_crate_is_an_error() {
+        let encoder = encoder_with(|form| {
+            form["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0})
+        });
+        let problem = encoder.encode("hello").unwrap_err();
+        assert!(problem.reason.starts_with("the tokenizer panicked: "), "{problem}");
+    }
+
+    #[test]
+    fn truncation_padding_template_and_dropout_are_switched_off() {
+        let plain = encoder_with(|_| ()).encode("hello there").unwrap();
+        assert_eq!(plain.ids.len(), 9);
+        let changed = encoder_with(|form| {
+            form["truncation"] = json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
+            form["padding"] = json!({"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": null,
+                                     "pad_id": 0, "pad_type_id": 0, "pad_token": "!"});
+            form["post_processor"] = json!({"type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [257], "tokens": ["<s>"]}}});
+            form["model"]["dropout"] = json!(0.9);
+        });
+        for _ in 0..20 {
+            assert_eq!(changed.encode("hello there").unwrap(), plain);
+        }
+    }
+
+    #[test]
+    fn special_tokens_are_parsed_or_encoded_as_text() {
+        let as_text =
+            Encoder::from_bytes(&bytes_with(|_| ()), SpecialTokensInText::AsText).unwrap();
+        let parsed = encoder_with(|_| ());
+        assert_eq!(parsed.encode("a<s>b").unwrap().ids[1], 257);
+        assert_eq!(as_text.encode("a<s>b").unwrap().ids.len(), 5);
+        assert_eq!(
+            (as_text.token_id("<s>"), as_text.token_id("</s>"), as_text.largest_id()),
+            (Some(257), None, 257)
+        );
+    }
+
+    #[test]
+    fn a_missing_or_broken_file_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let open =
+            || Encoder::open(folder.path(), SpecialTokensInText::Parse).map(|_| ()).unwrap_err();
+        assert!(
+            matches!(open(), TokenizerProblem::Unreadable { path, .. } if path.ends_with("tokenizer.json"))
+        );
+        for (content, reason) in
+            [("{\"version\"", "EOF"), ("{}", "Model missing"), ("\u{0}", "expected value")]
+        {
+            fs::write(folder.path().join("tokenizer.json"), content).unwrap();
+            let problem = open().to_string();
+            assert!(
+                problem.contains("is not a usable tokenizer.json") && problem.contains(reason),
+                "{problem}"
+            );
+        }
+        let empty = bytes_with(|form| {
+            form["model"] = json!({"type": "BPE", "vocab": {}, "merges": []});
+            form["added_tokens"] = json!([]);
+        });
+        assert_eq!(
+            Encoder::from_bytes(&empty, SpecialTokensInText::Parse).err().unwrap(),
+            "the vocabulary is empty"
+        );
+    }
+
+    #[test]
+    fn the_digest_is_that_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let json = bytes_with(|_| ());
+        fs::write(folder.path().join("tokenizer.json"), &json).unwrap();
+        let encoder =
+            Encoder::open(&folder.path().join("tokenizer.json"), SpecialTokensInText::Parse)
+                .unwrap();
+        assert_eq!(encoder.digest(), hexadecimal(&Sha256::digest(&json)));
+        assert_eq!(encoder.digest().len(), 64);
+    }
+
+    #[test]
+    fn the_bos_of_tokenizer_config_comes_before_that_of_config() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("tokenizer.json"), bytes_with(|_| ())).unwrap();
+        let bos = |config: &str| {
+            fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
+            Encoder::open(folder.path(), SpecialTokensInText::Parse)
+                .map(|encoder| encoder.bos_id(Some(7)))
+        };
+        assert_eq!(bos(r#"{"bos_token": "<s>"}"#).unwrap(), Some(257));
+        assert_eq!(
+            bos(r#"{"bos_token": {"content": "<s>", "lstrip": false}}"#).unwrap(),
+            Some(257)
+        );
+        assert_eq!(
+            bos(r#"{"bos_token": null}"#).unwrap(),
+            None,
+            "as in qwen2.5, whose config.json has an id"
+        );
+        assert_eq!(bos(r#"{"eos_token": "</s>"}"#).unwrap(), Some(7));
+        assert_eq!(bos(r#"{"bos_token": "<nowhere>"}"#).unwrap(), Some(7));
+        assert!(
+            matches!(bos("{"), Err(TokenizerProblem::Invalid { path, .. }) if path.ends_with("tokenizer_config.json"))
+        );
+        assert_eq!(encoder_with(|_| ()).bos_id(None), None);
+    }
+}

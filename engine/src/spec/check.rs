@@ -1,0 +1,432 @@
+//! Checks a pipeline against its schema: keys, types, ranges and names, all mistakes in one go.
+
+use serde_json::Value as Json;
+
+use super::node::{Node, Value};
+use super::schema::{self, Kind};
+use super::source::{Problems, Span};
+use crate::diagnostic::{quoted, suggest};
+
+/// Notes every place where `node` is not what the schema of a pipeline asks for.
+pub(crate) fn check(node: &Node, problems: &mut Problems) {
+    let root = schema::pipeline();
+    let owner = Owner { key: "", words: "the pipeline".to_string(), span: head(node) };
+    Checker { root, problems }.value(node, root, &owner);
+}
+
+/// The first thing that can be seen of a value: of a mapping its first key.
+pub(crate) fn head(node: &Node) -> Span {
+    node.entries().first().map_or(node.span, |entry| entry.span)
+}
+
+/// What a value is the value of.
+struct Owner<'a> {
+    /// The key as written: `window_tokens`.
+    key: &'a str,
+    /// What a message calls a mapping: `` stage `tokenize` ``.
+    words: String,
+    /// Where a key that lacks is reported.
+    span: Span,
+}
+
+struct Checker<'p, 's> {
+    root: &'static Json,
+    problems: &'p mut Problems<'s>,
+}
+
+impl Checker<'_, '_> {
+    fn value(&mut self, node: &Node, schema: &Json, owner: &Owner) {
+        let kinds = schema::kinds(self.root, schema);
+        for kind in &kinds {
+            match (kind, &node.value) {
+                (Kind::Null, Value::Null) => return,
+                (Kind::Boolean, Value::Boolean(_)) => return self.boolean(node, owner),
+                (Kind::Integer { minimum, maximum }, Value::Integer(integer)) => {
+                    return self.integer(node, *integer, (*minimum, *maximum), schema, owner);
+                }
+                (Kind::Integer { minimum, maximum }, Value::Float(_)) => {
+                    if let Some(integer) = node.as_integer() {
+                        return self.integer(node, integer, (*minimum, *maximum), schema, owner);
+                    }
+                }
+                (Kind::Number { minimum, maximum }, Value::Integer(_) | Value::Float(_)) => {
+                    let number = node.as_number().expect("an integer or a float");
+                    return self.number(node, number, (*minimum, *maximum), schema, owner);
+                }
+                (Kind::String, Value::String(text)) => return self.string(node, text, owner),
+                (Kind::Names(names), Value::String(text)) => {
+                    return self.name(node, text, names, &kinds, owner);
+                }
+                (Kind::List { items, minimum }, Value::List(values)) => {
+                    return self.list(node, values, items, *minimum, owner);
+                }
+                (Kind::Mapping(mapping), Value::Mapping(_)) => {
+                    return self.mapping(node, mapping, owner);
+                }
+                (Kind::Stage(stages), Value::Mapping(_)) => return self.stage(node, stages),
+                _ => {}
+            }
+        }
+        self.wrong_type(node, &kinds, schema, owner);
+    }
+
+    fn boolean(&mut self, node: &Node, owner: &Owner) {
+        let lower = node.text.to_lowercase();
+        if node.text != lower {
+            let message = format!("{} is not how `{}` is written", quoted(&node.text), lower);
+            let label = format!("{} takes `true` or `false`", quoted(owner.key));
+            self.problems.error(node.span, message).label(label).hint(format!("write `{lower}`"));
+        }
+    }
+
+    fn integer(
+        &mut self,
+        node: &Node,
+        integer: i128,
+        (minimum, maximum): (i128, i128),
+        schema: &Json,
+        owner: &Owner,
+    ) {
+        if integer < minimum {
+            self.out_of_range(
+                node,
+                &format!("below its minimum {}", schema::grouped(minimum)),
+                schema,
+                owner,
+            );
+        } else if integer > maximum {
+            self.out_of_range(
+                node,
+                &format!("above its maximum {}", schema::grouped(maximum)),
+                schema,
+                owner,
+            );
+        }
+    }
+
+    fn number(
+        &mut self,
+        node: &Node,
+        number: f64,
+        (minimum, maximum): (f64, f64),
+        schema: &Json,
+        owner: &Owner,
+    ) {
+        if !number.is_finite() {
+            let label = self.takes(schema, owner);
+            self.problems
+                .error(node.span, format!("{} is not a finite number", quoted(&node.text)))
+                .label(label);
+        } else if number < minimum {
+            self.out_of_range(node, &format!("below its minimum {minimum}"), schema, owner);
+        } else if number > maximum {
+            self.out_of_range(node, &format!("above its maximum {maximum}"), schema, owner);
+        }
+    }
+
+    fn out_of_range(&mut self, node: &Node, why: &str, schema: &Json, owner: &Owner) {
+        let label = self.takes(schema, owner);
+        let message = format!("{} is {}, {why}", quoted(owner.key), shown(&node.text));
+        let problem = self.problems.error(node.span, message).label(label);
+        if owner.key.ends_with("_fraction")
+            && node.as_number().is_some_and(|number| (2.0..=100.0).contains(&number))
+        {
+            let percent = node.as_number().map_or(0.0, |number| number / 100.0);
+            problem.hint(format!(
+                "a fraction, not a percentage: for {} % write {percent}",
+                shown(&node.text)
+            ));
+        }
+    }
+
+    fn string(&mut self, node: &Node, text: &str, owner: &Owner) {
+        let may_be_empty = matches!(owner.key, "default" | "description");
+        if text.trim().is_empty() && !may_be_empty {
+            let message = format!(
+                "{} is {}",
+                quoted(owner.key),
+                if text.is_empty() { "empty" } else { "blank" }
+            );
+            self.problems
+                .error(node.span, message)
+                .hint("give it a value, or remove the key if it has a default");
+        } else if text.contains('\0') {
+            let message = format!("{} contains a null character", quoted(owner.key));
+            self.problems
+                .error(node.span, message)
+                .hint("remove it: no path and no column has one");
+        }
+    }
+
+    fn name(
+        &mut self,
+        node: &Node,
+        text: &str,
+        names: &[(&str, &str)],
+        kinds: &[Kind],
+        owner: &Owner,
+    ) {
+        if names.iter().any(|(name, _)| *name == text) {
+            return;
+        }
+        let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+        let list = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let message = format!("{} is not a value of {}", quoted(text), quoted(owner.key));
+        let takes_list = kinds.iter().any(|kind| matches!(kind, Kind::List { .. }));
+        let problem =
+            self.problems.error(node.span, message).label(format!("known values: {list}"));
+        if let Some(name) = suggest(text, known) {
+            problem.hint(format!("did you mean `{name}`?"));
+        } else if takes_list {
+            problem.hint(format!(
+                "a list is written in brackets: `{}: [{}]`",
+                owner.key,
+                line_safe(text)
+            ));
+        }
+    }
+
+    fn list(&mut self, node: &Node, values: &[Node], items: &Json, minimum: u64, owner: &Owner) {
+        if (values.len() as u64) < minimum {
+            let message = format!("{} is an empty list", quoted(owner.key));
+            let hint = match owner.key {
+                "stages" => "begin each stage with `- stage: NAME`",
+                _ => "name at least one, or remove the key if it has a default",
+            };
+            self.problems.error(node.span, message).hint(hint);
+        }
+        for value in values {
+            let owner = Owner { key: owner.key, words: owner.words.clone(), span: head(value) };
+            self.value(value, items, &owner);
+        }
+    }
+
+    fn mapping(&mut self, node: &Node, mapping: &Json, owner: &Owner) {
+        let mut meant = Vec::new();
+        for entry in node.entries() {
+            let key = entry.key.as_str();
+            let words = match (owner.key, mapping.get("properties").is_some()) {
+                ("params", false) => format!("parameter {}", quoted(key)),
+                _ => quoted(key),
+            };
+            let owner_of_value = Owner { key, words, span: entry.span };
+            if let Some(schema) = mapping["properties"].get(key) {
+                self.value(&entry.value, schema, &owner_of_value);
+            } else if mapping["additionalProperties"].is_object() {
+                self.value(&entry.value, &mapping["additionalProperties"], &owner_of_value);
+            } else {
+                meant.extend(self.unknown_key(key, entry.span, mapping, owner));
+            }
+        }
+        for (key, schema) in schema::properties(mapping) {
+            if schema::is_required(mapping, key)
+                && node.entry(key).is_none()
+                && !meant.contains(&key)
+            {
+                self.missing_key(key, schema, owner);
+            }
+        }
+    }
+
+    /// Reports an unknown key; returns the known key that was probably meant, so that it is not reported as missing.
+    fn unknown_key<'m>(
+        &mut self,
+        key: &str,
+        span: Span,
+        mapping: &'m Json,
+        owner: &Owner,
+    ) -> Option<&'m str> {
+        let known: Vec<&str> =
+            schema::properties(mapping).map(|(key, _)| key).filter(|key| *key != "stage").collect();
+        let home = home_of(self.root, key);
+        let meant = suggest(key, known.iter().copied());
+        let message = format!("unknown key {} in {}", quoted(key), owner.words);
+        let problem =
+            self.problems.error(span, message).label(format!("known keys: {}", known.join(", ")));
+        if let Some(meant) = meant {
+            problem.hint(format!("did you mean `{meant}`?"));
+        } else if let Some(home) = home {
+            problem.hint(format!("`{key}` is a key of {home}"));
+        }
+        meant
+    }
+
+    fn missing_key(&mut self, key: &str, schema: &Json, owner: &Owner) {
+        let takes = schema::in_words(self.root, schema);
+        let about = first_sentence(schema::description(schema));
+        let problem =
+            self.problems.error(owner.span, format!("{} lacks the key `{key}`", owner.words));
+        let hint =
+            if about.is_empty() { format!("add `{key}`") } else { format!("add `{key}`: {about}") };
+        problem.label(format!("`{key}` takes {takes}")).hint(hint);
+    }
+
+    fn stage(&mut self, node: &Node, stages: &[(&str, &Json)]) {
+        let names: Vec<&str> = stages.iter().map(|(name, _)| *name).collect();
+        let list = names.join(", ");
+        let Some(entry) = node.entry("stage") else {
+            let named = node.entries().first().filter(|entry| names.contains(&entry.key.as_str()));
+            let hint = match named {
+                Some(entry) => format!("write `- stage: {}`, and its settings below", entry.key),
+                None => "begin it with `- stage: NAME`".to_string(),
+            };
+            let problem = self.problems.error(head(node), "a stage without a `stage` key");
+            problem.label(format!("known stages: {list}")).hint(hint);
+            return;
+        };
+        let Some(name) = entry.value.as_str() else {
+            let message = format!("the name of a stage is {}, not a string", found(&entry.value));
+            self.problems.error(entry.value.span, message).label(format!("known stages: {list}"));
+            return;
+        };
+        let Some((_, mapping)) = stages.iter().find(|(known, _)| *known == name) else {
+            let problem =
+                self.problems.error(entry.value.span, format!("unknown stage {}", quoted(name)));
+            let problem = problem.label(format!("known stages: {list}"));
+            if let Some(meant) = suggest(name, names) {
+                problem.hint(format!("did you mean `{meant}`?"));
+            }
+            return;
+        };
+        self.mapping(
+            node,
+            mapping,
+            &Owner { key: "stage", words: format!("stage `{name}`"), span: entry.value.span },
+        );
+    }
+
+    fn wrong_type(&mut self, node: &Node, kinds: &[Kind], schema: &Json, owner: &Owner) {
+        let wanted = schema::in_short(self.root, schema);
+        let label = self.takes(schema, owner);
+        if owner.key.is_empty() {
+            let problem = self
+                .problems
+                .error(head(node), format!("the pipeline is {}, not {wanted}", found(node)));
+            problem.hint(
+                "a pipeline begins with `version: 1`; `longsift init` writes one to start from",
+            );
+            return;
+        }
+        let is_scalar = !matches!(node.value, Value::List(_) | Value::Mapping(_) | Value::Null);
+        let subject = if is_scalar { &node.text } else { owner.key };
+        let message = format!("{} is {}, not {wanted}", quoted(subject), found(node));
+        // An empty value has no text to point at, but an empty argument of the command line has its place.
+        let is_invisible = node.span.length == 0 && node.span.source == owner.span.source;
+        let span = if is_invisible { owner.span } else { head(node) };
+        let is_replaced = self.problems.sources.text(node.span).contains("${");
+        let problem = self.problems.error(span, message).label(label);
+        if is_replaced && is_scalar {
+            problem.hint("a parameter is text; `--set` can change a setting of any type");
+        } else if let Some(hint) = type_hint(node, kinds, owner.key) {
+            problem.hint(hint);
+        }
+    }
+
+    fn takes(&self, schema: &Json, owner: &Owner) -> String {
+        format!("{} takes {}", quoted(owner.key), schema::in_words(self.root, schema))
+    }
+}
+
+/// What a value is, in words.
+fn found(node: &Node) -> &'static str {
+    match node.value {
+        Value::Null => "empty",
+        Value::Boolean(_) => "a boolean",
+        Value::Integer(_) => "an integer",
+        Value::Float(float) if float.is_finite() => "a number",
+        Value::Float(_) => "not a finite number",
+        Value::String(_) => "a string",
+        Value::List(_) => "a list",
+        Value::Mapping(_) => "a mapping",
+    }
+}
+
+/// What the author of a value of the wrong type probably has to write.
+fn type_hint(node: &Node, kinds: &[Kind], key: &str) -> Option<String> {
+    let text = line_safe(&node.text);
+    let wants_number =
+        kinds.iter().any(|kind| matches!(kind, Kind::Integer { .. } | Kind::Number { .. }));
+    let is_scalar = matches!(node.value, Value::Boolean(_) | Value::Integer(_) | Value::Float(_));
+    for kind in kinds {
+        match (kind, &node.value) {
+            (Kind::Boolean, Value::String(word)) => match word.to_lowercase().as_str() {
+                "yes" | "on" | "y" | "1" | "true" => return Some("write `true`".to_string()),
+                "no" | "off" | "n" | "0" | "false" => return Some("write `false`".to_string()),
+                _ => {}
+            },
+            (Kind::Boolean, Value::Integer(0)) => return Some("write `false`".to_string()),
+            (Kind::Boolean, Value::Integer(1)) => return Some("write `true`".to_string()),
+            (Kind::String, _) if is_scalar => {
+                return Some(format!("put it in quotes: `\"{text}\"`"));
+            }
+            (Kind::Mapping(_), Value::String(_)) if kinds.len() == 1 => {
+                return mapping_hint(kind, &text, key);
+            }
+            (Kind::Stage(_), Value::String(_)) => return Some(format!("write `- stage: {text}`")),
+            (Kind::List { .. }, Value::Mapping(_)) if key == "stages" => {
+                return Some("begin each stage with `- stage: NAME`".to_string());
+            }
+            _ => {}
+        }
+    }
+    match &node.value {
+        Value::String(word) if wants_number => number_hint(word, node.plain, key),
+        Value::Null => Some("give it a value, or remove the key if it has a default".to_string()),
+        _ => None,
+    }
+}
+
+fn mapping_hint(kind: &Kind, text: &str, key: &str) -> Option<String> {
+    let Kind::Mapping(mapping) = kind else { return None };
+    let first = if mapping["properties"].get("default").is_some() {
+        "default"
+    } else {
+        schema::properties(mapping).map(|(key, _)| key).next()?
+    };
+    Some(format!("write `{key}: {{{first}: \"{text}\"}}`"))
+}
+
+/// What someone who wrote a number as text probably meant.
+fn number_hint(word: &str, plain: bool, key: &str) -> Option<String> {
+    if !plain && word.parse::<f64>().is_ok() {
+        return Some(format!("remove the quotes: `{key}: {}`", line_safe(word)));
+    }
+    let digits: String =
+        word.chars().filter(|character| !matches!(character, '_' | ',' | '\'' | ' ')).collect();
+    if digits != word && digits.parse::<u64>().is_ok() {
+        return Some(format!("write the digits without separators: `{digits}`"));
+    }
+    let percent = word.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    percent
+        .filter(|number| number.is_finite())
+        .map(|number| format!("write it as a fraction: `{}`", number / 100.0))
+}
+
+/// The mapping in which a key is known, where it is known in exactly one.
+fn home_of(root: &Json, key: &str) -> Option<String> {
+    let sections = ["input", "output"].into_iter().map(|name| {
+        let schema = schema::resolved(root, &root["properties"][name]);
+        (format!("`{name}`"), schema)
+    });
+    let stages =
+        schema::stages(root).into_iter().map(|(name, schema)| (format!("stage `{name}`"), schema));
+    let mut homes = sections
+        .chain(stages)
+        .filter(|(_, schema)| schema["properties"].get(key).is_some() && key != "stage");
+    let home = homes.next()?.0;
+    homes.next().is_none().then_some(home)
+}
+
+fn first_sentence(text: &str) -> String {
+    let end = text.find(". ").map_or(text.trim_end_matches('.').len(), |at| at);
+    text[..end].to_string()
+}
+
+fn shown(text: &str) -> String {
+    quoted(text).trim_matches('`').to_string()
+}
+
+/// Text of the user inside a hint.
+fn line_safe(text: &str) -> String {
+    shown(text)
+}

@@ -1,0 +1,133 @@
+//! A pipeline as a tree in which every key and every value knows where it was written.
+
+use serde_json::{Map, Number};
+
+use super::source::Span;
+
+/// A value with its position.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) value: Value,
+    /// A scalar as written, without quotes; empty for lists and mappings.
+    pub(crate) text: String,
+    /// Whether a scalar was written without quotes.
+    pub(crate) plain: bool,
+}
+
+/// What a value is, by the core rules of YAML 1.2.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Boolean(bool),
+    Integer(i128),
+    /// Also `.inf` and `.nan`, which no setting accepts.
+    Float(f64),
+    String(String),
+    List(Vec<Node>),
+    Mapping(Vec<Entry>),
+}
+
+/// A key of a mapping and its value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) span: Span,
+    pub(crate) value: Node,
+}
+
+impl Node {
+    /// An empty mapping that is not in the text of the file.
+    pub(crate) fn mapping(span: Span) -> Self {
+        Self { span, value: Value::Mapping(Vec::new()), text: String::new(), plain: true }
+    }
+
+    /// A string that is not in the text of the file.
+    pub(crate) fn string(span: Span, text: &str) -> Self {
+        Self { span, value: Value::String(text.to_string()), text: text.to_string(), plain: true }
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        if let Value::Mapping(entries) = &self.value { entries } else { &[] }
+    }
+
+    pub(crate) fn items(&self) -> &[Node] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        if let Value::String(text) = &self.value { Some(text) } else { None }
+    }
+
+    /// An integer, also one that was written as `4096.0` or `4e3`.
+    pub(crate) fn as_integer(&self) -> Option<i128> {
+        match self.value {
+            Value::Integer(integer) => Some(integer),
+            Value::Float(float) => whole(float),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_number(&self) -> Option<f64> {
+        match self.value {
+            Value::Integer(integer) => Some(integer as f64),
+            Value::Float(float) => Some(float),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.value == Value::Null
+    }
+
+    /// The entry of a mapping by its key.
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries().iter().find(|entry| entry.key == key)
+    }
+
+    /// The value of a key; a null counts as left out.
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        self.entry(key).map(|entry| &entry.value).filter(|value| !value.is_null())
+    }
+
+    /// The same value as JSON. Whole floats become integers, as JSON Schema sees them; numbers that JSON lacks
+    /// become null.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match &self.value {
+            Value::Null => serde_json::Value::Null,
+            Value::Boolean(boolean) => (*boolean).into(),
+            Value::Integer(integer) => integer_json(*integer),
+            Value::Float(float) => match whole(*float) {
+                Some(integer) => integer_json(integer),
+                None => Number::from_f64(*float).map_or(serde_json::Value::Null, Into::into),
+            },
+            Value::String(text) => text.as_str().into(),
+            Value::List(items) => items.iter().map(Node::to_json).collect(),
+            Value::Mapping(entries) => {
+                let map: Map<_, _> = entries
+                    .iter()
+                    .map(|entry| (entry.key.clone(), entry.value.to_json()))
+                    .collect();
+                map.into()
+            }
+        }
+    }
+}
+
+/// 2^64: no setting takes a larger integer.
+const LARGEST_WHOLE: f64 = 18_446_744_073_709_551_616.0;
+
+/// A float without a fraction as an integer.
+pub(crate) fn whole(float: f64) -> Option<i128> {
+    (float.fract() == 0.0 && float.abs() <= LARGEST_WHOLE).then_some(float as i128)
+}
+
+fn integer_json(integer: i128) -> serde_json::Value {
+    if let Ok(integer) = u64::try_from(integer) {
+        integer.into()
+    } else if let Ok(integer) = i64::try_from(integer) {
+        integer.into()
+    } else {
+        (integer as f64).into()
+    }
+}

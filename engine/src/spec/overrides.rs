@@ -1,0 +1,145 @@
+//! `--set stages.filter.keep_fraction=0.25`: settings of the command line, put into the tree before it is checked.
+
+use longsift_stages::STAGE_NAMES;
+
+use super::node::{Entry, Node, Value};
+use super::source::{Problems, Span};
+use super::yaml::{self, Origin};
+use crate::diagnostic::{quoted, suggest};
+
+/// The option as it is shown in front of its argument.
+pub(crate) const SET: &str = "--set ";
+/// The same for parameters.
+pub(crate) const PARAM: &str = "--param ";
+
+/// One word of a path, with its position on the command line.
+struct Step<'a> {
+    name: &'a str,
+    span: Span,
+}
+
+/// Puts `argument` (`PATH=VALUE`, the text of `source` behind [`SET`]) into the tree. A path that does not fit is
+/// reported here; a value of the wrong type, or an unknown key, is left to the checker, which finds it in the tree.
+pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &mut Problems) {
+    let column = SET.chars().count() + 1;
+    let whole = Span { source, line: 1, column, length: argument.chars().count() };
+    let Some((path, value)) = argument.split_once('=') else {
+        let hint = "write `--set PATH=VALUE`, for example `--set stages.filter.keep_fraction=0.25`";
+        problems.error(whole, format!("{} has no `=`", quoted(argument))).hint(hint);
+        return;
+    };
+    let steps = steps(path, source, column);
+    if let Some(empty) = steps.iter().find(|step| step.name.is_empty()) {
+        let hint = "write for example `--set stages.filter.keep_fraction=0.25`";
+        problems
+            .error(empty.span, format!("a name is missing in the path {}", quoted(path)))
+            .hint(hint);
+        return;
+    }
+    let origin = Origin { source, line: 1, column: column + path.chars().count() + 1 };
+    let before = problems.error_count();
+    let empty = Span { source, line: 1, column: origin.column, length: 0 };
+    let Some(value) = yaml::read(value, origin, problems).or_else(|| {
+        let nothing_wrong = problems.error_count() == before;
+        nothing_wrong.then(|| Node { value: Value::Null, ..Node::string(empty, "") })
+    }) else {
+        return;
+    };
+    match steps.split_first() {
+        Some((first, rest)) if first.name == "stages" => {
+            set_in_stage(root, first, rest, value, problems);
+        }
+        Some((first, rest)) if STAGE_NAMES.contains(&first.name) && !rest.is_empty() => {
+            let message = format!("{} is not a section of the pipeline", quoted(first.name));
+            problems.error(first.span, message).hint(format!("write `--set stages.{argument}`"));
+        }
+        _ => set(root, &steps, value),
+    }
+}
+
+fn steps(path: &str, source: usize, mut column: usize) -> Vec<Step<'_>> {
+    let mut steps = Vec::new();
+    for name in path.split('.') {
+        let length = name.chars().count();
+        steps.push(Step { name, span: Span { source, line: 1, column, length } });
+        column += length + 1;
+    }
+    steps
+}
+
+fn set_in_stage(
+    root: &mut Node,
+    stages: &Step,
+    rest: &[Step],
+    value: Node,
+    problems: &mut Problems,
+) {
+    let Some((stage, keys)) = rest.split_first().filter(|(_, keys)| !keys.is_empty()) else {
+        let span = rest.first().map_or(stages.span, |step| step.span);
+        let hint = "write `--set stages.STAGE.KEY=VALUE`, for example `--set stages.filter.keep_fraction=0.25`";
+        problems.error(span, "a stage can only be changed key by key").hint(hint);
+        return;
+    };
+    if !STAGE_NAMES.contains(&stage.name) {
+        let problem = problems.error(stage.span, format!("unknown stage {}", quoted(stage.name)));
+        let problem = problem.label(format!("known stages: {}", STAGE_NAMES.join(", ")));
+        if let Some(meant) = suggest(stage.name, STAGE_NAMES) {
+            problem.hint(format!("did you mean `{meant}`?"));
+        }
+        return;
+    }
+    if keys[0].name == "stage" {
+        problems
+            .error(keys[0].span, "the name of a stage cannot be changed")
+            .hint("change the pipeline file");
+        return;
+    }
+    if let Some(mapping) = stage_of(root, stage) {
+        set(mapping, keys, value);
+    }
+}
+
+/// The mapping of a stage; made in its usual place where the file leaves the stage out. `None` where the file has no
+/// list of stages, which the checker reports.
+fn stage_of<'r>(root: &'r mut Node, stage: &Step) -> Option<&'r mut Node> {
+    let Value::Mapping(entries) = &mut root.value else { return None };
+    let list = entries.iter_mut().find(|entry| entry.key == "stages")?;
+    let Value::List(items) = &mut list.value.value else { return None };
+    let name_of = |item: &Node| item.get("stage").and_then(Node::as_str).map(str::to_string);
+    let index = items
+        .iter()
+        .position(|item| name_of(item).as_deref() == Some(stage.name))
+        .unwrap_or_else(|| {
+            let rank = |name: &str| STAGE_NAMES.iter().position(|known| *known == name);
+            let later = |item: &Node| name_of(item).and_then(|name| rank(&name)) > rank(stage.name);
+            let index = items.iter().position(later).unwrap_or(items.len());
+            let mut made = Node::mapping(stage.span);
+            set(
+                &mut made,
+                &[Step { name: "stage", span: stage.span }],
+                Node::string(stage.span, stage.name),
+            );
+            items.insert(index, made);
+            index
+        });
+    items.get_mut(index)
+}
+
+/// Sets a value below `node`; mappings on the way are made where they lack.
+fn set(node: &mut Node, steps: &[Step], value: Node) {
+    let Some((step, rest)) = steps.split_first() else {
+        *node = value;
+        return;
+    };
+    if !matches!(node.value, Value::Mapping(_)) {
+        *node = Node::mapping(step.span);
+    }
+    let Value::Mapping(entries) = &mut node.value else { return };
+    let index = entries.iter().position(|entry| entry.key == step.name).unwrap_or_else(|| {
+        let entry =
+            Entry { key: step.name.to_string(), span: step.span, value: Node::mapping(step.span) };
+        entries.push(entry);
+        entries.len() - 1
+    });
+    set(&mut entries[index].value, rest, value);
+}

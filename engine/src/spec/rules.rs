@@ -1,0 +1,345 @@
+//! What a schema cannot say: which stages there must be, in which order, and which settings exclude each other.
+//!
+//! The rules look at the tree and not at the settings, so that they can report beside the mistakes of the schema. A value
+//! that the checker refuses is passed over here. No rule opens a file.
+
+mod paths;
+use std::collections::{BTreeMap, BTreeSet};
+
+use longsift_stages::{STAGE_NAMES, StageSettings};
+use serde_json::json;
+
+use super::check;
+use super::node::{Node, Value};
+use super::schema::grouped;
+use super::source::{Problems, Span};
+use crate::diagnostic::{quoted, suggest};
+
+/// Notes every rule that the pipeline breaks.
+pub(crate) fn check(root: &Node, problems: &mut Problems) {
+    if root.get("stages").is_some_and(|stages| matches!(stages.value, Value::List(_))) {
+        each_stage_once(root, problems);
+        no_stage_is_missing(root, problems);
+        stages_are_in_order(root, problems);
+    }
+    one_document_column(root, problems);
+    no_tokenizer_without_text(root, problems);
+    windows_hold_tokens(root, problems);
+    one_distance(root, problems);
+    one_way_to_keep(root, problems);
+    documents_are_scored_where_they_are_samples(root, problems);
+    devices_and_workers_agree(root, problems);
+    paths::check(root, problems);
+}
+
+/// The first stage of that name.
+pub(crate) fn stage<'n>(stages: &'n Node, name: &str) -> Option<&'n Node> {
+    stages.items().iter().find(|item| stage_name(item) == Some(name))
+}
+
+fn stage_name(item: &Node) -> Option<&str> {
+    item.get("stage").and_then(Node::as_str)
+}
+
+/// A setting of a stage, with its value; a null counts as left out.
+fn setting<'n>(root: &'n Node, stage_name: &str, key: &str) -> Option<&'n Node> {
+    stage(root.get("stages")?, stage_name)?.get(key)
+}
+
+fn key_span(mapping: &Node, key: &str) -> Span {
+    mapping.entry(key).map_or(check::head(mapping), |entry| entry.span)
+}
+
+/// Names of the stages as listed, with their positions; unknown names too.
+fn listed(root: &Node) -> Vec<(&str, Span)> {
+    let items = root.get("stages").map_or(&[][..], Node::items);
+    items.iter().filter_map(|item| Some((stage_name(item)?, item.get("stage")?.span))).collect()
+}
+
+fn each_stage_once(root: &Node, problems: &mut Problems) {
+    let mut seen: BTreeMap<&str, Span> = BTreeMap::new();
+    for (name, span) in listed(root) {
+        if !STAGE_NAMES.contains(&name) {
+            continue;
+        }
+        let first = *seen.entry(name).or_insert(span);
+        if first != span {
+            let place = problems.sources.in_words(first);
+            let problem = problems.error(span, format!("stage `{name}` is listed twice"));
+            problem
+                .label(format!("first listed {place}"))
+                .hint("a pipeline has each stage once: remove one of the two");
+        }
+    }
+}
+
+fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
+    let listed = listed(root);
+    let stages = root.get("stages").map_or(&[][..], Node::items);
+    // A stage without a readable name may be any of them, and an empty list lacks them all; both are reported already.
+    if listed.len() < stages.len() || stages.is_empty() {
+        return;
+    }
+    let unknown = listed.iter().map(|(name, _)| *name).filter(|name| !STAGE_NAMES.contains(name));
+    let meant: Vec<&str> = unknown.filter_map(|unknown| suggest(unknown, STAGE_NAMES)).collect();
+    for name in STAGE_NAMES.into_iter().filter(|name| *name != "shard-across-devices") {
+        if listed.iter().any(|(listed, _)| *listed == name) || meant.contains(&name) {
+            continue;
+        }
+        let writes = contract(name).map_or(&[][..], |stage| stage.stage().writes()).join(", ");
+        let problem =
+            problems.error(key_span(root, "stages"), format!("stage `{name}` is missing"));
+        let problem = problem.label(format!("nothing else writes: {writes}"));
+        match name {
+            "load-partial-model" => {
+                problem.hint("add `- stage: load-partial-model` with its `model: FOLDER`")
+            }
+            "tokenize" => problem.hint("add `- stage: tokenize` with its `window_tokens: NUMBER`"),
+            "filter" => problem
+                .hint("add `- stage: filter` with `keep_fraction`, `keep_tokens` or `min_score`"),
+            _ => problem.hint(format!("add `- stage: {name}`")),
+        };
+    }
+}
+
+/// The stage behind a name, for what it reads and writes, which no setting changes.
+fn contract(name: &str) -> Option<StageSettings> {
+    let settings = match name {
+        "load-partial-model" => json!({ "stage": name, "model": "model" }),
+        "tokenize" => json!({ "stage": name, "window_tokens": 2 }),
+        _ => json!({ "stage": name }),
+    };
+    serde_json::from_value(settings).ok()
+}
+
+fn stages_are_in_order(root: &Node, problems: &mut Problems) {
+    let mut listed: Vec<(&str, Span)> = listed(root);
+    // Of a longer list most are duplicates, and reported as such.
+    listed.truncate(4 * STAGE_NAMES.len());
+    let stages: Vec<Option<StageSettings>> =
+        listed.iter().map(|(name, _)| contract(name)).collect();
+    for (index, settings) in stages.iter().enumerate() {
+        let Some(settings) = settings else { continue };
+        let (name, span) = listed[index];
+        for read in settings.stage().reads() {
+            let writes = |other: &Option<StageSettings>| {
+                other.as_ref().is_some_and(|other| other.stage().writes().contains(read))
+            };
+            if stages[..index].iter().any(writes) {
+                continue;
+            }
+            // Where no stage writes it at all, that stage is reported as missing.
+            if let Some(later) = (index + 1..stages.len()).find(|later| writes(&stages[*later])) {
+                let (writer, place) = listed[later];
+                let place = problems.sources.in_words(place);
+                let message =
+                    format!("stage `{name}` reads `{read}`, which no earlier stage writes");
+                let problem =
+                    problems.error(span, message).label(format!("`{writer}` {place} writes it"));
+                problem.hint(format!("move `{name}` behind `{writer}`"));
+            }
+        }
+    }
+    let position = |wanted: &str| listed.iter().position(|(name, _)| *name == wanted);
+    if let (Some(shard), Some(attention)) =
+        (position("shard-across-devices"), position("first-layer-attention"))
+        && shard > attention
+    {
+        let place = problems.sources.in_words(listed[attention].1);
+        let message =
+            "stage `shard-across-devices` comes too late: the devices are in use before it";
+        let problem = problems
+            .error(listed[shard].1, message)
+            .label(format!("`first-layer-attention` is {place}"));
+        problem.hint("move `shard-across-devices` before `first-layer-attention`");
+    }
+}
+
+fn one_document_column(root: &Node, problems: &mut Problems) {
+    let Some(input) = root.get("input") else { return };
+    if input.get("text_column").is_some() && input.get("tokens_column").is_some() {
+        let place = problems.sources.in_words(key_span(input, "text_column"));
+        let message = "`text_column` and `tokens_column` exclude each other";
+        let problem = problems.error(key_span(input, "tokens_column"), message);
+        problem
+            .label(format!("`text_column` is {place}"))
+            .hint("keep the one that holds the documents");
+    }
+}
+
+fn no_tokenizer_without_text(root: &Node, problems: &mut Problems) {
+    if root.get("input").and_then(|input| input.get("tokens_column")).is_none() {
+        return;
+    }
+    let Some(tokenize) = root.get("stages").and_then(|stages| stage(stages, "tokenize")) else {
+        return;
+    };
+    for key in ["tokenizer", "special_tokens_in_text"] {
+        if tokenize.get(key).is_some() {
+            let message = format!("`{key}` has no meaning for documents that arrive as tokens");
+            let problem = problems.error(key_span(tokenize, key), message);
+            problem
+                .label("no tokenizer is opened with `input.tokens_column`")
+                .hint(format!("remove `{key}`"));
+        }
+    }
+}
+
+fn windows_hold_tokens(root: &Node, problems: &mut Problems) {
+    let window = setting(root, "tokenize", "window_tokens");
+    let Some((window, tokens)) =
+        window.and_then(|node| Some((node, node.as_integer().filter(|tokens| *tokens > 1)?)))
+    else {
+        return;
+    };
+    let place = problems.sources.in_words(window.span);
+    let label = format!("`window_tokens` {place} is {}, BOS included", grouped(tokens));
+    if let Some((bos, count)) = integer(setting(root, "tokenize", "bos"))
+        && count >= tokens
+    {
+        let problem = problems
+            .error(bos.span, format!("{count} BOS tokens leave no room for text in a window"));
+        problem
+            .label(label.clone())
+            .hint(format!("raise `window_tokens` above {count}, or lower `bos`"));
+    }
+    if let Some((distance, far)) =
+        integer(setting(root, "first-layer-attention", "min_distance_tokens"))
+        && far >= tokens
+    {
+        let message = format!("no token of a window is {} tokens behind another", grouped(far));
+        let problem = problems.error(distance.span, message).label(label);
+        problem.hint(format!(
+            "lower `min_distance_tokens` below {}, or use `min_distance_fraction`",
+            grouped(tokens)
+        ));
+    }
+}
+
+fn integer(node: Option<&Node>) -> Option<(&Node, i128)> {
+    node.and_then(|node| Some((node, node.as_integer()?)))
+}
+
+fn one_distance(root: &Node, problems: &mut Problems) {
+    let Some(attention) =
+        root.get("stages").and_then(|stages| stage(stages, "first-layer-attention"))
+    else {
+        return;
+    };
+    if attention.get("min_distance_fraction").is_some()
+        && attention.get("min_distance_tokens").is_some()
+    {
+        let place = problems.sources.in_words(key_span(attention, "min_distance_fraction"));
+        let message = "`min_distance_fraction` and `min_distance_tokens` exclude each other";
+        let problem = problems.error(key_span(attention, "min_distance_tokens"), message);
+        let hint = "keep one: the fraction follows the length of each window, the tokens do not";
+        problem.label(format!("`min_distance_fraction` is {place}")).hint(hint);
+    }
+}
+
+fn one_way_to_keep(root: &Node, problems: &mut Problems) {
+    const WAYS: [&str; 3] = ["keep_fraction", "keep_tokens", "min_score"];
+    let Some(filter) = root.get("stages").and_then(|stages| stage(stages, "filter")) else {
+        return;
+    };
+    let given: Vec<&str> = WAYS.into_iter().filter(|way| filter.get(way).is_some()).collect();
+    let mistyped = filter
+        .entries()
+        .iter()
+        .any(|entry| suggest(&entry.key, WAYS).is_some() && !WAYS.contains(&entry.key.as_str()));
+    let calibrated = setting(root, "score", "calibration").is_some();
+    if given.is_empty() && !calibrated && !mistyped {
+        let name = filter.get("stage").map_or(check::head(filter), |name| name.span);
+        let problem = problems.error(name, "stage `filter` does not say what it keeps");
+        problem
+            .label(format!("one of: {}", WAYS.join(", ")))
+            .hint("add for example `keep_fraction: 0.5`");
+    }
+    for extra in given.iter().skip(1) {
+        let place = problems.sources.in_words(key_span(filter, given[0]));
+        let span = filter.entry(extra).map_or(filter.span, |entry| entry.span);
+        let message = format!("`{}` and `{extra}` exclude each other", given[0]);
+        let problem = problems.error(span, message).label(format!("`{}` is {place}", given[0]));
+        problem.hint("keep one; on the command line, `=null` takes a setting back");
+    }
+    if let Some(budgets) = filter.get("keep_tokens")
+        && matches!(budgets.value, Value::Mapping(_))
+        && setting(root, "score", "within").is_none()
+    {
+        let message = "`keep_tokens` per group, but the score has no groups";
+        let problem = problems.error(key_span(filter, "keep_tokens"), message);
+        problem.hint(
+            "name the column of the groups with `within:` in stage `score`, or give one number",
+        );
+    }
+}
+
+fn documents_are_scored_where_they_are_samples(root: &Node, problems: &mut Problems) {
+    let Some(score) = root.get("stages").and_then(|stages| stage(stages, "score")) else { return };
+    let samples = root.get("output").and_then(|output| output.get("samples"));
+    let windows = samples.is_none_or(|samples| samples.as_str() == Some("windows"));
+    if windows && score.get("document_score").is_some() {
+        let label = match samples {
+            Some(samples) => {
+                format!("`samples: windows` {}", problems.sources.in_words(samples.span))
+            }
+            None => "`output.samples` is `windows` by default".to_string(),
+        };
+        let message = "`document_score` has no meaning where the samples are windows";
+        let problem = problems.error(key_span(score, "document_score"), message).label(label);
+        problem.hint("remove it, or set `samples: documents` in `output`");
+    }
+}
+
+fn devices_and_workers_agree(root: &Node, problems: &mut Problems) {
+    let devices = setting(root, "shard-across-devices", "devices");
+    let names = devices.map_or(&[][..], Node::items);
+    let mut seen = BTreeSet::new();
+    for node in names {
+        let Some(name) = node.as_str().filter(|name| !name.trim().is_empty()) else { continue };
+        if !is_device(name) {
+            let problem =
+                problems.error(node.span, format!("{} is not the name of a device", quoted(name)));
+            problem.label("devices are named `cpu`, `cuda:0`, `cuda:1`, …");
+        } else if !seen.insert(name) {
+            let problem = problems.error(node.span, format!("device `{name}` is listed twice"));
+            problem.hint("to keep it busier, raise `workers_per_device`");
+        }
+    }
+    let Some(workers) = setting(root, "shard-across-devices", "workers_per_device") else { return };
+    for node in workers.items() {
+        if let Some(count) =
+            node.as_integer().filter(|count| !(1..=64).contains(count) && *count >= 0)
+        {
+            let message = format!("a device cannot have {} workers", grouped(count));
+            problems.error(node.span, message).label("an integer from 1 to 64");
+        }
+    }
+    let known = match devices.map(|devices| &devices.value) {
+        Some(Value::List(names)) => Some(names.len() as i128),
+        Some(Value::Integer(count)) => Some(*count),
+        _ => None,
+    };
+    if let (Value::List(each), Some(known)) = (&workers.value, known)
+        && each.len() as i128 != known
+        && !each.is_empty()
+    {
+        let message =
+            format!("`workers_per_device` has {} numbers for {known} devices", each.len());
+        let problem = problems.error(key_span_of_workers(root), message);
+        problem.hint("give one number for all devices, or one per device");
+    }
+}
+
+fn key_span_of_workers(root: &Node) -> Span {
+    let shard = root.get("stages").and_then(|stages| stage(stages, "shard-across-devices"));
+    shard.map_or(Span::default(), |shard| key_span(shard, "workers_per_device"))
+}
+
+fn is_device(name: &str) -> bool {
+    let index = name.strip_prefix("cuda:");
+    name == "cpu"
+        || index.is_some_and(|index| {
+            index.bytes().all(|b| b.is_ascii_digit()) && index.parse::<u16>().is_ok()
+        })
+}

@@ -1,0 +1,376 @@
+//! The JSON Schema of a pipeline, and how the checker and the reference pages read it.
+//!
+//! Editors and the engine check against the same document, so what an editor underlines is what the engine refuses.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use super::pipeline::Pipeline;
+
+/// The schema of a pipeline file.
+pub fn pipeline() -> &'static Value {
+    static SCHEMA: OnceLock<Value> = OnceLock::new();
+    SCHEMA.get_or_init(|| {
+        let mut schema = polished(schemars::schema_for!(Pipeline).into());
+        let param = schema["$defs"]["Param"].take();
+        forbid_empty_strings(&mut schema);
+        schema["$defs"]["Param"] = param;
+        schema
+    })
+}
+
+/// A generated schema as it is published: integer formats as explicit bounds, which every validator understands, and
+/// descriptions without the line breaks of the source.
+pub fn polished(mut schema: Value) -> Value {
+    visit(&mut schema, &mut |object| {
+        if let Some(Value::String(format)) = object.get("format").cloned()
+            && let Some((minimum, maximum)) = bounds(&format)
+        {
+            object.shift_remove("format");
+            if let (Some(minimum), Some(maximum)) = (minimum, maximum) {
+                object.entry("minimum").or_insert(minimum);
+                object.entry("maximum").or_insert(maximum);
+            }
+        }
+        if let Some(Value::String(text)) = object.get_mut("description") {
+            let paragraphs: Vec<String> =
+                text.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")).collect();
+            *text = paragraphs.join("\n\n");
+        }
+    });
+    schema
+}
+
+/// The bounds that a number format of schemars stands for; no bounds for a floating-point format.
+fn bounds(format: &str) -> Option<(Option<Value>, Option<Value>)> {
+    let (minimum, maximum) = match format {
+        "uint8" => (json!(0), json!(u8::MAX)),
+        "uint16" => (json!(0), json!(u16::MAX)),
+        "uint32" => (json!(0), json!(u32::MAX)),
+        "uint64" | "uint" => (json!(0), json!(u64::MAX)),
+        "int32" => (json!(i32::MIN), json!(i32::MAX)),
+        "int64" | "int" => (json!(i64::MIN), json!(i64::MAX)),
+        "float" | "double" => return Some((None, None)),
+        _ => return None,
+    };
+    Some((Some(minimum), Some(maximum)))
+}
+
+/// No path, column or name is the empty text.
+fn forbid_empty_strings(schema: &mut Value) {
+    visit(schema, &mut |object| {
+        if types(object.get("type")).contains(&"string") && !object.contains_key("const") {
+            object.entry("minLength").or_insert(json!(1));
+        }
+    });
+}
+
+/// Applies `change` to every object of the document that could be a schema, the document itself included. Objects that
+/// hold schemas by name (`properties`, `$defs`) are passed through.
+fn visit(schema: &mut Value, change: &mut impl FnMut(&mut serde_json::Map<String, Value>)) {
+    match schema {
+        Value::Object(object) => {
+            change(object);
+            for (key, value) in object.iter_mut() {
+                match (key.as_str(), value) {
+                    ("default" | "const" | "enum" | "examples", _) => {}
+                    ("properties" | "$defs", Value::Object(named)) => {
+                        named.values_mut().for_each(|value| visit(value, change));
+                    }
+                    (_, value) => visit(value, change),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| visit(value, change)),
+        _ => {}
+    }
+}
+
+/// The words of a `type` keyword.
+fn types(keyword: Option<&Value>) -> Vec<&str> {
+    match keyword {
+        Some(Value::String(word)) => vec![word],
+        Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// One kind of value that a setting accepts.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind<'s> {
+    Null,
+    Boolean,
+    Integer {
+        minimum: i128,
+        maximum: i128,
+    },
+    Number {
+        minimum: f64,
+        maximum: f64,
+    },
+    String,
+    /// One of some names, each with its description.
+    Names(Vec<(&'s str, &'s str)>),
+    List {
+        items: &'s Value,
+        minimum: u64,
+    },
+    /// Named properties, or any names with values of one schema.
+    Mapping(&'s Value),
+    /// One of several mappings, told apart by the value of their `stage` key.
+    Stage(Vec<(&'s str, &'s Value)>),
+}
+
+/// Everything that `schema` accepts: references followed, `anyOf` and type lists spread out. No two kinds accept the
+/// same JSON type, so a value belongs to at most one.
+pub(crate) fn kinds<'s>(root: &'s Value, schema: &'s Value) -> Vec<Kind<'s>> {
+    let schema = resolved(root, schema);
+    if let Some(choices) = schema["anyOf"].as_array() {
+        return choices.iter().flat_map(|choice| kinds(root, choice)).collect();
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let names: Vec<_> = choices
+            .iter()
+            .filter_map(|choice| Some((choice["const"].as_str()?, description(choice))))
+            .collect();
+        if names.len() == choices.len() {
+            return vec![Kind::Names(names)];
+        }
+        let stages = choices.iter().map(|choice| resolved(root, choice));
+        return vec![Kind::Stage(
+            stages
+                .filter_map(|choice| {
+                    Some((choice["properties"]["stage"]["const"].as_str()?, choice))
+                })
+                .collect(),
+        )];
+    }
+    if let Some(name) = schema["const"].as_str() {
+        return vec![Kind::Names(vec![(name, description(schema))])];
+    }
+    if let Some(names) = schema["enum"].as_array() {
+        return vec![Kind::Names(
+            names.iter().filter_map(|name| Some((name.as_str()?, ""))).collect(),
+        )];
+    }
+    types(schema.get("type")).into_iter().filter_map(|word| kind(word, schema)).collect()
+}
+
+fn kind<'s>(word: &str, schema: &'s Value) -> Option<Kind<'s>> {
+    Some(match word {
+        "null" => Kind::Null,
+        "boolean" => Kind::Boolean,
+        "integer" => Kind::Integer {
+            minimum: whole(&schema["minimum"]).unwrap_or(i128::MIN),
+            maximum: whole(&schema["maximum"]).unwrap_or(i128::MAX),
+        },
+        "number" => Kind::Number {
+            minimum: schema["minimum"].as_f64().unwrap_or(f64::NEG_INFINITY),
+            maximum: schema["maximum"].as_f64().unwrap_or(f64::INFINITY),
+        },
+        "string" => Kind::String,
+        "array" => Kind::List {
+            items: &schema["items"],
+            minimum: schema["minItems"].as_u64().unwrap_or(0),
+        },
+        "object" => Kind::Mapping(schema),
+        _ => return None,
+    })
+}
+
+fn whole(bound: &Value) -> Option<i128> {
+    bound.as_u64().map(i128::from).or_else(|| bound.as_i64().map(i128::from))
+}
+
+/// Follows `$ref` into the document's `$defs`.
+pub(crate) fn resolved<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
+    match schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/")) {
+        Some(name) => resolved(root, &root["$defs"][name]),
+        None => schema,
+    }
+}
+
+/// The description of a setting, or of one of its values.
+pub(crate) fn description(schema: &Value) -> &str {
+    schema["description"].as_str().unwrap_or("")
+}
+
+/// The keys of a mapping with their schemas, in the order of the file.
+pub(crate) fn properties(mapping: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    mapping["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, schema)| (key.as_str(), schema))
+}
+
+/// Whether a mapping cannot do without a key.
+pub(crate) fn is_required(mapping: &Value, key: &str) -> bool {
+    mapping["required"].as_array().is_some_and(|keys| keys.iter().any(|required| required == key))
+}
+
+/// The schema of each stage, by name.
+pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
+    match kinds(root, &root["properties"]["stages"]).into_iter().next() {
+        Some(Kind::List { items, .. }) => match kinds(root, items).into_iter().next() {
+            Some(Kind::Stage(stages)) => stages,
+            _ => Vec::new(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+/// What a setting takes, in words: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
+pub(crate) fn in_words(root: &Value, schema: &Value) -> String {
+    let kinds = kinds(root, schema);
+    let mut words = Vec::new();
+    for kind in kinds {
+        match kind {
+            Kind::Null => {}
+            Kind::Boolean => words.extend(["`true`".to_string(), "`false`".to_string()]),
+            Kind::Integer { minimum, maximum } if minimum == maximum => {
+                words.push(grouped(minimum));
+            }
+            Kind::Integer { minimum, maximum } => {
+                words.push(format!("an integer{}", range(minimum, maximum)));
+            }
+            Kind::Number { minimum, maximum } => {
+                words.push(format!("a number{}", number_range(minimum, maximum)));
+            }
+            Kind::String => words.push("a string".to_string()),
+            Kind::Names(names) => words.extend(names.iter().map(|(name, _)| format!("`{name}`"))),
+            Kind::List { items, .. } => words.push(format!("a list of {}", plural(root, items))),
+            Kind::Mapping(_) => words.push("a mapping".to_string()),
+            Kind::Stage(_) => words.push("a stage".to_string()),
+        }
+    }
+    joined(&words)
+}
+
+/// The same in one word per kind, for "is a string, not an integer".
+pub(crate) fn in_short(root: &Value, schema: &Value) -> String {
+    let words: Vec<String> = kinds(root, schema)
+        .iter()
+        .filter_map(|kind| match kind {
+            Kind::Null => None,
+            Kind::Boolean => Some("a boolean".to_string()),
+            Kind::Integer { .. } => Some("an integer".to_string()),
+            Kind::Number { .. } => Some("a number".to_string()),
+            Kind::String => Some("a string".to_string()),
+            Kind::Names(names) => {
+                Some(joined(&names.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>()))
+            }
+            Kind::List { items, .. } => Some(format!("a list of {}", plural(root, items))),
+            Kind::Mapping(_) | Kind::Stage(_) => Some("a mapping".to_string()),
+        })
+        .collect();
+    joined(&words)
+}
+
+fn plural(root: &Value, items: &Value) -> &'static str {
+    match kinds(root, items).first() {
+        Some(Kind::String) => "strings",
+        Some(Kind::Integer { .. }) => "integers",
+        Some(Kind::Stage(_)) => "stages",
+        _ => "values",
+    }
+}
+
+/// `a, b or c`.
+fn joined(words: &[String]) -> String {
+    match words {
+        [] => "nothing".to_string(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+fn range(minimum: i128, maximum: i128) -> String {
+    match (minimum, maximum) {
+        (i128::MIN, i128::MAX) => String::new(),
+        (minimum, maximum) if maximum >= i128::from(u64::MAX) => {
+            format!(" from {}", grouped(minimum))
+        }
+        (i128::MIN, maximum) => format!(" up to {}", grouped(maximum)),
+        (minimum, maximum) => format!(" from {} to {}", grouped(minimum), grouped(maximum)),
+    }
+}
+
+fn number_range(minimum: f64, maximum: f64) -> String {
+    match (minimum.is_finite(), maximum.is_finite()) {
+        (true, true) => format!(" from {minimum} to {maximum}"),
+        (true, false) => format!(" from {minimum}"),
+        (false, true) => format!(" up to {maximum}"),
+        (false, false) => String::new(),
+    }
+}
+
+/// An integer with its thousands set off, as in the manual.
+pub(crate) fn grouped(integer: i128) -> String {
+    let digits = integer.unsigned_abs().to_string();
+    let mut out = String::from(if integer < 0 { "-" } else { "" });
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) && digits.len() > 4 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(name: &str) -> &'static Value {
+        stages(pipeline()).into_iter().find(|(stage, _)| *stage == name).expect("a stage").1
+    }
+
+    fn words(name: &str, key: &str) -> String {
+        in_words(pipeline(), &stage(name)["properties"][key])
+    }
+
+    #[test]
+    fn every_documented_range_reaches_the_schema() {
+        assert_eq!(words("tokenize", "window_tokens"), "an integer from 2 to 16,777,216");
+        assert_eq!(words("tokenize", "bos"), "an integer from 0 to 2");
+        assert_eq!(words("filter", "keep_fraction"), "a number from 0 to 1");
+        assert_eq!(words("filter", "keep_tokens"), "an integer from 0 or a mapping");
+        assert_eq!(words("filter", "min_score"), "a number");
+        assert_eq!(words("score", "alpha"), "a number from 0 to 100");
+        assert_eq!(
+            words("first-layer-attention", "min_distance_fraction"),
+            "a number from 0.000001 to 0.999999"
+        );
+        assert_eq!(words("shard-across-devices", "headroom_fraction"), "a number from 0 to 0.9");
+        assert_eq!(
+            words("shard-across-devices", "devices"),
+            "`auto`, `cpu`, an integer from 1 to 64 or a list of strings"
+        );
+        assert_eq!(words("load-partial-model", "rope_theta"), "a number from 1");
+        assert_eq!(in_words(pipeline(), &pipeline()["properties"]["version"]), "1");
+    }
+
+    #[test]
+    fn the_stages_of_the_schema_are_the_stages_of_the_crate() {
+        let names: Vec<&str> = stages(pipeline()).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, longsift_stages::STAGE_NAMES);
+    }
+
+    #[test]
+    fn the_schema_has_no_format_and_no_empty_string() {
+        let text = pipeline().to_string();
+        assert!(!text.contains("\"format\":"));
+        assert_eq!(stage("score")["properties"]["within"]["minLength"], 1);
+        assert_eq!(pipeline()["$defs"]["Param"]["properties"]["default"].get("minLength"), None);
+    }
+
+    #[test]
+    fn thousands_are_set_off() {
+        assert_eq!(
+            (grouped(1024), grouped(16_777_216), grouped(-12_345)),
+            ("1024".into(), "16,777,216".into(), "-12,345".into())
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! Texts that a pipeline is read from, positions in them, and the mistakes found at those positions.
+
+use crate::diagnostic::{Blame, Diagnostic, Place, TextPlace};
+
+/// A piece of a source: where it starts and how long it is, in characters. Ordered as the sources and their text are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    /// Index of the source.
+    pub(crate) source: usize,
+    /// Line, from 1.
+    pub(crate) line: usize,
+    /// Column, from 1.
+    pub(crate) column: usize,
+    /// Characters; those behind the end of the line are not shown.
+    pub(crate) length: usize,
+}
+
+/// The pipeline file, and one source for each override of the command line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sources(Vec<Source>);
+
+#[derive(Clone, Debug)]
+struct Source {
+    name: String,
+    lines: Vec<String>,
+    /// Whether positions in it are line and column; the command line has none.
+    numbered: bool,
+}
+
+impl Sources {
+    /// Adds a file; returns its index.
+    pub(crate) fn add_file(&mut self, name: &str, text: &str) -> usize {
+        self.add(name, text, true)
+    }
+
+    /// Adds an argument of the command line; returns its index.
+    pub(crate) fn add_argument(&mut self, text: &str) -> usize {
+        self.add("command line", text, false)
+    }
+
+    fn add(&mut self, name: &str, text: &str, numbered: bool) -> usize {
+        let lines = text.split('\n').map(|line| line.trim_end_matches('\r').to_string()).collect();
+        self.0.push(Source { name: name.to_string(), lines, numbered });
+        self.0.len() - 1
+    }
+
+    /// One line of a source, from 1; empty where there is none.
+    pub(crate) fn line(&self, source: usize, line: usize) -> &str {
+        self.0
+            .get(source)
+            .and_then(|source| source.lines.get(line.checked_sub(1)?))
+            .map_or("", String::as_str)
+    }
+    /// The text of a span, as far as it is on its first line.
+    pub(crate) fn text(&self, span: Span) -> String {
+        self.line(span.source, span.line)
+            .chars()
+            .skip(span.column.saturating_sub(1))
+            .take(span.length)
+            .collect()
+    }
+
+    /// Whether a span lies in the pipeline file, and not on the command line.
+    pub(crate) fn is_file(&self, span: Span) -> bool {
+        self.0.get(span.source).is_some_and(|source| source.numbered)
+    }
+
+    /// What a message shows of a span.
+    pub(crate) fn place(&self, span: Span) -> Place {
+        let text = self.line(span.source, span.line).to_string();
+        let behind = (text.chars().count() + 1).saturating_sub(span.column);
+        Place::Text(TextPlace {
+            name: self.0.get(span.source).map_or(String::new(), |source| source.name.clone()),
+            line: self.is_file(span).then_some(span.line),
+            column: span.column,
+            length: span.length.min(behind),
+            text,
+        })
+    }
+
+    /// A position in words, for a message about another one: `line 12`, or the argument itself.
+    pub(crate) fn in_words(&self, span: Span) -> String {
+        if self.is_file(span) {
+            format!("on line {}", span.line)
+        } else {
+            "on the command line".to_string()
+        }
+    }
+}
+
+/// The mistakes found so far.
+pub(crate) struct Problems<'s> {
+    pub(crate) sources: &'s Sources,
+    found: Vec<(Span, Diagnostic)>,
+}
+
+/// A mistake that was just noted, to which more can be said.
+pub(crate) struct Added<'p>(&'p mut Diagnostic);
+
+impl Added<'_> {
+    /// Says what stands beside the caret.
+    pub(crate) fn label(self, label: impl Into<String>) -> Self {
+        self.0.label = Some(label.into());
+        self
+    }
+
+    /// Says what to do.
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+}
+
+/// How many mistakes are listed; a file with more is not a pipeline.
+const MOST_PROBLEMS: usize = 100;
+
+impl<'s> Problems<'s> {
+    pub(crate) fn new(sources: &'s Sources) -> Self {
+        Self { sources, found: Vec::new() }
+    }
+
+    /// Notes a mistake; label, notes and hint can be added to what comes back.
+    pub(crate) fn error(&mut self, span: Span, message: impl Into<String>) -> Added<'_> {
+        self.push(span, Diagnostic::error(Blame::Pipeline, message))
+    }
+
+    /// Notes what may be a mistake.
+    pub(crate) fn warning(&mut self, span: Span, message: impl Into<String>) -> Added<'_> {
+        self.push(span, Diagnostic::warning(Blame::Pipeline, message))
+    }
+
+    fn push(&mut self, span: Span, diagnostic: Diagnostic) -> Added<'_> {
+        self.found.push((span, diagnostic));
+        Added(&mut self.found.last_mut().expect("just pushed").1)
+    }
+
+    pub(crate) fn error_count(&self) -> usize {
+        self.found.iter().filter(|(_, diagnostic)| diagnostic.is_error()).count()
+    }
+
+    pub(crate) fn has_errors(&self) -> bool {
+        self.error_count() > 0
+    }
+
+    /// All mistakes in the order of the file, those of the command line behind them.
+    pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
+        self.found.sort_by_key(|(span, _)| *span);
+        let more = self.found.len().saturating_sub(MOST_PROBLEMS);
+        self.found.truncate(MOST_PROBLEMS);
+        let sources = self.sources;
+        let mut all: Vec<Diagnostic> = self
+            .found
+            .into_iter()
+            .map(|(span, diagnostic)| diagnostic.at(sources.place(span)))
+            .collect();
+        if more > 0 {
+            all.push(Diagnostic::error(
+                Blame::Pipeline,
+                format!("{more} more mistakes are not shown"),
+            ));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_come_in_file_order_and_the_command_line_last() {
+        let mut sources = Sources::default();
+        let file = sources.add_file("p.yaml", "a: b\r\nc: d");
+        let argument = sources.add_argument("--set a=b");
+        let mut problems = Problems::new(&sources);
+        problems.error(Span { source: argument, line: 1, column: 7, length: 1 }, "third");
+        problems.error(Span { source: file, line: 2, column: 1, length: 1 }, "second");
+        problems.error(Span { source: file, line: 1, column: 4, length: 1 }, "first");
+        let all = problems.into_diagnostics();
+        let messages: Vec<&str> = all.iter().map(|one| one.message.as_str()).collect();
+        assert_eq!(messages, ["first", "second", "third"]);
+        let Some(Place::Text(place)) = &all[0].place else { panic!("a place") };
+        assert_eq!((place.text.as_str(), place.line), ("a: b", Some(1)));
+    }
+
+    #[test]
+    fn a_flood_of_mistakes_is_cut() {
+        let sources = Sources::default();
+        let mut problems = Problems::new(&sources);
+        for _ in 0..1000 {
+            problems.error(Span::default(), "again");
+        }
+        let all = problems.into_diagnostics();
+        assert_eq!(all.len(), MOST_PROBLEMS + 1);
+        assert_eq!(all[MOST_PROBLEMS].message, "900 more mistakes are not shown");
+    }
+}

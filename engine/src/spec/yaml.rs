@@ -1,0 +1,438 @@
+//! YAML text to a [`Node`] tree; the only file that knows the YAML library.
+//!
+//! A pipeline needs a small part of YAML. What hides meaning (aliases, anchors, tags, merge keys, several documents) is
+//! refused by name, and what could exhaust a machine (depth, number of values, size) is bounded before it is built.
+
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as YamlSpan, StrInput};
+
+use super::node::{Entry, Node, Value};
+use super::scalar;
+use super::source::{Problems, Span};
+use crate::diagnostic::{printable, quoted};
+
+/// The largest pipeline file, in bytes. A long one is a hundred lines.
+pub(crate) const LARGEST_FILE: usize = 1 << 20;
+/// How deep lists and mappings may nest.
+const DEEPEST: usize = 64;
+/// How many keys and values a file may have.
+const MOST_NODES: usize = 100_000;
+
+/// The beginning of a text inside its source, for positions: line and column, from 1.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) source: usize,
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+}
+
+/// Reads one document. Mistakes that leave a tree (a duplicate key) are noted and the tree comes back; after the others
+/// there is none.
+pub(crate) fn read(text: &str, origin: Origin, problems: &mut Problems) -> Option<Node> {
+    let (text, origin) = without_byte_order_mark(text, origin);
+    if let Some((message, span)) = forbidden_character(text, origin) {
+        problems.error(span, message).hint("remove it, or write it as an escape in double quotes");
+        return None;
+    }
+    let mut reader = Reader { events: Parser::new_from_str(text), origin, nodes: 0, problems };
+    match reader.document() {
+        Ok(node) => node,
+        Err(refusal) => {
+            let problem = reader.problems.error(refusal.span, refusal.message);
+            if let Some(hint) = refusal.hint {
+                problem.hint(hint);
+            }
+            None
+        }
+    }
+}
+
+fn without_byte_order_mark(text: &str, origin: Origin) -> (&str, Origin) {
+    match text.strip_prefix('\u{feff}') {
+        Some(rest) => (rest, Origin { column: origin.column + 1, ..origin }),
+        None => (text, origin),
+    }
+}
+
+/// The first character that YAML does not allow (chapter 5.1), which is also what could disturb a terminal.
+fn forbidden_character(text: &str, origin: Origin) -> Option<(String, Span)> {
+    let (mut line, mut column) = (1, 0);
+    for character in text.chars() {
+        column += 1;
+        match character {
+            '\n' => (line, column) = (line + 1, 0),
+            '\t' | '\r' | '\u{85}' => {}
+            _ if character.is_control() => {
+                let span = origin.span(line, column, 1);
+                return Some((
+                    format!("control character `{}` in a YAML text", printable(character)),
+                    span,
+                ));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+impl Origin {
+    fn span(self, line: usize, column: usize, length: usize) -> Span {
+        let shift = if line == 1 { self.column - 1 } else { 0 };
+        Span { source: self.source, line: self.line + line - 1, column: column + shift, length }
+    }
+}
+
+/// Why there is no tree.
+struct Refusal {
+    span: Span,
+    message: String,
+    hint: Option<String>,
+}
+
+struct Reader<'t, 'p, 's> {
+    events: Parser<'t, StrInput<'t>>,
+    origin: Origin,
+    nodes: usize,
+    problems: &'p mut Problems<'s>,
+}
+
+impl<'t> Reader<'t, '_, '_> {
+    fn document(&mut self) -> Result<Option<Node>, Refusal> {
+        let mut root = None;
+        loop {
+            let (event, span) = self.next()?;
+            match event {
+                Event::StreamEnd => return Ok(root),
+                Event::DocumentStart(_) if root.is_some() => {
+                    let hint = "give each pipeline a file of its own";
+                    return Err(self.refuse(span, "a second YAML document begins here", hint));
+                }
+                Event::DocumentStart(_) => {
+                    let first = self.next()?;
+                    root = Some(self.node(first, 0)?);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event<'t>, YamlSpan), Refusal> {
+        match self.events.next_event() {
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => Err(self.syntax(&error)),
+            None => Ok((Event::StreamEnd, YamlSpan::empty(Marker::new(0, 1, 0)))),
+        }
+    }
+
+    fn node(
+        &mut self,
+        (event, span): (Event<'t>, YamlSpan),
+        depth: usize,
+    ) -> Result<Node, Refusal> {
+        self.nodes += 1;
+        if self.nodes > MOST_NODES {
+            let message = format!("more than {MOST_NODES} keys and values");
+            return Err(self.refuse(span, &message, "a pipeline has some dozens"));
+        }
+        if depth > DEEPEST {
+            let message = format!("lists and mappings nested deeper than {DEEPEST} levels");
+            return Err(self.refuse(span, &message, "a pipeline nests four levels deep"));
+        }
+        let node =
+            |value, text, plain, origin: Origin| Node { span: origin.of(span), value, text, plain };
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_properties(span, anchor, tag.is_some())?;
+                let plain = style == ScalarStyle::Plain;
+                let value =
+                    if plain { scalar::resolve(&text) } else { Value::String(text.to_string()) };
+                Ok(node(value, text.into_owned(), plain, self.origin))
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.refuse_properties(span, anchor, tag.is_some())?;
+                let items = self.items(depth)?;
+                Ok(node(Value::List(items), String::new(), true, self.origin))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.refuse_properties(span, anchor, tag.is_some())?;
+                let entries = self.entries(depth)?;
+                Ok(node(Value::Mapping(entries), String::new(), true, self.origin))
+            }
+            Event::Alias(_) => Err(self.alias(self.origin.of(span))),
+            _ => Err(self.refuse(span, "a value was expected here", "complete the file")),
+        }
+    }
+
+    fn items(&mut self, depth: usize) -> Result<Vec<Node>, Refusal> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(items),
+                event => items.push(self.node(event, depth + 1)?),
+            }
+        }
+    }
+
+    /// The entries of a mapping. Of a key that is set twice the first value stays and the others are reported.
+    fn entries(&mut self, depth: usize) -> Result<Vec<Entry>, Refusal> {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut first: HashMap<String, Span> = HashMap::new();
+        loop {
+            let (event, span) = self.next()?;
+            if matches!(event, Event::MappingEnd) {
+                return Ok(entries);
+            }
+            let key = self.node((event, span), depth + 1)?;
+            if matches!(key.value, Value::List(_) | Value::Mapping(_)) {
+                return Err(self.refuse(
+                    span,
+                    "a key is a list or a mapping",
+                    "a key is a name; text with braces needs quotes",
+                ));
+            }
+            if key.plain && key.text == "<<" {
+                return Err(self.refuse(
+                    span,
+                    "merge keys (`<<`) are not part of a pipeline",
+                    "write the settings out",
+                ));
+            }
+            let next = self.next()?;
+            let value = self.node(next, depth + 1)?;
+            if let Some(earlier) = first.get(&key.text) {
+                let place = self.problems.sources.in_words(*earlier);
+                self.problems
+                    .error(key.span, format!("{} is set twice", quoted(&key.text)))
+                    .label(format!("first set {place}"))
+                    .hint("remove one of the two");
+                continue;
+            }
+            first.insert(key.text.clone(), key.span);
+            entries.push(Entry { key: key.text, span: key.span, value });
+        }
+    }
+
+    fn refuse_properties(
+        &self,
+        span: YamlSpan,
+        anchor: usize,
+        tagged: bool,
+    ) -> Result<(), Refusal> {
+        if anchor > 0 {
+            let hint = "remove it; text that begins with `&` needs quotes";
+            return Err(self.refuse(span, "anchors (`&name`) are not part of a pipeline", hint));
+        }
+        if tagged {
+            let hint = "remove it; text that begins with `!` needs quotes";
+            return Err(self.refuse(span, "tags (`!name`) are not part of a pipeline", hint));
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, span: YamlSpan, message: &str, hint: &str) -> Refusal {
+        Refusal {
+            span: self.origin.of(span),
+            message: message.to_string(),
+            hint: Some(hint.to_string()),
+        }
+    }
+
+    fn syntax(&self, error: &ScanError) -> Refusal {
+        let mark = error.marker();
+        let span = self.origin.span(mark.line(), mark.col() + 1, 1);
+        if error.info().contains("unknown anchor") {
+            return self.alias(span);
+        }
+        if let Some(refusal) = self.tab_near(span) {
+            return refusal;
+        }
+        let line = self.problems.sources.line(span.source, span.line);
+        let hint = Some(syntax_hint(error.info(), line).to_string());
+        Refusal { span, message: format!("not valid YAML: {}", error.info().trim()), hint }
+    }
+
+    /// The library notices a tab in the indentation at the end of the line before it, if at all by that name.
+    fn tab_near(&self, span: Span) -> Option<Refusal> {
+        let lines = [span.line, span.line + 1].into_iter();
+        let mut tabs = lines.filter_map(|line| {
+            Some((line, indenting_tab(self.problems.sources.line(span.source, line))?))
+        });
+        let (line, column) = tabs.next()?;
+        let hint = Some("indent with spaces: YAML does not allow tabs there".to_string());
+        Some(Refusal {
+            span: Span { line, column, ..span },
+            message: "not valid YAML: a tab in the indentation".into(),
+            hint,
+        })
+    }
+
+    fn alias(&self, span: Span) -> Refusal {
+        let hint = if self.problems.sources.is_file(span) {
+            "text that begins with `*` needs quotes; of an alias write the value out"
+        } else {
+            "text that begins with `*` needs quotes of its own: `--set 'PATH=\"*…\"'`"
+        };
+        Refusal {
+            span,
+            message: "aliases (`*name`) are not part of a pipeline".to_string(),
+            hint: Some(hint.to_string()),
+        }
+    }
+}
+
+impl Origin {
+    /// Columns of the library count from 0. A span over several lines ends with its first line: a place shows no more.
+    fn of(self, span: YamlSpan) -> Span {
+        let length = if span.end.line() == span.start.line() {
+            span.end.col().saturating_sub(span.start.col())
+        } else {
+            usize::MAX
+        };
+        self.span(span.start.line(), span.start.col() + 1, length)
+    }
+}
+
+/// The column of a tab among the white space that a line begins with.
+fn indenting_tab(line: &str) -> Option<usize> {
+    let indentation = line.chars().take_while(|character| matches!(character, ' ' | '\t'));
+    indentation.zip(1..).find(|(character, _)| *character == '\t').map(|(_, column)| column)
+}
+
+/// What the usual mistakes behind a syntax error are.
+fn syntax_hint(info: &str, line: &str) -> &'static str {
+    if info.contains("quoted scalar") {
+        "close the quotes"
+    } else if line.contains("${") {
+        "put text with `${…}` in quotes where it stands between `[ ]` or `{ }`"
+    } else if info.contains("flow") || info.contains("recursion") || info.contains("bracket") {
+        "check that every `[` and `{` is closed"
+    } else if info.contains("unexpected character") || info.contains("anchor") {
+        "text that begins with one of * & ! % @ ` { [ needs quotes"
+    } else {
+        "check the indentation of this line and of the one before it, and that each `key:` has a space behind it"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use proptest::prelude::*;
+
+    use super::super::source::Sources;
+    use super::*;
+    use crate::diagnostic::Diagnostic;
+
+    fn parse(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
+        let mut sources = Sources::default();
+        let source = sources.add_file("p.yaml", text);
+        let mut problems = Problems::new(&sources);
+        let node = read(text, Origin { source, line: 1, column: 1 }, &mut problems);
+        (node, problems.into_diagnostics())
+    }
+
+    fn refusal(text: &str) -> String {
+        let (node, problems) = parse(text);
+        assert!(node.is_none(), "{node:?}");
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems[0].message.clone()
+    }
+
+    fn position(span: Span) -> (usize, usize, usize) {
+        (span.line, span.column, span.length)
+    }
+
+    #[test]
+    fn every_key_and_value_knows_its_place() {
+        let (node, problems) = parse(
+            "\u{feff}name: été\nlist:\n  - a  # one\n  - 'b c'\nmap: {x: 1, y: [2.5]}\nempty:\n",
+        );
+        let node = node.expect("a tree");
+        assert!(problems.is_empty());
+        let places: Vec<_> = node
+            .entries()
+            .iter()
+            .map(|entry| (entry.key.as_str(), position(entry.span), position(entry.value.span)))
+            .collect();
+        assert_eq!(places[0], ("name", (1, 2, 4), (1, 8, 3)));
+        assert_eq!(places[1].1, (2, 1, 4));
+        let list = node.entries()[1].value.items();
+        assert_eq!((position(list[0].span), position(list[1].span)), ((3, 5, 1), (4, 5, 5)));
+        let map = &node.entries()[2].value;
+        assert_eq!(position(map.entries()[0].value.span), (5, 10, 1));
+        assert_eq!(position(map.entries()[1].value.items()[0].span), (5, 17, 3));
+        assert!(node.entries()[3].value.is_null());
+    }
+
+    #[test]
+    fn a_key_set_twice_keeps_its_first_value_and_reports_every_other() {
+        let (node, problems) = parse("a: 1\nb: 2\na: 3\na: 4\n");
+        let node = node.expect("a tree");
+        assert_eq!(node.get("a").and_then(Node::as_integer), Some(1));
+        assert_eq!(node.entries().len(), 2);
+        assert_eq!(problems.len(), 2);
+        assert!(
+            problems.iter().all(|problem| problem.label.as_deref() == Some("first set on line 1"))
+        );
+    }
+
+    #[test]
+    fn what_hides_meaning_is_refused_by_name() {
+        assert!(refusal("a: &x 1\nb: *x\n").starts_with("anchors"));
+        assert!(refusal("a: !!str 1\n").starts_with("tags"));
+        assert!(refusal("<<: {a: 1}\n").starts_with("merge keys"));
+        assert!(refusal("a: 1\n---\nb: 2\n").starts_with("a second YAML document"));
+        assert!(refusal("? [a]\n: 1\n").starts_with("a key is a list"));
+        assert!(refusal("a: \u{1b}[31m\n").starts_with("control character `\\u{1b}`"));
+    }
+
+    #[test]
+    fn hostile_texts_are_refused_at_once() {
+        let lists = format!("a: {}", "[".repeat(100_000));
+        let mappings = format!("a: {}", "{a: ".repeat(100_000));
+        let dashes = "- ".repeat(100_000);
+        let alias = |(before, letter): (char, char)| {
+            format!("{letter}: &{letter} [*{before}, *{before}, *{before}]\n")
+        };
+        let aliases = format!(
+            "a: &a [x, x]\n{}",
+            ('a'..='y').zip('b'..='z').map(alias).collect::<Vec<_>>().concat()
+        );
+        let items = format!("[{}]", "1,".repeat(500_000));
+        let questions = "? ".repeat(100_000);
+        let pairs = format!("[{}", "a: b, ".repeat(150_000));
+        for text in [lists, mappings, dashes, aliases, items, questions, pairs] {
+            let start = Instant::now();
+            let (node, problems) = parse(&text);
+            assert!(node.is_none() && problems.len() == 1, "{}…: {problems:?}", &text[..20]);
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{}…: {:?}",
+                &text[..20],
+                start.elapsed()
+            );
+        }
+    }
+
+    #[test]
+    fn a_huge_scalar_is_a_string_like_any_other() {
+        let (node, _) = parse(&format!("a: {}", "x".repeat(1_000_000)));
+        assert_eq!(
+            node.expect("a tree").get("a").and_then(Node::as_str).map(str::len),
+            Some(1_000_000)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[-\\[\\]{}:,#&*!|>'\"%@?~ \t\r\na0.$\u{feff}é]{0,60}") {
+            parse(&text);
+        }
+
+        #[test]
+        fn no_unicode_text_panics(text in any::<String>()) {
+            parse(&text);
+        }
+    }
+}

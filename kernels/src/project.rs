@@ -1,0 +1,230 @@
+//! Linear projections: `x·Wᵀ + b`, for building layer-zero tables and for models that project per window.
+
+use rayon::prelude::*;
+
+use crate::kernel::Kernel;
+use crate::panels::pack;
+use crate::tile::{
+    AVX2_COLUMNS, AVX2_ROWS, Arithmetic, Fused, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply,
+};
+
+/// Depth of one running float32 sum; the sums of such pieces are then added, so that the rounding of a long sum grows
+/// with the piece and not with the hidden size.
+const DEPTH: usize = 256;
+/// Rows that a thread takes at a time; a multiple of every tile's height.
+const BLOCK_ROWS: usize = 96;
+
+/// A weight matrix, regrouped for one kernel; worth keeping when it meets many batches of rows.
+pub struct PackedWeights {
+    kernel: Kernel,
+    hidden: usize,
+    outputs: usize,
+    /// For each piece of the depth, `[⌈outputs/width⌉, depth of the piece, width]`.
+    panels: Vec<f32>,
+    /// `[outputs]`
+    bias: Option<Vec<f32>>,
+}
+
+impl PackedWeights {
+    /// Packs `weights`, `[outputs, hidden]`, and `bias`, `[outputs]`. Holds a copy of both.
+    ///
+    /// # Panics
+    /// If the lengths do not fit, or the processor lacks `kernel`.
+    pub fn new(kernel: Kernel, weights: &[f32], bias: Option<&[f32]>, hidden: usize) -> Self {
+        kernel.assert_supported();
+        assert!(hidden > 0 && weights.len().is_multiple_of(hidden), "weights are rows of {hidden}");
+        let outputs = weights.len() / hidden;
+        assert!(bias.is_none_or(|bias| bias.len() == outputs), "one bias per output");
+        let width = kernel.panel_width();
+        let padded = outputs.next_multiple_of(width);
+        let mut panels = vec![0.0; padded * hidden];
+        for start in (0..hidden).step_by(DEPTH) {
+            let depth = DEPTH.min(hidden - start);
+            if outputs > 0 {
+                pack(
+                    &weights[start..],
+                    hidden,
+                    depth,
+                    width,
+                    &mut panels[start * padded..][..depth * padded],
+                );
+            }
+        }
+        Self { kernel, hidden, outputs, panels, bias: bias.map(<[f32]>::to_vec) }
+    }
+
+    /// Rows of `out` have this many floats.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// `out[r, n] = Σ_h x[r, h] · weights[n, h] + bias[n]`. `x`: `[rows, hidden]`, `out`: `[rows, outputs]`.
+    ///
+    /// Parallel over blocks of rows in the current rayon pool. An element is summed over `h` in an order that depends
+    /// on `hidden` alone: the same bits for any number of threads and whatever rows stand beside it.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn apply(&self, x: &[f32], out: &mut [f32]) {
+        assert!(x.len().is_multiple_of(self.hidden), "x holds rows of {}", self.hidden);
+        assert_eq!(
+            out.len(),
+            x.len() / self.hidden * self.outputs,
+            "out holds rows of {}",
+            self.outputs
+        );
+        if out.is_empty() {
+            return;
+        }
+        out.par_chunks_mut(BLOCK_ROWS * self.outputs)
+            .zip(x.par_chunks(BLOCK_ROWS * self.hidden))
+            .for_each_init(
+                || vec![0.0; BLOCK_ROWS * DEPTH],
+                |packed, (out, x)| self.block(x, packed, out),
+            );
+    }
+
+    fn block(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
+        match self.kernel {
+            Kernel::PortableF32 => {
+                self.rows::<Plain, PORTABLE_ROWS, PORTABLE_COLUMNS>(x, packed, out);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kernel::Avx2F32 => {
+                self.kernel.assert_supported();
+                // SAFETY: the line above stops on a processor without AVX2 and FMA.
+                unsafe { self.rows_avx2(x, packed, out) }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Kernel::Avx2F32 => self.kernel.assert_supported(),
+        }
+        if let Some(bias) = &self.bias {
+            for row in out.chunks_exact_mut(self.outputs) {
+                row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    fn rows_avx2(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
+        self.rows::<Fused, AVX2_ROWS, AVX2_COLUMNS>(x, packed, out);
+    }
+
+    /// One block of rows: for each piece of the depth, every panel of weights meets every panel of rows.
+    #[inline(always)]
+    fn rows<A: Arithmetic, const HEIGHT: usize, const WIDTH: usize>(
+        &self,
+        x: &[f32],
+        packed: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let rows = x.len() / self.hidden;
+        let padded = self.outputs.next_multiple_of(WIDTH);
+        out.fill(0.0);
+        for start in (0..self.hidden).step_by(DEPTH) {
+            let depth = DEPTH.min(self.hidden - start);
+            let packed = &mut packed[..rows.next_multiple_of(HEIGHT) * depth];
+            pack(&x[start..], self.hidden, depth, HEIGHT, packed);
+            let weights = &self.panels[start * padded..][..depth * padded];
+            for (panel, weights) in weights.chunks_exact(depth * WIDTH).enumerate() {
+                let columns = panel * WIDTH..self.outputs.min((panel + 1) * WIDTH);
+                for (index, x) in packed.chunks_exact(depth * HEIGHT).enumerate() {
+                    let tile = multiply::<A, HEIGHT, WIDTH>(x, weights);
+                    for (row, values) in (index * HEIGHT..rows).zip(&tile) {
+                        let out = &mut out[row * self.outputs..][columns.clone()];
+                        out.iter_mut().zip(values).for_each(|(out, value)| *out += value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `out[r, n] = Σ_h x[r, h] · weights[n, h] (+ bias[n])`: [`PackedWeights`] for one batch.
+///
+/// `x`: `[rows, hidden]`, `weights`: `[outputs, hidden]`, `out`: `[rows, outputs]`. Holds one more copy of the weights
+/// while it runs.
+///
+/// # Panics
+/// If the lengths do not fit, or the processor lacks `kernel`.
+pub fn project(
+    kernel: Kernel,
+    x: &[f32],
+    weights: &[f32],
+    bias: Option<&[f32]>,
+    hidden: usize,
+    out: &mut [f32],
+) {
+    PackedWeights::new(kernel, weights, bias, hidden).apply(x, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn values(count: usize, seed: f32) -> Vec<f32> {
+        (0..count).map(|index| ((index as f32 + seed) * 12.9898).sin()).collect()
+    }
+
+    fn check(kernel: Kernel, rows: usize, hidden: usize, outputs: usize, with_bias: bool) {
+        let (x, weights) = (values(rows * hidden, 0.3), values(outputs * hidden, 0.7));
+        let bias = with_bias.then(|| values(outputs, 0.1));
+        let mut out = vec![f32::NAN; rows * outputs];
+        project(kernel, &x, &weights, bias.as_deref(), hidden, &mut out);
+        for row in 0..rows {
+            for output in 0..outputs {
+                let terms = (0..hidden).map(|h| {
+                    f64::from(x[row * hidden + h]) * f64::from(weights[output * hidden + h])
+                });
+                let size = terms.clone().map(f64::abs).sum::<f64>();
+                let want =
+                    terms.sum::<f64>() + bias.as_ref().map_or(0.0, |bias| f64::from(bias[output]));
+                let error = (f64::from(out[row * outputs + output]) - want).abs();
+                assert!(
+                    error <= 2e-6 * (1.0 + size),
+                    "{} {row},{output}: {error:e}",
+                    kernel.name()
+                );
+            }
+        }
+    }
+
+    fn supported() -> impl Iterator<Item = Kernel> {
+        Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn any_shape_agrees_with_float64(
+            rows in 0_usize..130, hidden in 1_usize..600, outputs in 0_usize..40, with_bias: bool,
+        ) {
+            supported().for_each(|kernel| check(kernel, rows, hidden, outputs, with_bias));
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() {
+        let (rows, hidden, outputs) = (500, 700, 70);
+        let (x, weights) = (values(rows * hidden, 0.3), values(outputs * hidden, 0.7));
+        for kernel in supported() {
+            let packed = PackedWeights::new(kernel, &weights, None, hidden);
+            let mut all = vec![0.0; rows * outputs];
+            packed.apply(&x, &mut all);
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(3)
+                .build()
+                .expect("a pool of three starts");
+            let mut again = vec![0.0; rows * outputs];
+            pool.install(|| packed.apply(&x, &mut again));
+            assert!(all == again);
+            for row in [0, 95, 96, 499] {
+                let mut one = vec![0.0; outputs];
+                packed.apply(&x[row * hidden..][..hidden], &mut one);
+                assert!(one == all[row * outputs..][..outputs], "{} row {row}", kernel.name());
+            }
+        }
+    }
+}

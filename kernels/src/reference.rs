@@ -1,0 +1,153 @@
+//! The same statistics as plain float64 loops, one row at a time: what every kernel is checked against.
+//!
+//! Passes per row: 1. logits, 2. softmax, 3. sums. Cost: `S² · head_dim` operations a head on one thread.
+
+use crate::masks::visible_keys;
+use crate::statistics::{
+    AttentionShape, LogitRules, Measure, QueryKeySource, WindowSums, distance_bin, histogram_bins,
+    normalise,
+};
+
+/// Calls `visit(head, row, probabilities)` for every query head and row, heads first, rows ascending.
+///
+/// `probabilities`: `[tokens]`, 0 for keys the row does not see. With a sink they sum to less than 1.
+pub fn reference_rows(
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    source: &dyn QueryKeySource,
+    mut visit: impl FnMut(usize, usize, &[f64]),
+) {
+    shape.assert_valid();
+    rules.assert_matches(shape);
+    let (tokens, head_dim) = (shape.tokens, shape.head_dim);
+    let mut keys = vec![0.0_f32; tokens * head_dim];
+    let mut query = vec![0.0_f32; head_dim];
+    let mut row_values = vec![0.0_f64; tokens];
+    for head in 0..shape.query_heads {
+        source.keys(head / shape.group(), 0..tokens, &mut keys);
+        for row in 0..tokens {
+            source.queries(head, row..row + 1, &mut query);
+            let visible = visible_keys(rules, tokens, row);
+            let visible = visible.start.min(tokens)..visible.end.min(tokens);
+            row_values.fill(0.0);
+            // 1. Logits of the visible keys.
+            for key in visible.clone() {
+                let key_values = &keys[key * head_dim..][..head_dim];
+                row_values[key] = logit(rules, head, row, key, dot(&query, key_values));
+            }
+            // 2. Softmax over them and the sink.
+            softmax(
+                &mut row_values[visible],
+                rules.sinks.as_ref().map(|sinks| f64::from(sinks[head])),
+            );
+            visit(head, row, &row_values);
+        }
+    }
+}
+
+/// As [`attention_statistics`](crate::attention_statistics), in float64 and on one thread.
+pub fn reference_statistics(
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    measure: &Measure,
+    source: &dyn QueryKeySource,
+) -> WindowSums {
+    let mut sums = WindowSums {
+        far_mass: vec![0.0; shape.query_heads],
+        far_square: vec![0.0; shape.query_heads],
+        histogram: vec![0.0; histogram_bins(shape.tokens)],
+        row_far_mass: measure.rows.then(|| vec![0.0; shape.tokens]),
+    };
+    reference_rows(shape, rules, source, |head, row, probabilities| {
+        // 3. Sums over the keys up to the row, far ones first.
+        for (key, &probability) in probabilities[..=row].iter().enumerate() {
+            let distance = row - key;
+            sums.histogram[distance_bin(distance)] += probability;
+            if distance >= measure.distance {
+                sums.far_mass[head] += probability;
+                sums.far_square[head] += probability * probability;
+                if let Some(rows) = &mut sums.row_far_mass {
+                    rows[row] += probability / shape.query_heads as f64;
+                }
+            }
+        }
+    });
+    normalise(&mut sums.histogram);
+    sums
+}
+
+fn dot(query: &[f32], key: &[f32]) -> f64 {
+    query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum()
+}
+
+/// The logit of a product, as [`LogitRules`] defines it.
+fn logit(rules: &LogitRules, head: usize, row: usize, key: usize, product: f64) -> f64 {
+    let row_scale = rules.query_scale.as_ref().map_or(1.0, |scale| f64::from(scale[row]));
+    let mut x = f64::from(rules.scale) * row_scale * product;
+    if let Some(cap) = rules.softcap.map(f64::from) {
+        x = cap * (x / cap).tanh();
+    }
+    if let Some(slopes) = &rules.alibi_slopes {
+        x += f64::from(slopes[head]) * (key as f64 - row as f64);
+    }
+    x
+}
+
+fn softmax(logits: &mut [f64], sink: Option<f64>) {
+    let largest = logits.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+    for logit in &mut *logits {
+        *logit = (*logit - largest).exp();
+    }
+    let total = logits.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - largest).exp());
+    for probability in logits {
+        *probability /= total;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys whose product with every query is `logits[key]`.
+    struct Fixed(Vec<f32>);
+
+    impl QueryKeySource for Fixed {
+        fn queries(&self, _: usize, _: std::ops::Range<usize>, out: &mut [f32]) {
+            out.fill(1.0);
+        }
+        fn keys(&self, _: usize, rows: std::ops::Range<usize>, out: &mut [f32]) {
+            out.copy_from_slice(&self.0[rows]);
+        }
+    }
+
+    #[test]
+    fn a_row_worked_out_by_hand() {
+        let shape = AttentionShape { tokens: 3, query_heads: 1, key_heads: 1, head_dim: 1 };
+        let source = Fixed(vec![0.0, 2.0_f32.ln(), 0.0]);
+        let rules = LogitRules { scale: 1.0, ..LogitRules::causal(1) };
+        let sums =
+            reference_statistics(&shape, &rules, &Measure { distance: 1, rows: true }, &source);
+        // Row 1 sees weights 1, 2; row 2 sees 1, 2, 1.
+        let rows = [0.0, 1.0 / 3.0, 3.0 / 4.0];
+        let got = sums.row_far_mass.as_ref().expect("asked for");
+        assert!(got.iter().zip(rows).all(|(got, want)| (got - want).abs() < 1e-7), "{got:?}");
+        assert!((sums.far_square[0] - (1.0 / 9.0 + 5.0 / 16.0)).abs() < 1e-7);
+        // Distances 0, 1, 2 over three rows: 1 + 2/3 + 1/4, 1/3 + 1/2, 1/4.
+        let histogram = [23.0 / 36.0, 10.0 / 36.0, 3.0 / 36.0];
+        assert!(sums.histogram.iter().zip(histogram).all(|(got, want)| (got - want).abs() < 1e-7));
+    }
+
+    #[test]
+    fn a_sink_takes_its_share_and_the_histogram_still_sums_to_one() {
+        let shape = AttentionShape { tokens: 2, query_heads: 1, key_heads: 1, head_dim: 1 };
+        let rules = LogitRules { scale: 1.0, sinks: Some(vec![0.0]), ..LogitRules::causal(1) };
+        let sums = reference_statistics(
+            &shape,
+            &rules,
+            &Measure { distance: 1, rows: false },
+            &Fixed(vec![0.0; 2]),
+        );
+        assert!((sums.far_mass[0] - 1.0 / 3.0).abs() < 1e-15);
+        assert!((sums.histogram.iter().sum::<f64>() - 1.0).abs() < 1e-15);
+    }
+}

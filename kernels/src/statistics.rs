@@ -1,0 +1,198 @@
+//! What is asked of a window and what comes back.
+
+use std::ops::Range;
+
+/// Where one window's queries and keys come from: after the rotary embedding, before any scale.
+pub trait QueryKeySource: Sync {
+    /// Writes rows `rows` of query head `head` to `out`: `[rows, head_dim]`.
+    fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
+    /// Writes rows `rows` of key head `head` to `out`: `[rows, head_dim]`.
+    fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
+}
+
+/// The sizes of one window's attention. Query head `h` reads key head `h / (query_heads / key_heads)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    /// Tokens of the window, `S`.
+    pub tokens: usize,
+    /// Query heads, a multiple of `key_heads`.
+    pub query_heads: usize,
+    /// Key heads, at least 1.
+    pub key_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+}
+
+impl AttentionShape {
+    /// Query heads that share one key head.
+    pub fn group(&self) -> usize {
+        self.query_heads / self.key_heads
+    }
+
+    pub(crate) fn assert_valid(&self) {
+        assert!(
+            self.key_heads > 0 && self.head_dim > 0,
+            "a window needs key heads and a head width: {self:?}"
+        );
+        assert!(
+            self.query_heads.is_multiple_of(self.key_heads),
+            "query heads are a multiple of key heads: {self:?}"
+        );
+    }
+}
+
+/// How a product of query and key becomes a logit, and which keys a row sees.
+///
+/// With `i` the row and `j` the key: `x = scale · query_scale[i] · (q·k)`; with a softcap `x = cap · tanh(x / cap)`; with
+/// `ALiBi` `x += slope[head] · (j - i)`. The softmax runs over the visible keys and the head's sink.
+#[derive(Clone, Debug)]
+pub struct LogitRules {
+    /// Factor of every product, `1/√head_dim` in most models.
+    pub scale: f32,
+    /// Bound of the logits, applied as a scaled tanh (Gemma 2).
+    pub softcap: Option<f32>,
+    /// `[query_heads]`: `ALiBi` slopes; the bias is `slope · (j - i)`, so positive slopes favour near keys.
+    pub alibi_slopes: Option<Vec<f32>>,
+    /// `[query_heads]`: a logit, taken as it is, that joins the softmax's denominator only (gpt-oss).
+    pub sinks: Option<Vec<f32>>,
+    /// A key is visible iff `i - j < window`.
+    pub window: Option<usize>,
+    /// A key is visible iff `i / chunk == j / chunk` (Llama 4).
+    pub chunk: Option<usize>,
+    /// `[tokens]`: a factor per row (log-n scaling, Llama 4's temperature).
+    pub query_scale: Option<Vec<f32>>,
+    /// Whether a key after its row is hidden.
+    pub causal: bool,
+}
+
+impl LogitRules {
+    /// Causal attention with the scale `1/√head_dim` and nothing else.
+    pub fn causal(head_dim: usize) -> Self {
+        Self {
+            scale: (1.0 / (head_dim as f64).sqrt()) as f32,
+            softcap: None,
+            alibi_slopes: None,
+            sinks: None,
+            window: None,
+            chunk: None,
+            query_scale: None,
+            causal: true,
+        }
+    }
+
+    pub(crate) fn assert_matches(&self, shape: &AttentionShape) {
+        let per_head = |values: &Option<Vec<f32>>| {
+            values.as_ref().is_none_or(|v| v.len() == shape.query_heads)
+        };
+        assert!(per_head(&self.alibi_slopes), "one ALiBi slope per query head");
+        assert!(per_head(&self.sinks), "one sink per query head");
+        assert!(
+            self.query_scale.as_ref().is_none_or(|v| v.len() == shape.tokens),
+            "one query scale per row"
+        );
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// The far distance `k`: key `j` is far from row `i` iff `i - j >= k`.
+    pub distance: usize,
+    /// Whether to return the far mass of every row as well.
+    pub rows: bool,
+}
+
+/// Sums over one window's attention matrix, without the division by its size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowSums {
+    /// `[query_heads]`: the far mass, `Σ p` over far pairs.
+    pub far_mass: Vec<f64>,
+    /// `[query_heads]`: `Σ p²` over far pairs.
+    pub far_square: Vec<f64>,
+    /// `[histogram_bins(tokens)]`: share of attention by distance `i - j`, over all rows and heads. Bin 0 is distance 0,
+    /// bin `b` is `[2^(b-1), 2^b)`. What a sink or a later key (`j > i`) takes has no distance: it is left out and the
+    /// rest is divided by its sum, so the histogram sums to 1 (or is all zero where no key is visible).
+    pub histogram: Vec<f64>,
+    /// `[tokens]`: the far mass of each row, mean over heads; when asked for.
+    pub row_far_mass: Option<Vec<f64>>,
+}
+
+impl WindowSums {
+    /// Per head, the mean far mass of a row: `Σ p / S` (`LongAttn`, equation 5).
+    pub fn dependency_strength(&self, tokens: usize) -> Vec<f64> {
+        self.far_mass.iter().map(|mass| mass / tokens as f64).collect()
+    }
+
+    /// Per head, the unbiased variance of the far-masked matrix over all S² entries, zeros included:
+    /// `(Σp² - (Σp)²/S²) / (S² - 1)`. A window of one token has none: 0.
+    pub fn far_variance(&self, tokens: usize) -> Vec<f64> {
+        let entries = (tokens as f64) * (tokens as f64);
+        let variance = |(&mass, &square): (&f64, &f64)| {
+            if tokens < 2 { 0.0 } else { (square - mass * mass / entries) / (entries - 1.0) }
+        };
+        self.far_mass.iter().zip(&self.far_square).map(variance).collect()
+    }
+}
+
+/// Bins of the distance histogram of a window of `tokens`: enough for the distances `0..tokens`, and at least one.
+///
+/// ```
+/// use longsift_kernels::histogram_bins;
+/// assert_eq!(histogram_bins(1), 1); // distance 0
+/// assert_eq!(histogram_bins(4), 3); // 0, 1, 2..4
+/// assert_eq!(histogram_bins(5), 4); // 0, 1, 2..4, 4..8
+/// ```
+pub fn histogram_bins(tokens: usize) -> usize {
+    1 + distance_bin(tokens.saturating_sub(1)).min(usize::BITS as usize)
+}
+
+/// The histogram bin of a distance: 0 for 0, `b` for `[2^(b-1), 2^b)`.
+pub(crate) fn distance_bin(distance: usize) -> usize {
+    (usize::BITS - distance.leading_zeros()) as usize
+}
+
+/// Divides the histogram by its sum, so that it sums to 1; leaves an empty one at zero.
+pub(crate) fn normalise(histogram: &mut [f64]) {
+    let total: f64 = histogram.iter().sum();
+    if total != 0.0 {
+        for bin in histogram {
+            *bin /= total;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distance_falls_into_the_bin_that_starts_at_its_highest_power_of_two() {
+        assert_eq!([0, 1, 2, 3, 4, 7, 8].map(distance_bin), [0, 1, 2, 2, 3, 3, 4]);
+    }
+
+    #[test]
+    fn the_last_distance_of_a_window_has_the_last_bin() {
+        for tokens in 1..200 {
+            assert_eq!(distance_bin(tokens - 1) + 1, histogram_bins(tokens), "{tokens} tokens");
+        }
+        assert_eq!(histogram_bins(0), 1);
+    }
+
+    #[test]
+    fn variance_is_that_of_all_entries_of_the_far_masked_matrix() {
+        // Rows 2 and 3 of a 4×4 matrix have far entries 0.5 and 0.25, 0.125; the other 13 entries are zero.
+        let entries: Vec<f64> = [0.5, 0.25, 0.125].into_iter().chain([0.0; 13]).collect();
+        let mean = entries.iter().sum::<f64>() / 16.0;
+        let expected = entries.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / 15.0;
+        let square = entries.iter().map(|p| p * p).sum();
+        let sums = WindowSums {
+            far_mass: vec![0.875],
+            far_square: vec![square],
+            histogram: vec![],
+            row_far_mass: None,
+        };
+        assert!((sums.far_variance(4)[0] - expected).abs() < 1e-15);
+        assert_eq!(sums.far_variance(1), [0.0]);
+        assert_eq!(sums.dependency_strength(4), [0.875 / 4.0]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Tokenizers for the tests.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+use super::SpecialTokensInText;
+use super::encoder::Encoder;
+
+/// The tokenizers of the shared folder.
+pub(super) const SHARED_TOKENIZERS: [&str; 4] = ["gpt2", "qwen2.5", "phi-3-mini", "deepseek-coder"];
+
+/// A file of the shared folder beside the repository; says why it is skipped where there is none.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+pub(crate) fn shared_file(path: &str) -> Option<Vec<u8>> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    let folder = std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from);
+    match std::fs::read(folder.join(path)) {
+        Ok(bytes) => Some(bytes),
+        Err(problem) => {
+            eprintln!("skipped: {}: {problem}", folder.join(path).display());
+            None
+        }
+    }
+}
+
+/// The `tokenizer.json` of a shared tokenizer.
+pub(super) fn shared_tokenizer(name: &str) -> Option<Vec<u8>> {
+    shared_file(&format!("tokenizers/{name}/tokenizer.json"))
+}
+
+/// A tokenizer with one token per byte, one for `he`, and the special token `<s>`, changed by `change`.
+pub(super) fn bytes_with(change: impl FnOnce(&mut Value)) -> Vec<u8> {
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    let mut vocabulary: serde_json::Map<_, _> =
+        alphabet.iter().enumerate().map(|(id, letter)| (letter.to_string(), json!(id))).collect();
+    vocabulary.insert("he".into(), json!(256));
+    let mut form = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [{"id": 257, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                          "normalized": false, "special": true}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": [["h", "e"]]}
+    });
+    change(&mut form);
+    serde_json::to_vec(&form).unwrap()
+}
+
+/// The encoder of [`bytes_with`].
+pub(super) fn encoder_with(change: impl FnOnce(&mut Value)) -> Encoder {
+    Encoder::from_bytes(&bytes_with(change), SpecialTokensInText::Parse).unwrap()
+}

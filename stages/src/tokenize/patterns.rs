@@ -1,0 +1,258 @@
+//! The regular expressions of a tokenizer, run so that one that gives up is an error.
+//!
+//! The `tokenizers` crate ends its search at the first error of the `fancy-regex` engine ("max stack size exceeded" on
+//! a million blanks, say) and takes all that follows for one piece: valid looking ids, silently different from what
+//! the model saw in training. Here the same steps run in the same order, with the patterns taken out of the crate's
+//! hands. Everything that has no such pattern stays with the crate.
+
+use std::sync::OnceLock;
+
+use fancy_regex::Regex;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pattern::{Invert, Pattern};
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::split::SplitPattern;
+use tokenizers::{
+    NormalizedString, Normalizer, Offsets, PreTokenizedString, PreTokenizer, Result,
+    SplitDelimiterBehavior,
+};
+
+/// The pattern inside `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
+const BYTE_LEVEL_PATTERN: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// A pre-tokenizer, as the list of its steps.
+#[derive(Debug)]
+pub(super) struct PieceCutter(Vec<CutStep>);
+
+#[derive(Debug)]
+enum CutStep {
+    Pattern { regex: Regex, behavior: SplitDelimiterBehavior, invert: bool },
+    PrefixSpace,
+    Crate(PreTokenizerWrapper),
+}
+
+impl PieceCutter {
+    /// The steps of `pre_tokenizer`; none for a tokenizer without one.
+    pub(super) fn new(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<Self> {
+        let mut steps = Vec::new();
+        if let Some(pre_tokenizer) = pre_tokenizer {
+            collect_cuts(pre_tokenizer, &mut steps)?;
+        }
+        Ok(Self(steps))
+    }
+}
+
+fn collect_cuts(pre_tokenizer: &PreTokenizerWrapper, steps: &mut Vec<CutStep>) -> Result<()> {
+    match pre_tokenizer {
+        PreTokenizerWrapper::Sequence(sequence) => {
+            sequence.as_ref().iter().try_for_each(|step| collect_cuts(step, steps))?;
+        }
+        PreTokenizerWrapper::Split(split) if let SplitPattern::Regex(pattern) = &split.pattern => {
+            let regex = Regex::new(pattern)?;
+            steps.push(CutStep::Pattern { regex, behavior: split.behavior, invert: split.invert });
+        }
+        PreTokenizerWrapper::ByteLevel(bytes) if bytes.use_regex => {
+            if bytes.add_prefix_space {
+                steps.push(CutStep::PrefixSpace);
+            }
+            let (regex, behavior) =
+                (Regex::new(BYTE_LEVEL_PATTERN)?, SplitDelimiterBehavior::Isolated);
+            steps.push(CutStep::Pattern { regex, behavior, invert: false });
+            let only_bytes = ByteLevel::new(false, bytes.trim_offsets, false);
+            steps.push(CutStep::Crate(PreTokenizerWrapper::ByteLevel(only_bytes)));
+        }
+        other => steps.push(CutStep::Crate(other.clone())),
+    }
+    Ok(())
+}
+
+impl PreTokenizer for PieceCutter {
+    fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
+        self.0.iter().try_for_each(|step| match step {
+            CutStep::Pattern { regex, behavior, invert: false } => {
+                text.split(|_, piece| piece.split(Reporting(regex), *behavior))
+            }
+            CutStep::Pattern { regex, behavior, invert: true } => {
+                text.split(|_, piece| piece.split(Invert(Reporting(regex)), *behavior))
+            }
+            CutStep::PrefixSpace => text.normalize(|piece| {
+                if !piece.get().starts_with(' ') {
+                    piece.prepend(" ");
+                }
+                Ok(())
+            }),
+            CutStep::Crate(step) => step.pre_tokenize(text),
+        })
+    }
+}
+
+/// A normaliser, as the list of its steps.
+#[derive(Debug)]
+pub(super) struct TextCleaner(Vec<CleanStep>);
+
+#[derive(Debug)]
+enum CleanStep {
+    Replace { regex: Regex, content: String },
+    Crate(NormalizerWrapper),
+}
+
+impl TextCleaner {
+    /// The steps of `normalizer`; none for a tokenizer without one.
+    pub(super) fn new(normalizer: Option<&NormalizerWrapper>) -> Result<Self> {
+        let mut steps = Vec::new();
+        if let Some(normalizer) = normalizer {
+            collect_cleanings(normalizer, &mut steps)?;
+        }
+        Ok(Self(steps))
+    }
+
+    /// The normaliser for one text. The crate drops a normaliser's errors, so this one remembers its first.
+    pub(super) fn watched(&self) -> WatchedCleaner<'_> {
+        WatchedCleaner { steps: &self.0, problem: OnceLock::new() }
+    }
+}
+
+fn collect_cleanings(normalizer: &NormalizerWrapper, steps: &mut Vec<CleanStep>) -> Result<()> {
+    match normalizer {
+        NormalizerWrapper::Sequence(sequence) => {
+            sequence.as_ref().iter().try_for_each(|step| collect_cleanings(step, steps))?;
+        }
+        NormalizerWrapper::Replace(replace) => {
+            // The pattern is private; its serialised form is the file format.
+            let form = serde_json::to_value(replace)?;
+            steps.push(match form["pattern"]["Regex"].as_str() {
+                Some(pattern) => CleanStep::Replace {
+                    regex: Regex::new(pattern)?,
+                    content: replace.content.clone(),
+                },
+                None => CleanStep::Crate(normalizer.clone()),
+            });
+        }
+        other => steps.push(CleanStep::Crate(other.clone())),
+    }
+    Ok(())
+}
+
+/// A normaliser that remembers the first error of its steps.
+pub(super) struct WatchedCleaner<'a> {
+    steps: &'a [CleanStep],
+    problem: OnceLock<String>,
+}
+
+impl WatchedCleaner<'_> {
+    /// The first error, if there was one.
+    pub(super) fn into_problem(self) -> Option<String> {
+        self.problem.into_inner()
+    }
+}
+
+impl Normalizer for WatchedCleaner<'_> {
+    fn normalize(&self, text: &mut NormalizedString) -> Result<()> {
+        let outcome = self.steps.iter().try_for_each(|step| match step {
+            CleanStep::Replace { regex, content } => text.replace(Reporting(regex), content),
+            CleanStep::Crate(step) => step.normalize(text),
+        });
+        outcome.inspect_err(|problem| {
+            self.problem.get_or_init(|| problem.to_string());
+        })
+    }
+}
+
+/// Finds the matches of a pattern and reports its errors.
+struct Reporting<'a>(&'a Regex);
+
+impl Pattern for Reporting<'_> {
+    /// Consecutive ranges that cover `text`, each with whether it is a match.
+    fn find_matches(&self, text: &str) -> Result<Vec<(Offsets, bool)>> {
+        if text.is_empty() {
+            return Ok(vec![((0, 0), false)]);
+        }
+        let (mut pieces, mut covered) = (Vec::new(), 0);
+        for found in self.0.find_iter(text) {
+            let found = found.map_err(|problem| {
+                format!(
+                    "the pattern gave up behind byte {covered} of a part of {} bytes: {problem}",
+                    text.len()
+                )
+            })?;
+            if covered != found.start() {
+                pieces.push(((covered, found.start()), false));
+            }
+            pieces.push(((found.start(), found.end()), true));
+            covered = found.end();
+        }
+        if covered != text.len() {
+            pieces.push(((covered, text.len()), false));
+        }
+        Ok(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokenizers::Tokenizer;
+
+    use crate::tokenize::SpecialTokensInText;
+    use crate::tokenize::encoder::Encoder;
+    use crate::tokenize::fixtures::{
+        SHARED_TOKENIZERS, bytes_with, encoder_with, shared_tokenizer,
+    };
+
+    const MILLION_BLANKS: usize = 1_200_000;
+
+    #[test]
+    fn taking_the_patterns_out_of_the_crates_hands_changes_nothing() {
+        let text = "He's  here,\r\n\t e\u{301}\u{e9} \u{1f999}\u{fe0f} 1234 \u{915}\u{93f} <s>x</s>  <|endoftext|> y ";
+        let compare = |json: &[u8]| {
+            let encoder = Encoder::from_bytes(json, SpecialTokensInText::Parse).unwrap();
+            let mut reference = Tokenizer::from_bytes(json).unwrap();
+            reference.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+            let reference = reference.encode(text, false).unwrap();
+            let got = encoder.encode(text).unwrap();
+            assert_eq!(got.ids, reference.get_ids());
+            let ends: Vec<_> = reference.get_offsets().iter().map(|&(_, end)| end as u64).collect();
+            assert_eq!(got.ends, ends);
+        };
+        for name in SHARED_TOKENIZERS {
+            let Some(json) = shared_tokenizer(name) else { break };
+            compare(&json);
+        }
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+        let only_bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+        let words = json!({"type": "Split", "pattern": {"Regex": "\\p{L}+|\\p{N}"}, "behavior": "Removed", "invert": true});
+        let blank = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": false});
+        let collapse = json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "});
+        for pre_tokenizer in [
+            bytes.clone(),
+            json!({"type": "Sequence", "pretokenizers": [words, bytes]}),
+            json!({"type": "Sequence", "pretokenizers": [blank, only_bytes]}),
+        ] {
+            let json = bytes_with(|form| {
+                form["pre_tokenizer"] = pre_tokenizer;
+                form["normalizer"] =
+                    json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, collapse]});
+            });
+            compare(&json);
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_gives_up_is_an_error_and_not_one_long_piece() {
+        let blanks = " ".repeat(MILLION_BLANKS);
+        let problem = encoder_with(|_| ()).encode(&format!("hello{blanks}world")).unwrap_err();
+        assert_eq!(problem.text_bytes, MILLION_BLANKS + 10);
+        assert!(
+            problem.to_string().contains("gave up behind byte 5 of a part of 1200010 bytes"),
+            "{problem}"
+        );
+
+        let cleaner = encoder_with(|form| {
+            form["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": "\\s+(?!\\S)|\\s+"}, "content": " "});
+        });
+        assert!(cleaner.encode("a  b").is_ok());
+        assert!(cleaner.encode(&blanks).unwrap_err().reason.contains("gave up"));
+    }
+}

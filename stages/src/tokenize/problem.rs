@@ -1,0 +1,55 @@
+//! What goes wrong with a tokenizer, and with a text.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a tokenizer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerProblem {
+    /// The file is not there or cannot be read.
+    #[error("cannot read the tokenizer `{}`: {problem}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        problem: io::Error,
+    },
+    /// The file is not a usable `tokenizer.json`.
+    #[error("`{}` is not a usable tokenizer.json: {reason}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl TokenizerProblem {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => {
+                "point `tokenizer` at a tokenizer.json or its folder; a tokenizer.model becomes one with transformers' \
+                 `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
+            }
+            Self::Invalid { .. } => {
+                "save it again with a current transformers: `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
+            }
+        }
+    }
+}
+
+/// Why a text has no token ids: its row is quarantined as `tokenizer_failed`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tokenizer cannot encode the text of {text_bytes} bytes: {reason}")]
+pub struct EncodeProblem {
+    /// The length of the text.
+    pub text_bytes: usize,
+    /// What the tokenizer says.
+    pub reason: String,
+}
+
+impl EncodeProblem {
+    /// The reason code of the quarantine.
+    pub const CODE: &'static str = "tokenizer_failed";
+}
