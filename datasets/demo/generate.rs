@@ -59,3 +59,71 @@ fn main() -> Result<()> {
     )?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn folder() -> PathBuf {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../datasets/demo")
+    }
+
+    #[test]
+    fn the_committed_corpus_is_what_this_program_writes() {
+        let tokens = corpus::Tokens::open(&folder().join("model/tokenizer.json")).unwrap();
+        let bytes = table::encode(&corpus::write(&tokens, SEED).unwrap(), SEED).unwrap();
+        let committed = std::fs::read(folder().join("corpus.parquet")).unwrap();
+        let stale =
+            "corpus.parquet is stale: cargo run -p longsift-engine --example generate-demo-corpus";
+        assert!(bytes == committed, "{stale}");
+        assert!(committed.len() < 2_000_000);
+    }
+
+    #[test]
+    fn the_documents_of_a_quadruple_have_one_length_and_shuffling_keeps_the_words() {
+        let tokens = corpus::Tokens::open(&folder().join("model/tokenizer.json")).unwrap();
+        let documents = corpus::write(&tokens, 7).unwrap();
+        let words = |text: &str| {
+            let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            words.sort_unstable();
+            words
+        };
+        let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for quadruple in documents.chunks(4) {
+            let [whole, mixture, repeated, shuffled] = quadruple else {
+                panic!("{} documents", quadruple.len())
+            };
+            for (document, kind) in [
+                (whole, "whole"),
+                (mixture, "mixture"),
+                (repeated, "repeated"),
+                (shuffled, "shuffled"),
+            ] {
+                assert_eq!((document.source, document.kind), (whole.source, kind));
+                assert!(
+                    document.tokens.abs_diff(whole.tokens) <= corpus::TOLERANCE,
+                    "{}",
+                    document.id
+                );
+                assert_eq!(
+                    document.tokens / corpus::WINDOW,
+                    whole.tokens / corpus::WINDOW,
+                    "{}",
+                    document.id
+                );
+                *counts.entry((document.source, kind)).or_default() += 1;
+            }
+            assert_eq!(words(&whole.text), words(&shuffled.text));
+            assert_ne!(whole.text, shuffled.text);
+            let parts = mixture.parts.as_deref().unwrap_or_default();
+            assert_eq!(parts.len(), 8);
+            assert!(
+                parts.iter().all(|part| part.from.as_ref().is_some_and(|from| *from != whole.id))
+            );
+        }
+        assert_eq!(counts.len(), 12);
+        assert!(counts.values().all(|&count| count == documents.len() / 12));
+    }
+}

@@ -13,15 +13,15 @@ use crate::{
     text::{End, Unit, join, shuffled},
 };
 
-/// Quadruples of each source.
+/// Quadruples of each source; not a multiple of 11 (see `length`).
 const QUADRUPLES: usize = 28;
 /// The shortest and the longest document, in tokens.
 const LENGTHS: (f64, f64) = (1_004.0, 5_980.0);
 /// Windows of the shipped demo pipeline. No document ends within `MARGIN` tokens of a multiple of it.
-const WINDOW: usize = 1_024;
+pub(crate) const WINDOW: usize = 1_024;
 const MARGIN: usize = 72;
 /// By how many tokens the documents of a quadruple may differ in length.
-const TOLERANCE: usize = 36;
+pub(crate) const TOLERANCE: usize = 36;
 /// Documents that a mixture is made of, and tokens of one piece.
 const MIXED: usize = 8;
 const PIECE: usize = 128;
@@ -121,12 +121,14 @@ pub(crate) fn write(tokens: &Tokens, seed: u64) -> Result<Vec<Document>> {
     Ok(all)
 }
 
-/// Tokens of a quadruple's documents: evenly spread on a logarithmic scale, moved away from whole numbers of windows.
+/// Tokens of a quadruple's documents: evenly spread on a logarithmic scale, moved away from whole numbers of windows,
+/// long and short ones in turn.
 fn length(number: usize) -> usize {
-    let share = number as f64 / (QUADRUPLES - 1) as f64;
+    let step = number * 11 % QUADRUPLES;
+    let share = step as f64 / (QUADRUPLES - 1) as f64;
     let tokens = (LENGTHS.0 * (LENGTHS.1 / LENGTHS.0).powf(share)).round() as usize;
     match tokens % WINDOW {
-        _ if number == 0 => tokens,
+        _ if step == 0 => tokens,
         after if after < MARGIN => tokens - after + MARGIN,
         after if after > WINDOW - MARGIN => tokens - after + WINDOW + MARGIN,
         _ => tokens,

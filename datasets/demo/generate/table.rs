@@ -23,12 +23,12 @@ const ROW_GROUP: usize = 84;
 
 /// What `datasets` needs to give the columns their types back.
 const HUGGINGFACE: &str = concat!(
-    r#"{"info": {"features": {"id": {"dtype": "string", "_type": "Value"}, "source": {"dtype": "string", "_type": "Value"}, "#,
-    r#""kind": {"dtype": "string", "_type": "Value"}, "text": {"dtype": "string", "_type": "Value"}, "#,
-    r#""meta": {"seed": {"dtype": "int64", "_type": "Value"}, "created": {"year": {"dtype": "int32", "_type": "Value"}, "#,
-    r#""by": {"dtype": "string", "_type": "Value"}}, "tags": {"feature": {"dtype": "string", "_type": "Value"}, "#,
-    r#""_type": "List"}, "parts": {"feature": {"from": {"dtype": "string", "_type": "Value"}, "#,
-    r#""tokens": {"dtype": "int32", "_type": "Value"}}, "_type": "List"}}}}}"#,
+    r#"{"info": {"features": {"id": {"dtype": "string", "_type": "Value"}, "source": {"dtype": "string", "#,
+    r#""_type": "Value"}, "kind": {"dtype": "string", "_type": "Value"}, "text": {"dtype": "string", "#,
+    r#""_type": "Value"}, "meta": {"seed": {"dtype": "int64", "_type": "Value"}, "created": {"year": {"dtype": "#,
+    r#""int32", "_type": "Value"}, "by": {"dtype": "string", "_type": "Value"}}, "tags": [{"dtype": "string", "#,
+    r#""_type": "Value"}], "parts": [{"from": {"dtype": "string", "_type": "Value"}, "tokens": {"dtype": "int32", "#,
+    r#""_type": "Value"}}]}}}}"#,
 );
 
 /// The bytes of the Parquet file.
