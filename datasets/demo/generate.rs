@@ -8,7 +8,7 @@
 //!
 //! * `whole`: one coherent document with its own names, terms and subject. It fixes definitions and facts in the
 //!   beginning and comes back to them until its end.
-//! * `mixture`: pieces of about 128 tokens from eight other whole documents of the source, in turn.
+//! * `mixture`: pieces of a sentence or more and about 128 tokens from eight other whole documents, in turn.
 //! * `repeated`: one paragraph again and again.
 //! * `shuffled`: the whole document of the quadruple, its sentences and lines in random order: the same words.
 

@@ -22,7 +22,7 @@ pub(crate) const WINDOW: usize = 1_024;
 const MARGIN: usize = 72;
 /// By how many tokens the documents of a quadruple may differ in length.
 pub(crate) const TOLERANCE: usize = 36;
-/// Documents that a mixture is made of, and tokens of one piece.
+/// Documents that a mixture is made of, and tokens of one piece; fewer in a document too short for eight such pieces.
 const MIXED: usize = 8;
 const PIECE: usize = 128;
 
@@ -78,10 +78,14 @@ impl Tokens {
         Ok(ends)
     }
 
-    /// Cuts the units at the end that is nearest to `target` tokens, and counts up to each end.
+    /// Cuts the units at the end that is nearest to `target` tokens and has as many windows, and counts up to each end.
     fn fit(&self, mut units: Vec<Unit>, target: usize) -> Result<(Vec<Unit>, Vec<usize>)> {
         let mut ends = self.ends(&units)?;
-        let last = (0..ends.len()).min_by_key(|&at| ends[at].abs_diff(target)).unwrap_or(0);
+        let same_windows = |&at: &usize| ends[at] / WINDOW == target / WINDOW;
+        let last = (0..ends.len())
+            .filter(same_windows)
+            .min_by_key(|&at| ends[at].abs_diff(target))
+            .unwrap_or(0);
         units.truncate(last + 1);
         ends.truncate(last + 1);
         Ok((units, ends))
@@ -216,11 +220,12 @@ fn mixture(
     let mut places: Vec<usize> =
         others.iter().map(|&other| random.below(whole[other].len())).collect();
     let (mut units, mut owners, mut count) = (Vec::new(), Vec::new(), 0);
+    let least = PIECE.min(target / (MIXED + 2));
     for turn in 0.. {
         let owner = turn % others.len();
         let document = &whole[others[owner]];
         let mut piece = 0;
-        while piece < PIECE {
+        while piece < least {
             let unit = document[places[owner]].clone();
             places[owner] = (places[owner] + 1) % document.len();
             piece += tokens.count(&unit.text)?;
