@@ -22,7 +22,7 @@ use rayon::prelude::*;
 
 pub use documents::{
     Content, Document, DocumentColumns, DocumentContent, Documents, RowProblem, Text,
-    read_documents,
+    document_contents, read_documents,
 };
 pub use footer::{InputFile, RowGroupInfo};
 pub use labels::read_labels;
@@ -83,6 +83,14 @@ impl Dataset {
     /// Rows of all files.
     pub fn rows(&self) -> u64 {
         self.files.iter().map(|file| file.rows).sum()
+    }
+
+    /// The row group of a file that holds a row.
+    pub fn row_group_of(&self, unit: &WorkUnit, row: u64) -> Option<usize> {
+        let groups = &self.files[unit.file].row_groups;
+        groups
+            .iter()
+            .position(|group| (group.first_row..group.first_row + group.rows).contains(&row))
     }
 
     /// The columns, in order.

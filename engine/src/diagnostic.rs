@@ -109,6 +109,13 @@ impl Diagnostic {
         self
     }
 
+    /// Says where, if nothing has said it before.
+    #[must_use]
+    pub fn or_at(mut self, place: Place) -> Self {
+        self.place.get_or_insert(place);
+        self
+    }
+
     /// Says what stands beside the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {

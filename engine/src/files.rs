@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ impl FileError {
 }
 
 /// Puts operation and path on an error of the operating system.
-fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+pub(crate) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_path_buf();
     move |source| FileError { operation, path, source }
 }
@@ -245,6 +245,75 @@ pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
     let status = rustix::fs::statvfs(existing)
         .map_err(|error| failed("read the free space of", existing)(error.into()))?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+/// The length of a file in bytes; none where there is no file.
+pub fn size(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
+}
+
+/// Reads a whole file; none where there is no file.
+pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+/// Opens a file for appending behind its first `length` bytes, creating it if needed; what stands behind them is cut
+/// off.
+pub fn open_for_append(path: &Path, length: u64) -> Result<File, FileError> {
+    let open = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        file.set_len(length)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(file)
+    };
+    open().map_err(failed("open", path))
+}
+
+/// Opens a file for reading and writing, creating it if needed.
+pub fn open_read_write(path: &Path) -> Result<File, FileError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(failed("open", path))
+}
+
+/// Removes a folder with all it holds; one that is already gone is fine.
+pub fn remove_folder(path: &Path) -> Result<(), FileError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// `longsift` in the user's cache folder: `$XDG_CACHE_HOME`, else `~/.cache`.
+pub fn user_cache_folder() -> Result<PathBuf, FileError> {
+    let variable =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    variable("XDG_CACHE_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".cache")))
+        .map(|cache| cache.join("longsift"))
+        .ok_or_else(|| {
+            let why =
+                io::Error::new(io::ErrorKind::NotFound, "neither XDG_CACHE_HOME nor HOME is set");
+            failed("find", Path::new("the user's cache folder"))(why)
+        })
+}
+
+/// A text that the operating system keeps about itself, where it does.
+pub fn read_system(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+/// The names in a folder, as paths below it, sorted by bytes; a folder that does not exist has none.
+pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, FileError> {
+    if path.is_dir() { list_folder(path) } else { Ok(Vec::new()) }
 }
 
 /// The folder that holds `path`.

@@ -1,7 +1,75 @@
-//! The engine of longsift: spec → plan → execute → commit.
+//! The engine of longsift: a pipeline file in, the best windows of a corpus out.
+//!
+//! Data moves one way, **spec → plan → execute → commit**; each arrow is a function, each noun a file:
+//!
+//! ```text
+//! Spec::read        spec.rs      a pipeline as its author wrote it, with positions; every mistake at once
+//! Plan::new         plan.rs      proven runnable: columns typed, first layer understood, work units cut
+//! run::run          run.rs       what happens in a run directory, in order:
+//!   execute::score  execute.rs     work units: read → tokenise → windows → statistics → scores/part-*.parquet
+//!   select::select  select.rs      all windows: standardise, rank, keep → calibration.json
+//!   Writer::stage   output.rs      second read of the input, kept rows only, byte-exact slices of the text
+//!   commit::commit  commit.rs      all files of the selection move into place together, or not at all
+//! ```
+//!
+//! To follow a run, start at [`run_pipeline`]. The stages' settings and arithmetic are in `longsift-stages`, the
+//! kernels in `longsift-kernels`.
 
+pub mod accounting;
+pub mod cli;
+pub mod clock;
+pub mod commit;
 pub mod dataset;
+pub mod device;
 pub mod diagnostic;
-pub mod reference;
+pub mod dropped;
+pub mod error;
+pub mod execute;
 pub mod files;
+pub mod inspect;
+pub mod lock;
+pub mod manifest;
+pub mod output;
+pub mod plan;
+mod problems;
+pub mod progress;
+pub mod quarantine;
+pub mod reference;
+pub mod report;
+pub mod run;
+pub mod run_directory;
+pub mod scores;
+pub mod select;
 pub mod spec;
+pub mod status;
+pub mod stop;
+pub mod tokens;
+pub mod units;
+
+use std::path::Path;
+
+use error::Result;
+use plan::{Plan, PlanOptions};
+use progress::Progress;
+use run::{Outcome, RunOptions};
+use spec::{Overrides, Spec};
+use stop::Stop;
+
+/// Reads, plans and runs a pipeline: the whole of `longsift run`.
+///
+/// # Errors
+/// Everything that is wrong with the pipeline, its input or its model, before any work; what failed during it; or the
+/// signal that stopped it. Running the same command again carries on.
+pub fn run_pipeline(
+    pipeline: &Path,
+    overrides: &Overrides,
+    plan_options: PlanOptions,
+    run_options: &RunOptions,
+    progress: &Progress,
+    stop: &Stop,
+) -> Result<(Plan, Outcome)> {
+    let (spec, warnings) = Spec::read(pipeline, overrides)?;
+    let plan = Plan::new(spec, plan_options, warnings)?;
+    let outcome = run::run(&plan, run_options, progress, stop)?;
+    Ok((plan, outcome))
+}

@@ -17,7 +17,7 @@ pub struct Filter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub keep_fraction: Option<Decimal>,
-    /// A budget of scored tokens: samples are kept in rank order until the next one would exceed it. One number for
+    /// A budget of tokens of the output: samples are kept in rank order until the next would exceed it. One number for
     /// every group, or a map from group to number (groups not named keep nothing).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_tokens: Option<KeepTokens>,

@@ -1,9 +1,13 @@
 //! Measures, per window, how much the tokens of the first layer attend to far-away tokens.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longsift_kernels::{Kernel, Measure, Rope, TableWindow, attention_statistics};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Decimal, Stage};
+use crate::model::{LayerZeroSpec, LayerZeroTable};
 
 /// Measures, per window and head, how much the tokens of the first layer attend to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -43,7 +47,7 @@ impl FirstLayerAttention {
         match (self.min_distance_tokens, self.min_distance_fraction) {
             (Some(distance), _) => u64::from(distance),
             (None, None) => tokens - 3 * (tokens / 4),
-            (None, Some(fraction)) if fraction == Decimal(0.25) => tokens - 3 * (tokens / 4),
+            (None, Some(Decimal(0.25))) => tokens - 3 * (tokens / 4),
             (None, Some(fraction)) => fraction.ceil_of(tokens),
         }
     }
@@ -61,6 +65,114 @@ impl Stage for FirstLayerAttention {
     }
 }
 
+/// One window to measure.
+#[derive(Clone, Debug)]
+pub struct WindowTokens {
+    /// Token ids, BOS included: `[tokens]`, each below the vocabulary size.
+    pub ids: Vec<u32>,
+    /// The far distance `k`, in tokens, below the number of ids.
+    pub distance: u64,
+}
+
+/// What one pass over a window yields. Unitless; per-head figures are `[query_heads]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowStatistics {
+    /// Mean over rows of the attention to keys at least `distance` before them.
+    pub dependency_strength_by_head: Vec<f64>,
+    /// Unbiased variance of the far-masked attention matrix over all S² entries.
+    pub far_variance_by_head: Vec<f64>,
+    /// Share of attention per distance: bin 0 is distance 0, bin b is `[2^(b-1), 2^b)`. Sums to 1.
+    pub distance_histogram: Vec<f64>,
+}
+
+impl WindowStatistics {
+    /// The mean dependency strength over heads.
+    pub fn dependency_strength(&self) -> f64 {
+        mean(&self.dependency_strength_by_head)
+    }
+
+    /// The mean far variance over heads.
+    pub fn far_variance(&self) -> f64 {
+        mean(&self.far_variance_by_head)
+    }
+
+    /// Whether every figure is a finite number. A NaN or an infinity comes from a damaged checkpoint.
+    pub fn is_finite(&self) -> bool {
+        self.dependency_strength_by_head
+            .iter()
+            .chain(&self.far_variance_by_head)
+            .all(|figure| figure.is_finite())
+    }
+}
+
+fn mean(figures: &[f64]) -> f64 {
+    figures.iter().sum::<f64>() / figures.len() as f64
+}
+
+/// The first layer of a model, ready to measure windows: the table, its rules, and rotary tables computed so far.
+#[derive(Debug)]
+pub struct FirstLayer {
+    spec: LayerZeroSpec,
+    table: LayerZeroTable,
+    mask: Mask,
+    /// The longest window expected: the rotary table is computed for it at once.
+    longest_window: usize,
+    /// The rotary tables in use, by the number of tokens they are for.
+    rotary: Mutex<Vec<(usize, Arc<Rope>)>>,
+}
+
+/// Rotary tables that are kept: more than one only where frequencies depend on the length of the window.
+const ROTARY_TABLES: usize = 4;
+
+impl FirstLayer {
+    /// A layer that measures windows of up to `longest_window` tokens without recomputing its rotary table; longer
+    /// ones work too.
+    pub fn new(
+        spec: LayerZeroSpec,
+        table: LayerZeroTable,
+        mask: Mask,
+        longest_window: usize,
+    ) -> Self {
+        Self { spec, table, mask, longest_window, rotary: Mutex::new(Vec::new()) }
+    }
+
+    /// Measures one window on the CPU. Cost: `query_heads · tokens² / 2` pairs.
+    pub fn measure(&self, kernel: Kernel, window: &WindowTokens) -> WindowStatistics {
+        let tokens = window.ids.len();
+        let shape = self.spec.attention_shape(tokens);
+        let rules = self.spec.logit_rules(self.mask == Mask::Causal);
+        let rope = self.rope(tokens);
+        let (view, row_width) = (self.table.view(), self.table.row_width());
+        let source = TableWindow::new(view, row_width, &window.ids, &shape, rope.as_deref())
+            .expect("ids are below the vocabulary size, and table and rotary table were made for this shape");
+        let measure = Measure { distance: window.distance as usize, rows: false };
+        let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
+        WindowStatistics {
+            dependency_strength_by_head: sums.dependency_strength(tokens),
+            far_variance_by_head: sums.far_variance(tokens),
+            distance_histogram: sums.histogram,
+        }
+    }
+
+    /// The rotary table for windows of `tokens` tokens: a prefix of a longer one wherever the frequencies do not
+    /// depend on the window's length.
+    fn rope(&self, tokens: usize) -> Option<Arc<Rope>> {
+        let exact = self.spec.rope.as_ref()?.depends_on_tokens();
+        let mut tables = self.rotary.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |length: usize| if exact { length == tokens } else { length >= tokens };
+        if let Some((_, rope)) = tables.iter().find(|(length, _)| fits(*length)) {
+            return Some(Arc::clone(rope));
+        }
+        let length = if exact { tokens } else { tokens.max(self.longest_window) };
+        let rope = Arc::new(self.spec.rope(length)?);
+        if tables.len() == ROTARY_TABLES {
+            tables.remove(0);
+        }
+        tables.push((length, Arc::clone(&rope)));
+        Some(rope)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,8 +180,12 @@ mod tests {
     #[test]
     fn the_default_distance_is_the_published_one_and_other_fractions_round_up() {
         let default = FirstLayerAttention::default();
-        assert_eq!((default.distance(10), default.distance(96), default.distance(257)), (4, 24, 65));
-        let third = FirstLayerAttention { min_distance_fraction: Some(Decimal(0.3)), ..default.clone() };
+        assert_eq!(
+            (default.distance(10), default.distance(96), default.distance(257)),
+            (4, 24, 65)
+        );
+        let third =
+            FirstLayerAttention { min_distance_fraction: Some(Decimal(0.3)), ..default.clone() };
         assert_eq!((third.distance(10), third.distance(11)), (3, 4));
         let tokens = FirstLayerAttention { min_distance_tokens: Some(7), ..default };
         assert_eq!(tokens.distance(10), 7);

@@ -43,8 +43,14 @@ pub enum StageSettings {
 }
 
 /// The names of all stages, in the order a pipeline lists them.
-pub const STAGE_NAMES: [&str; 6] =
-    ["load-partial-model", "tokenize", "shard-across-devices", "first-layer-attention", "score", "filter"];
+pub const STAGE_NAMES: [&str; 6] = [
+    "load-partial-model",
+    "tokenize",
+    "shard-across-devices",
+    "first-layer-attention",
+    "score",
+    "filter",
+];
 
 impl StageSettings {
     /// The stage behind the settings, for what all stages have in common.

@@ -18,9 +18,10 @@ pub struct ShardAcrossDevices {
     #[serde(default = "default_headroom_fraction")]
     #[schemars(range(min = 0.0, max = 0.9))]
     pub headroom_fraction: Decimal,
-    /// How many windows a device has in flight at most: one number, or one per device. Default 1.
-    #[serde(default)]
-    pub workers_per_device: WorkersPerDevice,
+    /// How many windows a device has in flight at most: one number, or one per device. Default: 1 on a GPU, which one
+    /// window fills; as many as there are threads on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers_per_device: Option<WorkersPerDevice>,
     /// What is handed out to devices: whole `windows` (default), or the `heads` of one window across devices.
     #[serde(default)]
     pub by: ShardBy,
@@ -31,7 +32,7 @@ impl Default for ShardAcrossDevices {
         Self {
             devices: Devices::default(),
             headroom_fraction: default_headroom_fraction(),
-            workers_per_device: WorkersPerDevice::default(),
+            workers_per_device: None,
             by: ShardBy::default(),
         }
     }
@@ -77,12 +78,6 @@ pub enum WorkersPerDevice {
     Same(#[schemars(range(min = 1, max = 64))] u32),
     /// One number per device, in the order of `devices`.
     Each(#[schemars(length(min = 1))] Vec<u32>),
-}
-
-impl Default for WorkersPerDevice {
-    fn default() -> Self {
-        Self::Same(1)
-    }
 }
 
 /// What is handed out to devices.

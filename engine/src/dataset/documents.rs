@@ -4,10 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::array::{
     Array, ArrayRef, ArrowPrimitiveType, AsArray, LargeListArray, PrimitiveArray, StringViewArray,
     downcast_integer,
 };
+use arrow::compute::cast;
 use arrow::datatypes::DataType;
 
 use super::labels::{Labels, label_type};
@@ -145,6 +147,25 @@ pub fn read_documents(
         end: unit.first_row + unit.rows,
         batch_bytes,
         done: false,
+    })
+}
+
+/// The contents of rows that were read whole, one per row: what [`read_documents`] says of the same rows.
+pub fn document_contents(
+    dataset: &Dataset,
+    batch: &RecordBatch,
+    columns: &DocumentColumns,
+) -> Result<Vec<Result<DocumentContent, RowProblem>>, DataProblem> {
+    let (name, target) = match &columns.content {
+        Content::Text(name) => (name, DataType::Utf8View),
+        Content::Tokens(name) => (name, tokens_type(dataset, name)?),
+    };
+    let column = batch.column(position(dataset, name)?);
+    let column = cast(column, &target)
+        .map_err(|error| DataProblem::data(format!("column `{name}`: {error}")))?;
+    Ok(match columns.content {
+        Content::Text(_) => texts(&column),
+        Content::Tokens(_) => token_lists(column.as_list::<i64>()),
     })
 }
 

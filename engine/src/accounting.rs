@@ -1,0 +1,97 @@
+//! Where every row and window went: rows in = kept + dropped by reason + quarantined.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What the score phase did with the rows of a unit (or of all units).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Rows read.
+    pub rows: u64,
+    /// Rows with at least one measured window.
+    pub rows_scored: u64,
+    /// Rows without one, by reason.
+    pub rows_dropped: BTreeMap<String, u64>,
+    /// Rows that could not be scored, by code.
+    pub quarantined: BTreeMap<String, u64>,
+    /// Windows measured.
+    pub windows: u64,
+    /// Windows cut but not measured, by reason.
+    pub windows_dropped: BTreeMap<String, u64>,
+    /// Tokens of all documents that were tokenised.
+    pub tokens_total: u64,
+    /// Tokens of all windows measured, BOS included.
+    pub tokens_scored: u64,
+}
+
+impl Counts {
+    /// Adds the counts of another unit.
+    pub fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.rows_scored += other.rows_scored;
+        self.windows += other.windows;
+        self.tokens_total += other.tokens_total;
+        self.tokens_scored += other.tokens_scored;
+        for (mine, theirs) in [
+            (&mut self.rows_dropped, &other.rows_dropped),
+            (&mut self.quarantined, &other.quarantined),
+            (&mut self.windows_dropped, &other.windows_dropped),
+        ] {
+            for (reason, count) in theirs {
+                *mine.entry(reason.clone()).or_default() += count;
+            }
+        }
+    }
+
+    /// Rows set aside.
+    pub fn quarantined_rows(&self) -> u64 {
+        self.quarantined.values().sum()
+    }
+
+    /// Windows cut, measured or not.
+    pub fn windows_total(&self) -> u64 {
+        self.windows + self.windows_dropped.values().sum::<u64>()
+    }
+
+    /// The row equation: what is wrong with it, if anything. A violation is a bug.
+    pub fn check(&self) -> Result<(), String> {
+        let dropped: u64 = self.rows_dropped.values().sum();
+        let sum = self.rows_scored + dropped + self.quarantined_rows();
+        if sum == self.rows {
+            return Ok(());
+        }
+        Err(format!(
+            "{} rows came in, but {} were scored, {dropped} dropped and {} quarantined, {sum} together",
+            self.rows,
+            self.rows_scored,
+            self.quarantined_rows()
+        ))
+    }
+}
+
+/// Adds one to the count of a reason.
+pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
+    *reasons.entry(reason.to_owned()).or_default() += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_went_nowhere_is_noticed() {
+        let mut counts = Counts { rows: 3, rows_scored: 1, ..Counts::default() };
+        count(&mut counts.rows_dropped, "short_document");
+        assert!(counts.check().unwrap_err().contains("3 rows came in"));
+        count(&mut counts.quarantined, "null_text");
+        assert_eq!(counts.check(), Ok(()));
+        let mut total = Counts::default();
+        total.add(&counts);
+        total.add(&counts);
+        assert_eq!(
+            (total.rows, total.rows_dropped["short_document"], total.check()),
+            (6, 2, Ok(()))
+        );
+    }
+}

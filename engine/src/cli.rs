@@ -1,0 +1,160 @@
+//! The command line: each command is a thin wrapper over the library.
+
+pub mod commands;
+pub mod logging;
+
+use std::path::PathBuf;
+
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Keeps the documents whose tokens depend on far-away tokens.
+#[derive(Debug, Parser)]
+#[command(name = "longsift", version, about, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How logs are written to standard error.
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// Only warnings and errors.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// More detail; twice for everything.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// When to use colours.
+    #[arg(long, global = true, default_value = "auto")]
+    pub color: ColorChoice,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AnswerFormat {
+    /// For people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs a pipeline; run again, it carries on where it stopped.
+    Run(RunArguments),
+    /// Checks a pipeline file, opening nothing else.
+    Validate(PipelineArguments),
+    /// Shows what a run would do, reading no weights and no documents.
+    Plan(PlanArguments),
+    /// Shows how far a run is.
+    Status {
+        /// The run directory.
+        run_dir: PathBuf,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
+    /// Prints a JSON Schema; without a name, lists them.
+    Schema {
+        /// Which one: `pipeline`, `summary`, …
+        name: Option<String>,
+    },
+    /// Prints the reference page of a stage; without a name, lists the stages.
+    Stages {
+        /// Which one: `tokenize`, `score`, …
+        name: Option<String>,
+    },
+    /// Writes a commented starter pipeline.
+    Init {
+        /// Where to write it; an existing file is kept.
+        #[arg(default_value = "pipeline.yaml")]
+        path: PathBuf,
+    },
+    /// Shows what of a checkpoint is read and how much memory it takes.
+    Inspect {
+        /// The model folder, or one with only a config.json.
+        model_dir: PathBuf,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
+    /// Prints a completion script for a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Writes the lock of a pipeline: settings as resolved, model, tokenizer and kernel by content.
+    Lock(PlanArguments),
+    /// Prints the token windows of a pipeline as JSON lines, to see what is scored.
+    Tokens {
+        /// The pipeline.
+        #[command(flatten)]
+        arguments: PlanArguments,
+        /// Print the token ids themselves, too.
+        #[arg(long)]
+        ids: bool,
+    },
+}
+
+/// A pipeline and what the command line changes in it.
+#[derive(Clone, Debug, Args)]
+pub struct PipelineArguments {
+    /// The pipeline file.
+    pub pipeline: PathBuf,
+    /// Changes a setting, by path: `--set stages.filter.keep_fraction=0.25`.
+    #[arg(long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Sets a parameter that the pipeline declares: `--param date=2026-11-20`.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub param: Vec<String>,
+}
+
+/// A pipeline, and how it would be run.
+#[derive(Clone, Debug, Args)]
+pub struct PlanArguments {
+    /// The pipeline.
+    #[command(flatten)]
+    pub pipeline: PipelineArguments,
+    /// Only the first rows of the input.
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Threads; by default as many as the process may use.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// The kernel; by default the best this processor runs.
+    #[arg(long, value_name = "NAME")]
+    pub kernel: Option<String>,
+    /// Selects from the scores of another run of the same score settings.
+    #[arg(long, value_name = "RUN_DIR")]
+    pub scores_from: Option<PathBuf>,
+    /// How to write the answer (`plan` only).
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
+}
+
+/// A pipeline, and how to run it.
+#[derive(Clone, Debug, Args)]
+pub struct RunArguments {
+    /// What to run.
+    #[command(flatten)]
+    pub plan: PlanArguments,
+    /// Starts anew: removes what earlier runs left in the run directory and the data files they wrote.
+    #[arg(long)]
+    pub fresh: bool,
+    /// Refuses anything that differs from the lock beside the pipeline file.
+    #[arg(long)]
+    pub locked: bool,
+    /// Exit code where there was nothing to do (Airflow: 99).
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub nothing_to_do_exit: u8,
+}

@@ -1,0 +1,350 @@
+//! What each command does with its arguments.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+use clap::{ColorChoice, CommandFactory};
+
+use super::{
+    AnswerFormat, Cli, Command, LogFormat, PipelineArguments, PlanArguments, RunArguments, logging,
+};
+use crate::diagnostic::{Blame, Diagnostic, render};
+use crate::error::{BUG, Failure, Result};
+use crate::execute;
+use crate::lock::{self, Lock};
+use crate::plan::explain::{self, Done, Explanation};
+use crate::plan::{Plan, PlanOptions};
+use crate::progress::Progress;
+use crate::report::{Summary, closing_table};
+use crate::run::{self, RunOptions};
+use crate::run_directory::RunDirectory;
+use crate::spec::{Overrides, Spec, init};
+use crate::stop::Stop;
+use crate::{files, inspect, reference, run_pipeline, status, tokens};
+
+/// Runs a command and prints what went wrong, once. Returns the exit code.
+pub fn main(cli: &Cli) -> u8 {
+    let bars = matches!(cli.command, Command::Run(_))
+        && std::io::stderr().is_terminal()
+        && !cli.quiet
+        && cli.log_format == LogFormat::Text;
+    logging::start(cli, bars);
+    match command(cli, bars) {
+        Ok(code) => code,
+        Err(failure) => {
+            report_failure(cli, &failure);
+            failure.exit_code()
+        }
+    }
+}
+
+fn command(cli: &Cli, bars: bool) -> Result<u8> {
+    match &cli.command {
+        Command::Run(arguments) => run(cli, arguments, bars),
+        Command::Validate(arguments) => validate(cli, arguments),
+        Command::Plan(arguments) => plan(cli, arguments),
+        Command::Status { run_dir, format } => {
+            let status = status::read(&RunDirectory::at(run_dir)?)?;
+            answer(
+                *format,
+                || status.to_string(),
+                || serde_json::to_value(&status).expect("plain data"),
+            )
+        }
+        Command::Schema { name } => schema(name.as_deref()),
+        Command::Stages { name } => stages(cli, name.as_deref()),
+        Command::Init { path } => init_pipeline(path),
+        Command::Inspect { model_dir, format } => {
+            let page = inspect::inspect(model_dir)?;
+            answer(
+                *format,
+                || page.to_string(),
+                || serde_json::to_value(&page).expect("plain data"),
+            )
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(
+                *shell,
+                &mut Cli::command(),
+                "longsift",
+                &mut std::io::stdout(),
+            );
+            Ok(0)
+        }
+        Command::Lock(arguments) => write_lock(cli, arguments),
+        Command::Tokens { arguments, ids } => {
+            let plan = planned(cli, arguments)?;
+            let mut out = std::io::stdout().lock();
+            tokens::print(&plan, *ids, &mut out)?;
+            Ok(0)
+        }
+    }
+}
+
+fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
+    let stop = Stop::on_signals().map_err(|error| {
+        Diagnostic::error(Blame::Machine, format!("signals cannot be listened to: {error}"))
+    })?;
+    start_threads(&arguments.plan)?;
+    let progress = Progress::new(bars);
+    let pipeline = &arguments.plan.pipeline.pipeline;
+    let options =
+        RunOptions { fresh: arguments.fresh, locked: arguments.locked.then(|| pipeline.clone()) };
+    let overrides = overrides(&arguments.plan.pipeline);
+    let result = run_pipeline(
+        pipeline,
+        &overrides,
+        plan_options(&arguments.plan),
+        &options,
+        &progress,
+        &stop,
+    );
+    progress.finish();
+    let (plan, outcome) = match result {
+        Ok(done) => done,
+        Err(failure) => {
+            report_failure(cli, &failure);
+            let mut summary = Summary::new(failed_status(&failure), String::new());
+            summary.exit_code = failure.exit_code();
+            summary.error = Some(failure.to_string());
+            print_line(&summary.to_line());
+            return Ok(failure.exit_code());
+        }
+    };
+    report_warnings(cli, plan.warnings.iter().chain(&outcome.warnings));
+    let mut summary = outcome.summary;
+    if summary.status == "nothing_to_do" {
+        summary.exit_code = arguments.nothing_to_do_exit;
+        tracing::info!("nothing to do: the output is complete and nothing has changed");
+    } else if !cli.quiet {
+        let column = plan.spec.pipeline.output.report_by.as_deref();
+        let labels = column.zip(outcome.labels.as_ref());
+        eprint(&closing_table(&summary, &progress.times(), labels));
+    }
+    print_line(&summary.to_line());
+    Ok(summary.exit_code)
+}
+
+fn failed_status(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Stopped { .. } => "stopped",
+        Failure::Problems(_) => "failed",
+    }
+}
+
+fn validate(cli: &Cli, arguments: &PipelineArguments) -> Result<u8> {
+    let (spec, warnings) = Spec::read(&arguments.pipeline, &overrides(arguments))?;
+    report_warnings(cli, warnings.iter());
+    print_line(&format!(
+        "`{}` is a valid pipeline: {}",
+        arguments.pipeline.display(),
+        spec.pipeline.name
+    ));
+    Ok(0)
+}
+
+fn plan(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
+    let plan = planned(cli, arguments)?;
+    let done = done(&plan)?;
+    answer(
+        arguments.format,
+        || Explanation { plan: &plan, done }.to_string(),
+        || explain::json(&plan, done),
+    )
+}
+
+/// Work that the run directory has done for a plan, if it says what with.
+fn done(plan: &Plan) -> Result<Done> {
+    let directory = match &plan.options.scores_from {
+        Some(path) => RunDirectory::at(path)?,
+        None => plan.directory.clone(),
+    };
+    let Some(before) = Lock::read(&directory.lock_file())? else { return Ok(Done::default()) };
+    let Some(model) = before.model.filter(|model| model.identity == plan.model.identity()) else {
+        return Ok(Done::default());
+    };
+    let settings = crate::plan::identity::score_settings(plan, &model.digest);
+    let standing =
+        execute::standing(plan, &directory, &crate::plan::identity::fingerprint(&settings))?;
+    let records: Vec<_> = standing.iter().flatten().collect();
+    let (units, windows) =
+        (records.len(), records.iter().map(|record| record.counts.windows).sum());
+    let finished = run::finished(plan, &standing)?.is_some();
+    Ok(Done { units, windows, finished })
+}
+
+fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
+    start_threads(arguments)?;
+    let plan = planned(cli, arguments)?;
+    let precision = plan.spec.load_partial_model().precision;
+    let digest = match longsift_stages::model::known_digest(&plan.model, &plan.cache_folder) {
+        Some(digest) => digest,
+        None => {
+            longsift_stages::model::LayerZeroTable::open_or_build(
+                &plan.model,
+                plan.kernel(),
+                precision,
+                &plan.cache_folder,
+                &|_, _| {},
+            )?
+            .model_digest
+        }
+    };
+    let path = lock::path_beside(&arguments.pipeline.pipeline);
+    Lock::of(&plan, &digest).write(&path)?;
+    print_line(&format!("wrote `{}`", path.display()));
+    Ok(0)
+}
+
+fn schema(name: Option<&str>) -> Result<u8> {
+    let schemas = reference::schemas();
+    let names: Vec<&str> = schemas.iter().map(|(name, _)| *name).collect();
+    let Some(name) = name else {
+        print_line(&names.join("\n"));
+        return Ok(0);
+    };
+    match schemas.iter().find(|(known, _)| *known == name) {
+        Some((_, schema)) => {
+            print_line(&serde_json::to_string_pretty(schema).expect("a schema is plain data"));
+            Ok(0)
+        }
+        None => Err(Diagnostic::error(Blame::Pipeline, format!("there is no schema `{name}`"))
+            .hint(format!("there are: {}", names.join(", ")))
+            .into()),
+    }
+}
+
+fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
+    let width = 100;
+    match reference::stage_page(name, width, color(cli, std::io::stdout().is_terminal())) {
+        Some(page) => {
+            print(&page);
+            Ok(0)
+        }
+        None => Err(Diagnostic::error(
+            Blame::Pipeline,
+            format!("there is no stage `{}`", name.unwrap_or_default()),
+        )
+        .hint(format!("there are: {}", longsift_stages::STAGE_NAMES.join(", ")))
+        .into()),
+    }
+}
+
+fn init_pipeline(path: &Path) -> Result<u8> {
+    if files::size(path).is_some() {
+        return Err(Diagnostic::error(Blame::Pipeline, format!("`{}` exists", path.display()))
+            .hint("give another name: `longsift init NAME.yaml`")
+            .into());
+    }
+    files::write_atomic(path, init::starter().as_bytes())?;
+    print_line(&format!(
+        "wrote `{}`; next: edit it, then `longsift plan {}`",
+        path.display(),
+        path.display()
+    ));
+    Ok(0)
+}
+
+fn planned(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
+    let (spec, warnings) =
+        Spec::read(&arguments.pipeline.pipeline, &overrides(&arguments.pipeline))?;
+    let plan = Plan::new(spec, plan_options(arguments), warnings)?;
+    report_warnings(cli, plan.warnings.iter());
+    Ok(plan)
+}
+
+fn overrides(arguments: &PipelineArguments) -> Overrides {
+    Overrides { set: arguments.set.clone(), param: arguments.param.clone() }
+}
+
+fn plan_options(arguments: &PlanArguments) -> PlanOptions {
+    PlanOptions {
+        limit_rows: arguments.limit,
+        threads: arguments.threads.map(usize::from),
+        kernel: arguments.kernel.clone(),
+        scores_from: arguments.scores_from.clone(),
+    }
+}
+
+fn start_threads(arguments: &PlanArguments) -> Result<()> {
+    let Some(threads) = arguments.threads else { return Ok(()) };
+    let started = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global();
+    started.map_err(|error| {
+        Diagnostic::error(Blame::Machine, format!("{threads} threads cannot be started: {error}"))
+            .into()
+    })
+}
+
+fn answer(
+    format: AnswerFormat,
+    text: impl FnOnce() -> String,
+    json: impl FnOnce() -> serde_json::Value,
+) -> Result<u8> {
+    match format {
+        AnswerFormat::Text => print(&text()),
+        AnswerFormat::Json => {
+            print_line(&serde_json::to_string_pretty(&json()).expect("plain data"))
+        }
+    }
+    Ok(0)
+}
+
+fn color(cli: &Cli, terminal: bool) -> bool {
+    match cli.color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => terminal,
+    }
+}
+
+fn report_failure(cli: &Cli, failure: &Failure) {
+    let Failure::Problems(problems) = failure else {
+        tracing::warn!("{failure}");
+        return;
+    };
+    report(cli, problems);
+    if failure.exit_code() == BUG {
+        eprint(
+            "this is a bug of longsift; please report it with the pipeline file and the command\n",
+        );
+    }
+}
+
+fn report_warnings<'a>(cli: &Cli, warnings: impl Iterator<Item = &'a Diagnostic>) {
+    let warnings: Vec<Diagnostic> = warnings.cloned().collect();
+    report(cli, &warnings);
+}
+
+fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
+    if diagnostics.is_empty() {
+        return;
+    }
+    match cli.log_format {
+        LogFormat::Text => {
+            eprint(&render(diagnostics, color(cli, std::io::stderr().is_terminal())))
+        }
+        LogFormat::Json => {
+            for diagnostic in diagnostics {
+                let text = render(std::slice::from_ref(diagnostic), false);
+                if diagnostic.is_error() {
+                    tracing::error!(message = diagnostic.message, diagnostic = text);
+                } else {
+                    tracing::warn!(message = diagnostic.message, diagnostic = text);
+                }
+            }
+        }
+    }
+}
+
+/// A reader of standard output that has gone away is no failure of ours.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
+}
+
+fn print_line(text: &str) {
+    print(&format!("{text}\n"));
+}
+
+fn eprint(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,35 @@
+//! Logs: to standard error, as text or as JSON lines.
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+
+use super::{Cli, LogFormat};
+
+/// The time of a log line, in UTC, to the second.
+struct Utc;
+
+impl FormatTime for Utc {
+    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
+        writer.write_str(&crate::clock::now_utc())
+    }
+}
+
+/// Starts logging. Where bars are drawn, only warnings interrupt them.
+pub fn start(cli: &Cli, bars: bool) {
+    let level = match (cli.quiet, cli.verbose) {
+        (true, _) => LevelFilter::WARN,
+        (_, 0) if bars => LevelFilter::WARN,
+        (_, 0) => LevelFilter::INFO,
+        (_, 1) => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_timer(Utc);
+    match cli.log_format {
+        LogFormat::Text => builder.with_target(false).with_ansi(false).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+}

@@ -1,0 +1,205 @@
+//! The commit of a selection: all its files at once, or none.
+//!
+//! The files of a selection are staged first. Then an intent record with every rename and removal is made durable;
+//! from that moment the commit will happen, now or when any later run replays the record. `data/` therefore never
+//! shows a mixture of two selections to anyone who looks after a run has ended or before one has begun.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
+use crate::files;
+use crate::run_directory::RunDirectory;
+
+/// What a commit does, relative to the folder that holds the run directory and the output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// From where to where, in order.
+    pub renames: Vec<(PathBuf, PathBuf)>,
+    /// What goes away.
+    pub removals: Vec<PathBuf>,
+}
+
+impl Intent {
+    /// Adds a rename of one file below the common folder.
+    pub fn rename(&mut self, directory: &RunDirectory, from: &Path, to: &Path) {
+        self.renames.push((relative(directory, from), relative(directory, to)));
+    }
+
+    /// Adds a removal, unless a rename puts a new file there.
+    pub fn remove(&mut self, directory: &RunDirectory, path: &Path) {
+        let path = relative(directory, path);
+        if !self.renames.iter().any(|(_, to)| *to == path) {
+            self.removals.push(path);
+        }
+    }
+}
+
+/// Makes the intent durable, then does what it says.
+pub fn commit(directory: &RunDirectory, intent: &Intent) -> Result<()> {
+    let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
+    files::write_atomic(&directory.intent(), &json)?;
+    act(directory, intent)
+}
+
+/// Finishes a commit that an interrupted run has begun. Returns whether there was one.
+pub fn replay(directory: &RunDirectory) -> Result<bool> {
+    let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(false) };
+    let intent: Intent = serde_json::from_slice(&bytes).map_err(|error| {
+        Diagnostic::error(
+            Blame::Data,
+            format!("the intent record `{}` cannot be read: {error}", directory.intent().display()),
+        )
+        .hint("it was damaged after it was written; `--fresh` starts the run anew")
+    })?;
+    act(directory, &intent)?;
+    Ok(true)
+}
+
+/// Every step can be repeated: a source that is gone has been renamed before.
+fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
+    let base = base(directory);
+    for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
+        if path.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(Diagnostic::error(
+                Blame::Data,
+                format!(
+                    "the intent record `{}` leaves its folder: `{}`",
+                    directory.intent().display(),
+                    path.display()
+                ),
+            )
+            .hint("it was not written by longsift; remove it, or start anew with `--fresh`")
+            .into());
+        }
+    }
+    files::remove_file(&directory.success())?;
+    for path in &intent.removals {
+        files::remove_file(&base.join(path))?;
+    }
+    for (from, to) in &intent.renames {
+        let (from, to) = (base.join(from), base.join(to));
+        if files::size(&from).is_some() {
+            files::create_folder(to.parent().unwrap_or(&base))?;
+            files::rename(&from, &to)?;
+        } else if files::size(&to).is_none() {
+            return Err(Diagnostic::error(
+                Blame::Data,
+                format!("the commit cannot be finished: neither `{}` nor `{}` is there", from.display(), to.display()),
+            )
+            .hint("a file of the run directory was removed from outside; `--fresh` starts the run anew")
+            .into());
+        }
+    }
+    let mut folders: Vec<&Path> = intent
+        .renames
+        .iter()
+        .flat_map(|(from, to)| [from.parent(), to.parent()])
+        .flatten()
+        .collect();
+    folders.extend(intent.removals.iter().filter_map(|path| path.parent()));
+    folders.sort_unstable();
+    folders.dedup();
+    for folder in folders {
+        files::fsync_folder(&base.join(folder))?;
+    }
+    files::write_atomic(&directory.success(), b"")?;
+    files::remove_folder(&directory.staging())?;
+    files::remove_file(&directory.intent())?;
+    Ok(files::fsync_folder(&directory.root)?)
+}
+
+fn base(directory: &RunDirectory) -> PathBuf {
+    directory.root.parent().unwrap_or(Path::new("/")).to_owned()
+}
+
+fn relative(directory: &RunDirectory, path: &Path) -> PathBuf {
+    path.strip_prefix(base(directory))
+        .expect("a run only touches its run directory and its output")
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with old data and a staged selection, and the intent between them.
+    fn prepared(folder: &Path) -> (RunDirectory, Intent) {
+        let directory = RunDirectory::of_output(&folder.join("out"));
+        let staged = directory.staging().join("data");
+        for path in [directory.data(), staged.clone()] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        for (path, text) in [
+            (directory.data().join("a"), "old a"),
+            (directory.data().join("c"), "old c"),
+            (staged.join("a"), "new a"),
+            (staged.join("b"), "new b"),
+        ] {
+            std::fs::write(path, text).unwrap();
+        }
+        let mut intent = Intent::default();
+        intent.rename(&directory, &staged.join("a"), &directory.data().join("a"));
+        intent.rename(&directory, &staged.join("b"), &directory.data().join("b"));
+        intent.remove(&directory, &directory.data().join("a"));
+        intent.remove(&directory, &directory.data().join("c"));
+        (directory, intent)
+    }
+
+    fn data(directory: &RunDirectory) -> Vec<(String, String)> {
+        let mut found: Vec<(String, String)> = std::fs::read_dir(directory.data())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                (
+                    entry.file_name().into_string().unwrap(),
+                    std::fs::read_to_string(entry.path()).unwrap(),
+                )
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn a_commit_stopped_before_any_step_is_finished_by_the_next_run() {
+        let new = vec![("a".to_owned(), "new a".to_owned()), ("b".to_owned(), "new b".to_owned())];
+        for steps_done in 0..=3 {
+            let folder = tempfile::tempdir().unwrap();
+            let (directory, intent) = prepared(folder.path());
+            let json = serde_json::to_vec(&intent).unwrap();
+            std::fs::write(directory.intent(), json).unwrap();
+            // The steps of `act`, in its order, as far as the interrupted run got.
+            if steps_done >= 1 {
+                std::fs::remove_file(directory.data().join("c")).unwrap();
+            }
+            for name in ["a", "b"].iter().take(usize::saturating_sub(steps_done, 1)) {
+                std::fs::rename(
+                    directory.staging().join("data").join(name),
+                    directory.data().join(name),
+                )
+                .unwrap();
+            }
+            assert!(replay(&directory).unwrap());
+            assert_eq!(data(&directory), new, "after {steps_done} steps");
+            assert!(
+                directory.success().exists()
+                    && !directory.intent().exists()
+                    && !directory.staging().exists()
+            );
+            assert!(!replay(&directory).unwrap(), "there is nothing left to replay");
+        }
+    }
+
+    #[test]
+    fn an_intent_that_leaves_its_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, mut intent) = prepared(folder.path());
+        intent.removals.push(PathBuf::from("../elsewhere"));
+        std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
+        assert!(replay(&directory).unwrap_err().to_string().contains("leaves its folder"));
+        assert_eq!(data(&directory).len(), 2, "nothing was done");
+    }
+}

@@ -1,0 +1,125 @@
+//! The score phase: measures the windows of every work unit that has no record yet.
+
+pub mod journal;
+mod prepare;
+mod unit;
+
+pub use prepare::{BadRow, Outcome, content_hash, prepare};
+
+use longsift_stages::contract::compute::Compute;
+use longsift_stages::first_layer_attention::FirstLayer;
+
+use crate::accounting::Counts;
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::run_directory::RunDirectory;
+use crate::stop::Stop;
+use crate::units::{self, UnitRecord};
+
+/// What the score phase did.
+#[derive(Clone, Debug, Default)]
+pub struct Scored {
+    /// One record per unit, in the order of the plan.
+    pub records: Vec<UnitRecord>,
+    /// Where the rows of all units went.
+    pub counts: Counts,
+    /// Windows measured by this run.
+    pub windows_scored: u64,
+    /// Windows measured by an earlier run.
+    pub windows_reused: u64,
+}
+
+impl Scored {
+    fn add(&mut self, record: UnitRecord, windows_scored: u64) {
+        self.counts.add(&record.counts);
+        self.windows_scored += windows_scored;
+        self.windows_reused += record.counts.windows - windows_scored;
+        self.records.push(record);
+    }
+}
+
+/// What all units are scored with.
+#[derive(Clone, Copy)]
+pub struct Tools<'a> {
+    /// What to do.
+    pub plan: &'a Plan,
+    /// Where the results go.
+    pub directory: &'a RunDirectory,
+    /// The first layer of the model.
+    pub layer: &'a FirstLayer,
+    /// Where windows are measured.
+    pub device: &'a dyn Compute,
+    /// Everything a score depends on besides the input.
+    pub score_fingerprint: &'a str,
+    /// What people see.
+    pub progress: &'a Progress,
+    /// Whether to stop.
+    pub stop: &'a Stop,
+}
+
+/// Scores every unit without a record in `standing`; the others are taken as they are. Units are scored in order, the
+/// windows of a unit in parallel.
+pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scored> {
+    let mut scored = Scored::default();
+    for (unit, record) in tools.plan.units.iter().zip(standing) {
+        tools.stop.check()?;
+        if let Some(record) = record {
+            tools.progress.unit_reused(unit, &record.counts);
+            scored.add(record, 0);
+        } else {
+            let (record, windows_scored) = unit::score(&tools, unit)?;
+            tools.progress.unit_done(unit, &record.counts);
+            scored.add(record, windows_scored);
+        }
+        check_quarantine(tools.plan, &scored.counts, tools.directory)?;
+    }
+    Ok(scored)
+}
+
+/// The score phase when every unit has a record: the model is not touched.
+pub fn reuse(
+    plan: &Plan,
+    directory: &RunDirectory,
+    standing: Vec<Option<UnitRecord>>,
+) -> Result<Scored> {
+    let mut scored = Scored::default();
+    for record in standing.into_iter().flatten() {
+        scored.add(record, 0);
+    }
+    check_quarantine(plan, &scored.counts, directory)?;
+    Ok(scored)
+}
+
+/// More bad rows than the pipeline accepts end the run, at once and on every later attempt.
+fn check_quarantine(plan: &Plan, counts: &Counts, directory: &RunDirectory) -> Result<()> {
+    let limit = plan.spec.pipeline.input.max_quarantined_fraction;
+    let (bad, rows) = (counts.quarantined_rows(), plan.rows());
+    if bad as f64 <= limit * rows as f64 {
+        return Ok(());
+    }
+    let reasons: Vec<String> =
+        counts.quarantined.iter().map(|(code, count)| format!("{code}: {count}")).collect();
+    let mut problem = Diagnostic::error(Blame::Data, format!(
+        "{bad} of {rows} rows were quarantined ({}), more than `max_quarantined_fraction` {limit} allows",
+        reasons.join(", ")
+    ))
+    .hint(format!(
+        "the rows and their reasons are in `{}`; mend the input or raise `input.max_quarantined_fraction`",
+        directory.quarantine().display()
+    ));
+    for first in crate::quarantine::first_messages(directory, 3)? {
+        problem = problem.note(first);
+    }
+    Err(problem.into())
+}
+
+/// Records of `plan` that stand, for the score fingerprint of this run.
+pub fn standing(
+    plan: &Plan,
+    directory: &RunDirectory,
+    score_fingerprint: &str,
+) -> Result<Vec<Option<UnitRecord>>> {
+    units::standing(directory, &plan.dataset, &plan.units, score_fingerprint)
+}

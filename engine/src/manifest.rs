@@ -1,0 +1,91 @@
+//! The manifest: what was read, run and written; enough to repeat the run and to check its files.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use longsift_stages::contract::compute::Compute;
+
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
+use crate::execute::Scored;
+use crate::files;
+use crate::lock::Lock;
+use crate::output::Staged;
+use crate::plan::Plan;
+use crate::run_directory::RunDirectory;
+use crate::units::{Part, UnitRecord};
+
+/// `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this file's format.
+    pub version: u32,
+    /// Version of longsift.
+    pub longsift: String,
+    /// When the selection was committed, UTC.
+    pub committed: String,
+    /// Settings, parameters and identities.
+    pub lock: Lock,
+    /// What the selection depended on besides the scores.
+    pub select_settings: Map<String, Value>,
+    /// Decides whether another run would write the same.
+    pub selection_fingerprint: String,
+    /// The device that measured windows.
+    pub device: Value,
+    /// The input files: path, size, rows, footer hash.
+    pub input: Vec<Value>,
+    /// One record per work unit.
+    pub units: Vec<UnitRecord>,
+    /// The files of `data/`.
+    pub data: Vec<Part>,
+    /// The files of `dropped/` that belong to the selection.
+    pub dropped: Vec<Part>,
+}
+
+impl Manifest {
+    /// The manifest of a selection that is about to be committed.
+    pub fn new(
+        plan: &Plan,
+        lock: &Lock,
+        scored: &Scored,
+        staged: &Staged,
+        select_settings: Map<String, Value>,
+        selection_fingerprint: String,
+    ) -> Self {
+        let input = plan.dataset.files.iter().map(|file| {
+            json!({ "path": file.path, "size": file.size, "rows": file.rows, "footer_hash": file.footer_hash })
+        });
+        Self {
+            version: 1,
+            longsift: env!("CARGO_PKG_VERSION").to_owned(),
+            committed: crate::clock::now_utc(),
+            lock: lock.clone(),
+            select_settings,
+            selection_fingerprint,
+            device: json!({ "name": plan.device.name(), "kernel": plan.device.kernel().name() }),
+            input: input.collect(),
+            units: scored.records.clone(),
+            data: staged.data.clone(),
+            dropped: staged.dropped.clone(),
+        }
+    }
+
+    /// Reads the manifest of a run directory, if it has one.
+    pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
+        let path = directory.manifest();
+        let Some(bytes) = files::read_if_present(&path)? else { return Ok(None) };
+        let manifest = serde_json::from_slice(&bytes).map_err(|error| {
+            Diagnostic::error(
+                Blame::Data,
+                format!("the manifest `{}` cannot be read: {error}", path.display()),
+            )
+            .hint("it was damaged after it was written; `--fresh` starts the run anew")
+        })?;
+        Ok(Some(manifest))
+    }
+
+    /// The names of the files in `data/`.
+    pub fn data_names(&self) -> Vec<String> {
+        self.data.iter().map(|part| part.path.clone()).collect()
+    }
+}

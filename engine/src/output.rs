@@ -1,0 +1,482 @@
+//! The write phase: a second read of the input, only kept rows, all columns, byte-exact slices of the text.
+//!
+//! Every part is staged in the run directory; [`crate::commit`] moves them into place together.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float64Array, Int32Array, Int64Array, LargeStringArray, RecordBatch,
+    StringArray, StringViewArray, UInt32Array,
+};
+use arrow::compute::{cast, concat, take};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+use crate::dataset::{self, PartWriter, WorkUnit, document_contents, output_metadata};
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::dropped::{self, DroppedRow};
+use crate::error::Result;
+use crate::execute::content_hash;
+use crate::plan::Plan;
+use crate::run_directory::RunDirectory;
+use crate::scores::{self, ScoredWindow};
+use crate::select::{Sample, Selection};
+use crate::spec::pipeline::Samples;
+use crate::stop::Stop;
+use crate::units::{Part, UnitRecord};
+
+/// The columns that the output has besides the input's.
+pub const COLUMNS: [&str; 11] = [
+    "longsift_sample_id",
+    "longsift_score",
+    "longsift_dependency_strength",
+    "longsift_far_variance",
+    "longsift_window",
+    "longsift_windows",
+    "longsift_token_start",
+    "longsift_token_end",
+    "longsift_byte_start",
+    "longsift_byte_end",
+    "longsift_tokens_total",
+];
+
+/// Kept rows are read again in batches of at most this many.
+const BATCH_ROWS: usize = 256;
+
+/// Bytes of window text in one batch: below it 32-bit offsets cannot overflow, and a batch stays small.
+const BATCH_TEXT_BYTES: u64 = 64 << 20;
+
+/// The parts of a selection, staged.
+#[derive(Debug, Default)]
+pub struct Staged {
+    /// Files of `data/`, by their final name.
+    pub data: Vec<Part>,
+    /// Files of `dropped/` that belong to the selection, below the run directory.
+    pub dropped: Vec<Part>,
+    /// Rows with at least one kept sample.
+    pub rows_kept: u64,
+    /// Samples kept.
+    pub kept: u64,
+    /// Windows of kept samples.
+    pub windows_kept: u64,
+    /// Windows measured and not kept.
+    pub windows_not_selected: u64,
+    /// Rows scored of which nothing is kept.
+    pub rows_not_selected: u64,
+}
+
+/// What the write phase works with.
+pub struct Writer<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Where the score tables are.
+    pub scores: &'a RunDirectory,
+    /// One record per unit.
+    pub records: &'a [UnitRecord],
+    /// What is kept.
+    pub selection: &'a Selection,
+    /// Whether to stop.
+    pub stop: &'a Stop,
+}
+
+impl Writer<'_> {
+    /// Writes the parts of the selection into `folder`: `data/` and `dropped/` in it. Parts that an interrupted run
+    /// has already staged there are written again: they are the same bytes.
+    pub fn stage(&self, folder: &Path, each: impl Fn(&WorkUnit)) -> Result<Staged> {
+        let mut staged = Staged::default();
+        let schema = schema(self.plan);
+        let kept = |unit: &usize| self.selection.of_unit(*unit).iter().any(|sample| sample.keep);
+        let with_output: Vec<usize> = (0..self.records.len()).filter(kept).collect();
+        let parts = with_output.len().max(1);
+        let name = |part: usize| format!("train-{part:05}-of-{parts:05}.parquet");
+        for (index, unit) in self.plan.units.iter().enumerate() {
+            self.stop.check()?;
+            let windows = self.windows(index)?;
+            if let Ok(part) = with_output.binary_search(&index) {
+                let name = name(part);
+                let mut writer = self.part(&folder.join("data").join(&name), &schema)?;
+                self.write_kept(index, &windows, &schema, &mut writer)?;
+                let written = writer.finish()?;
+                staged.data.push(Part::new(name, &written));
+            }
+            self.count(index, &windows, &mut staged);
+            staged.dropped.extend(self.write_dropped(index, &windows, folder)?);
+            each(unit);
+        }
+        if with_output.is_empty() {
+            let writer = self.part(&folder.join("data").join(name(0)), &schema)?;
+            staged.data.push(Part::new(name(0), &writer.finish()?));
+        }
+        Ok(staged)
+    }
+
+    fn part(&self, path: &Path, schema: &SchemaRef) -> Result<PartWriter> {
+        let added: Vec<Field> = schema
+            .fields()
+            .iter()
+            .rev()
+            .take(COLUMNS.len())
+            .rev()
+            .map(|field| field.as_ref().clone())
+            .collect();
+        let metadata = output_metadata(&self.plan.dataset.metadata, &added);
+        Ok(PartWriter::create(path, schema, &metadata, self.plan.spec.pipeline.output.compression)?)
+    }
+
+    /// The measured windows of a unit, by row.
+    fn windows(&self, index: usize) -> Result<HashMap<u64, Vec<ScoredWindow>>> {
+        let mut windows: HashMap<u64, Vec<ScoredWindow>> = HashMap::new();
+        if self.records[index].counts.windows > 0 {
+            scores::read(&self.scores.root.join(&self.records[index].scores.path), |window| {
+                windows.entry(window.input_row).or_default().push(window);
+                Ok(())
+            })?;
+        }
+        Ok(windows)
+    }
+
+    fn count(&self, index: usize, windows: &HashMap<u64, Vec<ScoredWindow>>, staged: &mut Staged) {
+        for samples in self.selection.of_unit(index).chunk_by(|a, b| a.row == b.row) {
+            let kept = samples.iter().filter(|sample| sample.keep).count() as u64;
+            let of_row = windows[&samples[0].row].len() as u64;
+            let windows_kept = if samples[0].window.is_some() { kept } else { kept * of_row };
+            staged.kept += kept;
+            staged.windows_kept += windows_kept;
+            staged.windows_not_selected += of_row - windows_kept;
+            staged.rows_kept += u64::from(kept > 0);
+            staged.rows_not_selected += u64::from(kept == 0);
+        }
+    }
+
+    fn write_kept(
+        &self,
+        index: usize,
+        windows: &HashMap<u64, Vec<ScoredWindow>>,
+        schema: &SchemaRef,
+        writer: &mut PartWriter,
+    ) -> Result<()> {
+        let unit = &self.plan.units[index];
+        let mut kept: HashMap<u64, Vec<&Sample>> = HashMap::new();
+        let mut rows = Vec::new();
+        for sample in self.selection.of_unit(index).iter().filter(|sample| sample.keep) {
+            if rows.last() != Some(&sample.row) {
+                rows.push(sample.row);
+            }
+            kept.entry(sample.row).or_default().push(sample);
+        }
+        for batch in dataset::read_rows(&self.plan.dataset, unit, &rows, BATCH_ROWS)? {
+            self.stop.check()?;
+            let (numbers, batch) = batch?;
+            self.verify(unit, &numbers, &batch, windows)?;
+            let samples: Vec<Kept<'_>> = numbers
+                .iter()
+                .enumerate()
+                .flat_map(|(position, row)| kept[row].iter().map(move |sample| (position, *sample)))
+                .map(|(position, sample)| Kept::new(position, sample, &windows[&sample.row]))
+                .collect();
+            for some in by_text_bytes(&samples) {
+                writer.write(&self.batch(unit, schema, &batch, some)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The documents are still those that were scored.
+    fn verify(
+        &self,
+        unit: &WorkUnit,
+        rows: &[u64],
+        batch: &RecordBatch,
+        windows: &HashMap<u64, Vec<ScoredWindow>>,
+    ) -> Result<()> {
+        let contents = document_contents(&self.plan.dataset, batch, &self.plan.columns)?;
+        for (row, content) in rows.iter().zip(contents) {
+            let same =
+                content.is_ok_and(|content| content_hash(&content) == windows[row][0].content_hash);
+            if !same {
+                return Err(Diagnostic::error(
+                    Blame::Data,
+                    format!(
+                        "{}, row {row}: the document is not the one that was scored",
+                        unit.file_path
+                    ),
+                )
+                .hint(
+                    "the file was changed between scoring and writing; run again to score it anew",
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The output rows of some kept samples of one input batch.
+    fn batch(
+        &self,
+        unit: &WorkUnit,
+        schema: &SchemaRef,
+        input: &RecordBatch,
+        samples: &[Kept<'_>],
+    ) -> Result<RecordBatch> {
+        let bug = |error: arrow::error::ArrowError| {
+            Diagnostic::error(Blame::Bug, format!("{}: {error}", unit.file_path))
+        };
+        let positions =
+            UInt32Array::from_iter_values(samples.iter().map(|kept| kept.position as u32));
+        let content = self.plan.content_column();
+        let in_windows = self.plan.spec.pipeline.output.samples == Samples::Windows;
+        let mut columns = Vec::with_capacity(schema.fields().len());
+        for (column, (field, target)) in
+            input.columns().iter().zip(input.schema().fields().iter().zip(schema.fields()))
+        {
+            columns.push(if in_windows && field.name() == content {
+                slices(column, target.data_type(), samples).map_err(bug)?
+            } else {
+                take(column, &positions, None).map_err(bug)?
+            });
+        }
+        columns.extend(self.longsift_columns(unit, samples));
+        Ok(RecordBatch::try_new(Arc::clone(schema), columns).map_err(bug)?)
+    }
+
+    fn longsift_columns(&self, unit: &WorkUnit, samples: &[Kept<'_>]) -> Vec<ArrayRef> {
+        let int32 = |value: &dyn Fn(&ScoredWindow) -> u32| -> ArrayRef {
+            Arc::new(
+                samples
+                    .iter()
+                    .map(|kept| kept.window.map(|window| value(window) as i32))
+                    .collect::<Int32Array>(),
+            )
+        };
+        let int64 = |value: &dyn Fn(&ScoredWindow) -> Option<u64>| -> ArrayRef {
+            let values =
+                samples.iter().map(|kept| kept.window.and_then(value).map(|value| value as i64));
+            Arc::new(values.collect::<Int64Array>())
+        };
+        let float = |value: &dyn Fn(&Sample) -> f64| -> ArrayRef {
+            Arc::new(samples.iter().map(|kept| Some(value(kept.sample))).collect::<Float64Array>())
+        };
+        let ids = samples.iter().map(|kept| self.sample_id(unit, kept));
+        vec![
+            Arc::new(StringArray::from_iter_values(ids)),
+            float(&|sample| sample.score),
+            float(&|sample| sample.dependency_strength),
+            float(&|sample| sample.far_variance),
+            int32(&|window| window.window),
+            int32(&|window| window.windows),
+            int64(&|window| Some(window.tokens.0)),
+            int64(&|window| Some(window.tokens.1)),
+            int64(&|window| window.bytes.map(|bytes| bytes.0)),
+            int64(&|window| window.bytes.map(|bytes| bytes.1)),
+            Arc::new(
+                samples
+                    .iter()
+                    .map(|kept| Some(kept.first.tokens_total as i64))
+                    .collect::<Int64Array>(),
+            ),
+        ]
+    }
+
+    /// `<id>#<window>`; file and row tell documents of the same id apart.
+    fn sample_id(&self, unit: &WorkUnit, kept: &Kept<'_>) -> String {
+        let mut id = kept.first.id.clone();
+        if self.selection.is_repeated(&id) {
+            id = format!("{id}@{}:{}", unit.file_path, kept.sample.row);
+        }
+        match kept.window {
+            Some(window) => format!("{id}#{}", window.window),
+            None => id,
+        }
+    }
+
+    fn write_dropped(
+        &self,
+        index: usize,
+        windows: &HashMap<u64, Vec<ScoredWindow>>,
+        folder: &Path,
+    ) -> Result<Option<Part>> {
+        let unit = &self.plan.units[index];
+        let rows: Vec<DroppedRow> = self
+            .selection
+            .of_unit(index)
+            .iter()
+            .filter(|sample| !sample.keep)
+            .map(|sample| DroppedRow {
+                input_row: sample.row,
+                id: windows[&sample.row][0].id.clone(),
+                window: sample.window,
+                reason: "not_selected",
+                score: Some(sample.score),
+            })
+            .collect();
+        let path = format!("dropped/select-{}.parquet", unit.name());
+        dropped::write_at(&folder.join(&path), path, &unit.file_path, &rows)
+    }
+}
+
+/// A kept sample beside its row in the input batch and what was measured.
+struct Kept<'a> {
+    position: usize,
+    sample: &'a Sample,
+    /// The first window of the document: what all its windows share.
+    first: &'a ScoredWindow,
+    /// The window; none for a document.
+    window: Option<&'a ScoredWindow>,
+}
+
+impl<'a> Kept<'a> {
+    fn new(position: usize, sample: &'a Sample, windows: &'a [ScoredWindow]) -> Self {
+        let window =
+            sample.window.and_then(|index| windows.iter().find(|window| window.window == index));
+        Self { position, sample, first: &windows[0], window }
+    }
+
+    fn text_bytes(&self) -> u64 {
+        self.window.and_then(|window| window.bytes).map_or(0, |(start, end)| end - start)
+    }
+}
+
+/// Cuts samples into runs of at most [`BATCH_TEXT_BYTES`] of text, at least one sample each.
+fn by_text_bytes<'a, 'b>(samples: &'b [Kept<'a>]) -> Vec<&'b [Kept<'a>]> {
+    let mut runs = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, kept) in samples.iter().enumerate() {
+        if index > start && bytes + kept.text_bytes() > BATCH_TEXT_BYTES {
+            runs.push(&samples[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += kept.text_bytes();
+    }
+    if start < samples.len() {
+        runs.push(&samples[start..]);
+    }
+    runs
+}
+
+/// The text or the tokens of each sample's window.
+fn slices(
+    column: &ArrayRef,
+    target: &DataType,
+    samples: &[Kept<'_>],
+) -> std::result::Result<ArrayRef, arrow::error::ArrowError> {
+    let window = |kept: &Kept<'_>| kept.window.expect("samples of windows have a window").clone();
+    match target {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
+            let text = cast(column, &DataType::LargeUtf8)?;
+            let text: &LargeStringArray = text.as_string();
+            let slice = |kept: &Kept<'_>| {
+                let (start, end) = window(kept).bytes.expect("windows of text have byte positions");
+                text.value(kept.position)
+                    .get(start as usize..end as usize)
+                    .expect("the text is the one that was cut")
+                    .to_owned()
+            };
+            let slices: Vec<String> = samples.iter().map(slice).collect();
+            Ok(match target {
+                DataType::Utf8 => Arc::new(StringArray::from(slices)),
+                DataType::LargeUtf8 => Arc::new(LargeStringArray::from(slices)),
+                _ => Arc::new(StringViewArray::from_iter_values(slices)),
+            })
+        }
+        _ => token_slices(column, target, samples),
+    }
+}
+
+/// The tokens of each sample's window, as the same list type.
+fn token_slices(
+    column: &ArrayRef,
+    target: &DataType,
+    samples: &[Kept<'_>],
+) -> std::result::Result<ArrayRef, arrow::error::ArrowError> {
+    let as_list = |item: &Arc<Field>| DataType::LargeList(Arc::clone(item));
+    let item = match target {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item,
+        other => {
+            return Err(arrow::error::ArrowError::NotYetImplemented(format!("windows of {other}")));
+        }
+    };
+    let lists = cast(column, &as_list(item))?;
+    let lists = lists.as_list::<i64>();
+    let pieces: Vec<ArrayRef> = samples
+        .iter()
+        .map(|kept| {
+            let (start, end) = kept.window.expect("samples of windows have a window").tokens;
+            lists.value(kept.position).slice(start as usize, (end - start) as usize)
+        })
+        .collect();
+    let values = concat(&pieces.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>())?;
+    let offsets =
+        arrow::buffer::OffsetBuffer::<i64>::from_lengths(pieces.iter().map(|piece| piece.len()));
+    let list = arrow::array::LargeListArray::try_new(Arc::clone(item), offsets, values, None)?;
+    cast(&list, target)
+}
+
+/// The schema of the output: the input's columns, the text as plain strings where windows are cut from it, and ours.
+pub fn schema(plan: &Plan) -> SchemaRef {
+    let in_windows = plan.spec.pipeline.output.samples == Samples::Windows;
+    let mut fields: Vec<Arc<Field>> = plan
+        .dataset
+        .schema
+        .fields()
+        .iter()
+        .map(|field| {
+            if in_windows && field.name() == plan.content_column() {
+                Arc::new(field.as_ref().clone().with_data_type(sliced(field.data_type())))
+            } else {
+                Arc::clone(field)
+            }
+        })
+        .collect();
+    let types = [
+        (DataType::Utf8, false),
+        (DataType::Float64, false),
+        (DataType::Float64, false),
+        (DataType::Float64, false),
+        (DataType::Int32, true),
+        (DataType::Int32, true),
+        (DataType::Int64, true),
+        (DataType::Int64, true),
+        (DataType::Int64, true),
+        (DataType::Int64, true),
+        (DataType::Int64, false),
+    ];
+    for (name, (kind, nullable)) in COLUMNS.into_iter().zip(types) {
+        fields.push(Arc::new(Field::new(name, kind, nullable)));
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// The type of a column of windows: a dictionary of documents is no dictionary of windows, and windows have no fixed
+/// length.
+fn sliced(documents: &DataType) -> DataType {
+    match documents {
+        DataType::Dictionary(_, values) => values.as_ref().clone(),
+        DataType::FixedSizeList(item, _) => DataType::List(Arc::clone(item)),
+        other => other.clone(),
+    }
+}
+
+/// What is kept per label of `output.report_by`: `(label, samples, kept)`, most frequent first.
+pub fn by_label(
+    plan: &Plan,
+    selection: &Selection,
+    column: &str,
+) -> Result<Vec<(Option<String>, u64, u64)>> {
+    let mut labels: std::collections::BTreeMap<Option<String>, (u64, u64)> =
+        std::collections::BTreeMap::new();
+    for (index, unit) in plan.units.iter().enumerate() {
+        let samples = selection.of_unit(index);
+        if samples.is_empty() {
+            continue;
+        }
+        let of_rows = dataset::read_labels(&plan.dataset, unit, column)?;
+        for sample in samples {
+            let label = of_rows[(sample.row - unit.first_row) as usize].clone();
+            let (all, kept) = labels.entry(label).or_default();
+            *all += 1;
+            *kept += u64::from(sample.keep);
+        }
+    }
+    Ok(labels.into_iter().map(|(label, (all, kept))| (label, all, kept)).collect())
+}

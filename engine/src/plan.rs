@@ -1,0 +1,239 @@
+//! A pipeline proven runnable: every name resolved, every column typed, the model's first layer understood, memory
+//! and disk estimated, work units cut. Opens footers, headers and the tokenizer; reads no weights and no documents.
+
+mod checks;
+pub mod estimate;
+pub mod explain;
+pub mod identity;
+
+use std::path::{Path, PathBuf};
+
+use longsift_kernels::Kernel;
+use longsift_stages::contract::compute::Compute;
+use longsift_stages::model::ModelFolder;
+use longsift_stages::tokenize::encoder::Encoder;
+
+use crate::dataset::{Content, Dataset, DocumentColumns, WorkUnit};
+use crate::device::Cpu;
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::{Failure, Result};
+use crate::files;
+use crate::run_directory::RunDirectory;
+use crate::spec::Spec;
+
+pub use estimate::Estimate;
+
+/// What the command line adds to a pipeline.
+#[derive(Clone, Debug, Default)]
+pub struct PlanOptions {
+    /// Only the first rows of the input.
+    pub limit_rows: Option<u64>,
+    /// Threads; by default as many as the process may use.
+    pub threads: Option<usize>,
+    /// The kernel, by name; by default the best this processor runs.
+    pub kernel: Option<String>,
+    /// Scores of another run of the same score settings are selected from.
+    pub scores_from: Option<PathBuf>,
+}
+
+/// The BOS tokens before each window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bos {
+    /// How many.
+    pub count: u8,
+    /// Which token.
+    pub id: u32,
+}
+
+impl Bos {
+    /// The scored sequence of a text window.
+    pub fn before(self, tokens: &[u32]) -> Vec<u32> {
+        let mut ids = vec![self.id; usize::from(self.count)];
+        ids.extend_from_slice(tokens);
+        ids
+    }
+}
+
+/// A pipeline proven runnable.
+pub struct Plan {
+    /// The pipeline as written.
+    pub spec: Spec,
+    /// What the command line added.
+    pub options: PlanOptions,
+    /// The input.
+    pub dataset: Dataset,
+    /// The input, cut into work units, in input order.
+    pub units: Vec<WorkUnit>,
+    /// The columns a document is made of.
+    pub columns: DocumentColumns,
+    /// The checkpoint.
+    pub model: ModelFolder,
+    /// The tokenizer; none for pre-tokenised documents.
+    pub encoder: Option<Encoder>,
+    /// The BOS tokens before each window.
+    pub bos: Bos,
+    /// Where windows are measured.
+    pub device: Cpu,
+    /// Where built tables are kept.
+    pub cache_folder: PathBuf,
+    /// The run directory and the output.
+    pub directory: RunDirectory,
+    /// What it will take.
+    pub estimate: Estimate,
+    /// What a user should know, but need not change.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl Plan {
+    /// Proves `spec` runnable, or says everything that stands against it.
+    pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
+        let mut problems = Vec::new();
+        let columns = columns(&spec);
+        let dataset = Dataset::open(&spec.resolve(&spec.pipeline.input.path));
+        let dataset = checks::collect(dataset, &spec, "input.path", &mut problems);
+        let settings = spec.load_partial_model();
+        let model = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta);
+        let model = checks::collect(model, &spec, "stages.load-partial-model.model", &mut problems);
+        let encoder = open_encoder(&spec, &columns, &mut problems);
+        let device = checks::device(&spec, &options, &mut problems);
+        let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));
+        if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
+            checks::columns(&spec, &columns, dataset, &mut problems);
+        }
+        let bos = model.as_ref().and_then(|model| checks::bos(&spec, model, &mut problems));
+        if let Some(model) = &model {
+            checks::tokens(&spec, model, encoder.as_ref().and_then(Option::as_ref), &mut problems);
+            checks::distance(&spec, model, &mut problems, &mut warnings);
+        }
+        let (Some(dataset), Some(model), Some(encoder), Some(mut device), Some(bos)) =
+            (dataset, model, encoder, device, bos)
+        else {
+            return Err(Failure::Problems(problems));
+        };
+        if !problems.is_empty() {
+            return Err(Failure::Problems(problems));
+        }
+        let units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
+        let cache_folder = match &settings.cache_folder {
+            Some(folder) => spec.resolve(folder),
+            None => files::user_cache_folder()?,
+        };
+        let estimate =
+            Estimate::of(&spec, &dataset, &units, &columns, &model, &mut device, &cache_folder);
+        let plan = Self {
+            spec,
+            options,
+            dataset,
+            units,
+            columns,
+            model,
+            encoder,
+            bos,
+            device,
+            cache_folder,
+            directory,
+            estimate,
+            warnings,
+        };
+        plan.check_space()?;
+        Ok(plan)
+    }
+
+    /// Rows that the run accounts for.
+    pub fn rows(&self) -> u64 {
+        self.units.iter().map(|unit| unit.rows).sum()
+    }
+
+    /// The kernel that measures windows.
+    pub fn kernel(&self) -> Kernel {
+        self.device.kernel()
+    }
+
+    /// Bytes of documents that are read at a time. A batch is held up to three times, with its tokens; small enough
+    /// beside the memory limit that a text a hundred times larger than average still fits.
+    pub fn batch_bytes(&self) -> u64 {
+        (self.spec.pipeline.input.memory_limit_bytes / 256).clamp(1 << 20, 16 << 20)
+    }
+
+    /// The name of the column that holds text or tokens.
+    pub fn content_column(&self) -> &str {
+        match &self.columns.content {
+            Content::Text(column) | Content::Tokens(column) => column,
+        }
+    }
+
+    fn check_space(&self) -> Result<()> {
+        let mut problems = Vec::new();
+        for (what, folder, bytes, place) in [
+            (
+                "the table cache",
+                &self.cache_folder,
+                self.estimate.cache_bytes,
+                "stages.load-partial-model.model",
+            ),
+            (
+                "the scores and the output",
+                &self.directory.root,
+                self.estimate.disk_bytes(),
+                "output.path",
+            ),
+        ] {
+            let free = files::free_bytes(nearest_folder(folder))?;
+            if bytes > free {
+                problems.push(
+                    Diagnostic::error(Blame::Machine, format!(
+                        "{what} in `{}` may take {}, but only {} are free",
+                        folder.display(),
+                        crate::report::bytes(bytes),
+                        crate::report::bytes(free)
+                    ))
+                    .at(self.spec.at(place))
+                    .hint("free some space, or put it on another disk (`cache_folder`, `output.path`)"),
+                );
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
+    }
+}
+
+/// The columns a document is made of.
+fn columns(spec: &Spec) -> DocumentColumns {
+    let input = &spec.pipeline.input;
+    let content = match &input.tokens_column {
+        Some(column) => Content::Tokens(column.clone()),
+        None => Content::Text(input.text_column.clone().unwrap_or_else(|| "text".to_owned())),
+    };
+    DocumentColumns { id: input.id_column.clone(), content }
+}
+
+/// `Some(None)` for pre-tokenised documents, `None` if there is a problem.
+#[expect(
+    clippy::option_option,
+    reason = "no tokenizer needed and no tokenizer found are different answers"
+)]
+fn open_encoder(
+    spec: &Spec,
+    columns: &DocumentColumns,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Option<Encoder>> {
+    if matches!(columns.content, Content::Tokens(_)) {
+        return Some(None);
+    }
+    let settings = spec.tokenize();
+    let (path, place) = match &settings.tokenizer {
+        Some(path) => (path, "stages.tokenize.tokenizer"),
+        None => (&spec.load_partial_model().model, "stages.load-partial-model.model"),
+    };
+    match Encoder::open(&spec.resolve(path), settings.special_tokens_in_text) {
+        Ok(encoder) => Some(Some(encoder)),
+        Err(problem) => {
+            problems.push(Diagnostic::from(problem).at(spec.at(place)));
+            None
+        }
+    }
+}
+
+/// The folder itself, or the nearest one above it that exists.
+fn nearest_folder(folder: &Path) -> &Path {
+    folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"))
+}

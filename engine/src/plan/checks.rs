@@ -1,0 +1,218 @@
+//! What can stand against a pipeline once its input, model and tokenizer are open.
+
+use longsift_kernels::Kernel;
+use longsift_stages::model::ModelFolder;
+use longsift_stages::shard_across_devices::{DeviceKind, Devices, WorkersPerDevice};
+use longsift_stages::tokenize::encoder::Encoder;
+
+use super::{Bos, PlanOptions};
+use crate::dataset::{Content, Dataset, DocumentColumns};
+use crate::device::Cpu;
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::output;
+use crate::spec::Spec;
+
+/// The value, or its problems at `place`.
+pub(super) fn collect<T, P: Into<Diagnostic>>(
+    opened: Result<T, Vec<P>>,
+    spec: &Spec,
+    place: &str,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<T> {
+    match opened {
+        Ok(value) => Some(value),
+        Err(found) => {
+            problems.extend(found.into_iter().map(|problem| problem.into().or_at(spec.at(place))));
+            None
+        }
+    }
+}
+
+/// The device windows are measured on.
+pub(super) fn device(
+    spec: &Spec,
+    options: &PlanOptions,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Cpu> {
+    let settings = spec.shard_across_devices();
+    let wants_gpu = match &settings.devices {
+        Devices::Kind(DeviceKind::Auto | DeviceKind::Cpu) => None,
+        Devices::Count(count) => Some(format!("{count} GPUs")),
+        Devices::Names(names) if names.iter().all(|name| name == "cpu") => None,
+        Devices::Names(names) => Some(format!("`{}`", names.join(", "))),
+    };
+    if let Some(wanted) = wants_gpu {
+        problems.push(
+            Diagnostic::error(
+                Blame::Pipeline,
+                format!("{wanted} cannot be used: this build of longsift has no GPU support"),
+            )
+            .at(spec.at("stages.shard-across-devices.devices"))
+            .hint("set `devices: cpu`, or `auto` to use GPUs wherever a build supports them"),
+        );
+    }
+    let kernel = match &options.kernel {
+        None => Some(Kernel::detect()),
+        Some(name) => kernel_by_name(name, problems),
+    };
+    let threads = options.threads.unwrap_or_else(rayon::current_num_threads);
+    Some(Cpu::new(kernel?, threads)).filter(|_| problems.is_empty() || options.kernel.is_none())
+}
+
+fn kernel_by_name(name: &str, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
+    let supported: Vec<&str> = Kernel::ALL
+        .iter()
+        .filter(|kernel| kernel.is_supported())
+        .map(|kernel| kernel.name())
+        .collect();
+    match Kernel::from_name(name) {
+        Some(kernel) if kernel.is_supported() => return Some(kernel),
+        Some(_) => problems.push(
+            Diagnostic::error(
+                Blame::Pipeline,
+                format!("this processor does not run the kernel `{name}`"),
+            )
+            .hint(format!("it runs: {}", supported.join(", "))),
+        ),
+        None => problems.push(
+            Diagnostic::error(Blame::Pipeline, format!("there is no kernel `{name}`"))
+                .hint(format!("this processor runs: {}", supported.join(", "))),
+        ),
+    }
+    None
+}
+
+/// How many windows are in flight at most, where the pipeline says so.
+pub(super) fn workers(spec: &Spec) -> Option<usize> {
+    match spec.shard_across_devices().workers_per_device.as_ref()? {
+        WorkersPerDevice::Same(workers) => Some(*workers as usize),
+        WorkersPerDevice::Each(workers) => workers.first().map(|workers| *workers as usize),
+    }
+}
+
+/// Every column that is read exists and has a type that can be read; no output column is taken.
+pub(super) fn columns(
+    spec: &Spec,
+    columns: &DocumentColumns,
+    dataset: &Dataset,
+    problems: &mut Vec<Diagnostic>,
+) {
+    let mut check = |found: Result<(), crate::dataset::DataProblem>, place: &str| {
+        if let Err(problem) = found {
+            problems.push(Diagnostic::from(problem).or_at(spec.at(place)));
+        }
+    };
+    match &columns.content {
+        Content::Text(column) => check(dataset.check_text_column(column), "input.text_column"),
+        Content::Tokens(column) => {
+            check(dataset.check_tokens_column(column), "input.tokens_column")
+        }
+    }
+    if let Some(column) = &columns.id {
+        check(dataset.check_label_column(column), "input.id_column");
+    }
+    if let Some(column) = &spec.score().within {
+        check(dataset.check_label_column(column), "stages.score.within");
+    }
+    if let Some(column) = &spec.pipeline.output.report_by {
+        check(dataset.check_label_column(column), "output.report_by");
+    }
+    let taken: Vec<&str> =
+        output::COLUMNS.into_iter().filter(|name| dataset.schema.index_of(name).is_ok()).collect();
+    if !taken.is_empty() {
+        problems.push(
+            Diagnostic::error(
+                Blame::Pipeline,
+                format!("the input already has the columns `{}`", taken.join("`, `")),
+            )
+            .at(spec.at("input.path"))
+            .hint("it is the output of an earlier run; rename or drop these columns first"),
+        );
+    }
+}
+
+/// The BOS tokens before each window: as set, else one where the model has a BOS token.
+pub(super) fn bos(spec: &Spec, model: &ModelFolder, problems: &mut Vec<Diagnostic>) -> Option<Bos> {
+    let wanted = spec.tokenize().bos;
+    if wanted == Some(0) {
+        return Some(Bos { count: 0, id: 0 });
+    }
+    match (wanted, model.bos_token_id()) {
+        (None, None) => Some(Bos { count: 0, id: 0 }),
+        (None, Some(id)) => Some(Bos { count: 1, id }),
+        (Some(count), Some(id)) => Some(Bos { count, id }),
+        (Some(count), None) => {
+            problems.push(
+                Diagnostic::error(
+                    Blame::Pipeline,
+                    format!("`bos` is {count}, but the model has no BOS token"),
+                )
+                .at(spec.at("stages.tokenize.bos"))
+                .hint("set `bos: 0`"),
+            );
+            None
+        }
+    }
+}
+
+/// Every token of the tokenizer has a row in the embedding.
+pub(super) fn tokens(
+    spec: &Spec,
+    model: &ModelFolder,
+    encoder: Option<&Encoder>,
+    problems: &mut Vec<Diagnostic>,
+) {
+    let vocabulary = model.spec().vocabulary_size as u64;
+    let Some(encoder) = encoder else { return };
+    let largest = u64::from(encoder.largest_id());
+    if largest >= vocabulary {
+        let place = if spec.tokenize().tokenizer.is_some() {
+            "stages.tokenize.tokenizer"
+        } else {
+            "stages.load-partial-model.model"
+        };
+        problems.push(
+            Diagnostic::error(Blame::Pipeline, format!(
+                "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
+            ))
+            .at(spec.at(place))
+            .hint("the tokenizer belongs to another model; use the one that came with this checkpoint"),
+        );
+    }
+}
+
+/// The distance fits the window, layer 0 can see it, and the window fits the positions the model was trained for.
+pub(super) fn distance(
+    spec: &Spec,
+    model: &ModelFolder,
+    problems: &mut Vec<Diagnostic>,
+    warnings: &mut Vec<Diagnostic>,
+) {
+    let window = u64::from(spec.tokenize().window_tokens);
+    let distance = spec.first_layer_attention().distance(window);
+    let layer = model.spec();
+    if distance >= window {
+        problems.push(
+            Diagnostic::error(Blame::Pipeline, format!(
+                "the far distance is {distance} tokens, but a window has only {window}: no token is that far away"
+            ))
+            .at(spec.at("stages.first-layer-attention"))
+            .hint("lower `min_distance_tokens` (or the fraction), or raise `window_tokens`"),
+        );
+    }
+    if let Some(problem) = layer.distance_problem(distance) {
+        problems.push(Diagnostic::from(problem).at(spec.at("stages.load-partial-model.model")));
+    }
+    if let Some(message) = layer.positions_warning(window) {
+        let warning = |diagnostic: Diagnostic| {
+            diagnostic
+                .at(spec.at("stages.tokenize.window_tokens"))
+                .hint("scores beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error")
+        };
+        if spec.load_partial_model().strict_positions {
+            problems.push(warning(Diagnostic::error(Blame::Pipeline, message)));
+        } else {
+            warnings.push(warning(Diagnostic::warning(Blame::Pipeline, message)));
+        }
+    }
+}

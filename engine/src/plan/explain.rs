@@ -1,0 +1,268 @@
+//! A plan for people (one line per stage) and for programs (JSON).
+
+use std::fmt;
+
+use longsift_stages::contract::Decimal;
+use longsift_stages::contract::compute::Compute;
+use longsift_stages::filter::KeepTokens;
+use longsift_stages::first_layer_attention::Mask;
+use longsift_stages::score::Standardise;
+use longsift_stages::tokenize::{ShortDocuments, Windows};
+use serde_json::{Value, json};
+
+use super::Plan;
+use crate::dataset::Content;
+use crate::report::{bytes, count};
+use crate::spec::pipeline::{Compression, Samples};
+
+/// Work that an existing run directory has done for a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Units with a record that stands.
+    pub units: usize,
+    /// Windows in those units.
+    pub windows: u64,
+    /// Whether the run is finished and nothing has changed.
+    pub finished: bool,
+}
+
+/// The text of `longsift plan`.
+pub struct Explanation<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Work done before.
+    pub done: Done,
+}
+
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = self.plan;
+        writeln!(f, "pipeline `{}`", plan.spec.pipeline.name)?;
+        for (name, text) in [
+            ("input", input(plan)),
+            ("load-partial-model", model(plan)),
+            ("tokenize", tokenize(plan)),
+            ("shard-across-devices", devices(plan)),
+            ("first-layer-attention", attention(plan)),
+            ("score", score(plan)),
+            ("filter", filter(plan)),
+            ("output", output(plan)),
+            ("memory", memory(plan)),
+            ("disk", disk(plan)),
+            ("done", done(plan, self.done)),
+        ] {
+            writeln!(f, "  {name:<22} {text}")?;
+        }
+        Ok(())
+    }
+}
+
+fn input(plan: &Plan) -> String {
+    let mut text = format!(
+        "{} files, {} rows, {} columns → {} work units",
+        count(plan.dataset.files.len() as u64),
+        count(plan.rows()),
+        plan.dataset.schema.fields().len(),
+        count(plan.units.len() as u64)
+    );
+    if let Some(limit) = plan.options.limit_rows {
+        text += &format!(" (the first {} rows of {})", count(limit), count(plan.dataset.rows()));
+    }
+    text
+}
+
+fn model(plan: &Plan) -> String {
+    let layer = plan.model.spec();
+    let rows = layer.vocabulary_size;
+    format!(
+        "{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → table {} × {} {} = {}{}",
+        layer.model_type,
+        layer.layers,
+        layer.query_heads,
+        layer.key_heads,
+        layer.head_dim,
+        bytes(plan.model.bytes_to_read()),
+        bytes(plan.model.checkpoint_bytes()),
+        count(rows),
+        count(layer.row_width()),
+        plan.spec.load_partial_model().precision.name(),
+        bytes(plan.estimate.table_bytes),
+        if plan.estimate.table_cached { " (cached)" } else { "" }
+    )
+}
+
+fn tokenize(plan: &Plan) -> String {
+    let settings = plan.spec.tokenize();
+    let source = match &plan.columns.content {
+        Content::Text(column) => format!("text `{column}`"),
+        Content::Tokens(column) => format!("tokens `{column}`"),
+    };
+    let cut = match settings.windows {
+        Windows::BothEnds => "both ends",
+        Windows::Disjoint => "disjoint",
+        Windows::WholeDocument => "whole documents",
+    };
+    let limit = if settings.windows == Windows::WholeDocument { "up to " } else { "" };
+    let short = match (settings.windows, settings.short_documents) {
+        (Windows::WholeDocument, _) => "longer ones are quarantined",
+        (_, ShortDocuments::Drop) => "short documents are dropped",
+        (_, ShortDocuments::Score) => "short documents are scored",
+    };
+    format!(
+        "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}",
+        count(u64::from(settings.window_tokens)),
+        plan.bos.count,
+        count(plan.estimate.windows)
+    )
+}
+
+fn devices(plan: &Plan) -> String {
+    format!(
+        "{}: {} threads, kernel {}, {} windows in flight",
+        plan.device.name(),
+        plan.device.threads(),
+        plan.device.kernel().name(),
+        plan.estimate.windows_in_flight
+    )
+}
+
+fn attention(plan: &Plan) -> String {
+    let attention = plan.spec.first_layer_attention();
+    let window = u64::from(plan.spec.tokenize().window_tokens);
+    let rule = match (attention.min_distance_tokens, attention.min_distance_fraction) {
+        (Some(_), _) => "as set".to_owned(),
+        (None, fraction) => format!("{} of the window", fraction.unwrap_or(Decimal(0.25))),
+    };
+    let mask = match attention.mask {
+        Mask::Causal => "causal",
+        Mask::Unmasked => "unmasked",
+    };
+    format!(
+        "windows → statistics: {mask}, far from {} tokens ({rule})",
+        count(attention.distance(window))
+    )
+}
+
+fn score(plan: &Plan) -> String {
+    let score = plan.spec.score();
+    let standardise = match score.standardise {
+        Standardise::ZScore => "z-score",
+        Standardise::MinMax => "min-max",
+    };
+    let within = score
+        .within
+        .as_ref()
+        .map_or("over everything".to_owned(), |column| format!("within `{column}`"));
+    let calibration = score
+        .calibration
+        .as_ref()
+        .map_or(String::new(), |path| format!(", calibrated by `{path}`"));
+    format!(
+        "statistics → score: longattn, alpha {}, {standardise}, {within}{calibration}",
+        score.alpha
+    )
+}
+
+fn filter(plan: &Plan) -> String {
+    let filter = plan.spec.filter();
+    let group = if plan.spec.score().within.is_some() { " of each group" } else { "" };
+    let rule = match (filter.keep_fraction, &filter.keep_tokens, filter.min_score) {
+        _ if plan.spec.score().calibration.is_some() => {
+            "from the calibrated threshold up".to_owned()
+        }
+        (Some(fraction), _, _) => format!("the best {fraction}{group}"),
+        (_, Some(KeepTokens::Same(tokens)), _) => {
+            format!("the best {} tokens{group}", count(*tokens))
+        }
+        (_, Some(KeepTokens::PerGroup(groups)), _) => {
+            format!("a token budget for each of {} groups", groups.len())
+        }
+        (_, _, Some(score)) => format!("from score {score} up"),
+        (None, None, None) => "everything".to_owned(),
+    };
+    format!("score → samples: keeps {rule}")
+}
+
+fn output(plan: &Plan) -> String {
+    let output = &plan.spec.pipeline.output;
+    let samples = match output.samples {
+        Samples::Windows => "a row per window",
+        Samples::Documents => "a row per document",
+    };
+    let compression = match output.compression {
+        Compression::Zstd => "zstd",
+        Compression::Snappy => "snappy",
+        Compression::Lz4 => "lz4",
+        Compression::None => "uncompressed",
+    };
+    format!(
+        "samples → `{}/data`: {samples}, {} input columns + {} of longsift, {compression}",
+        output.path,
+        plan.dataset.schema.fields().len(),
+        crate::output::COLUMNS.len()
+    )
+}
+
+fn memory(plan: &Plan) -> String {
+    let estimate = &plan.estimate;
+    format!(
+        "{}: at most {} besides the mapped table; {} per window in flight",
+        plan.device.name(),
+        bytes(estimate.memory_bytes),
+        bytes(estimate.window_bytes)
+    )
+}
+
+fn disk(plan: &Plan) -> String {
+    let estimate = &plan.estimate;
+    format!(
+        "about {} of scores, {} of output; {} for the table cache",
+        bytes(estimate.scores_bytes),
+        bytes(estimate.output_bytes),
+        bytes(estimate.cache_bytes)
+    )
+}
+
+fn done(plan: &Plan, done: Done) -> String {
+    if done.finished {
+        return "everything; a run would do nothing".to_owned();
+    }
+    format!(
+        "{} of {} work units scored, {} windows",
+        count(done.units as u64),
+        count(plan.units.len() as u64),
+        count(done.windows)
+    )
+}
+
+/// The JSON of `longsift plan --format json`.
+pub fn json(plan: &Plan, done: Done) -> Value {
+    let layer = plan.model.spec();
+    let attention = plan.spec.first_layer_attention();
+    json!({
+        "pipeline": plan.spec.pipeline.name,
+        "settings": plan.spec.resolved_json(),
+        "input": {
+            "files": plan.dataset.files.len(),
+            "rows": plan.rows(),
+            "columns": plan.dataset.schema.fields().iter().map(|field| field.name()).collect::<Vec<_>>(),
+            "work_units": plan.units.len(),
+        },
+        "model": {
+            "model_type": layer.model_type,
+            "layers": layer.layers,
+            "query_heads": layer.query_heads,
+            "key_heads": layer.key_heads,
+            "head_dim": layer.head_dim,
+            "vocabulary_size": layer.vocabulary_size,
+            "checkpoint_bytes": plan.model.checkpoint_bytes(),
+            "bytes_to_read": plan.model.bytes_to_read(),
+        },
+        "bos": plan.bos.count,
+        "distance": attention.distance(u64::from(plan.spec.tokenize().window_tokens)),
+        "device": { "name": plan.device.name(), "kernel": plan.device.kernel().name(), "threads": plan.device.threads() },
+        "estimate": plan.estimate,
+        "done": { "work_units": done.units, "windows": done.windows, "finished": done.finished },
+        "warnings": plan.warnings.iter().map(|warning| &warning.message).collect::<Vec<_>>(),
+    })
+}

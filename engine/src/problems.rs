@@ -1,0 +1,49 @@
+//! Problems of the parts as diagnostics: what the parts call settings, data and machine is blamed accordingly.
+
+use longsift_stages::model::{ModelProblem, ProblemKind as ModelKind};
+use longsift_stages::tokenize::encoder::TokenizerProblem;
+
+use crate::dataset::{DataProblem, ProblemKind};
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::files::FileError;
+
+impl From<DataProblem> for Diagnostic {
+    fn from(problem: DataProblem) -> Self {
+        let blame = match problem.kind {
+            ProblemKind::Settings => Blame::Pipeline,
+            ProblemKind::Data => Blame::Data,
+            ProblemKind::Machine => Blame::Machine,
+        };
+        with_hint(Self::error(blame, problem.to_string()), problem.hint)
+    }
+}
+
+impl From<ModelProblem> for Diagnostic {
+    fn from(problem: ModelProblem) -> Self {
+        let blame = match problem.kind {
+            ModelKind::Settings => Blame::Pipeline,
+            ModelKind::Checkpoint => Blame::Data,
+            ModelKind::Machine => Blame::Machine,
+        };
+        with_hint(Self::error(blame, problem.message), problem.hint)
+    }
+}
+
+impl From<TokenizerProblem> for Diagnostic {
+    fn from(problem: TokenizerProblem) -> Self {
+        Self::error(Blame::Pipeline, problem.to_string()).hint(problem.hint())
+    }
+}
+
+impl From<FileError> for Diagnostic {
+    fn from(error: FileError) -> Self {
+        with_hint(Self::error(Blame::Machine, error.to_string()), error.hint())
+    }
+}
+
+fn with_hint(diagnostic: Diagnostic, hint: Option<String>) -> Diagnostic {
+    match hint {
+        Some(hint) => diagnostic.hint(hint),
+        None => diagnostic,
+    }
+}

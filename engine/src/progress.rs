@@ -1,0 +1,137 @@
+//! What people see while a run works: bars on a terminal, sparse log lines elsewhere; and where the time went.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::accounting::Counts;
+use crate::dataset::WorkUnit;
+use crate::report::count;
+
+/// How often a log line tells of progress where there is no terminal.
+const LOG_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The progress of a run.
+pub struct Progress {
+    bar: ProgressBar,
+    on_terminal: bool,
+    windows: AtomicU64,
+    tokens: AtomicU64,
+    started: Mutex<Instant>,
+    logged: Mutex<Instant>,
+    times: Mutex<Vec<(&'static str, Duration)>>,
+}
+
+impl Progress {
+    /// Progress that is shown as bars if `on_terminal`, else as log lines.
+    pub fn new(on_terminal: bool) -> Self {
+        let target =
+            if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let now = Instant::now();
+        Self {
+            bar: ProgressBar::with_draw_target(None, target),
+            on_terminal,
+            windows: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            started: Mutex::new(now),
+            logged: Mutex::new(now),
+            times: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Begins a phase of `total` steps.
+    pub fn phase(&self, name: &'static str, total: u64) {
+        let style = ProgressStyle::with_template(
+            "{prefix:>6} {wide_bar} {percent:>3} %  {msg}  {eta} left",
+        )
+        .expect("a constant template");
+        self.bar.set_style(style);
+        self.bar.reset();
+        self.bar.set_prefix(name);
+        self.bar.set_length(total.max(1));
+        *lock(&self.started) = Instant::now();
+        tracing::debug!(phase = name, total, "phase begins");
+    }
+
+    /// Windows were measured; the score phase counts tokens.
+    pub fn windows_done(&self, windows: u64, tokens: u64) {
+        let windows = self.windows.fetch_add(windows, Ordering::Relaxed) + windows;
+        let tokens_done = self.tokens.fetch_add(tokens, Ordering::Relaxed) + tokens;
+        let seconds = lock(&self.started).elapsed().as_secs_f64().max(1e-3);
+        let rates = format!(
+            "{} windows, {:.1} windows/s, {} tokens/s",
+            count(windows),
+            windows as f64 / seconds,
+            count((tokens_done as f64 / seconds) as u64)
+        );
+        self.bar.inc(tokens);
+        self.bar.set_message(rates.clone());
+        let mut logged = lock(&self.logged);
+        if !self.on_terminal && logged.elapsed() >= LOG_INTERVAL {
+            *logged = Instant::now();
+            tracing::info!(windows, tokens = tokens_done, "scoring: {rates}");
+        }
+    }
+
+    /// A unit was scored and committed.
+    pub fn unit_done(&self, unit: &WorkUnit, counts: &Counts) {
+        tracing::debug!(
+            unit = unit.name(),
+            file = unit.file_path,
+            rows = counts.rows,
+            windows = counts.windows,
+            quarantined = counts.quarantined_rows(),
+            "unit scored"
+        );
+    }
+
+    /// A unit was scored by an earlier run.
+    pub fn unit_reused(&self, unit: &WorkUnit, counts: &Counts) {
+        self.bar.inc(counts.tokens_scored);
+        tracing::debug!(
+            unit = unit.name(),
+            file = unit.file_path,
+            windows = counts.windows,
+            "unit reused"
+        );
+    }
+
+    /// One step of a phase that counts units.
+    pub fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Adds the time that `stage` took.
+    pub fn took(&self, stage: &'static str, time: Duration) {
+        let mut times = lock(&self.times);
+        match times.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, total)) => *total += time,
+            None => times.push((stage, time)),
+        }
+    }
+
+    /// Runs `work` on the account of `stage`.
+    pub fn timed<T>(&self, stage: &'static str, work: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let result = work();
+        self.took(stage, started.elapsed());
+        result
+    }
+
+    /// Where the time went, by stage, in the order the stages first took any.
+    pub fn times(&self) -> Vec<(&'static str, Duration)> {
+        lock(&self.times).clone()
+    }
+
+    /// Takes the bar off the terminal.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

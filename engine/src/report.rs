@@ -1,0 +1,248 @@
+//! What a run says at its end: the JSON summary for programs, the closing table for people.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The summary of a run: the last line of standard output, and `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    /// `done`, `nothing_to_do`, `failed` or `stopped`.
+    pub status: String,
+    /// The run directory, absolute.
+    pub run_dir: String,
+    /// Rows read.
+    pub rows_in: u64,
+    /// Rows with at least one sample in the output.
+    pub rows_kept: u64,
+    /// Rows that are not in the output, by reason.
+    pub rows_dropped: BTreeMap<String, u64>,
+    /// Rows that could not be scored.
+    pub quarantined: u64,
+    /// Windows cut.
+    pub windows_total: u64,
+    /// Windows measured by this run.
+    pub windows_scored: u64,
+    /// Windows measured by an earlier run.
+    pub windows_reused: u64,
+    /// Windows in the output (of kept documents, with `samples: documents`).
+    pub windows_kept: u64,
+    /// Windows that are not in the output, by reason.
+    pub windows_dropped: BTreeMap<String, u64>,
+    /// Rows of the output.
+    pub kept: u64,
+    /// Tokens of all documents.
+    pub tokens_total: u64,
+    /// Tokens of all scored windows, BOS included.
+    pub tokens_scored: u64,
+    /// Wall-clock seconds of this run.
+    pub seconds: f64,
+    /// The largest resident memory of this run in bytes, the mapped table included; null where the system does not
+    /// tell.
+    pub peak_memory_bytes: Option<u64>,
+    /// The exit code.
+    pub exit_code: u8,
+    /// What went wrong, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Summary {
+    /// A summary of a run that has done nothing yet.
+    pub fn new(status: &str, run_dir: String) -> Self {
+        Self {
+            status: status.to_owned(),
+            run_dir,
+            rows_in: 0,
+            rows_kept: 0,
+            rows_dropped: BTreeMap::new(),
+            quarantined: 0,
+            windows_total: 0,
+            windows_scored: 0,
+            windows_reused: 0,
+            windows_kept: 0,
+            windows_dropped: BTreeMap::new(),
+            kept: 0,
+            tokens_total: 0,
+            tokens_scored: 0,
+            seconds: 0.0,
+            peak_memory_bytes: None,
+            exit_code: 0,
+            error: None,
+        }
+    }
+
+    /// Both accounting equations; a violation is a bug.
+    pub fn check(&self) -> Result<(), String> {
+        let rows = self.rows_kept + self.rows_dropped.values().sum::<u64>() + self.quarantined;
+        if rows != self.rows_in {
+            return Err(format!(
+                "{} rows came in, but {} were kept, {} dropped and {} quarantined",
+                self.rows_in,
+                self.rows_kept,
+                self.rows_dropped.values().sum::<u64>(),
+                self.quarantined
+            ));
+        }
+        let windows = self.windows_kept + self.windows_dropped.values().sum::<u64>();
+        if windows != self.windows_total {
+            return Err(format!(
+                "{} windows were cut, but {} were kept and {} dropped",
+                self.windows_total,
+                self.windows_kept,
+                self.windows_dropped.values().sum::<u64>()
+            ));
+        }
+        Ok(())
+    }
+
+    /// One line of JSON.
+    pub fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("a summary is plain data")
+    }
+}
+
+/// The share that was kept per label.
+pub type LabelShares = Vec<(Option<String>, u64, u64)>;
+
+/// The closing table.
+pub fn closing_table(
+    summary: &Summary,
+    times: &[(&'static str, Duration)],
+    labels: Option<(&str, &LabelShares)>,
+) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<12} {value}");
+    };
+    line(
+        "rows",
+        equation(summary.rows_in, summary.rows_kept, &summary.rows_dropped, summary.quarantined),
+    );
+    line(
+        "windows",
+        equation(summary.windows_total, summary.windows_kept, &summary.windows_dropped, 0),
+    );
+    line(
+        "scored",
+        format!(
+            "{} windows now, {} before",
+            count(summary.windows_scored),
+            count(summary.windows_reused)
+        ),
+    );
+    line(
+        "tokens",
+        format!("{} read, {} scored", count(summary.tokens_total), count(summary.tokens_scored)),
+    );
+    line("kept", format!("{} samples", count(summary.kept)));
+    let spent: Vec<String> =
+        times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
+    line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
+    if let Some(peak) = summary.peak_memory_bytes {
+        line("memory", format!("{} at most", bytes(peak)));
+    }
+    if let Some((column, shares)) = labels {
+        text += &label_table(column, shares);
+    }
+    text
+}
+
+fn equation(total: u64, kept: u64, dropped: &BTreeMap<String, u64>, quarantined: u64) -> String {
+    let mut text = format!("{} = {} kept", count(total), count(kept));
+    for (reason, number) in dropped {
+        let _ = write!(text, " + {} {reason}", count(*number));
+    }
+    if quarantined > 0 {
+        let _ = write!(text, " + {} quarantined", count(quarantined));
+    }
+    text
+}
+
+/// Kept shares per label against the share kept overall.
+fn label_table(column: &str, shares: &LabelShares) -> String {
+    let (all, kept) =
+        shares.iter().fold((0, 0), |(all, kept), share| (all + share.1, kept + share.2));
+    let percent = |kept: u64, all: u64| 100.0 * kept as f64 / all.max(1) as f64;
+    let name = |label: &Option<String>| label.clone().unwrap_or_else(|| "(null)".to_owned());
+    let width = shares
+        .iter()
+        .map(|share| name(&share.0).chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(column.len());
+    let mut text = format!(
+        "\n  {column:<width$}  samples     kept   share  against {:.1} % overall\n",
+        percent(kept, all)
+    );
+    for (label, all_of_label, kept_of_label) in shares {
+        let share = percent(*kept_of_label, *all_of_label);
+        let _ = writeln!(
+            text,
+            "  {:<width$}  {:>7}  {:>7}  {share:>5.1} %  {:+.1} points",
+            name(label),
+            count(*all_of_label),
+            count(*kept_of_label),
+            share - percent(kept, all)
+        );
+    }
+    text
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+/// A number with thousands separators: `12,345`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes with a decimal unit: `1.3 GB`.
+pub fn bytes(bytes: u64) -> String {
+    indicatif::DecimalBytes(bytes).to_string()
+}
+
+/// The largest resident memory of this process, where the system tells.
+pub fn peak_memory_bytes() -> Option<u64> {
+    let status = crate::files::read_system("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(count),
+            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
+        );
+        assert_eq!(bytes(1_310_000_000), "1.31 GB");
+    }
+
+    #[test]
+    fn a_summary_that_lost_a_row_or_a_window_is_refused() {
+        let mut summary = Summary::new("done", "/run".to_owned());
+        (summary.rows_in, summary.rows_kept) = (2, 1);
+        assert!(summary.check().unwrap_err().contains("2 rows came in"));
+        summary.quarantined = 1;
+        assert_eq!(summary.check(), Ok(()));
+        summary.windows_total = 1;
+        assert!(summary.check().unwrap_err().contains("1 windows were cut"));
+    }
+}

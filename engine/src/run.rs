@@ -1,0 +1,472 @@
+//! `longsift run`: score → select → write → commit, in a run directory that remembers.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use longsift_stages::first_layer_attention::FirstLayer;
+use longsift_stages::model::{LayerZeroTable, known_digest};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::commit::{self, Intent};
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
+use crate::execute::{self, Scored, Tools};
+use crate::files;
+use crate::lock::{self, Lock};
+use crate::manifest::Manifest;
+use crate::output::{self, Staged, Writer};
+use crate::plan::{Plan, explain::Done, identity};
+use crate::progress::Progress;
+use crate::report::{LabelShares, Summary, peak_memory_bytes};
+use crate::run_directory::{RunDirectory, RunLock};
+use crate::select::{self, Selection};
+use crate::stop::Stop;
+use crate::units::{self, UnitRecord, hex};
+
+/// What the command line adds to a run.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// Starts anew: removes what earlier runs left in the run directory and the data files they wrote.
+    pub fresh: bool,
+    /// Refuses anything that differs from the lock beside the pipeline file.
+    pub locked: Option<PathBuf>,
+}
+
+/// What a run did.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its summary.
+    pub summary: Summary,
+    /// The kept share per label, for `output.report_by`.
+    pub labels: Option<LabelShares>,
+    /// What a user should know.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// A run that holds its directory.
+struct Run<'a> {
+    plan: &'a Plan,
+    progress: &'a Progress,
+    stop: &'a Stop,
+    started: Instant,
+    directory: &'a RunDirectory,
+    /// Where scores are read from: this run's directory, or that of `--scores-from`.
+    scores: RunDirectory,
+    _lock: RunLock,
+    /// The first layer, once it was needed.
+    layer: Option<FirstLayer>,
+}
+
+/// Runs a plan.
+pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) -> Result<Outcome> {
+    let started = Instant::now();
+    let directory = &plan.directory;
+    let lock = directory.take()?;
+    if options.fresh {
+        // A damaged intent is no obstacle: everything it speaks of is removed.
+        let _ = commit::replay(directory);
+        let data = Manifest::read(directory)
+            .ok()
+            .flatten()
+            .map_or(Vec::new(), |manifest| manifest.data_names());
+        directory.clear(&data)?;
+        drop(lock);
+        return Run::new(plan, progress, stop, started, directory.take()?)?.go(options);
+    }
+    commit::replay(directory)?;
+    Run::new(plan, progress, stop, started, lock)?.go(options)
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        plan: &'a Plan,
+        progress: &'a Progress,
+        stop: &'a Stop,
+        started: Instant,
+        lock: RunLock,
+    ) -> Result<Self> {
+        let scores = match &plan.options.scores_from {
+            Some(path) => RunDirectory::at(path)?,
+            None => plan.directory.clone(),
+        };
+        Ok(Self {
+            plan,
+            progress,
+            stop,
+            started,
+            directory: &plan.directory,
+            scores,
+            _lock: lock,
+            layer: None,
+        })
+    }
+
+    fn go(mut self, options: &RunOptions) -> Result<Outcome> {
+        let plan = self.plan;
+        refuse_foreign_data(self.directory)?;
+        if plan.units.is_empty() {
+            return Ok(self.nothing(Summary::new("nothing_to_do", String::new())));
+        }
+        let digest = self.model_digest()?;
+        let lock = Lock::of(plan, &digest);
+        if let Some(pipeline) = &options.locked {
+            lock.check(&lock::path_beside(pipeline))?;
+        }
+        self.compare(&lock.score_settings)?;
+        let fingerprint = identity::fingerprint(&lock.score_settings);
+        let standing = execute::standing(plan, &self.scores, &fingerprint)?;
+        let complete = standing.iter().all(Option::is_some);
+        if complete && let Some(summary) = finished(plan, &standing)? {
+            return Ok(self.nothing(summary));
+        }
+        lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
+        self.write_plan(&standing)?;
+        let scored = self.score(standing, &fingerprint)?;
+        self.progress.phase("select", 1);
+        let selection = self.progress.timed("score", || {
+            select::select(plan, &self.scores, &scored.records, &lock.score_settings)
+        })?;
+        self.write(&lock, &scored, selection)
+    }
+
+    /// The digest of the tensors that matter: known for this folder from an earlier run or from the cache, else read.
+    fn model_digest(&mut self) -> Result<String> {
+        let before = Lock::read(&self.scores.lock_file())?.and_then(|lock| lock.model);
+        if let Some(before) = before.filter(|before| before.identity == self.plan.model.identity())
+        {
+            return Ok(before.digest);
+        }
+        match known_digest(&self.plan.model, &self.plan.cache_folder) {
+            Some(digest) => Ok(digest),
+            None => self.open_model(),
+        }
+    }
+
+    /// Opens the table, or builds it; returns the digest of the model.
+    fn open_model(&mut self) -> Result<String> {
+        let plan = self.plan;
+        let precision = plan.spec.load_partial_model().precision;
+        self.progress.phase("table", plan.model.bytes_to_read());
+        let opened = self.progress.timed("load-partial-model", || {
+            LayerZeroTable::open_or_build(
+                &plan.model,
+                plan.kernel(),
+                precision,
+                &plan.cache_folder,
+                &|_, _| {},
+            )
+        })?;
+        tracing::info!(
+            from_cache = opened.from_cache,
+            bytes_read = opened.bytes_read,
+            digest = opened.model_digest,
+            "layer-zero table ready"
+        );
+        let longest = plan.spec.tokenize().window_tokens as usize;
+        let mask = plan.spec.first_layer_attention().mask;
+        self.layer = Some(FirstLayer::new(plan.model.spec().clone(), opened.table, mask, longest));
+        Ok(opened.model_digest)
+    }
+
+    /// Refuses to mix scores of other settings with the ones that are already here.
+    fn compare(&self, now: &Map<String, Value>) -> Result<()> {
+        let path = self.scores.lock_file();
+        let Some(before) = Lock::read(&path)? else {
+            return match &self.plan.options.scores_from {
+                Some(_) => Err(Diagnostic::error(
+                    Blame::Pipeline,
+                    format!("there is no lock `{}`", path.display()),
+                )
+                .hint("`--scores-from` takes the run directory of another run")
+                .into()),
+                None => Ok(()),
+            };
+        };
+        let different = identity::differences(now, &before.score_settings);
+        if different.is_empty()
+            || (self.plan.options.scores_from.is_none()
+                && files::list_if_present(&self.scores.units())?.is_empty())
+        {
+            return Ok(());
+        }
+        let what =
+            format!("the scores in `{}` were made with other settings", self.scores.root.display());
+        let mut problem = Diagnostic::error(Blame::Pipeline, what);
+        for line in different {
+            problem = problem.note(line);
+        }
+        Err(problem
+            .hint("give this pipeline another `output.path`, or start anew with `--fresh`")
+            .into())
+    }
+
+    fn score(&mut self, standing: Vec<Option<UnitRecord>>, fingerprint: &str) -> Result<Scored> {
+        let plan = self.plan;
+        let missing: Vec<String> = plan
+            .units
+            .iter()
+            .zip(&standing)
+            .filter(|(_, record)| record.is_none())
+            .map(|(unit, _)| format!("{}, row groups {:?}", unit.file_path, unit.row_groups))
+            .collect();
+        if missing.is_empty() {
+            return execute::reuse(plan, self.directory, standing);
+        }
+        if plan.options.scores_from.is_some() {
+            let mut problem = Diagnostic::error(
+                Blame::Pipeline,
+                format!(
+                    "`{}` has no scores of {} work units of this input",
+                    self.scores.root.display(),
+                    missing.len()
+                ),
+            );
+            for unit in missing.into_iter().take(5) {
+                problem = problem.note(unit);
+            }
+            return Err(problem.hint("run the pipeline that makes these scores first").into());
+        }
+        if self.layer.is_none() {
+            self.open_model()?;
+        }
+        let layer = self.layer.as_ref().expect("opened above");
+        self.progress.phase("score", plan.estimate.tokens);
+        let tools = Tools {
+            plan,
+            directory: self.directory,
+            layer,
+            device: &plan.device,
+            score_fingerprint: fingerprint,
+            progress: self.progress,
+            stop: self.stop,
+        };
+        execute::score(tools, standing)
+    }
+
+    /// Writes the selection and commits it.
+    fn write(self, lock: &Lock, scored: &Scored, selection: Selection) -> Result<Outcome> {
+        let (plan, directory) = (self.plan, self.directory);
+        self.progress.phase("write", plan.units.len() as u64);
+        let folder = directory.staging();
+        files::remove_folder(&folder)?;
+        for part in ["data", "dropped"] {
+            files::create_folder(&folder.join(part))?;
+        }
+        let writer = Writer {
+            plan,
+            scores: &self.scores,
+            records: &scored.records,
+            selection: &selection,
+            stop: self.stop,
+        };
+        let staged =
+            self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
+        let labels = match &plan.spec.pipeline.output.report_by {
+            Some(column) => Some(output::by_label(plan, &selection, column)?),
+            None => None,
+        };
+        let summary = self.summary(scored, &staged)?;
+        let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
+        let selection_fingerprint = selection_fingerprint(&select_settings, &scored.records);
+        let manifest =
+            Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
+        self.commit(&manifest, &staged, &selection, &summary)?;
+        Ok(Outcome { summary, labels, warnings: selection.warnings })
+    }
+
+    fn summary(&self, scored: &Scored, staged: &Staged) -> Result<Summary> {
+        let mut summary = self.figures("done");
+        let counts = &scored.counts;
+        summary.rows_in = counts.rows;
+        summary.rows_kept = staged.rows_kept;
+        summary.rows_dropped.clone_from(&counts.rows_dropped);
+        summary.windows_dropped.clone_from(&counts.windows_dropped);
+        for (reasons, number) in [
+            (&mut summary.rows_dropped, staged.rows_not_selected),
+            (&mut summary.windows_dropped, staged.windows_not_selected),
+        ] {
+            if number > 0 {
+                reasons.insert("not_selected".to_owned(), number);
+            }
+        }
+        summary.quarantined = counts.quarantined_rows();
+        summary.windows_total = counts.windows_total();
+        summary.windows_scored = scored.windows_scored;
+        summary.windows_reused = scored.windows_reused;
+        summary.windows_kept = staged.windows_kept;
+        summary.kept = staged.kept;
+        summary.tokens_total = counts.tokens_total;
+        summary.tokens_scored = counts.tokens_scored;
+        summary.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
+        if summary.rows_in != self.plan.rows() {
+            let violation = format!(
+                "{} rows were planned, {} accounted for",
+                self.plan.rows(),
+                summary.rows_in
+            );
+            return Err(Diagnostic::error(Blame::Bug, violation).into());
+        }
+        Ok(summary)
+    }
+
+    /// A summary with what every run reports.
+    fn figures(&self, status: &str) -> Summary {
+        let mut summary = Summary::new(status, absolute(self.directory));
+        summary.seconds = self.started.elapsed().as_secs_f64();
+        summary.peak_memory_bytes = peak_memory_bytes();
+        summary
+    }
+
+    /// The answer of a run that found everything done; `before` is the summary of the run that did it.
+    fn nothing(&self, before: Summary) -> Outcome {
+        let now = self.figures("nothing_to_do");
+        let summary = Summary {
+            status: now.status,
+            run_dir: now.run_dir,
+            seconds: now.seconds,
+            peak_memory_bytes: now.peak_memory_bytes,
+            windows_reused: before.windows_scored + before.windows_reused,
+            windows_scored: 0,
+            ..before
+        };
+        Outcome { summary, labels: None, warnings: Vec::new() }
+    }
+
+    /// Stages the records of the selection beside its parts, and moves everything into place together.
+    fn commit(
+        &self,
+        manifest: &Manifest,
+        staged: &Staged,
+        selection: &Selection,
+        summary: &Summary,
+    ) -> Result<()> {
+        let directory = self.directory;
+        let folder = directory.staging();
+        let before = Manifest::read(directory)?;
+        let mut intent = Intent::default();
+        for part in &staged.data {
+            intent.rename(
+                directory,
+                &folder.join("data").join(&part.path),
+                &directory.data().join(&part.path),
+            );
+        }
+        for part in &staged.dropped {
+            intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
+        }
+        for (name, json, target) in [
+            ("calibration.json", pretty(&selection.calibration), directory.calibration()),
+            ("manifest.json", pretty(manifest), directory.manifest()),
+            ("summary.json", pretty(summary), directory.summary()),
+        ] {
+            files::write_atomic(&folder.join(name), &json)?;
+            intent.rename(directory, &folder.join(name), &target);
+        }
+        if let Some(before) = before {
+            for part in &before.data {
+                intent.remove(directory, &directory.data().join(&part.path));
+            }
+            for part in &before.dropped {
+                intent.remove(directory, &directory.root.join(&part.path));
+            }
+        }
+        if self.plan.options.limit_rows.is_none() && self.plan.options.scores_from.is_none() {
+            for record in units::stale(directory, &self.plan.units)? {
+                intent.remove(directory, &units::record_path(directory, &record.unit));
+                for part in record.parts() {
+                    intent.remove(directory, &directory.root.join(&part.path));
+                }
+            }
+        }
+        files::create_folder(&directory.data())?;
+        commit::commit(directory, &intent)?;
+        Ok(files::remove_folder(&directory.journal())?)
+    }
+
+    /// What was planned, for `longsift status`.
+    fn write_plan(&self, standing: &[Option<UnitRecord>]) -> Result<()> {
+        let done = Done {
+            units: standing.iter().flatten().count(),
+            windows: standing.iter().flatten().map(|record| record.counts.windows).sum(),
+            finished: false,
+        };
+        let json = crate::plan::explain::json(self.plan, done);
+        files::write_atomic(&self.directory.root.join("plan.json"), &pretty(&json))?;
+        Ok(())
+    }
+}
+
+fn pretty<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    let mut json = serde_json::to_vec_pretty(value).expect("plain data");
+    json.push(b'\n');
+    json
+}
+
+fn absolute(directory: &RunDirectory) -> String {
+    std::path::absolute(&directory.root)
+        .unwrap_or_else(|_| directory.root.clone())
+        .display()
+        .to_string()
+}
+
+/// The digest of the calibration file, if the pipeline uses one.
+fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
+    let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
+    let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
+    Ok(Some(hex(&Sha256::digest(bytes))))
+}
+
+/// What decides whether a finished selection is still the one the pipeline asks for.
+fn selection_fingerprint(select_settings: &Map<String, Value>, records: &[UnitRecord]) -> String {
+    let units: Vec<Value> = records
+        .iter()
+        .map(|record| json!([record.unit, record.input.footer_hash, record.scores.sha256]))
+        .collect();
+    let content = json!({ "settings": select_settings, "units": units });
+    hex(&Sha256::digest(content.to_string()))
+}
+
+/// The summary of the finished run, if this plan asks for exactly what it did and all its files are in place.
+pub fn finished(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<Option<Summary>> {
+    let directory = &plan.directory;
+    let Some(manifest) = Manifest::read(directory)? else { return Ok(None) };
+    let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
+    let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
+    let same = records.len() == plan.units.len()
+        && manifest.selection_fingerprint == selection_fingerprint(&select_settings, &records)
+        && manifest
+            .data
+            .iter()
+            .all(|part| files::size(&directory.data().join(&part.path)) == Some(part.bytes))
+        && files::size(&directory.success()).is_some();
+    if !same {
+        return Ok(None);
+    }
+    let Some(bytes) = files::read_if_present(&directory.summary())? else { return Ok(None) };
+    Ok(serde_json::from_slice(&bytes).ok())
+}
+
+/// Parquet files in `data/` that no run of this directory wrote would be mixed with the output.
+fn refuse_foreign_data(directory: &RunDirectory) -> Result<()> {
+    let ours = Manifest::read(directory)?.map_or(Vec::new(), |manifest| manifest.data_names());
+    let foreign: Vec<String> = files::list_if_present(&directory.data())?
+        .iter()
+        .filter_map(|path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned))
+        .filter(|name| !name.starts_with('.') && !ours.contains(name))
+        .collect();
+    if foreign.is_empty() {
+        return Ok(());
+    }
+    Err(Diagnostic::error(
+        Blame::Pipeline,
+        format!(
+            "`{}` holds {} files that no run of this output wrote, `{}` for one",
+            directory.data().display(),
+            foreign.len(),
+            foreign[0]
+        ),
+    )
+    .hint("move them away, or give the pipeline another `output.path`")
+    .into())
+}

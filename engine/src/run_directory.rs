@@ -1,0 +1,234 @@
+//! The run directory: what a run knows about itself, beside its output.
+//!
+//! ```text
+//! out/name/data/train-00000-of-00012.parquet   the output, and nothing else
+//! out/name.run/
+//!   lock                 held by the operating system while a run works here; its content says who
+//!   pipeline.lock        settings as resolved, and what model, tokenizer and kernel were used
+//!   units/<unit>.json    the record that makes a scored work unit count
+//!   scores/part-<unit>.parquet      raw statistics of a unit's windows
+//!   dropped/score-<unit>.parquet    rows that had no window to score; select-<unit>: those not selected
+//!   quarantine/part-<unit>.parquet  rows that could not be scored, with the reason
+//!   journal/<unit>       finished windows of a unit that is still open
+//!   staging/             the next selection, before it is committed
+//!   intent.json          the renames of a commit that has begun
+//!   calibration.json, manifest.json, summary.json, events.jsonl, _SUCCESS
+//! ```
+
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
+use crate::files;
+
+/// The paths of a run directory and of the output it belongs to.
+#[derive(Clone, Debug)]
+pub struct RunDirectory {
+    /// `<output>.run`.
+    pub root: PathBuf,
+    /// The output folder; its `data/` holds the Parquet files.
+    pub output: PathBuf,
+}
+
+/// Exclusive use of a run directory, until it is dropped.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+/// Who holds a run directory.
+#[derive(Debug, Serialize, Deserialize)]
+struct Holder {
+    pid: u32,
+    host: String,
+    started: String,
+}
+
+impl RunDirectory {
+    /// The run directory of an output folder.
+    pub fn of_output(output: &Path) -> Self {
+        // Without a trailing slash.
+        let output: PathBuf = output.components().collect();
+        let mut root = output.clone().into_os_string();
+        root.push(".run");
+        Self { root: root.into(), output }
+    }
+
+    /// The run directory at `root`, named on the command line.
+    pub fn at(root: &Path) -> Result<Self> {
+        let output = root.to_str().and_then(|path| path.trim_end_matches('/').strip_suffix(".run"));
+        match output {
+            Some(output) if root.is_dir() => Ok(Self::of_output(Path::new(output))),
+            _ => Err(Diagnostic::error(Blame::Pipeline, format!("`{}` is not a run directory", root.display()))
+                .hint("a run directory is a folder named `<output.path>.run`; `longsift run` prints it as `run_dir`")
+                .into()),
+        }
+    }
+
+    /// The folder of the output's Parquet files.
+    pub fn data(&self) -> PathBuf {
+        self.output.join("data")
+    }
+    /// The folder of raw statistics.
+    pub fn scores(&self) -> PathBuf {
+        self.root.join("scores")
+    }
+    /// The folder of unit records.
+    pub fn units(&self) -> PathBuf {
+        self.root.join("units")
+    }
+    /// The folder of rows that were dropped.
+    pub fn dropped(&self) -> PathBuf {
+        self.root.join("dropped")
+    }
+    /// The folder of rows that could not be scored.
+    pub fn quarantine(&self) -> PathBuf {
+        self.root.join("quarantine")
+    }
+    /// The folder of journals of open units.
+    pub fn journal(&self) -> PathBuf {
+        self.root.join("journal")
+    }
+    /// The folder of a selection that is not committed yet.
+    pub fn staging(&self) -> PathBuf {
+        self.root.join("staging")
+    }
+    /// The record of a commit that has begun.
+    pub fn intent(&self) -> PathBuf {
+        self.root.join("intent.json")
+    }
+    /// Settings and identities of the run.
+    pub fn lock_file(&self) -> PathBuf {
+        self.root.join("pipeline.lock")
+    }
+    /// What was read, run and written.
+    pub fn manifest(&self) -> PathBuf {
+        self.root.join("manifest.json")
+    }
+    /// Figures of the last selection, for `score.calibration`.
+    pub fn calibration(&self) -> PathBuf {
+        self.root.join("calibration.json")
+    }
+    /// The summary of the last finished run.
+    pub fn summary(&self) -> PathBuf {
+        self.root.join("summary.json")
+    }
+    /// The marker of a finished run.
+    pub fn success(&self) -> PathBuf {
+        self.root.join("_SUCCESS")
+    }
+    /// What happened, a JSON line each.
+    pub fn events(&self) -> PathBuf {
+        self.root.join("events.jsonl")
+    }
+
+    /// Makes the folders that do not exist and takes the directory for this process; clears what an interrupted run
+    /// left half-written.
+    pub fn take(&self) -> Result<RunLock> {
+        files::create_folder(&self.root)?;
+        let lock = self.lock()?;
+        for folder in
+            [self.scores(), self.units(), self.dropped(), self.quarantine(), self.journal()]
+        {
+            files::create_folder(&folder)?;
+            files::remove_leftovers(&folder)?;
+        }
+        files::remove_leftovers(&self.root)?;
+        Ok(lock)
+    }
+
+    /// Who works in the directory now, if anyone does.
+    pub fn holder(&self) -> Result<Option<serde_json::Value>> {
+        let path = self.root.join("lock");
+        if files::size(&path).is_none() {
+            return Ok(None);
+        }
+        let file = files::open(&path)?;
+        // A shared lock is refused only while a run holds the exclusive one.
+        match file.try_lock_shared() {
+            Ok(()) => Ok(None),
+            Err(_) => Ok(files::read_if_present(&path)?
+                .and_then(|bytes| serde_json::from_slice(&bytes).ok())),
+        }
+    }
+
+    fn lock(&self) -> Result<RunLock> {
+        let path = self.root.join("lock");
+        let mut file = files::open_read_write(&path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(held(&self.root, &mut file).into()),
+            Err(TryLockError::Error(error)) => {
+                return Err(files::failed("lock", &path)(error).into());
+            }
+        }
+        let holder =
+            Holder { pid: std::process::id(), host: host_name(), started: crate::clock::now_utc() };
+        let content = serde_json::to_string(&holder).expect("a holder is plain data");
+        let written = file
+            .set_len(0)
+            .and_then(|()| file.seek(SeekFrom::Start(0)))
+            .and_then(|_| file.write_all(content.as_bytes()));
+        written.map_err(|error| files::failed("write", &path)(error))?;
+        Ok(RunLock { _file: file })
+    }
+
+    /// Removes everything a run has made here, for `--fresh`: the run directory's content but the lock, and the data
+    /// files that the manifest lists.
+    pub fn clear(&self, data_files: &[String]) -> Result<()> {
+        for name in data_files {
+            files::remove_file(&self.data().join(name))?;
+        }
+        for folder in [
+            self.scores(),
+            self.units(),
+            self.dropped(),
+            self.quarantine(),
+            self.journal(),
+            self.staging(),
+        ] {
+            files::remove_folder(&folder)?;
+        }
+        for file in [
+            self.success(),
+            self.intent(),
+            self.lock_file(),
+            self.manifest(),
+            self.calibration(),
+            self.summary(),
+            self.events(),
+        ] {
+            files::remove_file(&file)?;
+        }
+        Ok(())
+    }
+}
+
+/// Another process holds the directory. The content of the lock file is information, the lock is the system's.
+fn held(root: &Path, file: &mut File) -> Diagnostic {
+    let mut content = String::new();
+    let holder = file
+        .take(4096)
+        .read_to_string(&mut content)
+        .ok()
+        .and_then(|_| serde_json::from_str::<Holder>(&content).ok())
+        .map_or_else(
+            || "another process".to_owned(),
+            |holder| {
+                format!("process {} on {}, started {}", holder.pid, holder.host, holder.started)
+            },
+        );
+    Diagnostic::error(
+        Blame::Machine,
+        format!("the run directory `{}` is in use by {holder}", root.display()),
+    )
+    .hint("wait for that run to end, or give this one another `output.path`")
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

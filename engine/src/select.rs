@@ -1,0 +1,415 @@
+//! The select phase: scores of all windows → what is kept, and the calibration that says why.
+//!
+//! Needs 64 bytes of memory per window and reads the light columns of the score tables once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use longsift_stages::filter::keep_above;
+use longsift_stages::score::GroupFigures;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::dataset;
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
+use crate::files;
+use crate::plan::Plan;
+use crate::run_directory::RunDirectory;
+use crate::scores::{self, ScoredWindow};
+use crate::spec::pipeline::Samples;
+use crate::units::UnitRecord;
+
+/// A window, or a document, that has a score.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Row of the document in its file.
+    pub row: u64,
+    /// Index of the window; none for a document.
+    pub window: Option<u32>,
+    /// Tokens of the output that it would be.
+    pub tokens: u64,
+    /// Mean over heads (and windows, for a document).
+    pub dependency_strength: f64,
+    /// Mean over heads (and windows, for a document).
+    pub far_variance: f64,
+    /// Index of its group.
+    group: usize,
+    /// The score.
+    pub score: f64,
+    /// Whether it is kept.
+    pub keep: bool,
+}
+
+/// The figures of a group, in `calibration.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CalibratedGroup {
+    /// Value of the `within` column; null for rows without one, and for the one group of a run without `within`.
+    pub value: Option<String>,
+    /// Its figures and threshold.
+    pub figures: GroupFigures,
+}
+
+/// What `calibration.json` holds: enough to score and filter an increment like the corpus before it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Version of this file's format.
+    pub version: u32,
+    /// The `score` settings.
+    pub score: Value,
+    /// What a sample was: `windows` or `documents`.
+    pub samples: Value,
+    /// Everything the raw statistics depended on: model and tokenizer digests, distance, window.
+    pub score_settings: Map<String, Value>,
+    /// One entry per group, ordered by value.
+    pub groups: Vec<CalibratedGroup>,
+}
+
+/// What is kept.
+#[derive(Debug)]
+pub struct Selection {
+    samples: Vec<Sample>,
+    units: Vec<Range<usize>>,
+    /// Figures and thresholds of the groups.
+    pub calibration: Calibration,
+    /// Hashes of ids that occur more than once.
+    repeated_ids: HashSet<u128>,
+    /// What a user should know.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl Selection {
+    /// The samples of a unit, in input order.
+    pub fn of_unit(&self, unit: usize) -> &[Sample] {
+        &self.samples[self.units[unit].clone()]
+    }
+
+    /// Whether another document has the same id.
+    pub fn is_repeated(&self, id: &str) -> bool {
+        self.repeated_ids.contains(&hash(id))
+    }
+}
+
+/// Scores and ranks the samples of all units, whose score tables are in `directory`.
+pub fn select(
+    plan: &Plan,
+    directory: &RunDirectory,
+    records: &[UnitRecord],
+    score_settings: &Map<String, Value>,
+) -> Result<Selection> {
+    let mut table = Table::default();
+    for (index, record) in records.iter().enumerate() {
+        table.read(plan, directory, index, record)?;
+    }
+    let mut warnings = table.warnings();
+    let calibration = match &plan.spec.score().calibration {
+        Some(path) => saved_calibration(plan, path, score_settings, &table)?,
+        None => own_calibration(plan, score_settings, &mut table),
+    };
+    if plan.spec.score().calibration.is_some() {
+        table.apply(plan, &calibration);
+    }
+    warnings.extend(table.empty_groups());
+    let Table { samples, units, repeated_ids, .. } = table;
+    Ok(Selection { samples, units, calibration, repeated_ids, warnings })
+}
+
+/// The samples of all units while they are being selected from.
+#[derive(Default)]
+struct Table {
+    samples: Vec<Sample>,
+    units: Vec<Range<usize>>,
+    groups: BTreeMap<Option<String>, usize>,
+    lengths: HashMap<usize, (u64, u64)>,
+    windows: u64,
+    overlapping: u64,
+    seen_ids: HashSet<u128>,
+    repeated_ids: HashSet<u128>,
+}
+
+impl Table {
+    fn read(
+        &mut self,
+        plan: &Plan,
+        directory: &RunDirectory,
+        index: usize,
+        record: &UnitRecord,
+    ) -> Result<()> {
+        let unit = &plan.units[index];
+        let labels = match &plan.spec.score().within {
+            Some(column) if record.counts.windows > 0 => {
+                Some(dataset::read_labels(&plan.dataset, unit, column)?)
+            }
+            _ => None,
+        };
+        let start = self.samples.len();
+        let mut document: Vec<ScoredWindow> = Vec::new();
+        scores::read(&directory.root.join(&record.scores.path), |window| {
+            if document.first().is_some_and(|first| first.input_row != window.input_row) {
+                self.document(plan, &document, labels.as_deref(), unit.first_row);
+                document.clear();
+            }
+            document.push(window);
+            Ok(())
+        })?;
+        self.document(plan, &document, labels.as_deref(), unit.first_row);
+        self.units.push(start..self.samples.len());
+        Ok(())
+    }
+
+    /// Adds the samples of one document, given all its windows.
+    fn document(
+        &mut self,
+        plan: &Plan,
+        windows: &[ScoredWindow],
+        labels: Option<&[Option<String>]>,
+        first_row: u64,
+    ) {
+        let Some(first) = windows.first() else { return };
+        let label =
+            labels.and_then(|labels| labels[(first.input_row - first_row) as usize].clone());
+        let next = self.groups.len();
+        let group = *self.groups.entry(label).or_insert(next);
+        let id = hash(&first.id);
+        if !self.seen_ids.insert(id) {
+            self.repeated_ids.insert(id);
+        }
+        self.windows += windows.len() as u64;
+        self.overlapping +=
+            windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;
+        for window in windows {
+            let (shortest, longest) =
+                self.lengths.entry(group).or_insert((window.tokens_scored, window.tokens_scored));
+            (*shortest, *longest) =
+                ((*shortest).min(window.tokens_scored), (*longest).max(window.tokens_scored));
+        }
+        let sample = |window, tokens, dependency_strength, far_variance| Sample {
+            row: first.input_row,
+            window,
+            tokens,
+            dependency_strength,
+            far_variance,
+            group,
+            score: f64::NAN,
+            keep: false,
+        };
+        match plan.spec.pipeline.output.samples {
+            Samples::Windows => self.samples.extend(windows.iter().map(|window| {
+                let tokens = window.tokens.1 - window.tokens.0;
+                sample(Some(window.window), tokens, window.dependency_strength, window.far_variance)
+            })),
+            Samples::Documents => {
+                let how = plan.spec.score().document_score.unwrap_or_default();
+                let aggregate = |figure: &dyn Fn(&ScoredWindow) -> f64| {
+                    how.of(&windows.iter().map(figure).collect::<Vec<f64>>())
+                };
+                let strength = aggregate(&|window| window.dependency_strength);
+                let variance = aggregate(&|window| window.far_variance);
+                self.samples.push(sample(None, first.tokens_total, strength, variance));
+            }
+        }
+    }
+
+    /// The indices of a group's samples, in input order.
+    fn members(&self) -> Vec<Vec<usize>> {
+        let mut members = vec![Vec::new(); self.groups.len()];
+        for (index, sample) in self.samples.iter().enumerate() {
+            members[sample.group].push(index);
+        }
+        members
+    }
+
+    fn columns(&self, members: &[usize]) -> (Vec<f64>, Vec<f64>) {
+        members
+            .iter()
+            .map(|&index| {
+                (self.samples[index].dependency_strength, self.samples[index].far_variance)
+            })
+            .unzip()
+    }
+
+    /// Scores by stored figures, keeps by stored thresholds. Every group is known by now.
+    fn apply(&mut self, plan: &Plan, calibration: &Calibration) {
+        let members = self.members();
+        for (value, group) in &self.groups {
+            let known = calibration.groups.iter().find(|known| known.value == *value);
+            let figures = &known.expect("unknown groups were refused").figures;
+            let members = &members[*group];
+            let (strengths, variances) = self.columns(members);
+            let scores = plan.spec.score().scores(figures, &strengths, &variances);
+            let keep = figures.threshold.map_or_else(
+                || vec![false; scores.len()],
+                |threshold| keep_above(&scores, threshold),
+            );
+            for ((&index, score), keep) in members.iter().zip(scores).zip(keep) {
+                (self.samples[index].score, self.samples[index].keep) = (score, keep);
+            }
+        }
+    }
+
+    fn warnings(&self) -> Vec<Diagnostic> {
+        let mut warnings = Vec::new();
+        for (value, group) in &self.groups {
+            let Some((shortest, longest)) = self.lengths.get(group) else { continue };
+            if shortest != longest {
+                warnings.push(
+                    Diagnostic::warning(Blame::Pipeline, format!(
+                        "group {} has windows of {shortest} to {longest} tokens: scores of different lengths do not compare",
+                        name(value.as_deref())
+                    ))
+                    .hint("use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class"),
+                );
+            }
+        }
+        if self.overlapping > 0 {
+            let share = 100.0 * self.overlapping as f64 / self.windows as f64;
+            warnings.push(
+                Diagnostic::warning(Blame::Pipeline, format!(
+                    "{} of {} windows ({share:.1} %) share tokens with the window before them, as `both-ends` cuts them",
+                    self.overlapping, self.windows
+                ))
+                .hint("where a training token must not come twice, use `windows: disjoint`"),
+            );
+        }
+        if !self.repeated_ids.is_empty() {
+            warnings.push(
+                Diagnostic::warning(Blame::Pipeline, format!(
+                    "{} ids occur more than once; their `longsift_sample_id` gets the file and the row",
+                    self.repeated_ids.len()
+                ))
+                .hint("a unique `input.id_column` makes sample ids shorter and joins safe"),
+            );
+        }
+        warnings
+    }
+
+    fn empty_groups(&self) -> Vec<Diagnostic> {
+        let mut kept = vec![false; self.groups.len()];
+        for sample in &self.samples {
+            kept[sample.group] |= sample.keep;
+        }
+        let empty: Vec<String> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| !kept[**group])
+            .map(|(value, _)| name(value.as_deref()))
+            .collect();
+        if empty.is_empty() {
+            return Vec::new();
+        }
+        vec![Diagnostic::warning(
+            Blame::Pipeline,
+            format!("nothing was kept of group {}", empty.join(", ")),
+        )]
+    }
+}
+
+/// Computes figures, scores and what is kept, group by group.
+fn own_calibration(
+    plan: &Plan,
+    score_settings: &Map<String, Value>,
+    table: &mut Table,
+) -> Calibration {
+    let (score, filter) = (plan.spec.score(), plan.spec.filter());
+    let members = table.members();
+    let mut groups = Vec::new();
+    for (value, group) in table.groups.clone() {
+        let members = &members[group];
+        let (strengths, variances) = table.columns(members);
+        let tokens: Vec<u64> = members.iter().map(|&index| table.samples[index].tokens).collect();
+        let mut figures = score.figures(&strengths, &variances);
+        let scores = score.scores(&figures, &strengths, &variances);
+        let kept = filter.keep(&scores, &tokens, value.as_deref());
+        figures.threshold = kept.threshold;
+        for ((&index, score), keep) in members.iter().zip(scores).zip(kept.keep) {
+            (table.samples[index].score, table.samples[index].keep) = (score, keep);
+        }
+        groups.push(CalibratedGroup { value, figures });
+    }
+    Calibration {
+        version: 1,
+        score: serde_json::to_value(score).expect("settings are plain data"),
+        samples: serde_json::to_value(plan.spec.pipeline.output.samples)
+            .expect("settings are plain data"),
+        score_settings: score_settings.clone(),
+        groups,
+    }
+}
+
+/// Reads a saved calibration and checks that it was made for these scores and knows all groups.
+fn saved_calibration(
+    plan: &Plan,
+    path: &str,
+    score_settings: &Map<String, Value>,
+    table: &Table,
+) -> Result<Calibration> {
+    let place = || plan.spec.at("stages.score.calibration");
+    let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
+    let calibration: Calibration = serde_json::from_slice(&bytes).map_err(|error| {
+        Diagnostic::error(Blame::Pipeline, format!("`{path}` is not a calibration: {error}"))
+            .at(place())
+            .hint("give the `calibration.json` of a finished run directory")
+    })?;
+    let comparable = |settings: &Map<String, Value>| -> Map<String, Value> {
+        let kept = ["model", "tokenizer", "window_tokens", "min_distance", "mask", "bos"];
+        settings
+            .iter()
+            .filter(|(key, _)| kept.contains(&key.as_str()))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    };
+    let mut different = crate::plan::identity::differences(
+        &comparable(score_settings),
+        &comparable(&calibration.score_settings),
+    );
+    let score = serde_json::to_value(plan.spec.score()).expect("settings are plain data");
+    for key in ["alpha", "standardise", "within", "formula"] {
+        if score.get(key) != calibration.score.get(key) {
+            different.push(format!(
+                "{key}: {}, was {}",
+                show(score.get(key)),
+                show(calibration.score.get(key))
+            ));
+        }
+    }
+    if !different.is_empty() {
+        let mut problem = Diagnostic::error(
+            Blame::Pipeline,
+            format!("the calibration `{path}` was made with other settings"),
+        )
+        .at(place());
+        for line in different {
+            problem = problem.note(line);
+        }
+        return Err(problem.hint("use the settings it was made with, or calibrate anew").into());
+    }
+    let unknown: Vec<String> = table
+        .groups
+        .keys()
+        .filter(|value| !calibration.groups.iter().any(|known| known.value == **value))
+        .map(|value| name(value.as_deref()))
+        .collect();
+    if !unknown.is_empty() {
+        return Err(Diagnostic::error(Blame::Pipeline, format!("the calibration `{path}` has no figures for group {}", unknown.join(", ")))
+            .at(place())
+            .hint("calibrate anew over a corpus that has all groups, or leave these rows out of the input")
+            .into());
+    }
+    Ok(calibration)
+}
+
+fn show(value: Option<&Value>) -> String {
+    value.map_or("not set".to_owned(), Value::to_string)
+}
+
+/// A group as people call it.
+fn name(value: Option<&str>) -> String {
+    value.map_or("(null)".to_owned(), |value| format!("`{value}`"))
+}
+
+/// 128 bits of an id: two of a thousand million ids coincide with a probability of 10^-21.
+fn hash(id: &str) -> u128 {
+    let digest = Sha256::digest(id);
+    u128::from_le_bytes(digest[..16].try_into().expect("a SHA-256 has 32 bytes"))
+}

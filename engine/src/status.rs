@@ -1,0 +1,98 @@
+//! `longsift status`: how far a run is, read from its directory while it works or after it.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::accounting::Counts;
+use crate::error::Result;
+use crate::files;
+use crate::report::{Summary, count};
+use crate::run_directory::RunDirectory;
+use crate::units::UnitRecord;
+
+/// How far a run is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// `finished`, `running`, `unfinished` or `empty`.
+    pub state: &'static str,
+    /// Who works in the directory, if anyone does.
+    pub holder: Option<Value>,
+    /// Work units with a record.
+    pub units_scored: u64,
+    /// Work units planned.
+    pub units: Option<u64>,
+    /// Rows planned.
+    pub rows: Option<u64>,
+    /// Where the rows of the scored units went.
+    pub counts: Counts,
+    /// The summary of the last committed selection.
+    pub summary: Option<Summary>,
+}
+
+/// Reads a run directory.
+pub fn read(directory: &RunDirectory) -> Result<Status> {
+    let mut counts = Counts::default();
+    let mut units_scored = 0;
+    for path in files::list_if_present(&directory.units())? {
+        let bytes = files::read_if_present(&path)?.unwrap_or_default();
+        if let Ok(record) = serde_json::from_slice::<UnitRecord>(&bytes) {
+            counts.add(&record.counts);
+            units_scored += 1;
+        }
+    }
+    let json = |path| -> Result<Option<Value>> {
+        Ok(files::read_if_present(path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    };
+    let plan = json(&directory.root.join("plan.json"))?;
+    let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
+    let holder = directory.holder()?;
+    let finished = files::size(&directory.success()).is_some();
+    let state = match (&holder, finished, units_scored) {
+        (Some(_), ..) => "running",
+        (None, true, _) => "finished",
+        (None, false, 0) => "empty",
+        (None, false, _) => "unfinished",
+    };
+    let summary = files::read_if_present(&directory.summary())?
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    Ok(Status {
+        state,
+        holder,
+        units_scored,
+        units: planned("work_units"),
+        rows: planned("rows"),
+        counts,
+        summary,
+    })
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |total: Option<u64>| total.map_or("?".to_owned(), count);
+        writeln!(f, "{}", self.state)?;
+        if let Some(holder) = &self.holder {
+            writeln!(
+                f,
+                "  held by   process {} on {}, since {}",
+                holder["pid"], holder["host"], holder["started"]
+            )?;
+        }
+        writeln!(f, "  units     {} of {} scored", count(self.units_scored), of(self.units))?;
+        writeln!(f, "  rows      {} of {} read", count(self.counts.rows), of(self.rows))?;
+        writeln!(f, "  windows   {} measured", count(self.counts.windows))?;
+        if self.counts.quarantined_rows() > 0 {
+            writeln!(f, "  bad rows  {} quarantined", count(self.counts.quarantined_rows()))?;
+        }
+        if let Some(summary) = &self.summary {
+            writeln!(
+                f,
+                "  kept      {} samples of {} rows",
+                count(summary.kept),
+                count(summary.rows_kept)
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! Stopping on a signal: the windows in flight are finished and kept, then the run ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::error::{Failure, Result};
+
+/// Whether a signal asked the run to stop.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stop {
+    /// Listens for SIGINT and SIGTERM. The first asks the run to stop; a second one ends the process at once.
+    pub fn on_signals() -> std::io::Result<Self> {
+        let stop = Self::default();
+        for signal in [SIGINT, SIGTERM] {
+            let second = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                128 + signal,
+                Arc::clone(&second),
+            )?;
+            signal_hook::flag::register(signal, second)?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), signal as usize)?;
+        }
+        Ok(stop)
+    }
+
+    /// Fails once a signal has come.
+    pub fn check(&self) -> Result<()> {
+        match self.signal.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Failure::Stopped { signal: signal as i32 }),
+        }
+    }
+}
