@@ -15,7 +15,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     };
     let mut first = llama_like(config, &family, rope_theta);
     let default = (!config.has("sliding_window")).then_some(4096);
-    let window = config.optional_size("sliding_window", u64::MAX).or(default);
+    let window = config.optional_size("sliding_window", 1 << 32).or(default);
     slide_everywhere(&mut first, config, window);
     first
 }

@@ -13,7 +13,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         bias: false,
     };
     let mut first = llama_like(config, &family, rope_theta);
-    let window = config.optional_size("sliding_window", u64::MAX);
+    let window = config.optional_size("sliding_window", 1 << 32);
     slide_everywhere(&mut first, config, window);
     first
 }
