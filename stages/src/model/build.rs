@@ -1,6 +1,6 @@
 //! Builds the layer-zero table: embedding rows in chunks → norm → query and key projection → the table's rows.
 
-use longsift_kernels::{Kernel, project};
+use longsift_kernels::{Kernel, PackedWeights};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -27,7 +27,7 @@ pub(crate) struct Built {
 
 /// Hands the table to `write`, chunk by chunk of whole rows `[rows, row_width]` in the order of token ids.
 ///
-/// Memory: the projection weights as f32 and about 100 MB. `progress` hears of rows done and rows in all.
+/// Memory: the projection weights as f32 (twice while they are packed) and about 100 MB. `progress` hears of rows done and rows in all.
 pub(crate) fn build(
     model: &ModelFolder,
     kernel: Kernel,
@@ -38,6 +38,8 @@ pub(crate) fn build(
     let (hidden, width) = (spec.hidden_size as usize, spec.row_width() as usize);
     let weights = SmallWeights::read(model)?;
     let bias = (!weights.bias.is_empty()).then_some(weights.bias.as_slice());
+    let projection = PackedWeights::new(kernel, &weights.projection, bias, hidden);
+    drop(weights.projection);
     let embedding = model.parts().iter().find(|part| part.needed.role == Role::Embedding);
     let mut reader = TensorReader::new(model, embedding.expect("every family needs an embedding"))?;
     let chunk_rows = (CHUNK_BYTES / (8 * (spec.hidden_size + spec.row_width()))).clamp(16, 8192);
@@ -51,7 +53,7 @@ pub(crate) fn build(
         let count = rows.len() / hidden;
         normalise(&spec.norm, &weights.norm_weight, &weights.norm_bias, hidden, &mut rows);
         table.resize(count * width, 0.0);
-        project(kernel, &rows, &weights.projection, bias, hidden, &mut table);
+        projection.apply(&rows, &mut table);
         write(&table)?;
         done += count as u64;
         progress(done, spec.vocabulary_size);
@@ -102,14 +104,14 @@ mod tests {
     fn a_normalised_row_has_mean_square_one_and_the_offset_is_added_to_the_weight() {
         let mut rows = [3.0, -4.0, 0.0, 0.0];
         normalise(&Norm::Rms { eps: 0.0, offset: 1.0 }, &[0.0, 1.0, 0.0, 0.0], &[], 4, &mut rows);
-        assert_eq!(rows, [1.2, -3.2, 0.0, 0.0]);
+        assert_eq!(rows.map(f32::to_bits), [1.2f32, -3.2, 0.0, 0.0].map(f32::to_bits));
     }
 
     #[test]
     fn a_row_of_zeros_stays_zero() {
         let mut rows = [0.0; 4];
         normalise(&Norm::Rms { eps: 1e-6, offset: 0.0 }, &[1.0; 4], &[], 4, &mut rows);
-        assert_eq!(rows, [0.0; 4]);
+        assert_eq!(rows.map(f32::to_bits), [0; 4]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::table::{LayerZeroTable, TableHeader, TableWriter};
 use crate::load_partial_model::Precision;
 
 /// A partial file that old belongs to a process that died.
-const ABANDONED_AFTER: Duration = Duration::from_secs(2 * 24 * 3600);
+const ABANDONED_AFTER: Duration = Duration::from_hours(48);
 const MOST_IDENTITY_BYTES: u64 = 4096;
 
 /// A table that is ready for use, and where it came from.
@@ -53,6 +53,19 @@ pub struct OpenedTable {
 struct Remembered {
     identity: String,
     weights_digest: String,
+    /// SHA-256 of the two, so that a damaged file is not taken for an answer.
+    check: String,
+}
+
+impl Remembered {
+    fn new(identity: String, weights_digest: String) -> Self {
+        let check = hex(&Sha256::digest(format!("{identity} {weights_digest}").as_bytes()));
+        Self { identity, weights_digest, check }
+    }
+
+    fn is_intact(&self) -> bool {
+        self.check == Self::new(self.identity.clone(), self.weights_digest.clone()).check
+    }
 }
 
 impl LayerZeroTable {
@@ -154,9 +167,9 @@ impl Cache<'_> {
         let remembered = read_small_file(&path, MOST_IDENTITY_BYTES).ok();
         let remembered =
             remembered.and_then(|bytes| serde_json::from_slice::<Remembered>(&bytes).ok());
-        let digest = remembered.filter(|remembered| remembered.identity == identity);
-        let digest =
-            digest.map(|remembered| remembered.weights_digest).filter(|digest| is_digest(digest));
+        let intact = remembered
+            .filter(|remembered| remembered.is_intact() && remembered.identity == identity);
+        let digest = intact.map(|remembered| remembered.weights_digest);
         if digest.is_none() {
             warnings
                 .push(format!("cache file `{}` is damaged and will be replaced", path.display()));
@@ -179,14 +192,11 @@ impl Cache<'_> {
         }
         let opened =
             LayerZeroTable::open(&path, &header).and_then(|table| table.verify().map(|()| table));
-        opened
-            .map_err(|why| {
-                warnings.push(format!(
-                    "cache file `{}` is damaged and will be replaced: {why}",
-                    path.display()
-                ))
-            })
-            .ok()
+        if let Err(why) = &opened {
+            let shown = path.display();
+            warnings.push(format!("cache file `{shown}` is damaged and will be replaced: {why}"));
+        }
+        opened.ok()
     }
 
     fn build(
@@ -231,8 +241,8 @@ impl Cache<'_> {
     fn remember(&self, model: &ModelFolder, weights_digest: &str) -> Result<(), ModelProblem> {
         let identity = model.identity();
         let path = self.identity_path(&identity);
-        let remembered = Remembered { identity, weights_digest: weights_digest.to_owned() };
-        let json = serde_json::to_vec(&remembered).expect("two texts");
+        let remembered = Remembered::new(identity, weights_digest.to_owned());
+        let json = serde_json::to_vec(&remembered).expect("three texts");
         let write = || {
             let folder = path.parent().expect("identities have a folder of their own");
             fs::create_dir_all(folder)?;
@@ -243,10 +253,6 @@ impl Cache<'_> {
         };
         write().map_err(|error| ModelProblem::writing(&path, &error))
     }
-}
-
-fn is_digest(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// A file under a name of its own until it is complete. Dropped before that, it is removed.

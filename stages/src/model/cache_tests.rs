@@ -1,1 +1,264 @@
+//! The cache of tables: reuse, damage, and builders side by side.
 
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use half::bf16;
+use longsift_kernels::{Kernel, TableView};
+use safetensors::Dtype;
+use serde_json::json;
+
+use super::conformance_tests::built;
+use super::folder_tests::Tiny;
+use super::*;
+use crate::load_partial_model::Precision;
+
+/// A tiny model and an empty cache.
+struct Place {
+    folder: tempfile::TempDir,
+    cache: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(tiny: &Tiny) -> Self {
+        let place =
+            Self { folder: tempfile::tempdir().unwrap(), cache: tempfile::tempdir().unwrap() };
+        tiny.write(place.folder.path());
+        place
+    }
+
+    fn model(&self) -> ModelFolder {
+        ModelFolder::open(self.folder.path(), None).unwrap()
+    }
+
+    fn opened(&self) -> OpenedTable {
+        built(&self.model(), Precision::F32, self.cache.path())
+    }
+
+    fn files(&self, kind: &str) -> Vec<PathBuf> {
+        fs::read_dir(self.cache.path().join(kind))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+}
+
+fn numbers(opened: &OpenedTable) -> Vec<f32> {
+    match opened.table.view() {
+        TableView::F32(rows) => rows.to_vec(),
+        TableView::Bf16(rows) => rows.iter().map(|number| number.to_f32()).collect(),
+    }
+}
+
+fn digest(tiny: &Tiny) -> String {
+    Place::new(tiny).opened().model_digest
+}
+
+#[test]
+fn a_table_is_built_once_and_reads_exactly_what_was_planned() {
+    let place = Place::new(&Tiny::new());
+    assert_eq!(known_digest(&place.model(), place.cache.path()), None);
+    let heard = Cell::new((0, 0));
+    let progress = |done, all| heard.set((done, all));
+    let model = place.model();
+    let first = LayerZeroTable::open_or_build(
+        &model,
+        Kernel::PortableF32,
+        Precision::F32,
+        place.cache.path(),
+        &progress,
+    )
+    .unwrap();
+    assert_eq!((first.from_cache, first.bytes_read), (false, model.bytes_to_read()));
+    assert_eq!(heard.get(), (12, 12));
+    let second = place.opened();
+    assert_eq!((second.from_cache, second.bytes_read, second.warnings.len()), (true, 0, 0));
+    assert_eq!(numbers(&first), numbers(&second));
+    assert_eq!(first.model_digest, second.model_digest);
+    assert_eq!(known_digest(&model, place.cache.path()), Some(first.model_digest));
+    assert_eq!((first.table.rows(), first.table.row_width()), (12, 12));
+}
+
+#[test]
+fn the_digest_is_the_content_and_nothing_else() {
+    let tiny = Tiny::new();
+    let place = Place::new(&tiny);
+    let (identity, first) = (place.model().identity(), place.opened());
+    let file =
+        File::options().write(true).open(place.folder.path().join("model.safetensors")).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(1000)).unwrap();
+    assert_ne!(place.model().identity(), identity);
+    assert_eq!(known_digest(&place.model(), place.cache.path()), None);
+    let touched = place.opened();
+    assert!(!touched.from_cache);
+    assert_eq!(touched.model_digest, first.model_digest);
+    assert_eq!(place.files("tables").len(), 1);
+    assert_eq!(digest(&tiny), first.model_digest);
+    let mut values = tiny;
+    values.tensors.insert("model.layers.0.self_attn.v_proj.weight".to_owned(), vec![1, 8]);
+    assert_eq!(digest(&values), first.model_digest);
+}
+
+#[test]
+fn other_weights_or_another_first_layer_are_another_digest() {
+    let tiny = Tiny::new();
+    let other = Tiny { seed: 2, ..Tiny::new() };
+    assert_ne!(digest(&tiny), digest(&other));
+    let mut eps = Tiny::new();
+    eps.config["rms_norm_eps"] = json!(1e-3);
+    assert_ne!(digest(&tiny), digest(&eps));
+    let mut layers = Tiny::new();
+    layers.config["hidden_act"] = json!("gelu");
+    assert_eq!(digest(&tiny), digest(&layers));
+}
+
+#[test]
+fn another_base_shares_the_table_and_has_another_digest() {
+    let place = Place::new(&Tiny::new());
+    let first = place.opened();
+    let model = ModelFolder::open(place.folder.path(), Some(2.5e6)).unwrap();
+    let other = built(&model, Precision::F32, place.cache.path());
+    assert!(other.from_cache);
+    assert_ne!(other.model_digest, first.model_digest);
+}
+
+#[test]
+fn sharding_and_storage_type_do_not_change_the_table() {
+    let plain = Place::new(&Tiny::new());
+    let plain = plain.opened();
+    let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Tiny::new().write_sharded(folder.path());
+    let sharded =
+        built(&ModelFolder::open(folder.path(), None).unwrap(), Precision::F32, cache.path());
+    assert_eq!(sharded.model_digest, plain.model_digest);
+    assert_eq!(numbers(&sharded), numbers(&plain));
+    for dtype in [Dtype::F16, Dtype::BF16] {
+        let half = Place::new(&Tiny { dtype, ..Tiny::new() });
+        assert_eq!(half.model().bytes_to_read() * 2, plain.bytes_read);
+        assert_eq!(numbers(&half.opened()), numbers(&plain));
+    }
+}
+
+#[test]
+fn bf16_is_the_f32_table_rounded() {
+    let place = Place::new(&Tiny::new());
+    let exact = numbers(&place.opened());
+    let rounded = built(&place.model(), Precision::Bf16, place.cache.path());
+    assert!(!rounded.from_cache);
+    assert_eq!(rounded.table.precision(), Precision::Bf16);
+    let expected: Vec<f32> = exact.iter().map(|number| bf16::from_f32(*number).to_f32()).collect();
+    assert_eq!(numbers(&rounded), expected);
+}
+
+fn damaged(change: impl Fn(&Path)) -> OpenedTable {
+    let place = Place::new(&Tiny::new());
+    let first = place.opened();
+    let (expected, digest) = (numbers(&first), first.model_digest.clone());
+    drop(first);
+    change(place.cache.path());
+    let second = place.opened();
+    assert_eq!((numbers(&second), &second.model_digest), (expected, &digest));
+    assert!(place.opened().from_cache);
+    second
+}
+
+fn rewrite(cache: &Path, kind: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>) {
+    for entry in fs::read_dir(cache.join(kind)).unwrap() {
+        let path = entry.unwrap().path();
+        let changed = change(fs::read(&path).unwrap());
+        fs::write(path, changed).unwrap();
+    }
+}
+
+#[test]
+fn a_damaged_cache_is_replaced_with_a_warning() {
+    let flip = |mut bytes: Vec<u8>| {
+        let middle = bytes.len() / 2 + 40;
+        bytes[middle] ^= 4;
+        bytes
+    };
+    let cut = |bytes: Vec<u8>| bytes[..bytes.len() - 9].to_vec();
+    let foreign = |_: Vec<u8>| b"not a table".to_vec();
+    let empty = |_: Vec<u8>| Vec::new();
+    let changes: [&dyn Fn(Vec<u8>) -> Vec<u8>; 4] = [&flip, &cut, &foreign, &empty];
+    for change in changes {
+        for kind in ["tables", "identities"] {
+            let opened = damaged(|cache| rewrite(cache, kind, change));
+            assert!(!opened.from_cache);
+            assert_eq!(opened.warnings.len(), 1, "{kind}: {:?}", opened.warnings);
+        }
+    }
+}
+
+#[test]
+fn a_table_that_was_deleted_is_built_again_without_a_warning() {
+    let opened = damaged(|cache| fs::remove_dir_all(cache.join("tables")).unwrap());
+    assert!(!opened.from_cache && opened.warnings.is_empty());
+}
+
+#[test]
+fn builders_side_by_side_get_the_same_table_and_leave_nothing_behind() {
+    let place = Place::new(&Tiny::new());
+    let tables: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| numbers(&place.opened()))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(tables.iter().all(|table| *table == tables[0]));
+    assert_eq!((place.files("tables").len(), place.files("identities").len()), (1, 1));
+}
+
+#[test]
+fn what_dead_builders_left_is_removed_when_it_is_old() {
+    let place = Place::new(&Tiny::new());
+    let tables = place.cache.path().join("tables");
+    fs::create_dir_all(&tables).unwrap();
+    for (name, age) in [("1-1-0.partial", 3), ("2-2-0.partial", 0)] {
+        let file = File::create(tables.join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age * 24 * 3600)).unwrap();
+    }
+    place.opened();
+    assert!(!tables.join("1-1-0.partial").exists() && tables.join("2-2-0.partial").exists());
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_refused_and_leave_nothing_behind() {
+    let place = Place::new(&Tiny::new());
+    let path = place.folder.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize + 8;
+    // The writer puts tensors of one type in the order of their names: norm after the embedding's 12 rows.
+    bytes[header + 12 * 8 * 4..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let model = place.model();
+    let problem = LayerZeroTable::open_or_build(
+        &model,
+        Kernel::PortableF32,
+        Precision::F32,
+        place.cache.path(),
+        &|_, _| {},
+    )
+    .unwrap_err();
+    assert_eq!(
+        problem.message,
+        "`model.layers.0.input_layernorm.weight` holds NaN: every score would be undefined"
+    );
+    assert!(place.files("tables").is_empty());
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_the_machines_fault() {
+    let place = Place::new(&Tiny::new());
+    let file = place.cache.path().join("file");
+    fs::write(&file, "").unwrap();
+    let model = place.model();
+    let problem = LayerZeroTable::open_or_build(
+        &model,
+        Kernel::PortableF32,
+        Precision::F32,
+        &file,
+        &|_, _| {},
+    );
+    assert_eq!(problem.unwrap_err().kind, ProblemKind::Machine);
+}

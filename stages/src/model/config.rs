@@ -11,6 +11,7 @@ use super::checkpoint::{self, ModelFolder};
 use super::families::{self, FirstLayer};
 use super::fields::Fields;
 use super::problem::ModelProblem;
+use super::rope::RopeSpec;
 use super::shard::open_regular;
 use super::spec::LayerZeroSpec;
 use super::tensors::LayerZeroTensors;
@@ -51,6 +52,14 @@ impl ModelConfig {
         {
             fields.note(ModelProblem::settings(
                 "`rope_theta` is given, but this model has no rotary embedding",
+            ));
+        }
+        if let Some(FirstLayer { spec, .. }) = &first
+            && fields.is_clean()
+            && !spec.rope.as_ref().is_none_or(RopeSpec::is_finite)
+        {
+            fields.note(ModelProblem::checkpoint(
+                "config.json describes a rotary embedding whose frequencies are not finite",
             ));
         }
         match (first, problems.into_inner()) {

@@ -1,10 +1,12 @@
 //! Every conformance case of the known families, from its folder to per-head statistics: the table is built here,
-//! the attention is a dense f64 loop of its own, so that the kernels and this module are proven apart.
+//! the attention is a dense f64 loop of its own, so that the table is proven apart from the kernels, then the kernels.
+
+#![expect(clippy::print_stderr, reason = "tests say what they skip and how close they came")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longsift_kernels::{Kernel, RopeStyle, TableView};
+use longsift_kernels::{Kernel, Measure, RopeStyle, TableView, TableWindow, attention_statistics};
 use serde_json::Value;
 
 use super::*;
@@ -59,7 +61,7 @@ fn dense(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], causal: bool) -> (V
         let queries = rotated(spec, table, ids, head * dims);
         let keys = rotated(spec, table, ids, (spec.query_heads as usize + head / group) * dims);
         let (mut mass, mut square) = (0.0, 0.0);
-        for row in 0..tokens {
+        for (row, query) in queries.iter().enumerate() {
             let visible = |key: usize| {
                 (key <= row || !causal) && rules.window.is_none_or(|window| key + window > row)
             };
@@ -68,8 +70,7 @@ fn dense(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], causal: bool) -> (V
                 .map(|key| {
                     (
                         key,
-                        queries[row].iter().zip(&keys[key]).map(|(q, k)| q * k).sum::<f64>()
-                            * spec.scale,
+                        query.iter().zip(&keys[key]).map(|(q, k)| q * k).sum::<f64>() * spec.scale,
                     )
                 })
                 .collect();
@@ -101,6 +102,29 @@ fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
         .fold(0.0, f64::max)
 }
 
+/// The same two figures from the kernels, which know nothing of the model but what the specification tells them.
+fn by_kernel(
+    spec: &LayerZeroSpec,
+    view: TableView<'_>,
+    ids: &[usize],
+    causal: bool,
+) -> (Vec<f64>, Vec<f64>) {
+    let tokens = ids.len();
+    let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+    let (shape, rope) = (spec.attention_shape(tokens), spec.rope(tokens));
+    let width = spec.row_width() as usize;
+    let window = TableWindow::new(view, width, &ids, &shape, rope.as_ref()).unwrap();
+    let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: false };
+    let sums = attention_statistics(
+        Kernel::detect(),
+        &shape,
+        &spec.logit_rules(causal),
+        &measure,
+        &window,
+    );
+    (sums.dependency_strength(tokens), sums.far_variance(tokens))
+}
+
 fn case(name: &str) {
     let Some(folder) = shared("conformance").map(|folder| folder.join(name)) else { return };
     let case: Value = serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap();
@@ -110,27 +134,23 @@ fn case(name: &str) {
     let opened = built(&model, Precision::F32, cache.path());
     let TableView::F32(table) = opened.table.view() else { panic!("an f32 table") };
     let ids: Vec<usize> = numbers(&case["input_ids"]).iter().map(|id| *id as usize).collect();
-    let tolerances = &case["tolerances"];
-    let (strength_rel, variance_rel, floor) = (
-        tolerances["proportion_rel"].as_f64().unwrap(),
-        tolerances["variance_rel"].as_f64().unwrap(),
-        tolerances["abs_floor"].as_f64().unwrap(),
-    );
-    let (strengths, variances) = dense(model.spec(), table, &ids, true);
-    let expected = &case["expected"];
-    let strength =
-        worst(&strengths, &numbers(&expected["proportion_per_head"]), strength_rel, floor);
-    let variance =
-        worst(&variances, &numbers(&expected["variance_per_head"]), variance_rel, floor * 1e-3);
-    eprintln!("{name}: {strength:.4} and {variance:.4} of the tolerance");
-    assert!(strength <= 1.0 && variance <= 1.0);
-    if let Some(unmasked) = case.get("reference_code").and_then(|code| code.get("unmasked")) {
-        let (strengths, variances) = dense(model.spec(), table, &ids, false);
-        let strength =
-            worst(&strengths, &numbers(&unmasked["proportion_per_head"]), strength_rel, floor);
+    let tolerance = |name: &str| case["tolerances"][name].as_f64().unwrap();
+    let near = |what: &str, (strengths, variances): (Vec<f64>, Vec<f64>), expected: &Value| {
+        let (strength, variance) =
+            (&expected["proportion_per_head"], &expected["variance_per_head"]);
+        let floor = tolerance("abs_floor");
+        let strength = worst(&strengths, &numbers(strength), tolerance("proportion_rel"), floor);
         let variance =
-            worst(&variances, &numbers(&unmasked["variance_per_head"]), variance_rel, floor * 1e-3);
-        eprintln!("{name}, unmasked: {strength:.4} and {variance:.4} of the tolerance");
+            worst(&variances, &numbers(variance), tolerance("variance_rel"), floor * 1e-3);
+        eprintln!("{name}, {what}: {strength:.4} and {variance:.4} of the tolerance");
+        assert!(strength <= 1.0 && variance <= 1.0);
+    };
+    let spec = model.spec();
+    near("dense", dense(spec, table, &ids, true), &case["expected"]);
+    near("kernel", by_kernel(spec, opened.table.view(), &ids, true), &case["expected"]);
+    if let Some(unmasked) = case.get("reference_code").and_then(|code| code.get("unmasked")) {
+        near("dense, unmasked", dense(spec, table, &ids, false), unmasked);
+        near("kernel, unmasked", by_kernel(spec, opened.table.view(), &ids, false), unmasked);
     }
 }
 
@@ -138,6 +158,7 @@ fn case(name: &str) {
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
         $(#[test]
+        #[allow(non_snake_case, reason = "a test has the name of its case's folder")]
         fn $name() {
             case(stringify!($name));
         })*

@@ -112,12 +112,13 @@ fn llama_like(config: &Fields<'_>, family: &LlamaLike, rope_theta: Option<f64>) 
     let key_heads =
         config.optional_size("num_key_value_heads", MOST_HEADS).unwrap_or(default_heads);
     let head_dim = head_dim(config, hidden_size, query_heads);
-    if config.is_clean() && query_heads % key_heads != 0 {
+    if config.is_clean() && !query_heads.is_multiple_of(key_heads) {
         let message =
             format!("{query_heads} query heads cannot share {key_heads} key heads evenly");
         config.note(ModelProblem::checkpoint(format!("config.json contradicts itself: {message}")));
     }
-    if config.optional_number("partial_rotary_factor").is_some_and(|part| part != 1.0) {
+    if config.optional_number("partial_rotary_factor").is_some_and(|part| (part - 1.0).abs() > 1e-9)
+    {
         config.note(ModelProblem::settings(
             "`partial_rotary_factor` is not supported for this model type",
         ));
@@ -170,7 +171,7 @@ fn head_dim(config: &Fields<'_>, hidden_size: u64, query_heads: u64) -> u64 {
     if !config.is_clean() {
         return 2;
     }
-    if hidden_size % query_heads != 0 || hidden_size / query_heads > MOST_HEADS {
+    if !hidden_size.is_multiple_of(query_heads) || hidden_size / query_heads > MOST_HEADS {
         config.note(ModelProblem::checkpoint(format!(
             "config.json has no `head_dim`, and `hidden_size` {hidden_size} is not a sensible multiple of \
              `num_attention_heads` {query_heads}"
@@ -178,6 +179,22 @@ fn head_dim(config: &Fields<'_>, hidden_size: u64, query_heads: u64) -> u64 {
         return 2;
     }
     hidden_size / query_heads
+}
+
+/// Sets that every layer slides over `window` tokens. The transformers library does so for these model types
+/// whatever `layer_types` says; a list that says otherwise is a contradiction, and nothing is guessed.
+fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, window: Option<u64>) {
+    let Some(window) = window else { return };
+    let types = config.optional_texts("layer_types").unwrap_or_default();
+    if let Some(other) = types.iter().find(|kind| **kind != "sliding_attention") {
+        let model_type = &first.spec.model_type;
+        config.note(ModelProblem::settings(format!(
+            "config.json contradicts itself: with `sliding_window` {window} every layer of a `{model_type}` model \
+             slides, but `layer_types` has `{other}`"
+        )));
+    }
+    first.spec.window = Some(window);
+    first.spec.first_layer_that_sees_all = None;
 }
 
 /// Sets what layer 0 sees where each layer either slides over `window` tokens or sees all.

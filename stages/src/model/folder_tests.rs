@@ -1,1 +1,421 @@
+//! Model folders: small ones written here, and the real configurations of the shared test data.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
+
+use super::conformance_tests::shared;
+use super::*;
+use crate::load_partial_model::Precision;
+
+/// A tiny llama checkpoint: 12 tokens, hidden size 8, 2 query heads and 1 key head of 4 dimensions, and a tensor that
+/// layer 0 does not need.
+#[derive(Clone)]
+pub(super) struct Tiny {
+    pub(super) config: Value,
+    pub(super) tensors: BTreeMap<String, Vec<usize>>,
+    pub(super) dtype: Dtype,
+    pub(super) seed: u32,
+}
+
+impl Tiny {
+    pub(super) fn new() -> Self {
+        let tensors = [
+            ("model.embed_tokens.weight", vec![12, 8]),
+            ("model.layers.0.input_layernorm.weight", vec![8]),
+            ("model.layers.0.self_attn.k_proj.weight", vec![4, 8]),
+            ("model.layers.0.self_attn.q_proj.weight", vec![8, 8]),
+            ("model.layers.0.self_attn.v_proj.weight", vec![4, 8]),
+        ];
+        let config = json!({"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "vocab_size": 12, "num_hidden_layers": 1, "max_position_embeddings": 64});
+        let tensors = tensors.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect();
+        Self { config, tensors, dtype: Dtype::F32, seed: 1 }
+    }
+
+    /// Multiples of 1/8 between -1 and 1: exact in every type.
+    fn numbers(&self, name: &str, count: usize) -> Vec<f32> {
+        let mut state = name
+            .bytes()
+            .fold(self.seed, |state, byte| state.wrapping_mul(31).wrapping_add(byte.into()));
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 24) % 17) as f32 / 8.0 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn file(&self, names: &[&String]) -> Vec<u8> {
+        let data = names.iter().map(|name| {
+            let numbers = self.numbers(name, self.tensors[*name].iter().product());
+            let bytes: Vec<u8> = match self.dtype {
+                Dtype::F32 => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+                Dtype::F16 => {
+                    numbers.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect()
+                }
+                Dtype::BF16 => numbers
+                    .iter()
+                    .flat_map(|number| bf16::from_f32(*number).to_le_bytes())
+                    .collect(),
+                _ => numbers.iter().map(|_| 0).collect(),
+            };
+            (*name, bytes)
+        });
+        let data: Vec<_> = data.collect();
+        let view =
+            |(name, bytes)| TensorView::new(self.dtype, self.tensors[name].clone(), bytes).unwrap();
+        let views = data.iter().map(|(name, bytes)| (*name, view((*name, bytes))));
+        safetensors::serialize(views, None).unwrap()
+    }
+
+    /// Writes one file.
+    pub(super) fn write(&self, folder: &Path) {
+        self.write_config(folder);
+        let names: Vec<&String> = self.tensors.keys().collect();
+        fs::write(folder.join("model.safetensors"), self.file(&names)).unwrap();
+    }
+
+    fn write_config(&self, folder: &Path) {
+        fs::write(folder.join("config.json"), self.config.to_string()).unwrap();
+    }
+
+    /// Writes one file per tensor and an index.
+    pub(super) fn write_sharded(&self, folder: &Path) {
+        self.write_config(folder);
+        let mut map = BTreeMap::new();
+        for (number, name) in self.tensors.keys().enumerate() {
+            let file = format!("model-{number}.safetensors");
+            fs::write(folder.join(&file), self.file(&[name])).unwrap();
+            map.insert(name, file);
+        }
+        let index = json!({"metadata": {"total_size": 7}, "weight_map": map});
+        fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    }
+
+    /// Opens the folder that [`Tiny::write`] writes.
+    fn opened(&self) -> Result<ModelFolder, Vec<String>> {
+        let folder = tempfile::tempdir().unwrap();
+        self.write(folder.path());
+        messages(ModelFolder::open(folder.path(), None))
+    }
+
+    fn with(mut self, key: &str, value: Value) -> Self {
+        self.config[key] = value;
+        self
+    }
+
+    fn reshaped(mut self, name: &str, shape: &[usize]) -> Self {
+        self.tensors.insert(name.to_owned(), shape.to_vec());
+        self
+    }
+}
+
+fn messages<T>(result: Result<T, Vec<ModelProblem>>) -> Result<T, Vec<String>> {
+    result.map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn a_plan_counts_what_is_read_and_what_there_is() {
+    let model = Tiny::new().opened().unwrap();
+    assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8));
+    assert_eq!(model.config().bytes_to_read_at(4), model.bytes_to_read());
+    assert_eq!(model.table_bytes(Precision::F32), 4 * 12 * (2 + 1) * 4);
+    assert_eq!(model.table_bytes(Precision::Bf16), 2 * 12 * (2 + 1) * 4);
+    assert!(model.checkpoint_bytes() > model.bytes_to_read());
+}
+
+#[test]
+fn missing_tensors_are_listed_together() {
+    let mut tiny = Tiny::new();
+    tiny.tensors.remove("model.embed_tokens.weight");
+    tiny.tensors.remove("model.layers.0.self_attn.q_proj.weight");
+    assert_eq!(
+        tiny.opened().unwrap_err(),
+        [
+            "the checkpoint lacks tensors of layer 0: `model.layers.0.self_attn.q_proj.weight`, `model.embed_tokens.weight`"
+        ]
+    );
+}
+
+#[test]
+fn shapes_that_contradict_config_json_are_listed_together() {
+    let tiny = Tiny::new()
+        .reshaped("model.layers.0.self_attn.q_proj.weight", &[4, 8])
+        .reshaped("model.embed_tokens.weight", &[11, 8])
+        .reshaped("model.layers.0.input_layernorm.weight", &[8, 1]);
+    let found = tiny.opened().unwrap_err();
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert!(found[1].ends_with("has shape [4, 8]; config.json implies [8, 8]"), "{found:#?}");
+}
+
+#[test]
+fn names_without_the_prefix_are_the_same_model() {
+    let mut tiny = Tiny::new();
+    tiny.tensors = tiny
+        .tensors
+        .into_iter()
+        .map(|(name, shape)| (name.trim_start_matches("model.").to_owned(), shape))
+        .collect();
+    assert!(tiny.opened().is_ok());
+}
+
+#[test]
+fn a_bias_that_config_json_does_not_ask_for_is_ignored_with_a_warning() {
+    let tiny = Tiny::new().reshaped("model.layers.0.self_attn.q_proj.bias", &[8]);
+    let model = tiny.opened().unwrap();
+    assert_eq!(model.warnings().len(), 1);
+    assert!(model.warnings()[0].starts_with("`model.layers.0.self_attn.q_proj.bias` is ignored"));
+    let asked = tiny.with("attention_bias", json!(true));
+    let found = asked.opened().unwrap_err();
+    assert_eq!(
+        found,
+        ["the checkpoint lacks tensors of layer 0: `model.layers.0.self_attn.k_proj.bias`"]
+    );
+    let model = asked.reshaped("model.layers.0.self_attn.k_proj.bias", &[4]).opened().unwrap();
+    assert!(model.warnings().is_empty());
+    assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8 + 4 + 8));
+}
+
+#[test]
+fn other_number_types_are_refused_with_the_quantisation() {
+    let mut tiny = Tiny::new().with("quantization_config", json!({"quant_method": "bitsandbytes"}));
+    tiny.dtype = Dtype::I8;
+    let found = tiny.opened().unwrap_err();
+    assert_eq!(found.len(), 4);
+    assert_eq!(
+        found[0],
+        "`model.layers.0.input_layernorm.weight` has numbers of type I8 (the checkpoint is quantised: \
+         `bitsandbytes`); supported are f32, f16 and bf16"
+    );
+}
+
+#[test]
+fn a_quantised_checkpoint_without_plain_weights_is_blamed_on_the_pipeline() {
+    let mut tiny = Tiny::new().with("quantization_config", json!({"quant_method": "gptq"}));
+    tiny.tensors.remove("model.layers.0.self_attn.q_proj.weight");
+    let folder = tempfile::tempdir().unwrap();
+    tiny.write(folder.path());
+    let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
+    assert_eq!(problem.kind, ProblemKind::Settings);
+    assert!(problem.message.starts_with("the checkpoint is quantised (`gptq`)"), "{problem}");
+}
+
+#[test]
+fn an_index_needs_only_the_files_of_layer_zero() {
+    let folder = tempfile::tempdir().unwrap();
+    Tiny::new().write_sharded(folder.path());
+    let all = ModelFolder::open(folder.path(), None).unwrap();
+    assert!(all.checkpoint_bytes() > all.bytes_to_read());
+    fs::remove_file(folder.path().join("model-4.safetensors")).unwrap();
+    let without_values = ModelFolder::open(folder.path(), None).unwrap();
+    assert_eq!(without_values.identity(), all.identity());
+    fs::remove_file(folder.path().join("model-3.safetensors")).unwrap();
+    fs::write(folder.path().join("model-2.safetensors"), "cut").unwrap();
+    let found = ModelFolder::open(folder.path(), None).unwrap_err();
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found.iter().all(|problem| problem.kind == ProblemKind::Checkpoint));
+}
+
+#[test]
+fn an_index_that_lies_about_a_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    Tiny::new().write_sharded(folder.path());
+    fs::copy(folder.path().join("model-4.safetensors"), folder.path().join("model-2.safetensors"))
+        .unwrap();
+    let found = messages(ModelFolder::open(folder.path(), None)).unwrap_err();
+    assert_eq!(
+        found,
+        [
+            "the index says that `model.layers.0.self_attn.k_proj.weight` is in `model-2.safetensors`; it is not"
+        ]
+    );
+}
+
+#[test]
+fn linked_files_are_followed() {
+    let (blobs, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Tiny::new().write(blobs.path());
+    for name in ["config.json", "model.safetensors"] {
+        std::os::unix::fs::symlink(blobs.path().join(name), folder.path().join(name)).unwrap();
+    }
+    assert!(ModelFolder::open(folder.path(), None).is_ok());
+}
+
+#[test]
+fn all_problems_of_a_config_are_found_in_one_go() {
+    let tiny = Tiny::new()
+        .with("hidden_size", json!(-8))
+        .with("vocab_size", json!("12"))
+        .with("rope_scaling", json!({"rope_type": "yarn", "factor": "x"}))
+        .with("num_hidden_layers", Value::Null);
+    let found = tiny.opened().unwrap_err();
+    assert_eq!(found.len(), 4, "{found:#?}");
+}
+
+#[test]
+fn sizes_that_would_overflow_are_refused() {
+    for (key, value) in
+        [("vocab_size", u64::MAX), ("num_attention_heads", 1 << 40), ("head_dim", 1 << 30)]
+    {
+        let found = Tiny::new().with(key, json!(value)).opened().unwrap_err();
+        assert!(found[0].contains("not a whole number between 1 and"), "{found:?}");
+    }
+    let most =
+        Tiny::new().with("vocab_size", json!(1 << 24)).with("num_attention_heads", json!(4096));
+    let most = most.with("num_key_value_heads", json!(4096)).with("head_dim", json!(4096));
+    assert!(most.opened().unwrap_err().iter().all(|message| message.contains("has shape")));
+}
+
+#[test]
+fn unknown_types_and_types_without_attention_are_refused_with_the_known_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    for (model_type, message) in [
+        (
+            "gla",
+            "the first layer of a `gla` model is gated linear attention, not softmax attention",
+        ),
+        ("llamma", "model type `llamma` is not known"),
+    ] {
+        Tiny::new().with("model_type", json!(model_type)).write(folder.path());
+        let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
+        assert!(problem.message.starts_with(message), "{problem}");
+        assert_eq!(problem.kind, ProblemKind::Settings);
+        assert!(
+            problem.hint.unwrap().starts_with("known model types: llama, mistral, mixtral, qwen2")
+        );
+    }
+}
+
+#[test]
+fn a_folder_that_is_none_is_the_pipelines_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = ModelFolder::open(&folder.path().join("none"), None).unwrap_err().remove(0);
+    assert_eq!(missing.kind, ProblemKind::Settings);
+    let empty = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
+    assert_eq!(empty.kind, ProblemKind::Checkpoint);
+    fs::write(folder.path().join("config.json"), "[".repeat(100_000)).unwrap();
+    let nested = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
+    assert!(nested.message.contains("is not a JSON object"), "{nested}");
+}
+
+#[test]
+fn a_base_below_one_is_refused_and_a_good_one_enters_the_spec_only() {
+    let folder = tempfile::tempdir().unwrap();
+    Tiny::new().write(folder.path());
+    for theta in [0.5, f64::NAN, f64::INFINITY] {
+        assert!(ModelFolder::open(folder.path(), Some(theta)).is_err());
+    }
+    let (plain, other) =
+        (ModelFolder::open(folder.path(), None), ModelFolder::open(folder.path(), Some(2.5e6)));
+    let (plain, other) = (plain.unwrap(), other.unwrap());
+    assert_eq!(plain.identity(), other.identity());
+    assert_ne!(plain.spec(), other.spec());
+}
+
+/// What layer 0 sees: the window, and the first layer that sees all.
+fn sees(config: &[(&str, Value)]) -> (Option<u64>, Option<u64>) {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = config
+        .iter()
+        .fold(Tiny::new().with("num_hidden_layers", json!(8)), |tiny, (key, value)| {
+            tiny.with(key, value.clone())
+        });
+    tiny.write(folder.path());
+    let config = ModelConfig::read(folder.path(), None).unwrap();
+    (config.spec().window, config.spec().first_layer_that_sees_all)
+}
+
+#[test]
+fn mistral_slides_everywhere_unless_the_window_is_null() {
+    let mistral = ("model_type", json!("mistral"));
+    assert_eq!(sees(&[mistral.clone(), ("sliding_window", json!(16))]), (Some(16), None));
+    assert_eq!(sees(&[mistral.clone(), ("sliding_window", Value::Null)]), (None, Some(0)));
+    assert_eq!(sees(&[mistral]), (Some(4096), None));
+    assert_eq!(sees(&[("model_type", json!("mixtral"))]), (None, Some(0)));
+}
+
+#[test]
+fn layer_types_that_contradict_a_window_everywhere_are_refused() {
+    let mistral =
+        Tiny::new().with("model_type", json!("mistral")).with("sliding_window", json!(16));
+    let sliding = mistral.clone().with("layer_types", json!(["sliding_attention"]));
+    assert!(sliding.opened().is_ok());
+    let found = mistral.with("layer_types", json!(["full_attention"])).opened().unwrap_err();
+    assert!(found[0].ends_with("but `layer_types` has `full_attention`"), "{found:?}");
+}
+
+#[test]
+fn a_rotary_embedding_without_finite_frequencies_is_refused() {
+    let tiny = Tiny::new().with("rope_scaling", json!({"type": "linear", "factor": 1e-60}));
+    assert_eq!(
+        tiny.opened().unwrap_err(),
+        ["config.json describes a rotary embedding whose frequencies are not finite"]
+    );
+}
+
+#[test]
+fn qwen2_slides_at_layer_zero_only_where_no_layer_comes_before_the_sliding_ones() {
+    let qwen2 = [("model_type", json!("qwen2")), ("sliding_window", json!(32))];
+    let with = |more: &[(&str, Value)]| sees(&[qwen2.as_slice(), more].concat());
+    let uses = ("use_sliding_window", json!(true));
+    assert_eq!(with(&[("max_window_layers", json!(0))]), (None, Some(0)));
+    assert_eq!(with(&[uses.clone(), ("max_window_layers", json!(0))]), (Some(32), None));
+    assert_eq!(with(&[uses.clone(), ("max_window_layers", json!(1))]), (None, Some(0)));
+    assert_eq!(with(std::slice::from_ref(&uses)), (None, Some(0)));
+    let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
+    assert_eq!(with(&[uses, ("layer_types", types)]), (Some(32), Some(2)));
+}
+
+/// `(folder, head dimension, row width, window)` of real configurations.
+const REAL: [(&str, u64, u64, Option<u64>); 8] = [
+    ("Llama-2-7b", 128, 8192, None),
+    ("Llama-3.1-8B", 128, 5120, None),
+    ("Llama-3.1-70B", 128, 9216, None),
+    ("Reflection-Llama-3.1-70B", 128, 9216, None),
+    ("TinyLlama-1.1B", 64, 2304, None),
+    ("Mistral-7B-v0.1", 128, 5120, Some(4096)),
+    ("Mistral-7B-v0.3", 128, 5120, None),
+    ("Qwen2.5-7B", 128, 4096, None),
+];
+
+#[test]
+fn real_configurations_are_understood_without_weights() {
+    let Some(folder) = shared("model-configs") else { return };
+    for (name, head_dim, row_width, window) in REAL {
+        let config = ModelConfig::read(&folder.join(name), None).unwrap();
+        let spec = config.spec();
+        assert_eq!(
+            (spec.head_dim, spec.row_width(), spec.window),
+            (head_dim, row_width, window),
+            "{name}"
+        );
+    }
+    let llama = ModelConfig::read(&folder.join("Llama-3.1-8B"), None).unwrap();
+    assert_eq!(llama.stated_dtype(), Some("bfloat16"));
+    assert_eq!(llama.bytes_to_read_at(2), 2 * (128_256 * 4096 + 4096 + 4096 * (4096 + 1024)));
+    assert_eq!(llama.table_bytes(Precision::Bf16), 1_313_341_440);
+    for unknown in ["gla-1B", "gla-340M", "gla-7B"] {
+        let problem = ModelConfig::read(&folder.join(unknown), None).unwrap_err().remove(0);
+        assert!(problem.message.contains("gated linear attention"), "{problem}");
+    }
+}
+
+#[test]
+fn real_tokenizers_say_whether_there_is_a_bos() {
+    let (Some(tokenizers), Some(models)) = (shared("tokenizers"), shared("models")) else { return };
+    let config = ModelConfig::read(&models.join("mini"), None).unwrap();
+    for (name, bos) in [
+        ("qwen2.5", None),
+        ("gpt2", Some(50_256)),
+        ("phi-3-mini", Some(1)),
+        ("deepseek-coder", Some(32_013)),
+    ] {
+        assert_eq!(config.bos_token_id_of(&tokenizers.join(name)), bos, "{name}");
+    }
+    assert_eq!(config.bos_token_id(), config.stated_bos_token_id());
+}

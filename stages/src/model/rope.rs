@@ -60,7 +60,7 @@ pub enum RopeScaling {
         /// The window length up to which the base stays as it is.
         max_positions: u64,
     },
-    /// High frequencies kept, low ones divided by `factor`, a ramp between (YaRN).
+    /// High frequencies kept, low ones divided by `factor`, a ramp between (`YaRN`).
     Yarn {
         /// The divisor of the low frequencies.
         factor: f64,
@@ -75,7 +75,7 @@ pub enum RopeScaling {
         /// What cos and sin are multiplied by.
         attention_factor: f64,
     },
-    /// Llama 3.1: as YaRN with the ramp over wavelengths.
+    /// Llama 3.1: as `YaRN` with the ramp over wavelengths.
     Llama3 {
         /// The divisor of the low frequencies.
         factor: f64,
@@ -135,12 +135,20 @@ impl RopeSpec {
         }
     }
 
-    /// What cos and sin are multiplied by (1 but for YaRN), so logits by its square.
+    /// What cos and sin are multiplied by (1 but for `YaRN`), so logits by its square.
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor,
             _ => 1.0,
         }
+    }
+
+    /// Whether all that the kernels are given is finite, for short windows and long ones.
+    pub(crate) fn is_finite(&self) -> bool {
+        let lengths = [1, 1 << 20];
+        let finite =
+            |tokens| self.inverse_frequencies(tokens).iter().all(|frequency| frequency.is_finite());
+        lengths.into_iter().all(finite) && self.attention_factor().is_finite()
     }
 
     /// Whether windows of different lengths have different frequencies.
@@ -205,7 +213,7 @@ fn llama3(frequency: f32, factor: f64, low: f64, high: f64, context: f64) -> f32
     (1.0 - smooth) * frequency / factor as f32 + smooth * frequency
 }
 
-/// The attention factor that YaRN implies where config.json gives none.
+/// The attention factor that `YaRN` implies where config.json gives none.
 pub(crate) fn yarn_attention_factor(
     factor: f64,
     mscale: Option<f64>,

@@ -233,7 +233,7 @@ mod tests {
             (format!("{{{}}}", tensor("a", "[3]", 0, 8)), 8, "invalid shape"),
             (format!("{{{}}}", tensor("a", "[4294967296,4294967296,2]", 0, 8)), 8, "overflow"),
             (format!("{{{}}}", tensor("a", "[-1]", 0, 8)), 8, "header"),
-            (a.clone(), 8, "header"),
+            (a, 8, "header"),
             ("[".repeat(10_000), 0, "header"),
             (String::new(), 0, "header"),
         ] {

@@ -141,7 +141,7 @@ impl LayerZeroSpec {
 
     /// How many positions the model was trained for, as far as `config.json` tells.
     ///
-    /// `max_position_embeddings`, except for YaRN, where configurations differ in whether it is the length before
+    /// `max_position_embeddings`, except for `YaRN`, where configurations differ in whether it is the length before
     /// or after the stretch: there the larger of it and `factor · original_max_position_embeddings`. Linear and
     /// dynamic scaling count as written: the library's documentation asks not to raise it for them.
     pub fn trained_positions(&self) -> Option<u64> {

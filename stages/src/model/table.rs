@@ -186,7 +186,9 @@ impl LayerZeroTable {
         let blocks: Vec<_> =
             bytes[self.data.clone()].par_chunks(BLOCK_BYTES).map(Sha256::digest).collect();
         let mut hash = Sha256::new();
-        blocks.iter().for_each(|block| hash.update(block));
+        for block in &blocks {
+            hash.update(block);
+        }
         let stated = &bytes[bytes.len() - 32..];
         if root_hash(&bytes[..self.data.start], hash) == stated {
             Ok(())
@@ -317,7 +319,7 @@ mod tests {
         let path = folder.path().join("t");
         let header = header(4, 2, Precision::F32);
         written(&path, &header, &[1.0; 8]);
-        let other = TableHeader { fingerprint: "1".repeat(64), ..header.clone() };
+        let other = TableHeader { fingerprint: "1".repeat(64), ..header };
         assert_eq!(
             LayerZeroTable::open(&path, &other).unwrap_err(),
             "its header describes another table"

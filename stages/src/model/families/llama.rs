@@ -1,4 +1,4 @@
-//! Llama 1 to 3.3, TinyLlama, Yi, DeepSeek-LLM and everything else that calls itself `llama`.
+//! Llama 1 to 3.3, `TinyLlama`, Yi, DeepSeek-LLM and everything else that calls itself `llama`.
 
 use super::{FirstLayer, LlamaLike, llama_like};
 use crate::model::fields::Fields;

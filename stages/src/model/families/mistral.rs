@@ -1,6 +1,6 @@
 //! Mistral 7B, Nemo and Small. The first release slides over 4,096 tokens in every layer.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide};
+use super::{FirstLayer, LlamaLike, llama_like, slide_everywhere};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens; `null` there means none does, a missing key means 4,096, as in
@@ -15,7 +15,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     };
     let mut first = llama_like(config, &family, rope_theta);
     let default = (!config.has("sliding_window")).then_some(4096);
-    let window = config.optional_size("sliding_window", u64::MAX).or(default);
-    slide(&mut first, config, window, |_| true);
+    let window = config.optional_size("sliding_window", 1 << 32).or(default);
+    slide_everywhere(&mut first, config, window);
     first
 }

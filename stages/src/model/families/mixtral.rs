@@ -1,6 +1,6 @@
 //! Mixtral: Mistral's attention in front of a mixture of experts.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide};
+use super::{FirstLayer, LlamaLike, llama_like, slide_everywhere};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens where it is given; by default none does.
@@ -13,7 +13,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         bias: false,
     };
     let mut first = llama_like(config, &family, rope_theta);
-    let window = config.optional_size("sliding_window", u64::MAX);
-    slide(&mut first, config, window, |_| true);
+    let window = config.optional_size("sliding_window", 1 << 32);
+    slide_everywhere(&mut first, config, window);
     first
 }

@@ -16,7 +16,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("use_sliding_window", false) {
         let default = (!config.has("sliding_window")).then_some(4096);
-        let window = config.optional_size("sliding_window", u64::MAX).or(default);
+        let window = config.optional_size("sliding_window", 1 << 32).or(default);
         let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
         slide(&mut first, config, window, |layer| layer >= sliding_from);
     }
