@@ -61,10 +61,11 @@ fn a_window_stays_within_its_estimate_and_near_it() {
         PEAK.store(before, Ordering::Relaxed);
         pool.install(run);
         let used = (PEAK.load(Ordering::Relaxed) - before) as u64;
-        let estimate = window_bytes(&shape, THREADS);
+        // A small window may be done before a second thread has woken.
+        let (least, most) = (window_bytes(&shape, 1) * 6 / 10, window_bytes(&shape, THREADS));
         assert!(
-            used <= estimate && used * 10 >= estimate * 6,
-            "{shape:?}: used {used}, estimate {estimate}"
+            (least..=most).contains(&used),
+            "{shape:?}: used {used}, expected {least} to {most}"
         );
     }
 }
