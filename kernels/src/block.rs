@@ -8,9 +8,9 @@ use crate::masks::{Segments, visible_keys};
 use crate::panels::pack_scaled;
 use crate::rows::Rows;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource};
-use crate::tile::{
-    AVX2_COLUMNS, AVX2_ROWS, Arithmetic, Fused, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply,
-};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::{AVX2_COLUMNS, AVX2_ROWS, Fused};
+use crate::tile::{Arithmetic, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply};
 
 /// Rows of a block; each key that is fetched from memory serves them all. A multiple of [`STRIP_ROWS`].
 pub(crate) const BLOCK_ROWS: usize = 48;

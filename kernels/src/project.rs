@@ -4,9 +4,9 @@ use rayon::prelude::*;
 
 use crate::kernel::Kernel;
 use crate::panels::pack;
-use crate::tile::{
-    AVX2_COLUMNS, AVX2_ROWS, Arithmetic, Fused, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply,
-};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::{AVX2_COLUMNS, AVX2_ROWS, Fused};
+use crate::tile::{Arithmetic, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply};
 
 /// Depth of one running float32 sum; the sums of such pieces are then added, so that the rounding of a long sum grows
 /// with the piece and not with the hidden size.

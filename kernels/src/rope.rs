@@ -1,11 +1,13 @@
 //! The rotary position embedding: a table of cosines and sines, and the rotation of one row by it.
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use crate::trigonometry::sine_cosine;
 
 /// Which two dimensions turn together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RopeStyle {
     /// Dimension `t` with `t + rotary_dims/2` (GPT-NeoX, Llama: "rotate half").
     Half,

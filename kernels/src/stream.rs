@@ -17,7 +17,7 @@ const ROUND_BLOCKS: usize = 512;
 /// Far mass, far sum of squares and distance histogram of every head of one window, in one pass over the keys.
 ///
 /// A row's far keys `j <= i - k` come first, so the running sums of its softmax, cut at that key, give both far sums
-/// exactly; no S×S matrix exists (design notes: `LongAttn`'s DST and DUT, Findings of ACL 2025, equations 5 and 6).
+/// exactly; no S×S matrix exists (`LongAttn`, Findings of ACL 2025, equations 5 and 6: DST and DUT).
 /// Products and exponentials are float32, sums float64. Rows are summed in blocks and blocks in order, so the result
 /// has the same bits for any number of threads.
 ///

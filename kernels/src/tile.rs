@@ -22,6 +22,7 @@ pub(crate) trait Arithmetic {
 pub(crate) struct Plain;
 
 /// Multiply and add with one rounding; fast only where the processor has the instruction.
+#[cfg(any(target_arch = "x86_64", test))]
 pub(crate) struct Fused;
 
 impl Arithmetic for Plain {
@@ -31,6 +32,7 @@ impl Arithmetic for Plain {
     }
 }
 
+#[cfg(any(target_arch = "x86_64", test))]
 impl Arithmetic for Fused {
     #[inline(always)]
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {

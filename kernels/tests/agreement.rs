@@ -198,8 +198,9 @@ proptest! {
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(),
     ) {
         let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
-        // ALiBi over 400 tokens and a query scale make logits of up to a hundred.
-        check(&shape, &rules(&hooks, &shape), distance, &source, 4.0);
+        // A window, a chunk or a steep slope leaves far mass to a few pairs, so nothing averages their errors out; slopes
+        // and query scales make logits of up to a hundred.
+        check(&shape, &rules(&hooks, &shape), distance, &source, 20.0);
     }
 
     #[test]
