@@ -8,10 +8,12 @@ pub use prepare::{BadRow, Outcome, content_hash, prepare};
 
 use longsift_stages::contract::compute::Compute;
 use longsift_stages::first_layer_attention::FirstLayer;
+use serde_json::json;
 
 use crate::accounting::Counts;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
+use crate::events;
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::run_directory::RunDirectory;
@@ -35,7 +37,7 @@ impl Scored {
     fn add(&mut self, record: UnitRecord, windows_scored: u64) {
         self.counts.add(&record.counts);
         self.windows_scored += windows_scored;
-        self.windows_reused += record.counts.windows - windows_scored;
+        self.windows_reused += record.counts.windows.saturating_sub(windows_scored);
         self.records.push(record);
     }
 }
@@ -71,6 +73,9 @@ pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scor
         } else {
             let (record, windows_scored) = unit::score(&tools, unit)?;
             tools.progress.unit_done(unit, &record.counts);
+            let facts =
+                json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
+            events::append(tools.directory, "unit_scored", facts)?;
             scored.add(record, windows_scored);
         }
         check_quarantine(tools.plan, &scored.counts, tools.directory)?;

@@ -24,6 +24,7 @@ pub mod device;
 pub mod diagnostic;
 pub mod dropped;
 pub mod error;
+pub mod events;
 pub mod execute;
 pub mod files;
 pub mod inspect;

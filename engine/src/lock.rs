@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -14,7 +15,7 @@ use crate::files;
 use crate::plan::{Plan, identity};
 
 /// Settings and identities.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Lock {
     /// Version of this file's format.
     pub version: u32,
@@ -32,7 +33,7 @@ pub struct Lock {
 }
 
 /// What tells that a model folder still holds what it held, without reading its weights.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct ModelIdentity {
     /// Hash of config and headers, sizes and modification times.
     pub identity: String,

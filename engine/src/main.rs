@@ -1,10 +1,15 @@
 //! `longsift`: reads the command line, calls the library, exits with its code.
 
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::Parser;
 use longsift_engine::cli::{Cli, commands};
+use longsift_engine::error::BUG;
 
 fn main() -> ExitCode {
-    ExitCode::from(commands::main(&Cli::parse()))
+    let cli = Cli::parse();
+    // A panic is a bug of ours: its message is printed, and the exit code says whose fault it is.
+    let code = std::panic::catch_unwind(AssertUnwindSafe(|| commands::main(&cli)));
+    ExitCode::from(code.unwrap_or(BUG))
 }

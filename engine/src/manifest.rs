@@ -1,5 +1,6 @@
 //! The manifest: what was read, run and written; enough to repeat the run and to check its files.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -16,7 +17,7 @@ use crate::run_directory::RunDirectory;
 use crate::units::{Part, UnitRecord};
 
 /// `manifest.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this file's format.
     pub version: u32,

@@ -406,8 +406,9 @@ fn token_slices(
         })
         .collect();
     let values = concat(&pieces.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>())?;
-    let offsets =
-        arrow::buffer::OffsetBuffer::<i64>::from_lengths(pieces.iter().map(|piece| piece.len()));
+    let offsets = arrow::buffer::OffsetBuffer::<i64>::from_lengths(
+        pieces.iter().map(arrow::array::Array::len),
+    );
     let list = arrow::array::LargeListArray::try_new(Arc::clone(item), offsets, values, None)?;
     cast(&list, target)
 }

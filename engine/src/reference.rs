@@ -7,13 +7,23 @@ use schemars::schema_for;
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
+use crate::lock::Lock;
+use crate::manifest::Manifest;
+use crate::report::Summary;
+use crate::select::Calibration;
 use crate::spec::schema::{self, Kind};
 
 /// Every JSON Schema that longsift publishes, by the name of its file in `schemas/` (`pipeline` is
 /// `schemas/pipeline.schema.json`). To publish another one, add a line here, with [`schema::polished`], and rewrite the
 /// files.
 pub fn schemas() -> Vec<(&'static str, Value)> {
-    vec![("pipeline", schema::pipeline().clone())]
+    vec![
+        ("pipeline", schema::pipeline().clone()),
+        ("summary", schema::polished(&schema_for!(Summary))),
+        ("manifest", schema::polished(&schema_for!(Manifest))),
+        ("calibration", schema::polished(&schema_for!(Calibration))),
+        ("lock", schema::polished(&schema_for!(Lock))),
+    ]
 }
 
 /// A schema as the text of its file.

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::commit::{self, Intent};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
+use crate::events;
 use crate::execute::{self, Scored, Tools};
 use crate::files;
 use crate::lock::{self, Lock};
@@ -122,6 +123,9 @@ impl<'a> Run<'a> {
         }
         lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
         self.write_plan(&standing)?;
+        let facts =
+            json!({ "units": plan.units.len(), "units_scored": standing.iter().flatten().count() });
+        events::append(self.directory, "run_started", facts)?;
         let scored = self.score(standing, &fingerprint)?;
         self.progress.phase("select", 1);
         let selection = self.progress.timed("score", || {
@@ -381,6 +385,11 @@ impl<'a> Run<'a> {
         }
         files::create_folder(&directory.data())?;
         commit::commit(directory, &intent)?;
+        events::append(
+            directory,
+            "selection_committed",
+            json!({ "kept": summary.kept, "files": staged.data.len() }),
+        )?;
         Ok(files::remove_folder(&directory.journal())?)
     }
 
@@ -404,7 +413,7 @@ fn pretty<T: serde::Serialize>(value: &T) -> Vec<u8> {
 }
 
 fn absolute(directory: &RunDirectory) -> String {
-    std::path::absolute(&directory.root)
+    files::canonical(&directory.root)
         .unwrap_or_else(|_| directory.root.clone())
         .display()
         .to_string()

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use longsift_stages::filter::keep_above;
 use longsift_stages::score::GroupFigures;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -43,7 +44,7 @@ pub struct Sample {
 }
 
 /// The figures of a group, in `calibration.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct CalibratedGroup {
     /// Value of the `within` column; null for rows without one, and for the one group of a run without `within`.
     pub value: Option<String>,
@@ -52,7 +53,7 @@ pub struct CalibratedGroup {
 }
 
 /// What `calibration.json` holds: enough to score and filter an increment like the corpus before it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Calibration {
     /// Version of this file's format.
     pub version: u32,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -13,7 +14,7 @@ use crate::files;
 use crate::run_directory::RunDirectory;
 
 /// What identifies the input of a unit: if any of it changes, the unit is scored anew.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InputIdentity {
     /// Size of the file in bytes.
     pub size: u64,
@@ -24,7 +25,7 @@ pub struct InputIdentity {
 }
 
 /// A file that a unit wrote into the run directory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Part {
     /// Path below the run directory (or below `data/`).
     pub path: String,
@@ -44,7 +45,7 @@ impl Part {
 }
 
 /// The record of a scored unit, `units/<unit>.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct UnitRecord {
     /// Name of the unit.
     pub unit: String,

@@ -46,8 +46,7 @@ impl FirstLayerAttention {
     pub fn distance(&self, tokens: u64) -> u64 {
         match (self.min_distance_tokens, self.min_distance_fraction) {
             (Some(distance), _) => u64::from(distance),
-            (None, None) => tokens - 3 * (tokens / 4),
-            (None, Some(Decimal(0.25))) => tokens - 3 * (tokens / 4),
+            (None, None | Some(Decimal(0.25))) => tokens - 3 * (tokens / 4),
             (None, Some(fraction)) => fraction.ceil_of(tokens),
         }
     }

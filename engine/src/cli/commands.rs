@@ -9,7 +9,7 @@ use super::{
     AnswerFormat, Cli, Command, LogFormat, PipelineArguments, PlanArguments, RunArguments, logging,
 };
 use crate::diagnostic::{Blame, Diagnostic, render};
-use crate::error::{BUG, Failure, Result};
+use crate::error::{BUG, DONE, Failure, Result};
 use crate::execute;
 use crate::lock::{self, Lock};
 use crate::plan::explain::{self, Done, Explanation};
@@ -45,22 +45,22 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Plan(arguments) => plan(cli, arguments),
         Command::Status { run_dir, format } => {
             let status = status::read(&RunDirectory::at(run_dir)?)?;
-            answer(
+            Ok(answer(
                 *format,
                 || status.to_string(),
                 || serde_json::to_value(&status).expect("plain data"),
-            )
+            ))
         }
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),
         Command::Init { path } => init_pipeline(path),
         Command::Inspect { model_dir, format } => {
             let page = inspect::inspect(model_dir)?;
-            answer(
+            Ok(answer(
                 *format,
                 || page.to_string(),
                 || serde_json::to_value(&page).expect("plain data"),
-            )
+            ))
         }
         Command::Completions { shell } => {
             clap_complete::generate(
@@ -69,14 +69,14 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
                 "longsift",
                 &mut std::io::stdout(),
             );
-            Ok(0)
+            Ok(DONE)
         }
         Command::Lock(arguments) => write_lock(cli, arguments),
         Command::Tokens { arguments, ids } => {
             let plan = planned(cli, arguments)?;
             let mut out = std::io::stdout().lock();
             tokens::print(&plan, *ids, &mut out)?;
-            Ok(0)
+            Ok(DONE)
         }
     }
 }
@@ -140,17 +140,17 @@ fn validate(cli: &Cli, arguments: &PipelineArguments) -> Result<u8> {
         arguments.pipeline.display(),
         spec.pipeline.name
     ));
-    Ok(0)
+    Ok(DONE)
 }
 
 fn plan(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     let plan = planned(cli, arguments)?;
     let done = done(&plan)?;
-    answer(
+    Ok(answer(
         arguments.format,
         || Explanation { plan: &plan, done }.to_string(),
         || explain::json(&plan, done),
-    )
+    ))
 }
 
 /// Work that the run directory has done for a plan, if it says what with.
@@ -193,7 +193,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     let path = lock::path_beside(&arguments.pipeline.pipeline);
     Lock::of(&plan, &digest).write(&path)?;
     print_line(&format!("wrote `{}`", path.display()));
-    Ok(0)
+    Ok(DONE)
 }
 
 fn schema(name: Option<&str>) -> Result<u8> {
@@ -201,12 +201,12 @@ fn schema(name: Option<&str>) -> Result<u8> {
     let names: Vec<&str> = schemas.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {
         print_line(&names.join("\n"));
-        return Ok(0);
+        return Ok(DONE);
     };
     match schemas.iter().find(|(known, _)| *known == name) {
         Some((_, schema)) => {
-            print_line(&serde_json::to_string_pretty(schema).expect("a schema is plain data"));
-            Ok(0)
+            print(&reference::schema_text(schema));
+            Ok(DONE)
         }
         None => Err(Diagnostic::error(Blame::Pipeline, format!("there is no schema `{name}`"))
             .hint(format!("there are: {}", names.join(", ")))
@@ -219,7 +219,7 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
     match reference::stage_page(name, width, color(cli, std::io::stdout().is_terminal())) {
         Some(page) => {
             print(&page);
-            Ok(0)
+            Ok(DONE)
         }
         None => Err(Diagnostic::error(
             Blame::Pipeline,
@@ -242,7 +242,7 @@ fn init_pipeline(path: &Path) -> Result<u8> {
         path.display(),
         path.display()
     ));
-    Ok(0)
+    Ok(DONE)
 }
 
 fn planned(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
@@ -279,14 +279,14 @@ fn answer(
     format: AnswerFormat,
     text: impl FnOnce() -> String,
     json: impl FnOnce() -> serde_json::Value,
-) -> Result<u8> {
+) -> u8 {
     match format {
         AnswerFormat::Text => print(&text()),
         AnswerFormat::Json => {
-            print_line(&serde_json::to_string_pretty(&json()).expect("plain data"))
+            print_line(&serde_json::to_string_pretty(&json()).expect("plain data"));
         }
     }
-    Ok(0)
+    DONE
 }
 
 fn color(cli: &Cli, terminal: bool) -> bool {
@@ -321,7 +321,7 @@ fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
     }
     match cli.log_format {
         LogFormat::Text => {
-            eprint(&render(diagnostics, color(cli, std::io::stderr().is_terminal())))
+            eprint(&render(diagnostics, color(cli, std::io::stderr().is_terminal())));
         }
         LogFormat::Json => {
             for diagnostic in diagnostics {

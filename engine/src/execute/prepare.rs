@@ -99,7 +99,7 @@ fn outcome(plan: &Plan, document: Document) -> Result<Outcome, Refusal> {
     };
     let vocabulary = plan.model.spec().vocabulary_size;
     if let Some((position, id)) =
-        ids.iter().enumerate().find(|(_, id)| u64::from(**id) >= vocabulary as u64)
+        ids.iter().enumerate().find(|(_, id)| u64::from(**id) >= vocabulary)
     {
         let message = format!(
             "token {position} is {id}, but the model's vocabulary has {vocabulary} entries"

@@ -46,14 +46,16 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u
 
 fn read_ahead(tools: &Tools<'_>, unit: &WorkUnit, sender: &SyncSender<Result<Vec<Prepared>>>) {
     let plan = tools.plan;
-    let documents =
+    let mut documents =
         match dataset::read_documents(&plan.dataset, unit, &plan.columns, plan.batch_bytes()) {
             Ok(documents) => documents,
             Err(problem) => return drop(sender.send(Err(problem.into()))),
         };
-    for batch in documents {
-        let prepared =
-            batch.map(|documents| prepare(plan, &unit.file_path, documents)).map_err(Into::into);
+    while let Some(batch) = tools.progress.timed("read", || documents.next()) {
+        let tokenize = |documents| {
+            tools.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
+        };
+        let prepared = batch.map(tokenize).map_err(Into::into);
         let failed = prepared.is_err();
         // A closed channel means that the other side has stopped.
         if sender.send(prepared).is_err() || failed {
@@ -125,7 +127,7 @@ impl<'a> OpenUnit<'a> {
                     self.dropped.push(DroppedRow::row(document.row, document.id, reason));
                 }
                 Outcome::Measure(cut) => {
-                    self.document(document.row, &document.id, cut, &measured, &mut rows)?
+                    self.document(document.row, &document.id, &cut, &measured, &mut rows)?;
                 }
             }
         }
@@ -162,7 +164,11 @@ impl<'a> OpenUnit<'a> {
                     WindowTokens { ids, distance }
                 })
                 .collect();
-            let measured = self.tools.device.measure(self.tools.layer, &windows);
+            let (device, layer) = (self.tools.device, self.tools.layer);
+            let measured = self
+                .tools
+                .progress
+                .timed("first-layer-attention", || device.measure(layer, &windows));
             for ((key, ..), figures) in some.iter().zip(measured) {
                 self.journal.append(*key, &figures)?;
                 statistics.insert(*key, figures);
@@ -179,7 +185,7 @@ impl<'a> OpenUnit<'a> {
         &mut self,
         row: u64,
         id: &str,
-        cut: CutDocument,
+        cut: &CutDocument,
         measured: &HashMap<WindowKey, WindowStatistics>,
         rows: &mut Vec<ScoreRow>,
     ) -> Result<()> {

@@ -105,7 +105,7 @@ pub(super) fn columns(
     match &columns.content {
         Content::Text(column) => check(dataset.check_text_column(column), "input.text_column"),
         Content::Tokens(column) => {
-            check(dataset.check_tokens_column(column), "input.tokens_column")
+            check(dataset.check_tokens_column(column), "input.tokens_column");
         }
     }
     if let Some(column) = &columns.id {
@@ -162,7 +162,7 @@ pub(super) fn tokens(
     encoder: Option<&Encoder>,
     problems: &mut Vec<Diagnostic>,
 ) {
-    let vocabulary = model.spec().vocabulary_size as u64;
+    let vocabulary = model.spec().vocabulary_size;
     let Some(encoder) = encoder else { return };
     let largest = u64::from(encoder.largest_id());
     if largest >= vocabulary {

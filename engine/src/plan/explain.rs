@@ -1,6 +1,6 @@
 //! A plan for people (one line per stage) and for programs (JSON).
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use longsift_stages::contract::Decimal;
 use longsift_stages::contract::compute::Compute;
@@ -66,7 +66,8 @@ fn input(plan: &Plan) -> String {
         count(plan.units.len() as u64)
     );
     if let Some(limit) = plan.options.limit_rows {
-        text += &format!(" (the first {} rows of {})", count(limit), count(plan.dataset.rows()));
+        let _ =
+            write!(text, " (the first {} rows of {})", count(limit), count(plan.dataset.rows()));
     }
     text
 }
