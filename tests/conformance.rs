@@ -1,0 +1,116 @@
+//! The conformance cases of llama, mistral, mixtral and qwen2, through a pipeline over pre-tokenised documents.
+
+use serde_json::Value;
+
+use crate::support::tables::{
+    float_lists, floats, integers, read_parquet, strings, table, token_lists, write_parquet,
+};
+use crate::support::{Pipeline, Workspace, numbers, read_json, shared};
+
+/// A case, ready to run; nothing where the shared data are absent.
+fn prepared(name: &str, mask: &str) -> Option<(Workspace, Pipeline, Value)> {
+    let folder = shared(&format!("conformance/{name}"))?;
+    let case = read_json(&folder.join("case.json"));
+    let workspace = Workspace::new();
+    let ids: Vec<u32> = numbers(&case["input_ids"]).into_iter().map(|id| id as u32).collect();
+    let input = table(&[("id", strings([name])), ("tokens", token_lists(&[ids]))]);
+    write_parquet(&workspace.path("input/case.parquet"), &input, 1);
+    let window_tokens = case["S"].as_u64().unwrap() as usize;
+    let pipeline = Pipeline::tokens(&format!("'{}'", folder.display()), window_tokens)
+        .attention(&format!("mask: {mask}"))
+        .filter("keep_fraction: 1");
+    Some((workspace, pipeline, case))
+}
+
+/// Both statistics of every head, and their means, are within the case's tolerances of `expected`.
+fn check(workspace: &Workspace, case: &Value, expected: &Value) {
+    let scores = read_parquet(&workspace.path("out.run/scores"));
+    assert_eq!(scores.num_rows(), 1);
+    assert_eq!(integers(&scores, "tokens_scored"), [case["S"].as_i64().unwrap()]);
+    assert_eq!(integers(&scores, "distance"), [case["far_min_distance"].as_i64().unwrap()]);
+    let tolerances = &case["tolerances"];
+    let floor = tolerances["abs_floor"].as_f64().unwrap();
+    let figures = [
+        ("dependency_strength", "proportion", floor),
+        ("far_variance", "variance", floor * 1e-3),
+    ];
+    for (column, name, floor) in figures {
+        let relative = tolerances[format!("{name}_rel")].as_f64().unwrap();
+        let by_head = &float_lists(&scores, &format!("{column}_by_head"))[0];
+        let expected_by_head = numbers(&expected[format!("{name}_per_head")]);
+        assert_eq!(by_head.len(), expected_by_head.len());
+        let mean = expected[format!("mean_{name}")].as_f64().unwrap();
+        let pairs = by_head.iter().copied().zip(expected_by_head);
+        for (got, expected) in pairs.chain([(floats(&scores, column)[0], mean)]) {
+            let error = (got - expected).abs();
+            assert!(error <= floor + relative * expected.abs(), "{column}: {got} for {expected}");
+        }
+    }
+    let histogram = &float_lists(&scores, "distance_histogram")[0];
+    assert!((histogram.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{histogram:?}");
+}
+
+fn causal(name: &str) {
+    let Some((workspace, pipeline, case)) = prepared(name, "causal") else { return };
+    let summary = workspace.run(&pipeline);
+    assert_eq!(summary["windows_scored"], 1);
+    assert_eq!(summary["kept"], 1);
+    check(&workspace, &case, &case["expected"]);
+    // The published code, run on the same checkpoint, agrees where the case has its figures.
+    if let Some(published) = case.pointer("/reference_code/causal") {
+        check(&workspace, &case, published);
+    }
+}
+
+fn unmasked(name: &str) {
+    let Some((workspace, pipeline, case)) = prepared(name, "unmasked") else { return };
+    workspace.run(&pipeline);
+    check(&workspace, &case, &case["reference_code"]["unmasked"]);
+}
+
+macro_rules! cases {
+    ($run:ident: $($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            super::$run(stringify!($name));
+        })*
+    };
+}
+
+#[expect(non_snake_case, reason = "a test has the name of its case")]
+mod causally {
+    cases!(causal:
+        llama_bias_headdim_s96 llama_dynamic_s257 llama_fp16_s128 llama_gqa_llama3rope_s257 llama_linear_s128
+        llama_mha_s96 llama_oddS_s101 llama_sharded_f32_s96 llama_untied_bf16_sharded_s257 llama_v5config_s128
+        llama_yarn_s128 mistral_sw_s128 mixtral_s96 qwen2_maxwindow_s96 qwen2_s128);
+}
+
+mod unmasked_as_published {
+    cases!(unmasked:
+        llama_dynamic_s257 llama_fp16_s128 llama_gqa_llama3rope_s257 llama_linear_s128 llama_mha_s96);
+}
+
+#[test]
+fn a_sliding_window_that_cannot_see_the_far_distance_is_refused() {
+    let name = "mistral_sw_short_s96";
+    let Some((workspace, pipeline, _)) = prepared(name, "causal") else { return };
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
+    let folder = shared(&format!("conformance/{name}")).unwrap();
+    let message = answer.all().replace(folder.to_str().unwrap(), "[case]");
+    insta::assert_snapshot!(workspace.filtered(&message));
+    assert!(!workspace.path("out.run").exists(), "nothing was begun");
+}
+
+#[test]
+fn every_case_of_these_families_is_a_test_here() {
+    let Some(folder) = shared("conformance") else { return };
+    let source = include_str!("conformance.rs");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let families = ["llama_", "mistral", "mixtral", "qwen2_"];
+        if families.iter().any(|family| name.starts_with(family)) {
+            assert!(source.contains(&name), "{name}");
+        }
+    }
+}
