@@ -3,4 +3,8 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod support;
+#[cfg(test)]
+mod windows;

@@ -112,6 +112,11 @@ impl Workspace {
         path
     }
 
+    /// Makes `name` mean something outside of the folder.
+    pub(crate) fn link(&self, name: &str, target: &Path) {
+        std::os::unix::fs::symlink(target, self.path(name)).unwrap();
+    }
+
     /// The command, in this folder.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_longsift"));

@@ -50,6 +50,13 @@ impl Pipeline {
         self
     }
 
+    /// With another column of ids.
+    #[must_use]
+    pub(crate) fn with_ids(mut self, column: &str) -> Self {
+        self.input = self.input.replace("id_column: id", &format!("id_column: {column}"));
+        self
+    }
+
     /// With more settings of `tokenize`.
     #[must_use]
     pub(crate) fn tokenize(mut self, more: &str) -> Self {

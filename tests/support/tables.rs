@@ -102,8 +102,7 @@ pub(crate) fn read_parquet(path: &Path) -> RecordBatch {
     let mut batches = Vec::new();
     let mut schema = Arc::new(Schema::empty());
     for file in files {
-        let builder =
-            ParquetRecordBatchReaderBuilder::try_new(File::open(&file).unwrap()).unwrap();
+        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&file).unwrap()).unwrap();
         schema = Arc::clone(builder.schema());
         batches.extend(builder.build().unwrap().map(Result::unwrap));
     }
@@ -134,7 +133,10 @@ pub(crate) fn floats(table: &RecordBatch, name: &str) -> Vec<f64> {
 /// The values of a column of 32- or 64-bit integers.
 pub(crate) fn optional_integers(table: &RecordBatch, name: &str) -> Vec<Option<i64>> {
     if table.column_by_name(name).is_some_and(|column| *column.data_type() == DataType::Int32) {
-        return column::<Int32Array>(table, name).iter().map(|value| value.map(i64::from)).collect();
+        return column::<Int32Array>(table, name)
+            .iter()
+            .map(|value| value.map(i64::from))
+            .collect();
     }
     column::<Int64Array>(table, name).iter().collect()
 }
