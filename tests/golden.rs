@@ -82,7 +82,7 @@ fn ten_windows_of_real_texts_agree_with_double_precision() {
 }
 
 #[test]
-#[ignore = "reads and scores the whole corpora: a minute"]
+#[ignore = "reads and scores the whole corpora: minutes in a debug build"]
 fn ten_windows_of_the_whole_corpora_agree_with_double_precision() {
     let Some(corpora) = shared("corpora") else { return };
     let expected = read_json(&demo_model().join("expected.json"));

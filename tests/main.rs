@@ -5,6 +5,8 @@ mod conformance;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod resume;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod windows;

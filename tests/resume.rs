@@ -1,0 +1,290 @@
+//! A run that is stopped at any moment is finished by the same command, to the same bytes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Child;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{Pipeline, Tiny, Workspace, check_accounting, count, files_below, read_json};
+
+/// A corpus that takes a second or two, in eleven work units of three files; one document is bad.
+fn workload() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new()
+        .with("hidden_size", json!(64))
+        .with("num_attention_heads", json!(8))
+        .with("num_key_value_heads", json!(2))
+        .write(&workspace.path("model"));
+    for (name, lengths, rows_per_group) in [
+        ("a", [2500, 1700, 900, 3000, 100, 2048, 4100, 1500], 2),
+        ("b", [1024, 1023, 5000, 0, 2200, 3100, 1800, 2100], 2),
+        ("sub/c", [2400, 1100, 1300, 2900, 3300, 1200, 2600, 1024], 3),
+    ] {
+        let path = workspace.path(&format!("input/{name}.parquet"));
+        write_parquet(&path, &corpus(name, &lengths), rows_per_group);
+    }
+    let pipeline = Pipeline::tokens("model", 1024)
+        .input("unit_bytes: 1024, max_quarantined_fraction: 0.5")
+        .output("samples: windows");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    workspace
+}
+
+/// What a run of the workload that nothing disturbs writes.
+fn undisturbed() -> &'static (BTreeMap<String, String>, Value) {
+    static RESULTS: OnceLock<(BTreeMap<String, String>, Value)> = OnceLock::new();
+    RESULTS.get_or_init(|| {
+        let workspace = workload();
+        let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+        assert_eq!(summary["quarantined"], 1);
+        assert!(files_below(&workspace.path("out.run/units")).len() == 11);
+        (workspace.results(), summary)
+    })
+}
+
+/// Kills a run at the moment that `moment` sees; says whether it was still at work.
+fn kill_when(workspace: &Workspace, moment: impl Fn(&Workspace) -> bool) -> bool {
+    let mut child = workspace.start(&["run", "pipeline.yaml", "--threads", "2"]);
+    let alive = wait_until(&mut child, || moment(workspace));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    alive
+}
+
+/// Waits for something while a process works; says whether it came before the process ended.
+fn wait_until(child: &mut Child, moment: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !moment() {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "it never came");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    true
+}
+
+/// The same command again finishes the run; nothing of the interruption is left.
+fn finish(workspace: &Workspace) -> Value {
+    let data = fs::read_dir(workspace.path("out/data")).map_or(0, Iterator::count);
+    let committed = workspace.path("out.run/_SUCCESS").exists();
+    let begun = workspace.path("out.run/intent.json").exists();
+    assert!(data == 0 || committed || begun, "data without a commit");
+    let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+    check_accounting(&summary);
+    let (expected, undisturbed) = undisturbed();
+    assert_eq!(workspace.results(), *expected);
+    for key in ["rows_in", "rows_kept", "rows_dropped", "quarantined", "windows_total", "kept"] {
+        assert_eq!(summary[key], undisturbed[key], "{key}");
+    }
+    assert_eq!(
+        count(&summary, "windows_scored") + count(&summary, "windows_reused"),
+        count(undisturbed, "windows_scored")
+    );
+    check_nothing_is_left(workspace);
+    summary
+}
+
+fn check_nothing_is_left(workspace: &Workspace) {
+    for folder in ["out", "out.run"] {
+        for file in files_below(&workspace.path(folder)) {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            assert!(!name.starts_with('.'), "{}", file.display());
+        }
+    }
+    for name in ["staging", "intent.json", "journal"] {
+        let path = workspace.path("out.run").join(name);
+        assert!(!path.is_file() && files_below(&path).is_empty(), "{name} is left");
+    }
+    assert!(workspace.path("out.run/_SUCCESS").exists());
+}
+
+/// How many units have a record.
+fn units(workspace: &Workspace) -> usize {
+    files_below(&workspace.path("out.run/units"))
+        .iter()
+        .filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'))
+        .count()
+}
+
+#[test]
+fn a_run_killed_after_some_units_measures_only_the_others() {
+    for units_done in [1, 4, 10] {
+        let workspace = workload();
+        assert!(kill_when(&workspace, |workspace| units(workspace) >= units_done));
+        let done = units(&workspace);
+        assert!(!workspace.path("out/data").exists(), "nothing is committed yet");
+        let summary = finish(&workspace);
+        assert!(done >= units_done);
+        assert!(count(&summary, "windows_reused") > 0, "{summary}");
+        assert!(count(&summary, "windows_scored") > 0, "{summary}");
+    }
+}
+
+#[test]
+fn a_run_killed_while_it_writes_is_finished() {
+    let moments: [fn(&Workspace) -> bool; 3] = [
+        |workspace| workspace.path("out.run/staging/data").exists(),
+        |workspace| !files_below(&workspace.path("out.run/staging/data")).is_empty(),
+        |workspace| files_below(&workspace.path("out.run/staging/data")).len() > 5,
+    ];
+    for moment in moments {
+        let workspace = workload();
+        kill_when(&workspace, moment);
+        let summary = finish(&workspace);
+        assert_eq!(summary["windows_scored"], 0, "all units were scored before");
+    }
+}
+
+#[test]
+fn a_run_killed_while_it_commits_is_finished() {
+    let moments: [fn(&Workspace) -> bool; 3] = [
+        |workspace| workspace.path("out.run/intent.json").exists(),
+        |workspace| !files_below(&workspace.path("out/data")).is_empty(),
+        |workspace| workspace.path("out.run/manifest.json").exists(),
+    ];
+    for moment in moments {
+        let workspace = workload();
+        kill_when(&workspace, moment);
+        finish(&workspace);
+    }
+}
+
+#[test]
+fn a_run_killed_after_any_delay_is_finished() {
+    let workspace = workload();
+    let begun = Instant::now();
+    workspace.longsift(&["run", "pipeline.yaml"]).success();
+    let whole = begun.elapsed();
+    for tenth in 0..10 {
+        let workspace = workload();
+        // Some runs are killed more than once.
+        for part in 0..=tenth % 3 {
+            let begun = Instant::now();
+            let delay = whole * (2 * tenth + part) / 20;
+            kill_when(&workspace, |_| begun.elapsed() >= delay);
+        }
+        finish(&workspace);
+    }
+}
+
+#[test]
+fn a_commit_that_fails_halfway_is_finished_by_the_next_run() {
+    // A folder in the place of a file stops the commit before its first step, or between its renames.
+    for obstacle in ["_SUCCESS", "summary.json"] {
+        let workspace = workload();
+        workspace.write(&format!("out.run/{obstacle}/in-the-way"), "");
+        let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(4);
+        assert!(answer.stderr.contains(obstacle), "{}", answer.stderr);
+        assert!(workspace.path("out.run/intent.json").exists(), "the commit had begun");
+        let data = files_below(&workspace.path("out/data")).len();
+        assert_eq!(data > 0, obstacle == "summary.json");
+        fs::remove_dir_all(workspace.path("out.run").join(obstacle)).unwrap();
+        let summary = finish(&workspace);
+        assert_eq!(summary["status"], "nothing_to_do", "the replay was all there was to do");
+    }
+}
+
+/// One work unit of many windows: what is kept of it while it is open is its journal.
+fn one_large_unit() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new()
+        .with("hidden_size", json!(64))
+        .with("num_attention_heads", json!(8))
+        .with("num_key_value_heads", json!(8))
+        .write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[4096; 40]), 40);
+    let pipeline = Pipeline::tokens("model", 1024);
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    workspace
+}
+
+#[test]
+fn finished_windows_of_an_open_unit_survive_a_kill() {
+    let undisturbed = one_large_unit();
+    undisturbed.longsift(&["run", "pipeline.yaml"]).success();
+    let workspace = one_large_unit();
+    let journal = |workspace: &Workspace| {
+        files_below(&workspace.path("out.run/journal"))
+            .iter()
+            .filter_map(|path| fs::metadata(path).ok())
+            .map(|metadata| metadata.len())
+            .sum::<u64>()
+    };
+    assert!(kill_when(&workspace, |workspace| journal(workspace) > 8192));
+    assert_eq!(units(&workspace), 0, "the unit is still open");
+    let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+    assert!(count(&summary, "windows_reused") > 10, "{summary}");
+    assert!(count(&summary, "windows_scored") < 160, "{summary}");
+    assert_eq!(count(&summary, "windows_scored") + count(&summary, "windows_reused"), 160);
+    assert_eq!(workspace.results(), undisturbed.results());
+    check_nothing_is_left(&workspace);
+}
+
+#[test]
+fn a_signal_drains_a_run_that_the_same_command_resumes() {
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let workspace = one_large_unit();
+        let mut child = workspace.start(&["run", "pipeline.yaml"]);
+        let journal = workspace.path("out.run/journal");
+        assert!(wait_until(&mut child, || !files_below(&journal).is_empty()));
+        std::thread::sleep(Duration::from_millis(150));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let begun = Instant::now();
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(code), "{status}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+        assert!(count(&summary, "windows_reused") > 0, "the windows in the journal: {summary}");
+        check_accounting(&summary);
+        check_nothing_is_left(&workspace);
+    }
+}
+
+#[test]
+fn a_second_run_on_the_same_directory_is_refused_and_names_the_first() {
+    let workspace = one_large_unit();
+    let mut child = workspace.start(&["run", "pipeline.yaml"]);
+    let journal = workspace.path("out.run/journal");
+    assert!(wait_until(&mut child, || !files_below(&journal).is_empty()));
+    let second = workspace.longsift(&["run", "pipeline.yaml"]).expect(4);
+    assert!(second.stderr.contains(&format!("process {}", child.id())), "{}", second.stderr);
+    assert_eq!(second.summary()["status"], "failed");
+    let status = workspace.longsift(&["status", "out.run", "--format", "json"]).success();
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!(
+        (&status["state"], &status["holder"]["pid"]),
+        (&json!("running"), &json!(child.id()))
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let status = workspace.longsift(&["status", "out.run", "--format", "json"]).success();
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_ne!(status["state"], "running", "the lock died with its process");
+}
+
+#[test]
+fn a_finished_run_does_nothing_and_says_so() {
+    let workspace = workload();
+    let first = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+    let before = workspace.hashes(&["out", "out.run"]);
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "--nothing-to-do-exit", "99"]);
+    let second = answer.expect(99).summary();
+    assert_eq!(second["status"], "nothing_to_do");
+    assert_eq!(second["kept"], first["kept"]);
+    assert_eq!(second["windows_scored"], 0);
+    assert_eq!(second["windows_reused"], first["windows_scored"]);
+    assert_eq!(workspace.hashes(&["out", "out.run"]).len(), before.len());
+    workspace.longsift(&["run", "pipeline.yaml"]).success();
+    assert_eq!(workspace.results(), undisturbed().0);
+    let manifest = read_json(&workspace.path("out.run/manifest.json"));
+    assert_eq!(
+        manifest["data"].as_array().unwrap().len(),
+        files_below(&workspace.path("out/data")).len()
+    );
+}
