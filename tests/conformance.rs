@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::support::tables::{
-    float_lists, floats, integers, read_parquet, strings, table, token_lists, write_parquet,
+    float_lists, floats, integers, read_scores, strings, table, token_lists, write_parquet,
 };
 use crate::support::{Pipeline, Workspace, numbers, read_json, shared};
 
@@ -25,7 +25,7 @@ fn prepared(name: &str, mask: &str) -> Option<(Workspace, Pipeline, Value)> {
 
 /// Both statistics of every head, and their means, are within the case's tolerances of `expected`.
 fn check(workspace: &Workspace, case: &Value, expected: &Value) {
-    let scores = read_parquet(&workspace.path("out.run/scores"));
+    let scores = read_scores(&workspace.path("out.run"));
     assert_eq!(scores.num_rows(), 1);
     assert_eq!(integers(&scores, "tokens_scored"), [case["S"].as_i64().unwrap()]);
     assert_eq!(integers(&scores, "distance"), [case["far_min_distance"].as_i64().unwrap()]);

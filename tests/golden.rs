@@ -8,7 +8,9 @@ use arrow::array::BooleanArray;
 use arrow::compute::filter_record_batch;
 use serde_json::Value;
 
-use crate::support::tables::{float_lists, floats, integers, read_parquet, texts, write_parquet};
+use crate::support::tables::{
+    float_lists, floats, integers, read_parquet, read_scores, texts, write_parquet,
+};
 use crate::support::{Pipeline, Workspace, demo_model, read_json, shared};
 
 /// The settings the ten windows were measured with.
@@ -29,7 +31,7 @@ fn document(window: &Value) -> (String, String) {
 
 fn check(workspace: &Workspace, expected: &[Value]) {
     let lines = workspace.longsift(&["tokens", "pipeline.yaml", "-q"]).success().json_lines();
-    let scores = read_parquet(&workspace.path("out.run/scores"));
+    let scores = read_scores(&workspace.path("out.run"));
     let (ids, starts) = (texts(&scores, "id"), integers(&scores, "token_start"));
     let strengths = floats(&scores, "dependency_strength");
     let variances = floats(&scores, "far_variance");

@@ -7,6 +7,8 @@ mod golden;
 #[cfg(test)]
 mod resume;
 #[cfg(test)]
+mod reuse;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod windows;

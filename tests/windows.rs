@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::support::tables::{
-    integers, optional_integers, read_parquet, strings, table, texts, token_lists, write_parquet,
+    integers, optional_integers, read_parquet, read_scores, strings, table, texts, token_lists,
+    write_parquet,
 };
 use crate::support::{Pipeline, Tiny, Workspace, demo_model, read_json, shared};
 
@@ -96,7 +97,7 @@ fn bos_tokens_count_towards_the_window_and_not_towards_the_document() {
             assert_eq!(line["tokens_total"], 40);
         }
         workspace.run(&pipeline.filter("keep_fraction: 1"));
-        let scores = read_parquet(&workspace.path("out.run/scores"));
+        let scores = read_scores(&workspace.path("out.run"));
         assert!(integers(&scores, "tokens_scored").iter().all(|scored| *scored == 10));
         let starts: Vec<i64> = (0..lines.len()).map(|index| (index * (10 - bos)) as i64).collect();
         assert_eq!(integers(&scores, "token_start"), starts);

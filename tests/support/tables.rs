@@ -8,7 +8,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, Float64Array, Int32Array, Int32Builder, Int64Array, ListArray,
     ListBuilder, RecordBatch, StringArray,
 };
-use arrow::compute::{cast, concat_batches};
+use arrow::compute::{SortColumn, cast, concat_batches, lexsort_to_indices, take_record_batch};
 use arrow::datatypes::{DataType, Float64Type, Schema, UInt32Type};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -107,6 +107,16 @@ pub(crate) fn read_parquet(path: &Path) -> RecordBatch {
         batches.extend(builder.build().unwrap().map(Result::unwrap));
     }
     concat_batches(&schema, &batches).unwrap()
+}
+
+/// The score table of a run directory, in input order.
+pub(crate) fn read_scores(run_directory: &Path) -> RecordBatch {
+    let scores = read_parquet(&run_directory.join("scores"));
+    let order = ["input_file", "input_row", "window"].map(|name| SortColumn {
+        values: Arc::clone(scores.column_by_name(name).unwrap()),
+        options: None,
+    });
+    take_record_batch(&scores, &lexsort_to_indices(&order, None).unwrap()).unwrap()
 }
 
 /// A value of the footer's key-values.

@@ -1,0 +1,285 @@
+//! What a changed pipeline, input or model redoes, what it refuses, and what it leaves alone.
+
+use std::fs::{self, File};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::support::tables::{
+    corpus, floats, integers, read_parquet, read_scores, texts, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, count, files_below, read_json};
+
+/// Two files of four documents, each document of two to four windows: 24 windows together.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    for name in ["a", "b"] {
+        let path = workspace.path(&format!("input/{name}.parquet"));
+        write_parquet(&path, &corpus(name, &[128, 192, 256, 192]), 2);
+    }
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 64).input("unit_bytes: 1024")
+}
+
+/// The results of a run that starts with what is in the workspace now.
+fn from_scratch(
+    workspace: &Workspace,
+    pipeline: &Pipeline,
+) -> std::collections::BTreeMap<String, String> {
+    let fresh = Workspace::new();
+    for name in ["input", "model"] {
+        fresh.link(name, &workspace.path(name));
+    }
+    fresh.run(pipeline);
+    fresh.results()
+}
+
+#[test]
+fn another_selection_never_touches_the_model() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let scores = workspace.hashes(&["out.run/scores"]);
+    // Proof that no weight is read: there are none any more, nor a cached table.
+    fs::remove_dir_all(workspace.path("cache")).unwrap();
+    let weights = workspace.path("model/model.safetensors");
+    let (times, bytes) = (fs::metadata(&weights).unwrap().modified().unwrap(), fs::read(&weights));
+    let mut damaged = bytes.as_ref().unwrap().clone();
+    let middle = damaged.len() - 64;
+    damaged[middle..].fill(0xff);
+    fs::write(&weights, &damaged).unwrap();
+    File::options().write(true).open(&weights).unwrap().set_modified(times).unwrap();
+    let changed = [
+        pipeline().score("alpha: 2"),
+        pipeline().filter("keep_fraction: 0.25"),
+        pipeline().filter("keep_tokens: 640").output("compression: none"),
+        pipeline().score("standardise: min-max").output("samples: documents"),
+    ];
+    for pipeline in changed {
+        let summary = workspace.run(&pipeline);
+        assert_eq!(
+            (&summary["windows_scored"], &summary["windows_reused"]),
+            (&json!(0), &json!(24))
+        );
+        assert_eq!(workspace.hashes(&["out.run/scores"]), scores);
+    }
+    fs::write(&weights, bytes.unwrap()).unwrap();
+    let last = pipeline().score("alpha: 0.1").filter("keep_fraction: 0.75");
+    workspace.run(&last);
+    assert_eq!(workspace.results(), from_scratch(&workspace, &last));
+}
+
+#[test]
+fn a_selection_replaces_the_one_before_it_whole() {
+    let workspace = workspace();
+    workspace.run(&pipeline().filter("keep_fraction: 1"));
+    assert_eq!(files_below(&workspace.path("out/data")).len(), 4);
+    let narrow = pipeline().filter("keep_tokens: 64");
+    workspace.run(&narrow);
+    let names = files_below(&workspace.path("out/data"));
+    assert_eq!(names.len(), 1, "{names:?}");
+    assert!(names[0].ends_with("train-00000-of-00001.parquet"));
+    assert_eq!(workspace.results(), from_scratch(&workspace, &narrow));
+}
+
+#[test]
+fn changed_score_settings_are_refused_with_a_list_until_fresh() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let before = workspace.hashes(&["out", "out.run"]);
+    let mut changed = pipeline().attention("mask: unmasked");
+    changed.tokenize = "window_tokens: 32, bos: 1".to_owned();
+    workspace.write("pipeline.yaml", changed.to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+    let mut after = workspace.hashes(&["out", "out.run"]);
+    after.retain(|path, _| !path.ends_with("lock"));
+    assert!(after.iter().all(|(path, hash)| before.get(path) == Some(hash)), "nothing was touched");
+    let summary = workspace.run_with(&changed, &["--fresh"]);
+    assert_eq!(summary["windows_reused"], 0);
+    assert_eq!(workspace.results(), from_scratch(&workspace, &changed));
+}
+
+#[test]
+fn fresh_leaves_files_of_others_alone() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    workspace.write("out/README.md", "mine");
+    workspace.run_with(&pipeline(), &["--fresh"]);
+    assert_eq!(fs::read(workspace.path("out/README.md")).unwrap(), b"mine");
+    // A Parquet file that no run wrote would be read as output.
+    fs::copy(workspace.path("input/a.parquet"), workspace.path("out/data/mine.parquet")).unwrap();
+    workspace.longsift(&["run", "pipeline.yaml", "--fresh"]).expect(2);
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
+    assert!(answer.stderr.contains("mine.parquet"), "{}", answer.stderr);
+    assert!(workspace.path("out/data/mine.parquet").exists());
+}
+
+#[test]
+fn only_the_windows_of_an_added_file_are_measured() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    // Before the others: positions of parts and units change, scores do not.
+    let path = workspace.path("input/A.parquet");
+    write_parquet(&path, &corpus("new", &[64, 640]), 1);
+    let summary = workspace.run(&pipeline());
+    assert_eq!((count(&summary, "windows_scored"), count(&summary, "windows_reused")), (11, 24));
+    assert_eq!(workspace.results(), from_scratch(&workspace, &pipeline()));
+    fs::remove_file(path).unwrap();
+    let summary = workspace.run(&pipeline());
+    assert_eq!((count(&summary, "windows_scored"), count(&summary, "windows_reused")), (0, 24));
+    assert_eq!(workspace.results(), from_scratch(&workspace, &pipeline()), "the file is gone");
+}
+
+#[test]
+fn only_the_units_of_a_changed_file_are_measured() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    write_parquet(&workspace.path("input/b.parquet"), &corpus("other", &[64, 192, 128, 320]), 2);
+    let summary = workspace.run(&pipeline());
+    assert_eq!((count(&summary, "windows_scored"), count(&summary, "windows_reused")), (11, 12));
+    assert_eq!(workspace.results(), from_scratch(&workspace, &pipeline()));
+}
+
+#[test]
+fn a_touched_model_is_no_change_and_other_weights_are_refused() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let weights = workspace.path("model/model.safetensors");
+    let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+    File::options().write(true).open(&weights).unwrap().set_modified(tomorrow).unwrap();
+    assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
+    // Without the cached table the weights are read again; they are the same.
+    fs::remove_dir_all(workspace.path("cache")).unwrap();
+    File::options()
+        .write(true)
+        .open(&weights)
+        .unwrap()
+        .set_modified(tomorrow + Duration::from_secs(1))
+        .unwrap();
+    assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
+    Tiny::new().seed(2).write(&workspace.path("model"));
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
+    assert!(answer.stderr.contains("model: "), "{}", answer.stderr);
+    let summary = workspace.run_with(&pipeline(), &["--fresh"]);
+    assert_eq!(summary["windows_scored"], 24);
+    assert_eq!(workspace.results(), from_scratch(&workspace, &pipeline()));
+}
+
+#[test]
+fn scores_of_another_run_are_selected_from() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let mut other = pipeline().score("alpha: 3").filter("keep_fraction: 0.3");
+    other.output = "path: elsewhere/two".to_owned();
+    let summary = workspace.run_with(&other, &["--scores-from", "out.run"]);
+    assert_eq!((&summary["windows_scored"], &summary["windows_reused"]), (&json!(0), &json!(24)));
+    let direct = Workspace::new();
+    for name in ["input", "model"] {
+        direct.link(name, &workspace.path(name));
+    }
+    direct.run(&other);
+    assert_eq!(workspace.hashes(&["elsewhere/two/data"]), direct.hashes(&["elsewhere/two/data"]));
+    // Scores of other settings, or of an input that has changed since, are refused.
+    let mut wider = other.clone();
+    wider.tokenize = "window_tokens: 128, bos: 0".to_owned();
+    workspace.write("wider.yaml", wider.to_string());
+    let answer = workspace.longsift(&["run", "wider.yaml", "--scores-from", "out.run"]).expect(2);
+    assert!(answer.stderr.contains("window_tokens: 128, was 64"), "{}", answer.stderr);
+    write_parquet(&workspace.path("input/c.parquet"), &corpus("c", &[64]), 1);
+    workspace.longsift(&["run", "pipeline.yaml", "--scores-from", "out.run"]).expect(2);
+    workspace.longsift(&["run", "pipeline.yaml", "--scores-from", "nowhere.run"]).expect(2);
+}
+
+#[test]
+fn a_limited_run_is_continued_by_a_whole_one() {
+    let workspace = workspace();
+    let summary = workspace.run_with(&pipeline(), &["--limit", "3"]);
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "windows_total")), (3, 9));
+    let summary = workspace.run(&pipeline());
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "windows_total")), (8, 24));
+    assert_eq!(workspace.results(), from_scratch(&workspace, &pipeline()));
+    let summary = workspace.run_with(&pipeline(), &["--limit", "2"]);
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "windows_total")), (2, 5));
+}
+
+#[test]
+fn a_locked_run_refuses_whatever_the_lock_does_not_say() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "--locked"]).expect(2);
+    assert!(answer.stderr.contains("there is no lock"), "{}", answer.stderr);
+    workspace.longsift(&["lock", "pipeline.yaml"]).success();
+    let lock = fs::read_to_string(workspace.path("pipeline.lock")).unwrap();
+    assert!(!lock.contains(workspace.path("").to_str().unwrap()), "no path of this machine");
+    // Another file of input is no difference, another setting is.
+    write_parquet(&workspace.path("input/c.parquet"), &corpus("c", &[64]), 1);
+    assert_eq!(workspace.run_with(&pipeline(), &["--locked"])["status"], "done");
+    let arguments =
+        ["run", "pipeline.yaml", "--locked", "--set", "stages.filter.keep_fraction=0.25"];
+    let answer = workspace.longsift(&arguments).expect(2);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+    Tiny::new().seed(3).write(&workspace.path("model"));
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "--locked", "--fresh"]).expect(2);
+    assert!(answer.stderr.contains("model: "), "{}", answer.stderr);
+    assert!(workspace.path("out/data").exists(), "a refused run has removed nothing");
+}
+
+#[test]
+fn a_saved_calibration_scores_an_increment_like_the_corpus_before_it() {
+    let workspace = workspace();
+    workspace.run(&pipeline().score("alpha: 0.7"));
+    let calibration = read_json(&workspace.path("out.run/calibration.json"));
+    let group = &calibration["groups"][0]["figures"];
+    fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    let mut increment = pipeline().score("alpha: 0.7, calibration: saved.json");
+    increment.input = increment.input.replace("path: input", "path: increment");
+    increment.output = "path: next".to_owned();
+    write_parquet(&workspace.path("increment/d.parquet"), &corpus("d", &[256, 320, 640]), 1);
+    let summary = workspace.run(&increment);
+    let scores = read_scores(&workspace.path("next.run"));
+    let figure = |name: &str, column: &str| group[column][name].as_f64().unwrap();
+    let expected: Vec<f64> = floats(&scores, "dependency_strength")
+        .into_iter()
+        .zip(floats(&scores, "far_variance"))
+        .map(|(strength, variance)| {
+            let z = |value: f64, column: &str| {
+                (value - figure("mean", column)) / figure("standard_deviation", column)
+            };
+            z(strength, "dependency_strength") - 0.7 * z(variance, "far_variance")
+        })
+        .collect();
+    let threshold = group["threshold"].as_f64().unwrap();
+    let kept: Vec<usize> = (0..expected.len()).filter(|row| expected[*row] >= threshold).collect();
+    assert!(!kept.is_empty() && kept.len() < expected.len(), "{expected:?} at {threshold}");
+    assert_eq!(count(&summary, "kept"), kept.len() as u64);
+    let output = read_parquet(&workspace.path("next/data"));
+    for (row, got) in kept.into_iter().zip(floats(&output, "longsift_score")) {
+        assert!((got - expected[row]).abs() < 1e-9, "{got} for {}", expected[row]);
+    }
+    assert_eq!(texts(&output, "id").len(), integers(&output, "longsift_window").len());
+    refuses_what_the_calibration_is_not_for(&workspace, &increment);
+}
+
+fn refuses_what_the_calibration_is_not_for(workspace: &Workspace, increment: &Pipeline) {
+    let mut other = increment.clone();
+    other.score = other.score.replace("0.7", "0.8");
+    other.output = "path: third".to_owned();
+    workspace.write("other.yaml", other.to_string());
+    let answer = workspace.longsift(&["run", "other.yaml"]).expect(2);
+    assert!(answer.stderr.contains("alpha: 0.8, was 0.7"), "{}", answer.stderr);
+    let saved = read_json(&workspace.path("saved.json"));
+    let mut renamed = saved.clone();
+    renamed["groups"][0]["value"] = json!("another");
+    workspace.write("saved.json", renamed.to_string());
+    other.score = other.score.replace("0.8", "0.7");
+    workspace.write("other.yaml", other.to_string());
+    let answer = workspace.longsift(&["run", "other.yaml"]).expect(2);
+    assert!(answer.stderr.contains("group"), "{}", answer.stderr);
+    workspace.write("saved.json", Value::Null.to_string());
+    workspace.longsift(&["run", "other.yaml"]).expect(2);
+    assert!(!workspace.path("third").exists());
+}
