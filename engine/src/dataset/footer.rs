@@ -62,8 +62,8 @@ impl InputFile {
 
     fn read(root: &Path, path: &str) -> Result<Self, DataProblem> {
         let full_path = root.join(path);
-        let mut file = files::open(&full_path).map_err(unreadable)?;
-        let status = files::status(&full_path).map_err(unreadable)?;
+        let mut file = files::open(&full_path).map_err(|error| unreadable(&error))?;
+        let status = files::status(&full_path).map_err(|error| unreadable(&error))?;
         if !status.is_file() {
             return Err(DataProblem::data("not a regular file"));
         }
@@ -250,6 +250,6 @@ fn damaged(why: impl std::fmt::Display) -> DataProblem {
 }
 
 /// A file of the input that cannot be opened is the data's problem.
-fn unreadable(error: files::FileError) -> DataProblem {
+fn unreadable(error: &files::FileError) -> DataProblem {
     DataProblem { hint: error.hint(), ..DataProblem::data(error.to_string()) }
 }

@@ -58,7 +58,7 @@ pub fn read_rows<'a>(
         groups,
         current: None,
         place,
-        batch_rows: batch_rows.max(1),
+        limit: batch_rows.max(1),
     })
 }
 
@@ -72,7 +72,7 @@ pub struct Rows<'a> {
     /// The row group being read, and its rows not yet returned, the next one first.
     current: Option<(Batches, std::vec::IntoIter<u64>)>,
     place: Place,
-    batch_rows: usize,
+    limit: usize,
 }
 
 impl Iterator for Rows<'_> {
@@ -127,7 +127,7 @@ impl Rows<'_> {
             columns: &self.columns,
             selection: Some(selection(file.row_groups[group].first_row, rows)),
             limit: None,
-            batch_rows: batch_rows(file, &self.columns, &[group], BATCH_BYTES).min(self.batch_rows),
+            batch_rows: batch_rows(file, &self.columns, &[group], BATCH_BYTES).min(self.limit),
             row_groups: vec![group],
         };
         Batches::open(self.dataset, &request)

@@ -125,9 +125,11 @@ pub(super) fn everything(rows: usize) -> RecordBatch {
         ("real", Arc::new((0..rows).map(|row| row as f64 / 3.0).collect::<Float64Array>())),
         (
             "bytes",
-            Arc::new(BinaryArray::from_iter(
-                (0..rows).map(|row| (row % 4 != 0).then(|| vec![row as u8, 255])),
-            )),
+            Arc::new(
+                (0..rows)
+                    .map(|row| (row % 4 != 0).then(|| vec![row as u8, 255]))
+                    .collect::<BinaryArray>(),
+            ),
         ),
         (
             "time",
