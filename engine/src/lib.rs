@@ -12,7 +12,7 @@
 //!   commit::commit  commit.rs      all files of the selection move into place together, or not at all
 //! ```
 //!
-//! To follow a run, start at [`run_pipeline`]. The stages' settings and arithmetic are in `longsift-stages`, the
+//! To follow a run, start at [`plan()`] and [`run::run`]. The stages' settings and arithmetic are in `longsift-stages`, the
 //! kernels in `longsift-kernels`.
 
 pub mod accounting;
@@ -51,26 +51,13 @@ use std::path::Path;
 
 use error::Result;
 use plan::{Plan, PlanOptions};
-use progress::Progress;
-use run::{Outcome, RunOptions};
 use spec::{Overrides, Spec};
-use stop::Stop;
 
-/// Reads, plans and runs a pipeline: the whole of `longsift run`.
+/// Reads a pipeline and proves it runnable; [`run::run`] does the rest.
 ///
 /// # Errors
-/// Everything that is wrong with the pipeline, its input or its model, before any work; what failed during it; or the
-/// signal that stopped it. Running the same command again carries on.
-pub fn run_pipeline(
-    pipeline: &Path,
-    overrides: &Overrides,
-    plan_options: PlanOptions,
-    run_options: &RunOptions,
-    progress: &Progress,
-    stop: &Stop,
-) -> Result<(Plan, Outcome)> {
+/// Everything that is wrong with the pipeline, its input or its model, before any work.
+pub fn plan(pipeline: &Path, overrides: &Overrides, options: PlanOptions) -> Result<Plan> {
     let (spec, warnings) = Spec::read(pipeline, overrides)?;
-    let plan = Plan::new(spec, plan_options, warnings)?;
-    let outcome = run::run(&plan, run_options, progress, stop)?;
-    Ok((plan, outcome))
+    Plan::new(spec, options, warnings)
 }

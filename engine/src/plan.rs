@@ -113,6 +113,8 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Failure::Problems(problems));
         }
+        let notes = dataset.notes.iter().chain(model.warnings());
+        warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
         let units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
         let cache_folder = match &settings.cache_folder {
             Some(folder) => spec.resolve(folder),

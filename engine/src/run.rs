@@ -161,6 +161,9 @@ impl<'a> Run<'a> {
                 &|_, _| {},
             )
         })?;
+        for warning in &opened.warnings {
+            tracing::warn!("{warning}");
+        }
         tracing::info!(
             from_cache = opened.from_cache,
             bytes_read = opened.bytes_read,
@@ -215,7 +218,7 @@ impl<'a> Run<'a> {
             .map(|(unit, _)| format!("{}, row groups {:?}", unit.file_path, unit.row_groups))
             .collect();
         if missing.is_empty() {
-            return execute::reuse(plan, self.directory, standing);
+            return execute::reuse(plan, &self.scores, standing);
         }
         if plan.options.scores_from.is_some() {
             let mut problem = Diagnostic::error(

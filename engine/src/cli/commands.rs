@@ -20,7 +20,7 @@ use crate::run::{self, RunOptions};
 use crate::run_directory::RunDirectory;
 use crate::spec::{Overrides, Spec, init};
 use crate::stop::Stop;
-use crate::{files, inspect, reference, run_pipeline, status, tokens};
+use crate::{files, inspect, reference, status, tokens};
 
 /// Runs a command and prints what went wrong, once. Returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
@@ -87,18 +87,12 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     })?;
     start_threads(&arguments.plan)?;
     let progress = Progress::new(bars);
-    let pipeline = &arguments.plan.pipeline.pipeline;
-    let options =
-        RunOptions { fresh: arguments.fresh, locked: arguments.locked.then(|| pipeline.clone()) };
-    let overrides = overrides(&arguments.plan.pipeline);
-    let result = run_pipeline(
-        pipeline,
-        &overrides,
-        plan_options(&arguments.plan),
-        &options,
-        &progress,
-        &stop,
-    );
+    let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
+    let options = RunOptions { fresh: arguments.fresh, locked };
+    let result = planned(cli, &arguments.plan).and_then(|plan| {
+        let outcome = run::run(&plan, &options, &progress, &stop)?;
+        Ok((plan, outcome))
+    });
     progress.finish();
     let (plan, outcome) = match result {
         Ok(done) => done,
@@ -111,7 +105,7 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
             return Ok(failure.exit_code());
         }
     };
-    report_warnings(cli, plan.warnings.iter().chain(&outcome.warnings));
+    report_warnings(cli, outcome.warnings.iter());
     let mut summary = outcome.summary;
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
@@ -246,9 +240,8 @@ fn init_pipeline(path: &Path) -> Result<u8> {
 }
 
 fn planned(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
-    let (spec, warnings) =
-        Spec::read(&arguments.pipeline.pipeline, &overrides(&arguments.pipeline))?;
-    let plan = Plan::new(spec, plan_options(arguments), warnings)?;
+    let overrides = overrides(&arguments.pipeline);
+    let plan = crate::plan(&arguments.pipeline.pipeline, &overrides, plan_options(arguments))?;
     report_warnings(cli, plan.warnings.iter());
     Ok(plan)
 }

@@ -42,12 +42,12 @@ fn walk(
     above: &mut Vec<PathBuf>,
     found: &mut Vec<PathBuf>,
 ) -> Result<(), DataProblem> {
-    let real = files::canonical(folder).map_err(unreadable)?;
+    let real = files::canonical(folder).map_err(|error| unreadable(&error))?;
     if above.contains(&real) {
         return Ok(());
     }
     above.push(real);
-    for path in files::list_folder(folder).map_err(unreadable)? {
+    for path in files::list_folder(folder).map_err(|error| unreadable(&error))? {
         let name = path.file_name().unwrap_or_default().as_bytes();
         if name.starts_with(b".") || name.starts_with(b"_") {
             continue;
@@ -122,7 +122,7 @@ fn relative(root: PathBuf, found: Vec<PathBuf>) -> Result<Found, Vec<DataProblem
 }
 
 /// A folder of the input that cannot be listed is the data's problem, not the machine's.
-fn unreadable(error: files::FileError) -> DataProblem {
+fn unreadable(error: &files::FileError) -> DataProblem {
     DataProblem { hint: error.hint(), ..DataProblem::data(error.to_string()) }
 }
 

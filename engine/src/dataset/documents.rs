@@ -312,3 +312,204 @@ where
 fn bad_token(message: &str) -> RowProblem {
     RowProblem { code: "bad_token", message: message.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{
+        DictionaryArray, FixedSizeListArray, Int64Array, LargeStringArray, ListArray, RecordBatch,
+        StringArray,
+    };
+    use arrow::compute::cast;
+    use arrow::datatypes::{Field, Int16Type, Int32Type, Int64Type, UInt32Type, UInt64Type};
+
+    use super::super::tests::{batch, folder_of, texts, write};
+    use super::*;
+
+    fn read(batches: &[RecordBatch], content: Content, id: Option<&str>) -> Vec<Document> {
+        let (_folder, dataset) = folder_of(batches, 3);
+        let columns = DocumentColumns { id: id.map(str::to_string), content };
+        let unit = |unit| {
+            read_documents(&dataset, &unit, &columns, 1 << 20).unwrap().flat_map(Result::unwrap)
+        };
+        dataset.units(u64::MAX, None).into_iter().flat_map(unit).collect()
+    }
+
+    fn text_of(document: &Document) -> Result<&str, &'static str> {
+        match &document.content {
+            Ok(DocumentContent::Text(text)) => Ok(text),
+            Ok(DocumentContent::Tokens(_)) => panic!("tokens instead of text"),
+            Err(problem) => Err(problem.code),
+        }
+    }
+
+    fn tokens_of(column: ArrayRef) -> Vec<Result<Vec<u32>, (&'static str, String)>> {
+        let documents =
+            read(&[batch(vec![("tokens", column)])], Content::Tokens("tokens".into()), None);
+        let tokens = |document: Document| match document.content {
+            Ok(DocumentContent::Tokens(tokens)) => Ok(tokens),
+            Ok(DocumentContent::Text(_)) => panic!("text instead of tokens"),
+            Err(problem) => Err((problem.code, problem.message)),
+        };
+        documents.into_iter().map(tokens).collect()
+    }
+
+    #[test]
+    fn text_of_every_width_and_encoding_reads_the_same() {
+        let plain = Arc::new(StringArray::from(vec![
+            Some("grüße"),
+            None,
+            Some(""),
+            Some("a much longer text here"),
+        ]));
+        let plain = plain as ArrayRef;
+        let dictionary =
+            DataType::Dictionary(Box::new(DataType::Int16), Box::new(DataType::LargeUtf8));
+        for data_type in [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View, dictionary] {
+            let column = cast(&plain, &data_type).unwrap();
+            let documents =
+                read(&[batch(vec![("text", column)])], Content::Text("text".into()), None);
+            let texts: Vec<_> = documents.iter().map(text_of).collect();
+            let expected =
+                [Ok("grüße"), Err("null_text"), Err("empty_text"), Ok("a much longer text here")];
+            assert_eq!(texts, expected, "{data_type}");
+            assert_eq!(
+                documents.iter().map(|document| document.row).collect::<Vec<_>>(),
+                [0, 1, 2, 3]
+            );
+        }
+    }
+
+    #[test]
+    fn ids_are_cast_to_string_and_a_null_id_is_none() {
+        let text = Arc::new(StringArray::from(vec!["a", "b"])) as ArrayRef;
+        let id = Arc::new(Int64Array::from(vec![Some(-7), None])) as ArrayRef;
+        let label =
+            Arc::new(vec![Some("x"), None].into_iter().collect::<DictionaryArray<Int32Type>>())
+                as ArrayRef;
+        // The id stands behind the text in one file and before it in the other.
+        let first =
+            batch(vec![("text", text.clone()), ("id", id.clone()), ("label", label.clone())]);
+        let second = batch(vec![("label", label), ("id", id), ("text", text)]);
+        for (column, value) in [("id", "-7"), ("label", "x"), ("text", "a")] {
+            let documents =
+                read(&[first.clone(), second.clone()], Content::Text("text".into()), Some(column));
+            let ids: Vec<_> = documents.iter().map(|document| document.id.as_deref()).collect();
+            let second = (column == "text").then_some("b");
+            assert_eq!(ids, [Some(value), second, Some(value), second], "{column}");
+            assert_eq!(text_of(&documents[3]), Ok("b"));
+        }
+    }
+
+    #[test]
+    fn tokens_of_every_kind_of_list_and_integer_read_the_same() {
+        let lists = || [Some(vec![Some(1), Some(2)]), Some(vec![]), None, Some(vec![Some(30000)])];
+        let expected = [
+            Ok(vec![1, 2]),
+            Err(("empty_tokens", "the list of tokens is empty".to_string())),
+            Err(("null_tokens", "the list of tokens is null".to_string())),
+            Ok(vec![30000]),
+        ];
+        let int16 = ListArray::from_iter_primitive::<Int16Type, _, _>(lists());
+        let large = |item| DataType::LargeList(Arc::new(Field::new("item", item, true)));
+        let list = |item| DataType::List(Arc::new(Field::new("item", item, true)));
+        for item in
+            [DataType::Int16, DataType::Int32, DataType::UInt32, DataType::Int64, DataType::UInt64]
+        {
+            for data_type in [large(item.clone()), list(item.clone())] {
+                assert_eq!(tokens_of(cast(&int16, &data_type).unwrap()), expected, "{data_type}");
+            }
+        }
+        let fixed = FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>(
+            [Some(vec![Some(7), Some(8)]), None],
+            2,
+        );
+        assert_eq!(tokens_of(Arc::new(fixed)), [Ok(vec![7, 8]), expected[2].clone()]);
+    }
+
+    #[test]
+    fn a_value_that_is_no_token_id_is_a_bad_token_with_its_place() {
+        let of = |list| {
+            tokens_of(Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>([Some(list)])))
+        };
+        let bad = |message: &str| vec![Err(("bad_token", message.to_string()))];
+        assert_eq!(of(vec![Some(1), Some(-1)]), bad("token 1 is -1, which is not a token id"));
+        assert_eq!(of(vec![Some(1 << 32)]), bad("token 0 is 4294967296, which is not a token id"));
+        assert_eq!(of(vec![Some(1), Some(2), None]), bad("token 2 is null"));
+        assert_eq!(of(vec![Some(4_294_967_295)]), [Ok(vec![u32::MAX])]);
+        let list = Some(vec![Some(u64::MAX)]);
+        let unsigned = ListArray::from_iter_primitive::<UInt64Type, _, _>([list]);
+        assert_eq!(tokens_of(Arc::new(unsigned))[0].as_ref().unwrap_err().0, "bad_token");
+        let list = ListArray::from_iter_primitive::<UInt32Type, _, _>([Some(vec![Some(3)])]);
+        assert_eq!(tokens_of(Arc::new(list)), [Ok(vec![3])]);
+    }
+
+    #[test]
+    fn a_big_row_group_comes_in_vectors_of_bounded_size() {
+        let long = "x".repeat(10_000);
+        let rows: LargeStringArray =
+            (0..700).map(|row| Some(if row < 500 { "short" } else { &long })).collect();
+        let (_folder, dataset) = folder_of(&[batch(vec![("text", Arc::new(rows))])], 10_000);
+        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let units = dataset.units(u64::MAX, None);
+        let batches: Vec<_> = read_documents(&dataset, &units[0], &columns, 100_000)
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        assert!(batches.len() > 5, "{}", batches.len());
+        let rows: Vec<u64> = batches.iter().flatten().map(|document| document.row).collect();
+        assert_eq!(rows, (0..700).collect::<Vec<_>>());
+        let bytes = |documents: &Vec<Document>| {
+            documents.iter().map(|document| text_of(document).unwrap().len()).sum::<usize>()
+        };
+        // What a vector may be too long by is one batch of the reader.
+        assert!(batches.iter().all(|documents| bytes(documents) < 100_000 + 64 * 10_000));
+    }
+
+    #[test]
+    fn a_limited_unit_reads_its_first_rows() {
+        let (_folder, dataset) =
+            folder_of(&[texts(&[Some("a"), Some("b"), Some("c"), Some("d"), Some("e")])], 2);
+        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let units = dataset.units(1, Some(3));
+        let read = |unit: &WorkUnit| {
+            read_documents(&dataset, unit, &columns, 1).unwrap().flat_map(Result::unwrap)
+        };
+        let rows: Vec<_> = units
+            .iter()
+            .flat_map(read)
+            .map(|document| (document.row, text_of(&document).map(str::to_string)))
+            .collect();
+        assert_eq!(rows, [(0, Ok("a".into())), (1, Ok("b".into())), (2, Ok("c".into()))]);
+    }
+
+    #[test]
+    fn a_file_that_changed_since_it_was_planned_is_named() {
+        let (folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
+        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let problem =
+            || read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1).err().unwrap();
+        let path = folder.path().join("0.parquet");
+        write(&path, &texts(&[Some("b")]), 10);
+        assert!(
+            problem()
+                .to_string()
+                .starts_with("0.parquet: the file changed since it was planned: it was modified")
+        );
+        write(&path, &texts(&[Some("another text")]), 10);
+        assert!(problem().message.contains("bytes, now it has"));
+        crate::files::remove_file(&path).unwrap();
+        assert!(problem().message.ends_with("it is gone"));
+    }
+
+    #[test]
+    fn a_column_of_another_type_is_refused_before_reading() {
+        let (_folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
+        let columns = DocumentColumns { id: None, content: Content::Tokens("text".into()) };
+        let problem =
+            read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1).err().unwrap();
+        assert!(
+            problem.message.starts_with("column `text` is Utf8; accepted: a list of int32"),
+            "{problem}"
+        );
+    }
+}

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader};
 
 use super::problem::DataProblem;
 use super::read::guarded;
+use super::types;
 use crate::files;
 
 /// Magic number, length of the footer, magic number: what a Parquet file has besides footer and data.
@@ -61,8 +62,8 @@ impl InputFile {
 
     fn read(root: &Path, path: &str) -> Result<Self, DataProblem> {
         let full_path = root.join(path);
-        let mut file = files::open(&full_path).map_err(unreadable)?;
-        let status = files::status(&full_path).map_err(unreadable)?;
+        let mut file = files::open(&full_path).map_err(|error| unreadable(&error))?;
+        let status = files::status(&full_path).map_err(|error| unreadable(&error))?;
         if !status.is_file() {
             return Err(DataProblem::data("not a regular file"));
         }
@@ -216,15 +217,25 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
     Ok(row_groups)
 }
 
-/// The Arrow schema: as written by the file's author, or else what the Parquet types say.
+/// The Arrow schema: as the file's author declared it, as far as the Parquet types allow, or else what those say.
 fn arrow_schema(footer: &Arc<ParquetMetaData>) -> Result<SchemaRef, DataProblem> {
     let load = |options: ArrowReaderOptions| {
         guarded(|| ArrowReaderMetadata::try_new(Arc::clone(footer), options))
     };
-    let metadata = load(ArrowReaderOptions::new())
-        .or_else(|_| load(ArrowReaderOptions::new().with_skip_arrow_metadata(true)))
+    let parquet = load(ArrowReaderOptions::new().with_skip_arrow_metadata(true))
         .map_err(|why| DataProblem::data(format!("its schema cannot be read: {why}")))?;
-    Ok(Arc::clone(metadata.schema()))
+    let Ok(declared) = load(ArrowReaderOptions::new()) else {
+        return Ok(Arc::clone(parquet.schema()));
+    };
+    let pairs = declared.schema().fields().iter().zip(parquet.schema().fields());
+    let fields = pairs.map(|(declared, parquet)| {
+        let data_type = types::settle(declared.data_type(), parquet.data_type());
+        declared.as_ref().clone().with_data_type(data_type)
+    });
+    Ok(Arc::new(Schema::new_with_metadata(
+        fields.collect::<Vec<_>>(),
+        declared.schema().metadata().clone(),
+    )))
 }
 
 /// A size of the footer; a negative one counts as unknown.
@@ -239,6 +250,6 @@ fn damaged(why: impl std::fmt::Display) -> DataProblem {
 }
 
 /// A file of the input that cannot be opened is the data's problem.
-fn unreadable(error: files::FileError) -> DataProblem {
+fn unreadable(error: &files::FileError) -> DataProblem {
     DataProblem { hint: error.hint(), ..DataProblem::data(error.to_string()) }
 }

@@ -99,3 +99,53 @@ fn binary(array: &BinaryViewArray, row: usize) -> String {
     let bytes = array.value(row);
     std::str::from_utf8(bytes).map_or_else(|_| files::hex(bytes), str::to_string)
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{
+        BinaryArray, BooleanArray, Date32Array, Float64Array, TimestampMicrosecondArray,
+    };
+
+    use super::super::tests::{batch, everything, folder_of};
+    use super::*;
+
+    fn labels(column: ArrayRef) -> Vec<Option<String>> {
+        let (_folder, dataset) = folder_of(&[batch(vec![("label", column)])], 2);
+        let units = dataset.units(1, None);
+        units.iter().flat_map(|unit| read_labels(&dataset, unit, "label").unwrap()).collect()
+    }
+
+    #[test]
+    fn labels_of_any_flat_type_are_strings_and_nulls_stay() {
+        let some = |values: &[&str]| {
+            values.iter().map(|value| Some((*value).to_string())).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            labels(Arc::new(BooleanArray::from(vec![Some(true), None]))),
+            [Some("true".to_string()), None]
+        );
+        assert_eq!(labels(Arc::new(Float64Array::from(vec![0.5, 2.0]))), some(&["0.5", "2.0"]));
+        assert_eq!(
+            labels(Arc::new(Date32Array::from(vec![0, 1]))),
+            some(&["1970-01-01", "1970-01-02"])
+        );
+        assert_eq!(
+            labels(Arc::new(BinaryArray::from(vec![&b"abc"[..], &[255, 1]]))),
+            some(&["abc", "ff01"])
+        );
+        let time = TimestampMicrosecondArray::from(vec![0]).with_timezone("Europe/Berlin");
+        assert_eq!(labels(Arc::new(time)), some(&["1970-01-01T00:00:00Z"]));
+    }
+
+    #[test]
+    fn labels_follow_the_rows_of_the_unit() {
+        let (_folder, dataset) = folder_of(&[everything(100)], 30);
+        let units = dataset.units(1, Some(50));
+        let read: Vec<_> =
+            units.iter().map(|unit| read_labels(&dataset, unit, "id").unwrap()).collect();
+        assert_eq!(read.iter().map(Vec::len).collect::<Vec<_>>(), [30, 20]);
+        assert_eq!(read[1][19].as_deref(), Some("49"));
+        let names = read_labels(&dataset, &units[1], "small").unwrap();
+        assert_eq!((names[0].as_deref(), names[1].as_deref()), (Some("name 8"), None));
+    }
+}

@@ -169,8 +169,8 @@ fn pandas(mut value: Value, new_columns: &[Field]) -> Option<Value> {
     Some(value)
 }
 
-/// The logical type of a column in pandas' terms, and the type of the NumPy array that holds it. NumPy's integers and
-/// booleans have no null.
+/// The logical type of a column in pandas' terms, and the type of the array that holds it, whose
+/// integers and booleans have no null.
 fn pandas_types(field: &Field) -> (String, String) {
     match field.data_type() {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {

@@ -1,11 +1,12 @@
 //! Writing one Parquet file: its bytes depend on its rows alone.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, UInt64Array};
+use arrow::array::{Array, AsArray, RecordBatch, UInt64Array};
 use arrow::compute::{concat_batches, take_record_batch};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowWriter, encode_arrow_schema};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -39,6 +40,8 @@ pub struct PartWriter {
     path: PathBuf,
     /// The types that the Parquet writer gets.
     storage: SchemaRef,
+    /// Columns whose dictionary keys are small, and what they hold in this row group.
+    dictionaries: Vec<SmallDictionary>,
     pending: Vec<RecordBatch>,
     pending_rows: u64,
     pending_bytes: u64,
@@ -70,10 +73,14 @@ impl PartWriter {
         let fields =
             schema.fields().iter().map(|field| types::map_field(field, types::storage_type));
         let storage = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
-        let arrow_schema = encode_arrow_schema(&Schema::new(schema.fields().clone()));
-        let copied = metadata.iter().filter(|(key, _)| key != ARROW_SCHEMA_META_KEY);
+        let copied = || metadata.iter().filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).cloned();
+        let (declared, limits): (Vec<_>, Vec<_>) =
+            schema.fields().iter().map(types::written_field).unzip();
+        // Some readers take the key-values from the Arrow schema alone, others from the footer alone.
+        let pairs: HashMap<_, _> = copied().collect();
+        let arrow_schema = encode_arrow_schema(&Schema::new_with_metadata(declared, pairs));
         let mut key_values: Vec<_> =
-            copied.map(|(key, value)| KeyValue::new(key.clone(), value.clone())).collect();
+            copied().map(|(key, value)| KeyValue::new(key, value)).collect();
         key_values.push(KeyValue::new(ARROW_SCHEMA_META_KEY.into(), arrow_schema));
         let properties = WriterProperties::builder()
             .set_compression(codec(compression))
@@ -90,6 +97,7 @@ impl PartWriter {
             writer,
             path: path.to_path_buf(),
             storage,
+            dictionaries: SmallDictionary::all(&limits),
             pending: Vec::new(),
             pending_rows: 0,
             pending_bytes: 0,
@@ -110,6 +118,13 @@ impl PartWriter {
         let batch = self.store(batch)?;
         let mut start = 0;
         for (row, bytes) in row_bytes(batch.columns(), batch.num_rows()).into_iter().enumerate() {
+            if self.dictionaries.iter().any(|dictionary| !dictionary.has_place(&batch, row)) {
+                self.pending.push(batch.slice(start, row - start));
+                start = row;
+                self.write_piece()?;
+                self.end_group()?;
+            }
+            self.dictionaries.iter_mut().for_each(|dictionary| dictionary.add(&batch, row));
             self.pending_rows += 1;
             self.pending_bytes += bytes;
             if self.pending_rows == PIECE_ROWS || self.pending_bytes >= PIECE_BYTES {
@@ -166,13 +181,65 @@ impl PartWriter {
         if self.group_rows + rows > GROUP_ROWS
             || (self.group_rows > 0 && self.group_bytes + bytes > GROUP_BYTES)
         {
-            self.writer.flush().map_err(|error| problem(&self.path, error))?;
-            (self.group_rows, self.group_bytes) = (0, 0);
+            self.end_group()?;
+            // What the dictionaries hold of this piece stays counted, which ends the group early at worst.
         }
         self.writer.write(&piece).map_err(|error| problem(&self.path, error))?;
         self.group_rows += rows;
         self.group_bytes += bytes;
         Ok(())
+    }
+
+    fn end_group(&mut self) -> Result<(), DataProblem> {
+        self.writer.flush().map_err(|error| problem(&self.path, error))?;
+        (self.group_rows, self.group_bytes) = (0, 0);
+        self.dictionaries.iter_mut().for_each(|dictionary| dictionary.values.clear());
+        Ok(())
+    }
+}
+
+/// The different values that a column has in a row group, where its keys can tell few apart: readers build one
+/// dictionary for each row group, with keys of the declared size.
+struct SmallDictionary {
+    column: usize,
+    limit: usize,
+    values: HashSet<Box<[u8]>>,
+}
+
+impl SmallDictionary {
+    /// One for each column that has a limit.
+    fn all(limits: &[Option<usize>]) -> Vec<Self> {
+        let of = |(column, limit): (usize, &Option<usize>)| {
+            Some(Self { column, limit: (*limit)?, values: HashSet::new() })
+        };
+        limits.iter().enumerate().filter_map(of).collect()
+    }
+
+    /// Whether the value of this row still fits.
+    fn has_place(&self, batch: &RecordBatch, row: usize) -> bool {
+        self.values.len() < self.limit
+            || self.value(batch, row).is_none_or(|value| self.values.contains(value))
+    }
+
+    fn add(&mut self, batch: &RecordBatch, row: usize) {
+        if let Some(value) = self.value(batch, row)
+            && !self.values.contains(value)
+        {
+            self.values.insert(value.into());
+        }
+    }
+
+    /// The bytes of a value; `None` for null.
+    fn value<'a>(&self, batch: &'a RecordBatch, row: usize) -> Option<&'a [u8]> {
+        let array = batch.column(self.column);
+        match array.data_type() {
+            _ if array.is_null(row) => None,
+            DataType::Utf8 => Some(array.as_string::<i32>().value(row).as_bytes()),
+            DataType::LargeUtf8 => Some(array.as_string::<i64>().value(row).as_bytes()),
+            DataType::Binary => Some(array.as_binary::<i32>().value(row)),
+            DataType::LargeBinary => Some(array.as_binary::<i64>().value(row)),
+            _ => None,
+        }
     }
 }
 
@@ -209,4 +276,197 @@ fn problem(path: &Path, error: ParquetError) -> DataProblem {
         return DataProblem { hint, ..DataProblem::machine(message) };
     }
     DataProblem::data(format!("cannot write `{}`: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, DictionaryArray, LargeStringArray};
+    use arrow::compute::cast;
+    use arrow::datatypes::Int8Type;
+    use proptest::prelude::*;
+
+    use super::super::Dataset;
+    use super::super::tests::{all_rows, batch, everything, in_output_types, write as write_file};
+    use super::*;
+
+    /// Writes `whole` in batches that end at `cuts`; returns what was written, and the file's bytes.
+    fn write(
+        whole: &RecordBatch,
+        cuts: &[usize],
+        compression: Compression,
+    ) -> (WrittenPart, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("part.parquet");
+        let mut part =
+            PartWriter::create(&path, &whole.schema(), &[("k".into(), "v".into())], compression)
+                .unwrap();
+        let mut start = 0;
+        for &end in cuts.iter().chain([&whole.num_rows()]) {
+            part.write(&whole.slice(start, end - start)).unwrap();
+            start = end;
+        }
+        (part.finish().unwrap(), crate::files::read_limited(&path, 1 << 30).unwrap())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn the_bytes_do_not_depend_on_how_batches_are_cut(cuts in prop::collection::btree_set(0_usize..2500, 0..20)) {
+            let whole = everything(2500);
+            let cuts: Vec<_> = cuts.into_iter().collect();
+            let (one, bytes) = write(&whole, &[], Compression::Zstd);
+            prop_assert_eq!((one.bytes, one.rows), (bytes.len() as u64, 2500));
+            prop_assert_eq!(&one.sha256, &crate::files::sha256_hex(&bytes));
+            prop_assert_eq!(write(&whole, &cuts, Compression::Zstd), (one, bytes));
+        }
+    }
+
+    #[test]
+    fn the_bytes_do_not_depend_on_how_strings_are_encoded_in_memory() {
+        let whole = everything(1500);
+        let text = whole.schema().index_of("text").unwrap();
+        let (expected, _) = write(&whole, &[], Compression::Snappy);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("part.parquet");
+        let metadata = [("k".to_string(), "v".to_string())];
+        let mut part =
+            PartWriter::create(&path, &whole.schema(), &metadata, Compression::Snappy).unwrap();
+        let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+        for (start, data_type) in [(0, DataType::Utf8View), (700, dictionary)] {
+            let slice = whole.slice(start, if start == 0 { 700 } else { 800 });
+            let mut columns: Vec<(String, ArrayRef)> = Vec::new();
+            for (field, column) in slice.schema().fields().iter().zip(slice.columns()) {
+                columns.push((field.name().clone(), Arc::clone(column)));
+            }
+            columns[text].1 = cast(&columns[text].1, &data_type).unwrap();
+            part.write(&RecordBatch::try_from_iter(columns).unwrap()).unwrap();
+        }
+        assert_eq!(part.finish().unwrap(), expected);
+    }
+
+    #[test]
+    fn every_compression_reads_back_equal() {
+        let whole = everything(300);
+        for compression in
+            [Compression::Zstd, Compression::Snappy, Compression::Lz4, Compression::None]
+        {
+            let (_, bytes) = write(&whole, &[100], compression);
+            let folder = tempfile::tempdir().unwrap();
+            crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+            let dataset = Dataset::open(folder.path()).unwrap();
+            assert_eq!(all_rows(&dataset, u64::MAX), in_output_types(&whole, &dataset.schema));
+            assert_eq!(dataset.metadata, [("k".to_string(), "v".to_string())]);
+        }
+    }
+
+    #[test]
+    fn huge_rows_end_pieces_and_row_groups_early_at_the_same_places() {
+        let long = "0123456789abcdef".repeat(1 << 18);
+        let text: LargeStringArray = (0..40).map(|row| Some(format!("{row:02}{long}"))).collect();
+        let whole = batch(vec![("text", Arc::new(text))]);
+        let (one, bytes) = write(&whole, &[], Compression::Lz4);
+        let cuts: Vec<_> = (1..40).collect();
+        assert_eq!(write(&whole, &cuts, Compression::Lz4).0, one);
+        let folder = tempfile::tempdir().unwrap();
+        crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+        let groups = Dataset::open(folder.path()).unwrap().files[0].row_groups.clone();
+        let rows: Vec<_> = groups.iter().map(|group| group.rows).collect();
+        assert_eq!(rows, [24, 16], "rows of 4 MiB, pieces of 4, row groups of at most 100 MiB");
+    }
+
+    #[test]
+    fn a_row_group_ends_before_its_values_outgrow_small_dictionary_keys() {
+        let (folder, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for file in 0..3 {
+            let label = (0..300).map(|row| format!("{}", file * 100 + row / 3));
+            let label: Vec<_> = label.collect();
+            let label: DictionaryArray<Int8Type> =
+                label.iter().map(|label| Some(label.as_str())).collect();
+            write_file(
+                &folder.path().join(format!("{file}.parquet")),
+                &batch(vec![("label", Arc::new(label))]),
+                300,
+            );
+        }
+        let dataset = Dataset::open(folder.path()).unwrap();
+        let whole = all_rows(&dataset, 1);
+        let path = out.path().join("part.parquet");
+        let mut part = PartWriter::create(&path, &dataset.schema, &[], Compression::Zstd).unwrap();
+        part.write(&whole).unwrap();
+        part.finish().unwrap();
+        let written = Dataset::open(&path).unwrap();
+        let rows: Vec<_> = written.files[0].row_groups.iter().map(|group| group.rows).collect();
+        assert_eq!(rows, [384, 384, 132], "128 values of 3 rows each");
+        assert_eq!(written.files[0].schema.field(0), dataset.files[0].schema.field(0));
+        assert_eq!(all_rows(&written, 1), whole);
+    }
+
+    #[test]
+    fn key_values_are_in_the_footer_and_in_its_arrow_schema() {
+        let (_, bytes) = write(&everything(3), &[], Compression::Zstd);
+        let folder = tempfile::tempdir().unwrap();
+        crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+        let file = &Dataset::open(folder.path()).unwrap().files[0];
+        let footer = file.footer.file_metadata().key_value_metadata().unwrap();
+        assert_eq!((footer[0].key.as_str(), footer[0].value.as_deref()), ("k", Some("v")));
+        assert_eq!(file.schema.metadata().get("k").map(String::as_str), Some("v"));
+    }
+
+    #[test]
+    fn a_file_without_rows_has_its_columns() {
+        let (written, bytes) = write(&everything(0), &[], Compression::Zstd);
+        assert_eq!(written.rows, 0);
+        let folder = tempfile::tempdir().unwrap();
+        crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+        assert_eq!(Dataset::open(folder.path()).unwrap().column_names().len(), 14);
+    }
+
+    #[test]
+    fn a_part_that_is_not_finished_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = everything(10);
+        let path = folder.path().join("part.parquet");
+        let mut part = PartWriter::create(&path, &whole.schema(), &[], Compression::Zstd).unwrap();
+        part.write(&whole).unwrap();
+        drop(part);
+        assert!(crate::files::list_folder(folder.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_batch_that_does_not_fit_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = everything(10);
+        let mut part =
+            PartWriter::create(&folder.path().join("a"), &whole.schema(), &[], Compression::Zstd)
+                .unwrap();
+        let narrow = batch(vec![("id", Arc::clone(whole.column(0)))]);
+        assert!(
+            part.write(&narrow).unwrap_err().message.contains("a batch has 1 columns, the file 14")
+        );
+    }
+
+    #[test]
+    fn a_full_disk_is_the_machines_problem_and_names_the_file() {
+        let whole = everything(2000);
+        let writer = ArrowWriter::try_new(FullDisk, whole.schema(), None);
+        let error = writer
+            .and_then(|mut writer| writer.write(&whole).and_then(|()| writer.close()))
+            .unwrap_err();
+        let problem = problem(Path::new("out/part.parquet"), error);
+        assert_eq!(problem.kind, super::super::ProblemKind::Machine);
+        assert!(problem.message.contains("out/part.parquet"), "{problem}");
+    }
+
+    struct FullDisk;
+
+    impl std::io::Write for FullDisk {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
 }

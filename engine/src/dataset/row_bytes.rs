@@ -27,7 +27,7 @@ fn add(array: &dyn Array, sums: &mut [u64]) {
         DataType::Binary => add_strings(array.as_binary::<i32>(), sums),
         DataType::LargeBinary => add_strings(array.as_binary::<i64>(), sums),
         DataType::FixedSizeBinary(size) => {
-            add_each(array, sums, |_| u64::try_from(*size).unwrap_or(0))
+            add_each(array, sums, |_| u64::try_from(*size).unwrap_or(0));
         }
         DataType::List(_) => add_lists(array.as_list::<i32>(), sums),
         DataType::LargeList(_) => add_lists(array.as_list::<i64>(), sums),

@@ -58,7 +58,7 @@ pub fn read_rows<'a>(
         groups,
         current: None,
         place,
-        batch_rows: batch_rows.max(1),
+        limit: batch_rows.max(1),
     })
 }
 
@@ -72,7 +72,7 @@ pub struct Rows<'a> {
     /// The row group being read, and its rows not yet returned, the next one first.
     current: Option<(Batches, std::vec::IntoIter<u64>)>,
     place: Place,
-    batch_rows: usize,
+    limit: usize,
 }
 
 impl Iterator for Rows<'_> {
@@ -127,7 +127,7 @@ impl Rows<'_> {
             columns: &self.columns,
             selection: Some(selection(file.row_groups[group].first_row, rows)),
             limit: None,
-            batch_rows: batch_rows(file, &self.columns, &[group], BATCH_BYTES).min(self.batch_rows),
+            batch_rows: batch_rows(file, &self.columns, &[group], BATCH_BYTES).min(self.limit),
             row_groups: vec![group],
         };
         Batches::open(self.dataset, &request)
@@ -151,4 +151,49 @@ fn selection(first: u64, rows: &[u64]) -> RowSelection {
         next = row + 1;
     }
     selectors.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::UInt64Array;
+    use arrow::compute::{concat_batches, take_record_batch};
+    use proptest::prelude::*;
+
+    use super::super::tests::{everything, folder_of, in_output_types};
+    use super::*;
+
+    #[test]
+    fn rows_that_are_not_ascending_or_not_in_the_unit_are_refused() {
+        let (_folder, dataset) = folder_of(&[everything(20)], 10);
+        let unit = &dataset.units(1, None)[1];
+        assert!(
+            [&[12, 11][..], &[11, 11], &[9], &[20]]
+                .iter()
+                .all(|rows| read_rows(&dataset, unit, rows, 8).is_err())
+        );
+        assert_eq!(read_rows(&dataset, unit, &[], 8).unwrap().count(), 0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn any_choice_of_rows_gives_those_rows(
+            chosen in prop::collection::btree_set(0_u64..300, 0..200),
+            group_rows in 1_usize..150,
+            batch_rows in 1_usize..90,
+        ) {
+            let input = everything(300);
+            let (_folder, dataset) = folder_of(std::slice::from_ref(&input), group_rows);
+            let rows: Vec<u64> = chosen.into_iter().collect();
+            let unit = &dataset.units(u64::MAX, None)[0];
+            let read: Vec<_> = read_rows(&dataset, unit, &rows, batch_rows).unwrap().map(Result::unwrap).collect();
+            prop_assert!(read.iter().all(|(_, batch)| batch.num_rows() <= batch_rows));
+            let numbers: Vec<u64> = read.iter().flat_map(|(numbers, _)| numbers.iter().copied()).collect();
+            prop_assert_eq!(&numbers, &rows);
+            let read = concat_batches(&dataset.schema, read.iter().map(|(_, batch)| batch)).unwrap();
+            let expected = take_record_batch(&input, &UInt64Array::from(rows)).unwrap();
+            prop_assert_eq!(in_output_types(&read, &dataset.schema), in_output_types(&expected, &dataset.schema));
+        }
+    }
 }

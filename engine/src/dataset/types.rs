@@ -32,23 +32,102 @@ pub(super) fn is_text(data_type: &DataType) -> bool {
     matches!(width(data_type), Some((true, _)))
 }
 
-/// The type that a column of `data_type` has in the output.
+/// Where a column of the output keeps the dictionary keys that its files declare, while it has wider ones in memory.
+const DECLARED_KEY: &str = "longsift:dictionary_key";
+
+/// The column that a file's column becomes in the output.
 ///
-/// Only dictionaries change: over strings and binaries their keys get at least 32 bits (a file declares its keys for
-/// its own row groups, the output mixes those of many files), over anything else they become plain, as other readers
-/// of Parquet read them.
-pub(super) fn output_type(data_type: &DataType) -> DataType {
+/// Only dictionaries change. Over strings and binaries their keys get at least 32 bits in memory, where rows of many
+/// row groups meet; a column of them remembers the declared keys for [`written_field`]. Over anything else they become
+/// plain, as other readers of Parquet read them.
+pub(super) fn output_field(field: &FieldRef) -> FieldRef {
+    let mut output = field.as_ref().clone().with_data_type(output_type(field.data_type()));
+    if let (DataType::Dictionary(key, _), DataType::Dictionary(wide, _)) =
+        (field.data_type(), output.data_type())
+        && key != wide
+    {
+        let mut metadata = output.metadata().clone();
+        metadata.insert(DECLARED_KEY.to_string(), key.to_string());
+        output.set_metadata(metadata);
+    }
+    Arc::new(output)
+}
+
+/// The column as the Arrow schema of a written file declares it, and how many values its dictionary keys can tell
+/// apart in one row group, where that is few.
+pub(super) fn written_field(field: &FieldRef) -> (FieldRef, Option<usize>) {
+    let Some(declared) = field.metadata().get(DECLARED_KEY) else {
+        return (Arc::clone(field), None);
+    };
+    let (key, limit) = match declared.as_str() {
+        "Int8" => (DataType::Int8, 1 << 7),
+        "UInt8" => (DataType::UInt8, 1 << 8),
+        "Int16" => (DataType::Int16, 1 << 15),
+        _ => (DataType::UInt16, 1 << 16),
+    };
+    let plain = without_declared_key(field);
+    match field.data_type() {
+        DataType::Dictionary(_, value) => {
+            let declared = DataType::Dictionary(Box::new(key), value.clone());
+            (Arc::new(plain.as_ref().clone().with_data_type(declared)), Some(limit))
+        }
+        _ => (plain, None),
+    }
+}
+
+/// The column without the keys that its files declared.
+fn without_declared_key(field: &FieldRef) -> FieldRef {
+    let mut metadata = field.metadata().clone();
+    metadata.remove(DECLARED_KEY);
+    Arc::new(field.as_ref().clone().with_metadata(metadata))
+}
+
+/// The type of [`output_field`].
+fn output_type(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Dictionary(key, value) if width(value).is_some() => {
-            let key = if matches!(**key, DataType::Int64 | DataType::UInt64 | DataType::UInt32) {
-                key.clone()
-            } else {
-                Box::new(DataType::Int32)
-            };
-            DataType::Dictionary(key, value.clone())
+            let wide = matches!(**key, DataType::Int64 | DataType::UInt64 | DataType::UInt32);
+            DataType::Dictionary(
+                if wide { key.clone() } else { Box::new(DataType::Int32) },
+                value.clone(),
+            )
         }
         DataType::Dictionary(_, value) => output_type(value),
         _ => map_children(data_type, output_type),
+    }
+}
+
+/// `hinted`, the type that the footer's Arrow schema gives, where it agrees with the file; else what `parquet` says.
+///
+/// A file of days may call them `date64`; written as such they would become plain numbers to other readers.
+pub(super) fn settle(hinted: &DataType, parquet: &DataType) -> DataType {
+    let field = |hinted: &FieldRef, parquet: &FieldRef| {
+        Arc::new(
+            hinted.as_ref().clone().with_data_type(settle(hinted.data_type(), parquet.data_type())),
+        )
+    };
+    match (hinted, parquet) {
+        (DataType::Date64, DataType::Date32) => DataType::Date32,
+        (DataType::Struct(hinted), DataType::Struct(parquet)) if hinted.len() == parquet.len() => {
+            DataType::Struct(
+                hinted
+                    .iter()
+                    .zip(parquet)
+                    .map(|(hinted, parquet)| field(hinted, parquet))
+                    .collect(),
+            )
+        }
+        (DataType::Map(hinted, sorted), DataType::Map(parquet, _)) => {
+            DataType::Map(field(hinted, parquet), *sorted)
+        }
+        (DataType::List(hinted), DataType::List(parquet)) => DataType::List(field(hinted, parquet)),
+        (DataType::LargeList(hinted), DataType::List(parquet)) => {
+            DataType::LargeList(field(hinted, parquet))
+        }
+        (DataType::FixedSizeList(hinted, size), DataType::List(parquet)) => {
+            DataType::FixedSizeList(field(hinted, parquet), *size)
+        }
+        _ => hinted.clone(),
     }
 }
 
@@ -141,6 +220,8 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
 pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
     let data_type = widest(left.data_type(), right.data_type())?;
     let nullable = left.is_nullable() || right.is_nullable();
+    let same_keys = left.metadata().get(DECLARED_KEY) == right.metadata().get(DECLARED_KEY);
+    let left = if same_keys { Arc::clone(left) } else { without_declared_key(left) };
     Some(Arc::new(left.as_ref().clone().with_data_type(data_type).with_nullable(nullable)))
 }
 
@@ -349,11 +430,40 @@ mod tests {
         assert_eq!(widest(&list(DataType::Utf8), &item), Some(list(DataType::Utf8)));
     }
 
+    fn output_of(data_type: DataType) -> FieldRef {
+        output_field(&Arc::new(Field::new("a", data_type, true)))
+    }
+
     #[test]
-    fn small_dictionary_keys_grow_and_dictionaries_of_numbers_become_plain() {
+    fn small_dictionary_keys_are_wide_in_memory_and_as_declared_in_a_file() {
         let small = dictionary(DataType::Int8, DataType::Utf8);
-        assert_eq!(output_type(&list(small)), list(dictionary(DataType::Int32, DataType::Utf8)));
-        assert_eq!(output_type(&dictionary(DataType::Int8, DataType::Int64)), DataType::Int64);
+        let output = output_of(small.clone());
+        assert_eq!(output.data_type(), &dictionary(DataType::Int32, DataType::Utf8));
+        let (written, limit) = written_field(&output);
+        assert_eq!((written.as_ref(), limit), (&Field::new("a", small.clone(), true), Some(128)));
+        assert_eq!(
+            output_of(list(small)).data_type(),
+            &list(dictionary(DataType::Int32, DataType::Utf8))
+        );
+    }
+
+    #[test]
+    fn files_that_declare_different_keys_get_wide_ones() {
+        let (small, medium) = (
+            dictionary(DataType::Int8, DataType::Utf8),
+            dictionary(DataType::Int16, DataType::Utf8),
+        );
+        let mixed = widest_field(&output_of(small), &output_of(medium)).unwrap();
+        let wide = Field::new("a", dictionary(DataType::Int32, DataType::Utf8), true);
+        assert_eq!(written_field(&mixed), (Arc::new(wide), None));
+    }
+
+    #[test]
+    fn dictionaries_of_numbers_become_plain() {
+        assert_eq!(
+            output_of(dictionary(DataType::Int8, DataType::Int64)).as_ref(),
+            &Field::new("a", DataType::Int64, true)
+        );
     }
 
     #[test]

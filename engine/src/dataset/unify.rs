@@ -21,8 +21,7 @@ pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProble
     let Some((first, others)) = files.split_first_mut() else {
         return Ok(Arc::new(Schema::empty()));
     };
-    let output = |field: &FieldRef| types::map_field(field, types::output_type);
-    let mut fields: Vec<FieldRef> = first.schema.fields().iter().map(output).collect();
+    let mut fields: Vec<FieldRef> = first.schema.fields().iter().map(types::output_field).collect();
     for file in others {
         match merge(&mut fields, file) {
             Ok(positions) => file.positions = positions,
@@ -52,7 +51,7 @@ fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<St
             differences.push(format!("column `{}` is missing", field.name()));
             continue;
         };
-        let own = types::map_field(&file.schema.fields()[position], types::output_type);
+        let own = types::output_field(&file.schema.fields()[position]);
         match types::widest_field(field, &own) {
             Some(wider) => {
                 *field = wider;

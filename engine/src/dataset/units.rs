@@ -79,3 +79,77 @@ impl Dataset {
         units
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::Int64Array;
+
+    use super::super::tests::{batch, folder_of};
+    use super::*;
+
+    fn dataset(files: &[i64]) -> (tempfile::TempDir, Dataset) {
+        let rows =
+            |&rows: &i64| batch(vec![("n", Arc::new((0..rows).collect::<Int64Array>()) as _)]);
+        folder_of(&files.iter().map(rows).collect::<Vec<_>>(), 10)
+    }
+
+    fn shapes(units: &[WorkUnit]) -> Vec<(usize, Range<usize>, u64, u64)> {
+        units
+            .iter()
+            .map(|unit| (unit.file, unit.row_groups.clone(), unit.first_row, unit.rows))
+            .collect()
+    }
+
+    #[test]
+    fn a_unit_has_whole_row_groups_of_one_file_within_its_bytes() {
+        let (_folder, dataset) = dataset(&[35, 5]);
+        let group = dataset.files[0].row_groups[0].uncompressed_bytes;
+        let units = dataset.units(2 * group, None);
+        assert_eq!(shapes(&units), [(0, 0..2, 0, 20), (0, 2..4, 20, 15), (1, 0..1, 0, 5)]);
+        assert_eq!(units.iter().map(|unit| unit.index).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(units[0].bytes, 2 * group);
+    }
+
+    #[test]
+    fn a_row_group_over_the_bytes_is_a_unit_of_its_own() {
+        let (_folder, dataset) = dataset(&[25]);
+        assert_eq!(
+            shapes(&dataset.units(1, None)),
+            [(0, 0..1, 0, 10), (0, 1..2, 10, 10), (0, 2..3, 20, 5)]
+        );
+    }
+
+    #[test]
+    fn a_limit_cuts_the_last_unit_and_leaves_out_the_row_groups_behind_it() {
+        let (_folder, dataset) = dataset(&[35, 25]);
+        assert_eq!(shapes(&dataset.units(u64::MAX, Some(12))), [(0, 0..2, 0, 12)]);
+        assert_eq!(
+            shapes(&dataset.units(u64::MAX, Some(45))),
+            [(0, 0..4, 0, 35), (1, 0..1, 0, 10)]
+        );
+        assert_eq!(shapes(&dataset.units(1, Some(0))), []);
+    }
+
+    #[test]
+    fn a_file_without_rows_has_no_units() {
+        let (_folder, dataset) = dataset(&[0, 3]);
+        assert_eq!(shapes(&dataset.units(1, None)), [(1, 0..1, 0, 3)]);
+    }
+
+    #[test]
+    fn the_name_of_a_unit_does_not_depend_on_other_files() {
+        let (folder, alone) = dataset(&[35]);
+        let names = |dataset: &Dataset| {
+            dataset.units(1, None).iter().map(WorkUnit::name).collect::<Vec<_>>()
+        };
+        let before = names(&alone);
+        let bytes = files::read_limited(&folder.path().join("0.parquet"), 1 << 20).unwrap();
+        files::write_atomic(&folder.path().join("-.parquet"), &bytes).unwrap();
+        let after = names(&Dataset::open(folder.path()).unwrap());
+        assert_eq!(after.len(), 8);
+        assert_eq!(after[4..], before);
+        assert!(after[..4].iter().all(|name| !before.contains(name) && name.len() == 16));
+    }
+}

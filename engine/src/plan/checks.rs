@@ -137,7 +137,26 @@ pub(super) fn bos(spec: &Spec, model: &ModelFolder, problems: &mut Vec<Diagnosti
     if wanted == Some(0) {
         return Some(Bos { count: 0, id: 0 });
     }
-    match (wanted, model.bos_token_id()) {
+    // With token ids as input no tokenizer file is opened: config.json alone says what the BOS token is.
+    let known = match spec.pipeline.input.tokens_column {
+        Some(_) => model.config().stated_bos_token_id(),
+        None => model.bos_token_id(),
+    };
+    let vocabulary = model.spec().vocabulary_size;
+    if let Some(id) = known.filter(|id| u64::from(*id) >= vocabulary) {
+        problems.push(
+            Diagnostic::error(
+                Blame::Pipeline,
+                format!(
+                    "the BOS token is {id}, but the model's vocabulary has {vocabulary} entries"
+                ),
+            )
+            .at(spec.at("stages.tokenize.bos"))
+            .hint("set `bos: 0`, or use the tokenizer that came with this checkpoint"),
+        );
+        return None;
+    }
+    match (wanted, known) {
         (None, None) => Some(Bos { count: 0, id: 0 }),
         (None, Some(id)) => Some(Bos { count: 1, id }),
         (Some(count), Some(id)) => Some(Bos { count, id }),
