@@ -3,7 +3,13 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod determinism;
+#[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod quarantine;
+#[cfg(test)]
+mod ranking;
 #[cfg(test)]
 mod resume;
 #[cfg(test)]

@@ -112,10 +112,32 @@ fn fresh_leaves_files_of_others_alone() {
     assert_eq!(fs::read(workspace.path("out/README.md")).unwrap(), b"mine");
     // A Parquet file that no run wrote would be read as output.
     fs::copy(workspace.path("input/a.parquet"), workspace.path("out/data/mine.parquet")).unwrap();
-    workspace.longsift(&["run", "pipeline.yaml", "--fresh"]).expect(2);
-    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
-    assert!(answer.stderr.contains("mine.parquet"), "{}", answer.stderr);
-    assert!(workspace.path("out/data/mine.parquet").exists());
+    let before = workspace.results();
+    for fresh in [&["--fresh"][..], &[]] {
+        let arguments = [&["run", "pipeline.yaml"], fresh].concat();
+        let answer = workspace.longsift(&arguments).expect(2);
+        assert!(answer.stderr.contains("mine.parquet"), "{}", answer.stderr);
+        assert_eq!(workspace.results(), before, "a refused run has removed nothing");
+    }
+}
+
+#[test]
+fn damaged_records_are_named_and_no_obstacle_to_a_fresh_start() {
+    for record in ["manifest.json", "pipeline.lock", "intent.json"] {
+        let workspace = workspace();
+        workspace.run(&pipeline());
+        let expected = workspace.results();
+        workspace.write(&format!("out.run/{record}"), "{ torn");
+        let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(3);
+        assert!(answer.stderr.contains(record), "{}", answer.stderr);
+        assert!(answer.stderr.contains("--fresh"), "{}", answer.stderr);
+        if record == "manifest.json" {
+            // It alone knows which data files are ours.
+            fs::remove_dir_all(workspace.path("out/data")).unwrap();
+        }
+        workspace.run_with(&pipeline(), &["--fresh"]);
+        assert_eq!(workspace.results(), expected);
+    }
 }
 
 #[test]
@@ -223,9 +245,10 @@ fn a_locked_run_refuses_whatever_the_lock_does_not_say() {
     let answer = workspace.longsift(&arguments).expect(2);
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
     Tiny::new().seed(3).write(&workspace.path("model"));
+    let before = workspace.results();
     let answer = workspace.longsift(&["run", "pipeline.yaml", "--locked", "--fresh"]).expect(2);
     assert!(answer.stderr.contains("model: "), "{}", answer.stderr);
-    assert!(workspace.path("out/data").exists(), "a refused run has removed nothing");
+    assert_eq!(workspace.results(), before, "a refused run has removed nothing");
 }
 
 #[test]

@@ -64,18 +64,11 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     let started = Instant::now();
     let directory = &plan.directory;
     let lock = directory.take()?;
-    if options.fresh {
-        // A damaged intent is no obstacle: everything it speaks of is removed.
-        let _ = commit::replay(directory);
-        let data = Manifest::read(directory)
-            .ok()
-            .flatten()
-            .map_or(Vec::new(), |manifest| manifest.data_names());
-        directory.clear(&data)?;
-        drop(lock);
-        return Run::new(plan, progress, stop, started, directory.take()?)?.go(options);
+    let replayed = commit::replay(directory);
+    // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
+    if !options.fresh {
+        replayed?;
     }
-    commit::replay(directory)?;
     Run::new(plan, progress, stop, started, lock)?.go(options)
 }
 
@@ -105,14 +98,20 @@ impl<'a> Run<'a> {
 
     fn go(mut self, options: &RunOptions) -> Result<Outcome> {
         let plan = self.plan;
-        refuse_foreign_data(self.directory)?;
+        let ours = data_files(self.directory, options.fresh)?;
+        refuse_foreign_data(self.directory, &ours)?;
         if plan.units.is_empty() {
             return Ok(self.nothing(Summary::new("nothing_to_do", String::new())));
         }
-        let digest = self.model_digest()?;
+        let digest = self.model_digest(options.fresh)?;
         let lock = Lock::of(plan, &digest);
         if let Some(pipeline) = &options.locked {
             lock.check(&lock::path_beside(pipeline))?;
+        }
+        // Only now: a run that is refused has removed nothing.
+        if options.fresh {
+            self.directory.clear(&ours)?;
+            self.directory.prepare()?;
         }
         self.compare(&lock.score_settings)?;
         let fingerprint = identity::fingerprint(&lock.score_settings);
@@ -135,8 +134,11 @@ impl<'a> Run<'a> {
     }
 
     /// The digest of the tensors that matter: known for this folder from an earlier run or from the cache, else read.
-    fn model_digest(&mut self) -> Result<String> {
-        let before = Lock::read(&self.scores.lock_file())?.and_then(|lock| lock.model);
+    fn model_digest(&mut self, fresh: bool) -> Result<String> {
+        let before = match Lock::read(&self.scores.lock_file()) {
+            Err(_) if fresh => None,
+            read => read?.and_then(|lock| lock.model),
+        };
         if let Some(before) = before.filter(|before| before.identity == self.plan.model.identity())
         {
             return Ok(before.digest);
@@ -459,9 +461,17 @@ pub fn finished(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<Option<S
     Ok(serde_json::from_slice(&bytes).ok())
 }
 
+/// The names of the data files that runs of this directory wrote. A damaged manifest is no obstacle to a fresh start.
+fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<String>> {
+    let manifest = match Manifest::read(directory) {
+        Err(_) if fresh => None,
+        read => read?,
+    };
+    Ok(manifest.map_or(Vec::new(), |manifest| manifest.data_names()))
+}
+
 /// Parquet files in `data/` that no run of this directory wrote would be mixed with the output.
-fn refuse_foreign_data(directory: &RunDirectory) -> Result<()> {
-    let ours = Manifest::read(directory)?.map_or(Vec::new(), |manifest| manifest.data_names());
+fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> Result<()> {
     let foreign: Vec<String> = files::list_if_present(&directory.data())?
         .iter()
         .filter_map(|path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned))

@@ -131,6 +131,13 @@ impl RunDirectory {
     pub fn take(&self) -> Result<RunLock> {
         files::create_folder(&self.root)?;
         let lock = self.lock()?;
+        self.prepare()?;
+        Ok(lock)
+    }
+
+    /// Makes the folders that a run writes to and clears what an interrupted run left half-written. The directory must
+    /// be taken.
+    pub fn prepare(&self) -> Result<()> {
         for folder in
             [self.scores(), self.units(), self.dropped(), self.quarantine(), self.journal()]
         {
@@ -138,7 +145,7 @@ impl RunDirectory {
             files::remove_leftovers(&folder)?;
         }
         files::remove_leftovers(&self.root)?;
-        Ok(lock)
+        Ok(())
     }
 
     /// Who works in the directory now, if anyone does.

@@ -1,0 +1,132 @@
+//! The same bytes whatever the threads, the memory and the folder.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::json;
+
+use crate::support::tables::{
+    corpus, floats, integers, read_parquet, read_scores, texts, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, demo_model, repository};
+
+/// Twelve documents in two files, for a model whose frequencies depend on the window's length.
+fn workspace_at(input: &str) -> Workspace {
+    let workspace = Workspace::new();
+    let scaling = json!({ "type": "dynamic", "factor": 4.0 });
+    Tiny::new()
+        .with("max_position_embeddings", json!(64))
+        .with("rope_scaling", scaling)
+        .write(&workspace.path("model"));
+    for (name, rows_per_group) in [("x/a", 3), ("b", 2)] {
+        let lengths = [100, 700, 512, 256, 300, 1900, 640, 513, 90, 257];
+        let path = workspace.path(&format!("{input}/{name}.parquet"));
+        write_parquet(&path, &corpus(name, &lengths), rows_per_group);
+    }
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 256).tokenize("windows: disjoint, short_documents: score")
+}
+
+fn results(pipeline: &Pipeline, arguments: &[&str]) -> BTreeMap<String, String> {
+    let workspace = workspace_at("input");
+    workspace.run_with(pipeline, arguments);
+    let results = workspace.results();
+    assert!(results.len() >= 4, "{results:?}");
+    results
+}
+
+#[test]
+fn threads_batches_and_memory_change_no_byte() {
+    let expected = results(&pipeline(), &["--threads", "1"]);
+    assert_eq!(results(&pipeline(), &["--threads", "2"]), expected);
+    assert_eq!(results(&pipeline(), &["--threads", "5"]), expected);
+    let narrow = pipeline().input("memory_limit_bytes: 67108864");
+    assert_eq!(results(&narrow, &["--threads", "3"]), expected);
+    let wide = pipeline().input("memory_limit_bytes: 17179869184");
+    assert_eq!(results(&wide, &[]), expected);
+}
+
+#[test]
+fn folders_change_no_byte() {
+    let expected = results(&pipeline(), &[]);
+    let workspace = workspace_at("data/of/others");
+    fs::rename(workspace.path("model"), workspace.path("another-model")).unwrap();
+    let mut pipeline = pipeline();
+    pipeline.input = pipeline.input.replace("path: input", "path: data/of/others/**/*.parquet");
+    pipeline.model = "model: another-model, cache_folder: tables".to_owned();
+    pipeline.output = "path: deep/down/result/".to_owned();
+    workspace.run(&pipeline);
+    let found = ["data", "scores", "dropped"].map(|folder| {
+        let run = if folder == "data" { "result" } else { "result.run" };
+        workspace.hashes(&[&format!("deep/down/{run}/{folder}")])
+    });
+    let found: BTreeMap<String, String> = found
+        .into_iter()
+        .flatten()
+        .map(|(path, hash)| (path.replace("deep/down/result", "out"), hash))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn where_units_end_changes_no_score() {
+    let expected = results(&pipeline(), &[]);
+    let scores = |unit_bytes: usize| {
+        let workspace = workspace_at("input");
+        let summary = workspace.run(&pipeline().input(&format!("unit_bytes: {unit_bytes}")));
+        let scores = read_scores(&workspace.path("out.run"));
+        let kept = read_parquet(&workspace.path("out/data"));
+        (
+            texts(&scores, "id"),
+            integers(&scores, "window"),
+            floats(&scores, "dependency_strength"),
+            floats(&scores, "far_variance"),
+            texts(&kept, "longsift_sample_id"),
+            floats(&kept, "longsift_score"),
+            summary["kept"].clone(),
+        )
+    };
+    assert_eq!(scores(1024), scores(1 << 30));
+    assert!(!expected.is_empty());
+}
+
+#[test]
+fn a_kernel_by_name_gives_the_same_figures_within_rounding() {
+    let portable = workspace_at("input");
+    portable.run_with(&pipeline(), &["--kernel", "portable-f32"]);
+    let native = workspace_at("input");
+    native.run(&pipeline());
+    let pairs = |name: &str| {
+        let figures = [&portable, &native]
+            .map(|workspace| floats(&read_scores(&workspace.path("out.run")), name));
+        figures[0].clone().into_iter().zip(figures[1].clone()).collect::<Vec<_>>()
+    };
+    for (one, other) in pairs("dependency_strength") {
+        assert!((one - other).abs() <= 1e-5 * one, "{one} and {other}");
+    }
+    for (one, other) in pairs("far_variance") {
+        assert!((one - other).abs() <= 2e-5 * one, "{one} and {other}");
+    }
+    // Scores of two kernels are never mixed.
+    let answer = native.longsift(&["run", "pipeline.yaml", "--kernel", "portable-f32"]);
+    if answer.code != 0 {
+        assert!(answer.expect(2).stderr.contains("kernel: portable-f32, was "));
+    }
+}
+
+#[test]
+fn texts_are_tokenised_alike_by_any_number_of_threads() {
+    let run = |threads: &str| {
+        let workspace = Workspace::new();
+        workspace.link("model", &demo_model());
+        workspace.link("corpus.parquet", &repository().join("datasets/demo/corpus.parquet"));
+        let mut pipeline = Pipeline::text("model", 128).input("unit_bytes: 100000");
+        pipeline.input = pipeline.input.replace("path: input", "path: corpus.parquet");
+        workspace.run_with(&pipeline, &["--threads", threads, "--limit", "40"]);
+        workspace.results()
+    };
+    assert_eq!(run("1"), run("4"));
+}

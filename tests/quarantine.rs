@@ -1,0 +1,198 @@
+//! Rows that cannot be scored are set aside with a code, and every row is accounted for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Builder, ListBuilder, RecordBatch};
+use serde_json::json;
+
+use crate::support::tables::{
+    document, integers, labels, optional_texts, read_parquet, strings, table, texts, token_ids,
+    token_lists, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, files_below};
+
+/// Code → rows (of the file), as the quarantine table has them.
+fn quarantined(table: &RecordBatch) -> BTreeMap<String, Vec<i64>> {
+    let mut rows: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for (code, row) in
+        texts(table, "longsift_code").into_iter().zip(integers(table, "longsift_row"))
+    {
+        rows.entry(code).or_default().push(row);
+    }
+    rows
+}
+
+fn codes(expected: &[(&str, &[i64])]) -> BTreeMap<String, Vec<i64>> {
+    expected.iter().map(|(code, rows)| ((*code).to_owned(), rows.to_vec())).collect()
+}
+
+/// Token lists with everything that can be wrong with one.
+fn bad_token_lists() -> ArrayRef {
+    let mut builder = ListBuilder::new(Int64Builder::new());
+    let good: Vec<Option<i64>> =
+        document(1, 64).into_iter().map(|id| Some(i64::from(id))).collect();
+    let with = |value: Option<i64>| {
+        let mut list = good.clone();
+        list[40] = value;
+        list
+    };
+    builder.append_value(good.clone());
+    builder.append_null();
+    builder.append_value(with(None));
+    builder.append_value(with(Some(-1)));
+    builder.append_value(with(Some(97)));
+    builder.append_value(with(Some(1 << 40)));
+    builder.append_value([]);
+    builder.append_value(good[..10].to_vec());
+    builder.append_value(good.clone());
+    Arc::new(builder.finish())
+}
+
+#[test]
+fn bad_token_lists_are_set_aside_by_code_with_their_row() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let notes: Vec<String> = (0..9).map(|row| format!("note {row}")).collect();
+    let input = table(&[
+        ("id", strings((0..9).map(|row| row.to_string()))),
+        ("note", strings(&notes)),
+        ("tokens", bad_token_lists()),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    let pipeline = Pipeline::tokens("model", 64)
+        .input("max_quarantined_fraction: 0.7")
+        .filter("keep_fraction: 1");
+    let summary = workspace.run(&pipeline);
+    let table = read_parquet(&workspace.path("out.run/quarantine"));
+    let found = quarantined(&table);
+    insta::assert_snapshot!(messages(&table));
+    assert_eq!(found.values().flatten().count(), 6);
+    assert_eq!(count(&summary, "quarantined"), 6);
+    assert_eq!(summary["rows_dropped"], json!({ "short_document": 1 }));
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "kept")), (9, 2));
+    for (row, note) in integers(&table, "longsift_row").iter().zip(texts(&table, "note")) {
+        assert_eq!(note, format!("note {row}"), "the original row is there");
+    }
+    assert!(texts(&table, "longsift_file").iter().all(|file| file == "a.parquet"));
+    let groups = integers(&table, "longsift_row_group");
+    let rows = integers(&table, "longsift_row");
+    assert!(groups.iter().zip(rows).all(|(group, row)| *group == row / 4));
+    assert_eq!(texts(&read_parquet(&workspace.path("out/data")), "id"), ["0", "8"]);
+    let dropped = read_parquet(&workspace.path("out.run/dropped"));
+    assert_eq!(texts(&dropped, "reason"), ["short_document"]);
+    assert_eq!(integers(&dropped, "input_row"), [7]);
+}
+
+/// Row, code and message, a line each.
+fn messages(table: &RecordBatch) -> String {
+    let rows = integers(table, "longsift_row").into_iter();
+    let stages = texts(table, "longsift_stage");
+    let reasons = texts(table, "longsift_code").into_iter().zip(texts(table, "longsift_message"));
+    rows.zip(stages)
+        .zip(reasons)
+        .map(|((row, stage), (code, message))| format!("{row} {stage} {code}: {message}\n"))
+        .collect()
+}
+
+fn texts_workspace() -> Workspace {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let long = "The archive of the valley keeps every letter. ".repeat(40);
+    let input = table(&[
+        ("id", labels(&[Some("a"), None, Some("c"), Some("d"), Some("e"), Some("f")])),
+        (
+            "text",
+            labels(&[Some(&long), Some(&long[3..]), None, Some(""), Some("short"), Some(&long)]),
+        ),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 3);
+    workspace
+}
+
+#[test]
+fn null_and_empty_texts_are_set_aside() {
+    let workspace = texts_workspace();
+    let pipeline = Pipeline::text("model", 128)
+        .input("max_quarantined_fraction: 0.5")
+        .filter("keep_fraction: 1");
+    let summary = workspace.run(&pipeline);
+    let table = read_parquet(&workspace.path("out.run/quarantine"));
+    assert_eq!(quarantined(&table), codes(&[("empty_text", &[3]), ("null_text", &[2])]));
+    assert_eq!(optional_texts(&table, "id"), [Some("c".to_owned()), Some("d".to_owned())]);
+    assert_eq!(optional_texts(&table, "text"), [None, Some(String::new())]);
+    assert_eq!(summary["rows_dropped"], json!({ "short_document": 1 }));
+    let kept = read_parquet(&workspace.path("out/data"));
+    let samples = texts(&kept, "longsift_sample_id");
+    assert!(samples.contains(&"a#0".to_owned()), "{samples:?}");
+    assert!(
+        samples.contains(&"a.parquet:1#0".to_owned()),
+        "a null id is file and row: {samples:?}"
+    );
+}
+
+#[test]
+fn a_document_longer_than_the_whole_document_limit_is_set_aside() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let documents: Vec<Vec<u32>> = [31, 32, 33, 1, 2].map(|length| document(5, length)).to_vec();
+    let ids = (0..documents.len()).map(|row| row.to_string());
+    let input = table(&[("id", strings(ids)), ("tokens", token_lists(&documents))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 8);
+    let pipeline = Pipeline::tokens("model", 32)
+        .input("max_quarantined_fraction: 0.5")
+        .tokenize("windows: whole-document")
+        .filter("keep_fraction: 1");
+    let summary = workspace.run(&pipeline);
+    let table = read_parquet(&workspace.path("out.run/quarantine"));
+    assert_eq!(quarantined(&table), codes(&[("document_too_long", &[2])]));
+    assert_eq!(token_ids(&table, "tokens"), [documents[2].clone()]);
+    assert_eq!(summary["rows_dropped"]["too_short"], 2, "{summary}");
+    let kept = read_parquet(&workspace.path("out/data"));
+    assert_eq!(token_ids(&kept, "tokens"), documents[..2]);
+    // With a BOS token, one document more is too long.
+    let mut with_bos = pipeline.clone();
+    with_bos.tokenize = "window_tokens: 32, bos: 1, windows: whole-document".to_owned();
+    workspace.run_with(&with_bos, &["--fresh"]);
+    let table = read_parquet(&workspace.path("out.run/quarantine"));
+    assert_eq!(quarantined(&table), codes(&[("document_too_long", &[1, 2])]));
+}
+
+#[test]
+fn more_bad_rows_than_accepted_end_the_run_with_the_first_reasons() {
+    let workspace = texts_workspace();
+    let pipeline = Pipeline::text("model", 128).input("max_quarantined_fraction: 0.2");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let first = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    insta::assert_snapshot!(workspace.filtered(&first.stderr));
+    assert_eq!(first.summary()["status"], "failed");
+    let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    assert_eq!(again.stderr, first.stderr, "on every later attempt");
+    assert!(files_below(&workspace.path("out/data")).is_empty());
+    let wider = Pipeline::text("model", 128).input("max_quarantined_fraction: 0.34");
+    assert_eq!(workspace.run(&wider)["status"], "done");
+}
+
+#[test]
+fn a_bad_row_fails_the_run_where_that_is_asked_for() {
+    let workspace = texts_workspace();
+    let pipeline =
+        Pipeline::text("model", 128).input("on_bad_row: fail, max_quarantined_fraction: 1");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+}
+
+#[test]
+fn an_input_of_nothing_but_bad_rows_is_accounted_for() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let input = table(&[("id", strings(["a", "b"])), ("tokens", token_lists(&[vec![], vec![]]))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 8);
+    let summary =
+        workspace.run(&Pipeline::tokens("model", 32).input("max_quarantined_fraction: 1"));
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (2, 2));
+    assert_eq!((count(&summary, "windows_total"), count(&summary, "kept")), (0, 0));
+    let data = read_parquet(&workspace.path("out/data"));
+    assert_eq!((data.num_rows(), data.num_columns()), (0, 13), "an empty file with the schema");
+}

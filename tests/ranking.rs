@@ -1,0 +1,353 @@
+//! What is kept, computed again from the raw statistics by other code: the definition, in plain double precision.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, RecordBatch};
+use parquet::arrow::ArrowWriter;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::tables::{
+    corpus, floats, integers, labels, optional_texts, read_parquet, read_scores, strings, table,
+    texts, token_lists, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, count, files_below, numbers, read_json, shared};
+
+/// A sample: its document, window, group, tokens and raw statistics.
+#[derive(Clone, Debug)]
+struct Sample {
+    id: String,
+    group: Option<String>,
+    tokens: u64,
+    strength: f64,
+    variance: f64,
+}
+
+const GROUPS: [Option<&str>; 7] =
+    [Some("a"), Some("b"), None, Some("a"), Some(""), Some("b"), Some("alone")];
+
+/// Fifteen documents in three groups, one of rows without a group and one with a single document; two documents are
+/// equal.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let lengths = [130, 64, 200, 64, 64, 330, 64, 128, 70, 260, 64, 128, 64];
+    let plain = corpus("x", &lengths);
+    let twins = corpus("twin", &[192]);
+    let some = arrow::compute::concat_batches(&plain.schema(), [&plain, &twins, &twins]).unwrap();
+    let groups: Vec<Option<&str>> = (0..some.num_rows())
+        .map(|row| {
+            if row > 12 {
+                Some("a")
+            } else if row == 6 {
+                Some("alone")
+            } else {
+                GROUPS[row % 6]
+            }
+        })
+        .collect();
+    let ids = (0..some.num_rows()).map(|row| format!("{row:02}"));
+    let input = table(&[
+        ("id", strings(ids)),
+        ("tokens", Arc::clone(some.column(1))),
+        ("group", labels(&groups)),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    workspace
+}
+
+/// All windows of the last run, in input order.
+fn samples(workspace: &Workspace, within: bool) -> Vec<Sample> {
+    let input = read_parquet(&workspace.path("input"));
+    let groups: BTreeMap<String, Option<String>> =
+        texts(&input, "id").into_iter().zip(optional_texts(&input, "group")).collect();
+    let scores = read_scores(&workspace.path("out.run"));
+    let ids = texts(&scores, "id");
+    let (starts, ends) = (integers(&scores, "token_start"), integers(&scores, "token_end"));
+    let strengths = floats(&scores, "dependency_strength");
+    let variances = floats(&scores, "far_variance");
+    (0..ids.len())
+        .map(|row| Sample {
+            id: ids[row].clone(),
+            group: groups[&ids[row]].clone().filter(|_| within),
+            tokens: (ends[row] - starts[row]) as u64,
+            strength: strengths[row],
+            variance: variances[row],
+        })
+        .collect()
+}
+
+fn z_scores(values: &[f64]) -> Vec<f64> {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let deviation = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
+    let equal = values.iter().all(|value| *value == values[0]);
+    values.iter().map(|value| if equal { 0.0 } else { (value - mean) / deviation }).collect()
+}
+
+fn min_max(values: &[f64]) -> Vec<f64> {
+    let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    values.iter().map(|v| if max > min { (v - min) / (max - min) } else { 0.5 }).collect()
+}
+
+/// The score of every sample.
+fn scores(samples: &[Sample], standardise: fn(&[f64]) -> Vec<f64>, alpha: f64) -> Vec<f64> {
+    let mut scores = vec![f64::NAN; samples.len()];
+    for members in groups(samples).values() {
+        let of = |figure: fn(&Sample) -> f64| -> Vec<f64> {
+            members.iter().map(|index| figure(&samples[*index])).collect()
+        };
+        let strengths = standardise(&of(|sample| sample.strength));
+        let variances = standardise(&of(|sample| sample.variance));
+        for (place, index) in members.iter().enumerate() {
+            scores[*index] = strengths[place] - alpha * variances[place];
+        }
+    }
+    scores
+}
+
+fn groups(samples: &[Sample]) -> BTreeMap<Option<String>, Vec<usize>> {
+    let mut groups: BTreeMap<Option<String>, Vec<usize>> = BTreeMap::new();
+    for (index, sample) in samples.iter().enumerate() {
+        groups.entry(sample.group.clone()).or_default().push(index);
+    }
+    groups
+}
+
+/// The samples kept, in input order: `how_many` of each group's ranking.
+fn kept(
+    samples: &[Sample],
+    scores: &[f64],
+    how_many: impl Fn(Option<&str>, &[usize]) -> usize,
+) -> Vec<usize> {
+    let mut kept = BTreeSet::new();
+    for (group, mut members) in groups(samples) {
+        members.sort_by(|a, b| scores[*b].partial_cmp(&scores[*a]).unwrap());
+        kept.extend(members[..how_many(group.as_deref(), &members)].iter().copied());
+    }
+    kept.into_iter().collect()
+}
+
+/// The output of the last run holds exactly these samples, in this order, with these scores.
+fn check(workspace: &Workspace, samples: &[Sample], scores: &[f64], kept: &[usize]) {
+    let output = read_parquet(&workspace.path("out/data"));
+    let found = texts(&output, "id");
+    assert_eq!(found, kept.iter().map(|index| samples[*index].id.clone()).collect::<Vec<_>>());
+    for (index, got) in kept.iter().zip(floats(&output, "longsift_score")) {
+        assert!((got - scores[*index]).abs() < 1e-9, "{got} for {}", scores[*index]);
+    }
+    let strengths = floats(&output, "longsift_dependency_strength");
+    for (index, got) in kept.iter().zip(strengths) {
+        assert!((got - samples[*index].strength).abs() < 1e-15);
+    }
+}
+
+/// A group of one with a z-score has no deviation: it is its own mean.
+#[test]
+fn a_fraction_of_every_group_is_kept_by_z_score_and_by_min_max() {
+    let workspace = workspace();
+    type Standardise = fn(&[f64]) -> Vec<f64>;
+    let standardised: [(&str, Standardise); 2] = [("z-score", z_scores), ("min-max", min_max)];
+    for (name, standardise) in standardised {
+        for (alpha, fraction, percent) in [(0.5, "0.29", 29), (0.0, "0.7", 70), (3.0, "1.0", 100)] {
+            for within in [true, false] {
+                let mut pipeline = Pipeline::tokens("model", 64)
+                    .score(&format!("alpha: {alpha}, standardise: {name}"))
+                    .filter(&format!("keep_fraction: {fraction}"));
+                if within {
+                    pipeline = pipeline.score("within: group");
+                }
+                workspace.run(&pipeline);
+                let samples = samples(&workspace, within);
+                assert_eq!(samples.len(), 31);
+                let scores = scores(&samples, standardise, alpha);
+                let floor = |_: Option<&str>, members: &[usize]| members.len() * percent / 100;
+                check(&workspace, &samples, &scores, &kept(&samples, &scores, floor));
+            }
+        }
+    }
+}
+
+/// How many of a ranking fit the budget.
+fn within_budget(samples: &[Sample], ranking: &[usize], budget: u64) -> usize {
+    let mut spent = 0;
+    ranking
+        .iter()
+        .take_while(|index| {
+            spent += samples[**index].tokens;
+            spent <= budget
+        })
+        .count()
+}
+
+#[test]
+fn a_token_budget_stops_before_the_first_sample_beyond_it() {
+    let workspace = workspace();
+    let base =
+        || Pipeline::tokens("model", 64).tokenize("short_documents: score").score("within: group");
+    for (filter, budget_of) in [
+        ("keep_tokens: 300", (|_| 300) as fn(Option<&str>) -> u64),
+        ("keep_tokens: {a: 200, b: 64, missing: 1000}", |group| match group {
+            Some("a") => 200,
+            Some("b") => 64,
+            _ => 0,
+        }),
+    ] {
+        workspace.run(&base().filter(filter));
+        let samples = samples(&workspace, true);
+        let scores = scores(&samples, z_scores, 0.5);
+        let kept = kept(&samples, &scores, |group, ranking| {
+            within_budget(&samples, ranking, budget_of(group))
+        });
+        assert!(!kept.is_empty());
+        check(&workspace, &samples, &scores, &kept);
+    }
+    // Groups that keep nothing are named.
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "--set", "stages.score.alpha=1"]);
+    let stderr = answer.success().stderr;
+    assert!(stderr.contains("nothing was kept of group"), "{stderr}");
+    assert!(stderr.contains("(null)") && stderr.contains("`alone`"), "{stderr}");
+}
+
+#[test]
+fn a_lowest_score_keeps_what_reaches_it() {
+    let workspace = workspace();
+    workspace.run(&Pipeline::tokens("model", 64).filter("min_score: 0.0"));
+    let samples = samples(&workspace, false);
+    let scores = scores(&samples, z_scores, 0.5);
+    let above: Vec<usize> = (0..scores.len()).filter(|index| scores[*index] >= 0.0).collect();
+    assert!(above.len() > 5 && above.len() < samples.len());
+    check(&workspace, &samples, &scores, &above);
+}
+
+#[test]
+fn whole_documents_are_scored_by_the_mean_or_the_maximum_of_their_windows() {
+    let workspace = workspace();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let max = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    for (name, aggregate) in
+        [("mean", mean as fn(&[f64]) -> f64), ("max", max as fn(&[f64]) -> f64)]
+    {
+        let pipeline = Pipeline::tokens("model", 64)
+            .score(&format!("within: group, document_score: {name}"))
+            .filter("keep_fraction: 0.5")
+            .output("samples: documents");
+        let summary = workspace.run(&pipeline);
+        let windows = samples(&workspace, true);
+        let mut documents: Vec<Sample> = Vec::new();
+        for of_one in windows.chunk_by(|a, b| a.id == b.id) {
+            let of = |figure: fn(&Sample) -> f64| -> f64 {
+                aggregate(&of_one.iter().map(figure).collect::<Vec<f64>>())
+            };
+            let (strength, variance) = (of(|one| one.strength), of(|one| one.variance));
+            documents.push(Sample { strength, variance, ..of_one[0].clone() });
+        }
+        assert_eq!(documents.len(), 15);
+        let scores = scores(&documents, z_scores, 0.5);
+        let kept = kept(&documents, &scores, |_, members| members.len() / 2);
+        check(&workspace, &documents, &scores, &kept);
+        assert_eq!(summary["kept"], summary["rows_kept"]);
+        let output = read_parquet(&workspace.path("out/data"));
+        let input = read_parquet(&workspace.path("input"));
+        let rows: Vec<usize> =
+            kept.iter().map(|index| documents[*index].id.parse().unwrap()).collect();
+        for (place, row) in rows.into_iter().enumerate() {
+            let tokens = [(&output, place), (&input, row)]
+                .map(|(table, row)| table.column_by_name("tokens").unwrap().slice(row, 1));
+            assert_eq!(tokens[0].to_data(), tokens[1].to_data(), "the whole document");
+        }
+        assert_eq!(output.column_by_name("longsift_window").unwrap().null_count(), kept.len());
+    }
+}
+
+/// Puts other raw statistics into the score files of a finished run, as if a model had measured them.
+fn replace_statistics(workspace: &Workspace, strengths: &[f64], variances: &[f64]) {
+    for record_path in files_below(&workspace.path("out.run/units")) {
+        let mut record = read_json(&record_path);
+        let path = workspace.path("out.run").join(record["scores"]["path"].as_str().unwrap());
+        let before = read_parquet(&path);
+        let rows = integers(&before, "input_row");
+        let of = |values: &[f64]| -> ArrayRef {
+            Arc::new(rows.iter().map(|row| Some(values[*row as usize])).collect::<Float64Array>())
+        };
+        let schema = before.schema();
+        let columns = schema.fields().iter().map(|field| match field.name().as_str() {
+            "dependency_strength" => of(strengths),
+            "far_variance" => of(variances),
+            name => Arc::clone(before.column_by_name(name).unwrap()),
+        });
+        let after = RecordBatch::try_new(Arc::clone(&schema), columns.collect()).unwrap();
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, after.schema(), None).unwrap();
+        writer.write(&after).unwrap();
+        writer.close().unwrap();
+        record["scores"]["bytes"] = json!(bytes.len());
+        record["scores"]["sha256"] =
+            json!(Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect::<String>());
+        fs::write(path, bytes).unwrap();
+        fs::write(record_path, record.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn the_published_rankings_come_out_of_their_raw_statistics() {
+    let Some(path) = shared("conformance/ranking_cases.json") else { return };
+    let cases = read_json(&path);
+    let strings =
+        |values: &Value| -> Vec<String> { serde_json::from_value(values.clone()).unwrap() };
+    for set in cases["sets"].as_array().unwrap() {
+        let items = set["items"].as_array().unwrap();
+        let figures = |key: &str| -> Vec<f64> {
+            items.iter().map(|item| item[key].as_f64().unwrap()).collect()
+        };
+        let ids: Vec<String> =
+            items.iter().map(|item| item["id"].as_str().unwrap().to_owned()).collect();
+        let settings = (set["alpha"].as_f64().unwrap(), set["fraction"].as_f64().unwrap());
+        ranks_as_published(set, &ids, &figures("proportion"), &figures("variance"), settings);
+    }
+    let edges = cases["edge_cases"].as_array().unwrap();
+    assert!(edges.len() >= 3);
+    for case in edges {
+        let (proportion, variance) = (numbers(&case["proportion"]), numbers(&case["variance"]));
+        ranks_as_published(case, &strings(&case["ids"]), &proportion, &variance, (0.5, 0.5));
+    }
+}
+
+fn ranks_as_published(
+    case: &Value,
+    ids: &[String],
+    proportion: &[f64],
+    variance: &[f64],
+    (alpha, fraction): (f64, f64),
+) {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let documents = vec![vec![3, 5, 7, 9]; ids.len()];
+    let input = table(&[("id", strings(ids)), ("tokens", token_lists(&documents))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 64);
+    let base = Pipeline::tokens("model", 4)
+        .input("unit_bytes: 1024")
+        .score(&format!("alpha: {alpha}"))
+        .filter(&format!("keep_fraction: {fraction}"));
+    workspace.run(&base.clone().filter("keep_fraction: 0"));
+    replace_statistics(&workspace, proportion, variance);
+    for (name, key) in [("min-max", "minmax"), ("z-score", "zscore")] {
+        // The reference divides by a deviation of zero where all values are equal.
+        let Some(expected) = case.get(key) else { continue };
+        let summary = workspace.run(&base.clone().score(&format!("standardise: {name}")));
+        assert_eq!(count(&summary, "windows_scored"), 0);
+        let selected: BTreeSet<String> =
+            serde_json::from_value(expected["selected_in_rank_order"].clone()).unwrap();
+        let in_input_order: Vec<&String> = ids.iter().filter(|id| selected.contains(*id)).collect();
+        let output = read_parquet(&workspace.path("out/data"));
+        let found = texts(&output, "id");
+        assert_eq!(found.iter().collect::<Vec<_>>(), in_input_order, "{name}");
+        let scores: BTreeMap<&String, f64> = ids.iter().zip(numbers(&expected["lds"])).collect();
+        for (id, got) in found.iter().zip(floats(&output, "longsift_score")) {
+            assert!((got - scores[id]).abs() < 1e-9, "{id}: {got} for {}", scores[id]);
+        }
+    }
+}
