@@ -172,6 +172,8 @@ fn rewrite(cache: &Path, kind: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>) {
     }
 }
 
+type Change<'a> = (&'a str, &'a dyn Fn(Vec<u8>) -> Vec<u8>);
+
 #[test]
 fn a_damaged_cache_is_replaced_with_a_warning() {
     let flip = |mut bytes: Vec<u8>| {
@@ -182,7 +184,7 @@ fn a_damaged_cache_is_replaced_with_a_warning() {
     let cut = |bytes: Vec<u8>| bytes[..bytes.len() - 9].to_vec();
     let foreign = |_: Vec<u8>| b"not a table".to_vec();
     let empty = |_: Vec<u8>| Vec::new();
-    let changes: [(&str, &dyn Fn(Vec<u8>) -> Vec<u8>); 7] = [
+    let changes: [Change<'_>; 7] = [
         ("tables", &cut),
         ("tables", &foreign),
         ("tables", &empty),

@@ -3,7 +3,7 @@
 //! For the plainest families the attention is a dense f64 loop of its own first, so that the table is proven apart from
 //! the kernels.
 
-#![expect(clippy::print_stderr, reason = "tests say what they skip and how close they came")]
+#![allow(clippy::print_stderr, reason = "tests say what they skip and how close they came")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,9 @@ pub(crate) fn normalise(norm: &Norm, weight: &[f32], bias: &[f32], row: &mut [f3
             let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
             let factor = 1.0 / (square / count + eps).sqrt();
             if weight.is_empty() {
-                row.iter_mut().for_each(|x| *x = (f64::from(*x) * factor) as f32);
+                for x in row.iter_mut() {
+                    *x = (f64::from(*x) * factor) as f32;
+                }
             }
             for (x, weight) in row.iter_mut().zip(weight) {
                 *x = (f64::from(*x) * factor * (f64::from(*weight) + offset)) as f32;

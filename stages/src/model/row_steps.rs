@@ -110,7 +110,9 @@ impl RowSteps {
     pub(crate) fn apply<'a>(&self, mut rows: Vec<f32>, table: &'a mut Vec<f32>) -> &'a [f32] {
         let count = rows.len() / self.embedding_width;
         if let Some(multiplier) = self.multiplier {
-            rows.iter_mut().for_each(|x| *x = (f64::from(*x) * multiplier) as f32);
+            for x in &mut rows {
+                *x = (f64::from(*x) * multiplier) as f32;
+            }
         }
         self.embedding_norm.apply(self.embedding_width, &mut rows);
         if let Some(projection) = &self.embedding_projection {
@@ -126,7 +128,9 @@ impl RowSteps {
         table.resize(count * projection.outputs(), 0.0);
         projection.apply(&rows, table);
         if let Some(clip) = self.clip {
-            table.iter_mut().for_each(|x| *x = x.clamp(-clip, clip));
+            for x in table.iter_mut() {
+                *x = x.clamp(-clip, clip);
+            }
         }
         if !self.slice_norms.is_empty() {
             table

@@ -484,7 +484,7 @@ mod tests {
         let tuned = QueryScale::Temperature { floor: 4.0, scale: 0.5, shift: 1.0 }.factors(8);
         assert_eq!(tuned[..3], [1.0; 3]);
         assert!((f64::from(tuned[3]) - (1.0 + 0.5 * 2f64.ln())).abs() < 1e-6);
-        assert!(tuned[6] == tuned[3] && tuned[7] > tuned[6]);
+        assert!(tuned[6].to_bits() == tuned[3].to_bits() && tuned[7] > tuned[6]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! DeepSeek V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention. The first `DeepSeekMoE` is a Llama.
+//! `DeepSeek` V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention. The first `DeepSeekMoE` is a Llama.
 
 use super::{
     FirstLayer, LLAMA_NAMES, LlamaLike, MOST_ENTRIES, SizeDefaults, llama_like, named, sizes,

@@ -20,7 +20,7 @@ pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
     let (query, key) =
         Projection::grouped("layers.0.attention.wqkv", bias, groups, per_group, head_dim);
     (first.tensors.query, first.tensors.key) = (query, key);
-    first.tensors.embedding = "tok_embeddings.weight".to_owned();
+    "tok_embeddings.weight".clone_into(&mut first.tensors.embedding);
     first.tensors.norm_weight = Some("layers.0.attention_norm.weight".to_owned());
     first
 }

@@ -1,4 +1,4 @@
-//! OLMo 1 to 3 and OLMoE: no weights in the first norm or no first norm at all, norms over all heads together.
+//! `OLMo` 1 to 3 and `OLMoE`: no weights in the first norm or no first norm at all, norms over all heads together.
 
 use super::{
     FirstLayer, LlamaLike, NormKind, NormScope, layer_zero_slides, llama_like, plain_rope,
@@ -25,7 +25,7 @@ pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
     without_first_norm(config, 1e4, rope_theta)
 }
 
-/// As OLMo 2; three layers of four slide, the first among them, without rope scaling.
+/// As `OLMo` 2; three layers of four slide, the first among them, without rope scaling.
 pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let mut first = without_first_norm(config, 5e5, rope_theta);
     let default = (!config.has("sliding_window")).then_some(4096);
@@ -41,7 +41,7 @@ pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer 
     first
 }
 
-/// As OLMo 2 with a first norm, and clipping after the norms over all heads.
+/// As `OLMo` 2 with a first norm. Clipping, which would come after the norms over all heads, is refused.
 pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         eps: ("rms_norm_eps", 1e-5),
