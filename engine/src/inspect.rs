@@ -1,52 +1,146 @@
-//! `longsift inspect`: what of a checkpoint is read, and what it takes.
+//! `longsift inspect`: what of a checkpoint is read, what it takes, and what to write into a pipeline.
+//!
+//! A `config.json` alone is enough; with weights beside it their headers are checked too.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::Path;
 
+use longsift_stages::first_layer_attention::FirstLayerAttention;
 use longsift_stages::load_partial_model::Precision;
-use longsift_stages::model::{LayerZeroSpec, ModelFolder};
+use longsift_stages::model::{LayerZeroSpec, ModelConfig, ModelFolder};
 use serde::Serialize;
 
+use crate::diagnostic::Diagnostic;
 use crate::error::Result;
+use crate::files;
 use crate::report::{bytes, count};
 
 /// Window lengths that memory is shown for, in tokens.
-const WINDOWS: [usize; 5] = [4_096, 8_192, 32_768, 131_072, 1_048_576];
+const WINDOWS: [u64; 6] = [4_096, 8_192, 32_768, 131_072, 262_144, 1_048_576];
+
+/// Memory of common cards, in 10^9 bytes.
+const CARDS: [u64; 5] = [16, 24, 40, 80, 141];
+
+/// The share of a card's memory that is left alone: the default of `headroom_fraction`.
+const HEADROOM: f64 = 0.15;
 
 /// What there is to know about a checkpoint before it is used.
 #[derive(Clone, Debug, Serialize)]
 pub struct Page {
     /// The first layer.
     pub layer: LayerZeroSpec,
-    /// Bytes of the whole checkpoint.
-    pub checkpoint_bytes: u64,
-    /// Bytes that are read of it.
+    /// The number format that the config states.
+    pub stated_dtype: Option<String>,
+    /// Why the weights cannot be used, or `None` if their headers are in order.
+    pub weights_problem: Option<String>,
+    /// Bytes of the whole checkpoint; none without weights.
+    pub checkpoint_bytes: Option<u64>,
+    /// Bytes that are read of it; without weights, what the stated number format would take.
     pub bytes_to_read: u64,
-    /// Bytes of the layer-zero table, by precision.
-    pub table_bytes: Vec<(&'static str, u64)>,
-    /// Bytes of memory that one window takes on the CPU, by its length in tokens.
-    pub window_bytes: Vec<(usize, u64)>,
+    /// The layer-zero table, by precision.
+    pub tables: Vec<Table>,
+    /// Memory per window, by length.
+    pub windows: Vec<Window>,
     /// The BOS token, if the model has one.
     pub bos_token_id: Option<u32>,
+    /// Positions the model was trained for, as far as the config tells.
+    pub trained_positions: Option<u64>,
+}
+
+/// A layer-zero table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// `f32` or `bf16`.
+    pub precision: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// What windows of one length take.
+#[derive(Clone, Debug, Serialize)]
+pub struct Window {
+    /// Tokens of the window.
+    pub tokens: u64,
+    /// Bytes of memory on the CPU that one window takes, besides the table.
+    pub cpu_bytes: u64,
+    /// Bytes of its queries and keys in bf16: what a card would hold per window.
+    pub card_bytes: u64,
+    /// How many windows fit a card beside a bf16 table, by the card's memory in 10^9 bytes.
+    pub fitting: Vec<(u64, u64)>,
+    /// Whether the first layer sees the default far distance of such a window.
+    pub sees_far: bool,
 }
 
 /// Looks at a model folder; reads no weights.
+///
+/// # Errors
+/// A config that cannot be read, or a model whose first layer is not understood. Problems of the weights are part of
+/// the page, because the config alone is worth looking at.
 pub fn inspect(folder: &Path) -> Result<Page> {
-    let model = ModelFolder::open(folder, None)?;
-    let threads = rayon::current_num_threads();
-    let window = |tokens: usize| {
-        (tokens, longsift_kernels::window_bytes(&model.spec().attention_shape(tokens), threads))
+    let config = ModelConfig::read(folder, None)?;
+    let bytes_per_number = if config.stated_dtype() == Some("float32") { 4 } else { 2 };
+    let (stated, bos_token_id) = (config.stated_dtype().map(str::to_owned), config.bos_token_id());
+    let estimated = config.bytes_to_read_at(bytes_per_number);
+    let layer = config.spec().clone();
+    let tables = [Precision::F32, Precision::Bf16]
+        .map(|precision| Table {
+            precision: precision.name(),
+            bytes: config.table_bytes(precision),
+        })
+        .to_vec();
+    let weights = with_weights(folder, config);
+    let (checkpoint_bytes, bytes_to_read, weights_problem) = match weights {
+        Ok(model) => (Some(model.checkpoint_bytes()), model.bytes_to_read(), None),
+        Err(problem) => (None, estimated, Some(problem)),
     };
+    let card_table = tables[1].bytes;
     Ok(Page {
-        layer: model.spec().clone(),
-        checkpoint_bytes: model.checkpoint_bytes(),
-        bytes_to_read: model.bytes_to_read(),
-        table_bytes: [Precision::F32, Precision::Bf16]
-            .map(|precision| (precision.name(), model.table_bytes(precision)))
-            .to_vec(),
-        window_bytes: WINDOWS.map(window).to_vec(),
-        bos_token_id: model.bos_token_id(),
+        windows: WINDOWS.map(|tokens| window(&layer, card_table, tokens)).to_vec(),
+        trained_positions: layer.trained_positions(),
+        layer,
+        stated_dtype: stated,
+        weights_problem,
+        checkpoint_bytes,
+        bytes_to_read,
+        tables,
+        bos_token_id,
     })
+}
+
+fn with_weights(folder: &Path, config: ModelConfig) -> std::result::Result<ModelFolder, String> {
+    let has_weights = files::list_if_present(folder)
+        .unwrap_or_default()
+        .iter()
+        .any(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
+    if !has_weights {
+        return Err(
+            "there are no safetensors files here; figures come from config.json alone".to_owned()
+        );
+    }
+    config.with_weights().map_err(|problems| {
+        let messages: Vec<String> =
+            problems.into_iter().map(|problem| Diagnostic::from(problem).message).collect();
+        messages.join("; ")
+    })
+}
+
+fn window(layer: &LayerZeroSpec, card_table: u64, tokens: u64) -> Window {
+    let threads = rayon::current_num_threads();
+    let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
+    let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);
+    let card_bytes = layer.row_width() * 2 * tokens + 4 * tokens;
+    let fitting = |card: u64| {
+        let budget = (card as f64 * 1e9 * (1.0 - HEADROOM)) as u64;
+        (card, budget.saturating_sub(card_table) / card_bytes)
+    };
+    let distance = FirstLayerAttention::default().distance(tokens);
+    Window {
+        tokens,
+        cpu_bytes: longsift_kernels::window_bytes(&shape, threads) + rotary,
+        card_bytes,
+        fitting: CARDS.map(fitting).to_vec(),
+        sees_far: layer.distance_problem(distance).is_none(),
+    }
 }
 
 impl fmt::Display for Page {
@@ -59,49 +153,95 @@ impl fmt::Display for Page {
             layer.layers,
             count(layer.hidden_size)
         )?;
-        let mut line = |name: &str, value: String| writeln!(f, "  {name:<16} {value}");
+        let mut line = |name: &str, value: &str| writeln!(f, "  {name:<12} {value}");
         line(
             "layer 0",
-            format!(
+            &format!(
                 "{} query heads, {} key heads of {}",
                 layer.query_heads, layer.key_heads, layer.head_dim
             ),
         )?;
-        line(
-            "it sees",
-            layer.visible_distances().map_or("the whole window".to_owned(), |sight| {
-                format!("{} tokens back: the far distance must be below that", count(sight))
-            }),
-        )?;
-        line(
-            "positions",
-            layer
-                .trained_positions()
-                .map_or("not stated".to_owned(), |tokens| format!("{} trained", count(tokens))),
-        )?;
-        line("vocabulary", format!("{} entries", count(layer.vocabulary_size)))?;
-        line(
-            "BOS",
-            self.bos_token_id
-                .map_or("none: `bos: 0`".to_owned(), |id| format!("token {id}: `bos: 1`")),
-        )?;
-        line(
-            "reads",
-            format!(
-                "{} of {} of the checkpoint",
+        line("sees", &self.sight())?;
+        let positions = self.trained_positions.map_or("not stated".to_owned(), count);
+        line("positions", &format!("{positions} trained"))?;
+        line("vocabulary", &format!("{} entries", count(layer.vocabulary_size)))?;
+        line("reads", &self.reads())?;
+        for table in &self.tables {
+            line("table", &format!("{:>9} in {}", bytes(table.bytes), table.precision))?;
+        }
+        if let Some(problem) = &self.weights_problem {
+            line("weights", problem)?;
+        }
+        writeln!(f, "\nmemory per window, besides the table")?;
+        f.write_str(&self.window_table())?;
+        writeln!(f, "\nfor the pipeline\n{}", self.settings())
+    }
+}
+
+impl Page {
+    fn sight(&self) -> String {
+        let Some(sight) = self.layer.visible_distances() else {
+            return "the whole window".to_owned();
+        };
+        let first = match self.layer.first_layer_that_sees_all {
+            Some(index) => format!("layer {index} is the first that sees all"),
+            None => "no layer sees all".to_owned(),
+        };
+        format!("{} tokens back, and the far distance must be below that; {first}", count(sight))
+    }
+
+    fn reads(&self) -> String {
+        match self.checkpoint_bytes {
+            Some(all) => format!(
+                "{} of {} of the checkpoint ({:.1} %): embedding, first norm, query and key projections",
                 bytes(self.bytes_to_read),
-                bytes(self.checkpoint_bytes)
+                bytes(all),
+                100.0 * self.bytes_to_read as f64 / all as f64
             ),
-        )?;
-        for (precision, size) in &self.table_bytes {
-            line("table", format!("{} in {precision}", bytes(*size)))?;
+            None => format!("about {} of the checkpoint", bytes(self.bytes_to_read)),
         }
-        for (tokens, size) in &self.window_bytes {
-            line(
-                "one window",
-                format!("{} for {} tokens, besides the table", bytes(*size), count(*tokens as u64)),
-            )?;
+    }
+
+    fn window_table(&self) -> String {
+        let mut text = String::from("     tokens        CPU  on a card");
+        for card in CARDS {
+            let _ = write!(text, "  {:>6}", format!("{card} GB"));
         }
-        Ok(())
+        text.push_str("   windows that fit, beside a bf16 table\n");
+        for window in &self.windows {
+            let _ = write!(
+                text,
+                "  {:>9}  {:>9}  {:>9}",
+                count(window.tokens),
+                bytes(window.cpu_bytes),
+                bytes(window.card_bytes)
+            );
+            for (_, fitting) in &window.fitting {
+                let _ = write!(text, "  {:>6}", count(*fitting));
+            }
+            text.push_str(if window.sees_far { "\n" } else { "   layer 0 does not see k = S/4\n" });
+        }
+        text
+    }
+
+    /// A window within the trained positions whose default far distance the first layer sees.
+    fn window_tokens(&self) -> u64 {
+        let mut tokens = self.trained_positions.unwrap_or(4_096).min(32_768);
+        let distance = |tokens| FirstLayerAttention::default().distance(tokens);
+        while tokens > 2 && self.layer.distance_problem(distance(tokens)).is_some() {
+            tokens /= 2;
+        }
+        tokens
+    }
+
+    /// The settings that follow from the model.
+    fn settings(&self) -> String {
+        let tokens = self.window_tokens();
+        let bos = u8::from(self.bos_token_id.is_some());
+        format!(
+            "  - stage: load-partial-model\n    precision: f32   # exact; bf16 halves the table to {}\n  \
+             - stage: tokenize\n    window_tokens: {tokens}\n    bos: {bos}",
+            bytes(self.tables[1].bytes)
+        )
     }
 }

@@ -2,15 +2,16 @@
 //!
 //! Every part is staged in the run directory; [`crate::commit`] moves them into place together.
 
+mod slices;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, Float64Array, Int32Array, Int64Array, LargeStringArray, RecordBatch,
-    StringArray, StringViewArray, UInt32Array,
+    ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt32Array,
 };
-use arrow::compute::{cast, concat, take};
+use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::dataset::{self, PartWriter, WorkUnit, document_contents, output_metadata};
@@ -25,6 +26,8 @@ use crate::select::{Sample, Selection};
 use crate::spec::pipeline::Samples;
 use crate::stop::Stop;
 use crate::units::{Part, UnitRecord};
+
+use slices::{sliced, slices};
 
 /// The columns that the output has besides the input's.
 pub const COLUMNS: [&str; 11] = [
@@ -354,65 +357,6 @@ fn by_text_bytes<'a, 'b>(samples: &'b [Kept<'a>]) -> Vec<&'b [Kept<'a>]> {
     runs
 }
 
-/// The text or the tokens of each sample's window.
-fn slices(
-    column: &ArrayRef,
-    target: &DataType,
-    samples: &[Kept<'_>],
-) -> std::result::Result<ArrayRef, arrow::error::ArrowError> {
-    let window = |kept: &Kept<'_>| kept.window.expect("samples of windows have a window").clone();
-    match target {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
-            let text = cast(column, &DataType::LargeUtf8)?;
-            let text: &LargeStringArray = text.as_string();
-            let slice = |kept: &Kept<'_>| {
-                let (start, end) = window(kept).bytes.expect("windows of text have byte positions");
-                text.value(kept.position)
-                    .get(start as usize..end as usize)
-                    .expect("the text is the one that was cut")
-                    .to_owned()
-            };
-            let slices: Vec<String> = samples.iter().map(slice).collect();
-            Ok(match target {
-                DataType::Utf8 => Arc::new(StringArray::from(slices)),
-                DataType::LargeUtf8 => Arc::new(LargeStringArray::from(slices)),
-                _ => Arc::new(StringViewArray::from_iter_values(slices)),
-            })
-        }
-        _ => token_slices(column, target, samples),
-    }
-}
-
-/// The tokens of each sample's window, as the same list type.
-fn token_slices(
-    column: &ArrayRef,
-    target: &DataType,
-    samples: &[Kept<'_>],
-) -> std::result::Result<ArrayRef, arrow::error::ArrowError> {
-    let as_list = |item: &Arc<Field>| DataType::LargeList(Arc::clone(item));
-    let item = match target {
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item,
-        other => {
-            return Err(arrow::error::ArrowError::NotYetImplemented(format!("windows of {other}")));
-        }
-    };
-    let lists = cast(column, &as_list(item))?;
-    let lists = lists.as_list::<i64>();
-    let pieces: Vec<ArrayRef> = samples
-        .iter()
-        .map(|kept| {
-            let (start, end) = kept.window.expect("samples of windows have a window").tokens;
-            lists.value(kept.position).slice(start as usize, (end - start) as usize)
-        })
-        .collect();
-    let values = concat(&pieces.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>())?;
-    let offsets = arrow::buffer::OffsetBuffer::<i64>::from_lengths(
-        pieces.iter().map(arrow::array::Array::len),
-    );
-    let list = arrow::array::LargeListArray::try_new(Arc::clone(item), offsets, values, None)?;
-    cast(&list, target)
-}
-
 /// The schema of the output: the input's columns, the text as plain strings where windows are cut from it, and ours.
 pub fn schema(plan: &Plan) -> SchemaRef {
     let in_windows = plan.spec.pipeline.output.samples == Samples::Windows;
@@ -446,16 +390,6 @@ pub fn schema(plan: &Plan) -> SchemaRef {
         fields.push(Arc::new(Field::new(name, kind, nullable)));
     }
     Arc::new(Schema::new(fields))
-}
-
-/// The type of a column of windows: a dictionary of documents is no dictionary of windows, and windows have no fixed
-/// length.
-fn sliced(documents: &DataType) -> DataType {
-    match documents {
-        DataType::Dictionary(_, values) => values.as_ref().clone(),
-        DataType::FixedSizeList(item, _) => DataType::List(Arc::clone(item)),
-        other => other.clone(),
-    }
 }
 
 /// What is kept per label of `output.report_by`: `(label, samples, kept)`, most frequent first.

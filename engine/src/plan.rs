@@ -23,6 +23,10 @@ use crate::spec::Spec;
 
 pub use estimate::Estimate;
 
+/// Bytes of memory that tokenising takes per byte of text, at most: 65 to 115 were measured with the tokenizers of
+/// GPT-2, Qwen2.5 and Phi-3 on a document of 18 MB.
+const TOKENIZER_BYTES_PER_BYTE: u64 = 120;
+
 /// What the command line adds to a pipeline.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
@@ -151,10 +155,15 @@ impl Plan {
         self.device.kernel()
     }
 
-    /// Bytes of documents that are read at a time. A batch is held up to three times, with its tokens; small enough
-    /// beside the memory limit that a text a hundred times larger than average still fits.
+    /// Bytes of documents that are read at a time: three batches are held at once, one of them being tokenised.
     pub fn batch_bytes(&self) -> u64 {
-        (self.spec.pipeline.input.memory_limit_bytes / 256).clamp(1 << 20, 16 << 20)
+        (self.spec.pipeline.input.memory_limit_bytes / (8 * TOKENIZER_BYTES_PER_BYTE))
+            .clamp(256 << 10, 16 << 20)
+    }
+
+    /// The largest text that can be tokenised within half the memory limit.
+    pub fn largest_text_bytes(&self) -> u64 {
+        self.spec.pipeline.input.memory_limit_bytes / (2 * TOKENIZER_BYTES_PER_BYTE)
     }
 
     /// The name of the column that holds text or tokens.

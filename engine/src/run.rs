@@ -1,12 +1,13 @@
 //! `longsift run`: score → select → write → commit, in a run directory that remembers.
 
+mod finished;
+
 use std::path::PathBuf;
 use std::time::Instant;
 
 use longsift_stages::first_layer_attention::FirstLayer;
 use longsift_stages::model::{LayerZeroTable, known_digest};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::commit::{self, Intent};
 use crate::diagnostic::{Blame, Diagnostic};
@@ -23,7 +24,10 @@ use crate::report::{LabelShares, Summary, peak_memory_bytes};
 use crate::run_directory::{RunDirectory, RunLock};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
-use crate::units::{self, UnitRecord, hex};
+use crate::units::{self, UnitRecord};
+
+pub use finished::finished;
+use finished::{calibration_digest, data_files, refuse_foreign_data, selection_fingerprint};
 
 /// What the command line adds to a run.
 #[derive(Clone, Debug, Default)]
@@ -422,73 +426,4 @@ fn absolute(directory: &RunDirectory) -> String {
         .unwrap_or_else(|_| directory.root.clone())
         .display()
         .to_string()
-}
-
-/// The digest of the calibration file, if the pipeline uses one.
-fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
-    let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
-    let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
-    Ok(Some(hex(&Sha256::digest(bytes))))
-}
-
-/// What decides whether a finished selection is still the one the pipeline asks for.
-fn selection_fingerprint(select_settings: &Map<String, Value>, records: &[UnitRecord]) -> String {
-    let units: Vec<Value> = records
-        .iter()
-        .map(|record| json!([record.unit, record.input.footer_hash, record.scores.sha256]))
-        .collect();
-    let content = json!({ "settings": select_settings, "units": units });
-    hex(&Sha256::digest(content.to_string()))
-}
-
-/// The summary of the finished run, if this plan asks for exactly what it did and all its files are in place.
-pub fn finished(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<Option<Summary>> {
-    let directory = &plan.directory;
-    let Some(manifest) = Manifest::read(directory)? else { return Ok(None) };
-    let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
-    let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
-    let same = records.len() == plan.units.len()
-        && manifest.selection_fingerprint == selection_fingerprint(&select_settings, &records)
-        && manifest
-            .data
-            .iter()
-            .all(|part| files::size(&directory.data().join(&part.path)) == Some(part.bytes))
-        && files::size(&directory.success()).is_some();
-    if !same {
-        return Ok(None);
-    }
-    let Some(bytes) = files::read_if_present(&directory.summary())? else { return Ok(None) };
-    Ok(serde_json::from_slice(&bytes).ok())
-}
-
-/// The names of the data files that runs of this directory wrote. A damaged manifest is no obstacle to a fresh start.
-fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<String>> {
-    let manifest = match Manifest::read(directory) {
-        Err(_) if fresh => None,
-        read => read?,
-    };
-    Ok(manifest.map_or(Vec::new(), |manifest| manifest.data_names()))
-}
-
-/// Parquet files in `data/` that no run of this directory wrote would be mixed with the output.
-fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> Result<()> {
-    let foreign: Vec<String> = files::list_if_present(&directory.data())?
-        .iter()
-        .filter_map(|path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned))
-        .filter(|name| !name.starts_with('.') && !ours.contains(name))
-        .collect();
-    if foreign.is_empty() {
-        return Ok(());
-    }
-    Err(Diagnostic::error(
-        Blame::Pipeline,
-        format!(
-            "`{}` holds {} files that no run of this output wrote, `{}` for one",
-            directory.data().display(),
-            foreign.len(),
-            foreign[0]
-        ),
-    )
-    .hint("move them away, or give the pipeline another `output.path`")
-    .into())
 }

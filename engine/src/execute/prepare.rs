@@ -90,6 +90,14 @@ fn outcome(plan: &Plan, document: Document) -> Result<Outcome, Refusal> {
     let (ids, ends, text_bytes) = match content {
         DocumentContent::Tokens(ids) => (ids, None, 0),
         DocumentContent::Text(text) => {
+            let largest = plan.largest_text_bytes();
+            if text.len() as u64 > largest {
+                let message = format!(
+                    "the text has {} bytes; within `memory_limit_bytes` at most {largest} can be tokenised at once",
+                    text.len()
+                );
+                return Err(("tokenize", "document_too_large", message));
+            }
             let encoder = plan.encoder.as_ref().expect("the plan opens a tokenizer for text");
             let mut encoded = encoder
                 .encode(&text)

@@ -55,6 +55,7 @@ pub fn select_settings(plan: &Plan, calibration_digest: Option<&str>) -> Map<Str
         "filter": plan.spec.filter(),
         "samples": output.samples,
         "compression": output.compression,
+        "report_by": output.report_by,
         "calibration": calibration_digest,
     }))
 }
