@@ -50,21 +50,21 @@ fn papers_folder(workspace: &Workspace) {
 #[test]
 fn every_pipeline_that_ships_is_planned() {
     for file in files_below(&repository().join("pipelines")) {
-        let name = file.file_name().unwrap().to_str().unwrap();
-        if !name.ends_with(".yaml") {
+        if file.extension().is_none_or(|extension| extension != "yaml") {
             continue;
         }
+        let name = file.file_stem().unwrap().to_str().unwrap();
         let workspace = Workspace::new();
         workspace.link("datasets", &repository().join("datasets"));
         papers_folder(&workspace);
-        let path = format!("pipelines/{name}");
+        let path = format!("pipelines/{name}.yaml");
         workspace.write(&path, fs::read(&file).unwrap());
         let answer = workspace.longsift(&[&["plan", &path][..], &MACHINE].concat()).success();
-        insta::assert_snapshot!(name.trim_end_matches(".yaml"), workspace.filtered(&answer.all()));
+        insta::assert_snapshot!(name, workspace.filtered(&answer.all()));
         let json =
             workspace.longsift(&[&["plan", &path, "--format", "json"][..], &MACHINE].concat());
         let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
-        assert_eq!(json["pipeline"], name.trim_end_matches(".yaml"));
+        assert_eq!(json["pipeline"], name);
         assert_eq!(json["device"]["threads"], 2);
         let made = ["out", "out.run"].iter().any(|name| workspace.path(name).exists());
         assert!(!made && !workspace.path("cache").exists(), "a plan writes nothing");
