@@ -5,6 +5,7 @@ pub(crate) mod pipelines;
 pub(crate) mod tables;
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -179,7 +180,7 @@ impl Workspace {
             for file in files_below(&self.path(folder)) {
                 let name = file.strip_prefix(self.folder.path()).unwrap().display().to_string();
                 let digest = Sha256::digest(fs::read(&file).unwrap());
-                hashes.insert(name, digest.iter().map(|byte| format!("{byte:02x}")).collect());
+                hashes.insert(name, hex(&digest));
             }
         }
         hashes
@@ -205,6 +206,14 @@ pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     }
     files.sort();
     files
+}
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
 }
 
 /// A count of the summary.
