@@ -9,6 +9,10 @@ mod determinism;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod integrity;
+#[cfg(test)]
+mod output;
+#[cfg(test)]
 mod passthrough;
 #[cfg(test)]
 mod plans;

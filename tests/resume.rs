@@ -190,6 +190,30 @@ fn a_commit_that_fails_halfway_is_finished_by_the_next_run() {
     }
 }
 
+#[test]
+fn a_selection_killed_over_another_one_is_finished_or_replaced() {
+    let select = |workspace: &Workspace, fraction: &str| {
+        let set = format!("stages.filter.keep_fraction={fraction}");
+        let answer = workspace.longsift(&["run", "pipeline.yaml", "--set", &set]).success();
+        (answer.summary()["status"].clone(), workspace.results())
+    };
+    let expected = workload();
+    let narrow = select(&expected, "0.1").1;
+    let wide = select(&expected, "0.9").1;
+    for (last, results) in [("0.9", &wide), ("0.1", &narrow)] {
+        let workspace = workload();
+        select(&workspace, "0.1");
+        let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
+        let mut child = workspace.start(&arguments);
+        wait_until(&mut child, || workspace.path("out.run/intent.json").exists());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(select(&workspace, last).1, *results);
+        check_nothing_is_left(&workspace);
+        assert_eq!(select(&workspace, last).0, "nothing_to_do");
+    }
+}
+
 /// One work unit of many windows: what is kept of it while it is open is its journal.
 fn one_large_unit() -> Workspace {
     let workspace = Workspace::new();

@@ -206,7 +206,7 @@ impl Writer<'_> {
                     ),
                 )
                 .hint(
-                    "the file was changed between scoring and writing; run again to score it anew",
+                    "the file was changed between scoring and writing; run again to score it anew, with `--fresh` if its size and time did not change",
                 )
                 .into());
             }
