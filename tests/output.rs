@@ -167,6 +167,21 @@ fn windows_too_short_for_the_distance_are_counted_apart() {
 }
 
 #[test]
+fn a_large_value_beside_many_windows_is_copied_in_bounded_memory() {
+    // 150 windows of a document, each with a copy of 16 MB that it came with: more than 32-bit offsets can tell.
+    let large = "<p>".repeat(5 << 20);
+    let input = table(&[
+        ("id", strings(["a", "b"])),
+        ("tokens", token_lists(&[document(1, 1200), document(2, 8)])),
+        ("html", strings([large.as_str(), "small"])),
+    ]);
+    let workspace = workspace(&[("a", input)]);
+    let summary = workspace.run(&Pipeline::tokens("model", 8).filter("keep_fraction: 1"));
+    assert_eq!(count(&summary, "kept"), 151);
+    assert!(count(&summary, "peak_memory_bytes") < 1 << 30, "{summary}");
+}
+
+#[test]
 fn score_files_explain_their_histogram() {
     let workspace = workspace(&[("a", corpus("a", &[64]))]);
     workspace.run(&Pipeline::tokens("model", 64).filter("keep_fraction: 1"));

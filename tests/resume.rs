@@ -97,6 +97,10 @@ fn check_nothing_is_left(workspace: &Workspace) {
             assert!(!name.starts_with('.'), "{}", file.display());
         }
     }
+    let events = fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap();
+    for line in events.lines() {
+        serde_json::from_str::<Value>(line).unwrap();
+    }
     for name in ["staging", "intent.json", "journal"] {
         let path = workspace.path("out.run").join(name);
         assert!(!path.is_file() && files_below(&path).is_empty(), "{name} is left");

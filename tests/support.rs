@@ -159,6 +159,7 @@ impl Workspace {
             .success()
             .summary();
         check_accounting(&summary);
+        check_tables(&summary);
         summary
     }
 
@@ -221,6 +222,24 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 /// A count of the summary.
 pub(crate) fn count(summary: &Value, key: &str) -> u64 {
     summary[key].as_u64().unwrap_or_else(|| panic!("{key} in {summary}"))
+}
+
+/// What the tables of a run hold is what its summary says.
+fn check_tables(summary: &Value) {
+    let run = Path::new(summary["run_dir"].as_str().unwrap());
+    let output = run.with_extension("");
+    let rows = |folder: &Path| -> u64 {
+        files_below(folder).iter().map(|file| tables::count_rows(file)).sum()
+    };
+    if summary["status"] != "done" {
+        return;
+    }
+    assert_eq!(rows(&output.join("data")), count(summary, "kept"), "{summary}");
+    let of = |key: &str| summary[key].as_u64().unwrap_or(0);
+    assert!(of("rows_kept") <= of("kept") && of("kept") <= of("windows_kept"), "{summary}");
+    let scored = of("windows_scored") + of("windows_reused");
+    let too_short = summary["windows_dropped"]["too_short"].as_u64().unwrap_or(0);
+    assert_eq!(scored + too_short, of("windows_total"), "{summary}");
 }
 
 /// Rows in = kept + dropped + quarantined; windows = kept + dropped.
