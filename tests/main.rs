@@ -1,11 +1,21 @@
 //! One integration binary: every test runs the real `longsift` in a temporary folder.
 
 #[cfg(test)]
+mod commands;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod determinism;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod integrity;
+#[cfg(test)]
+mod output;
+#[cfg(test)]
+mod passthrough;
+#[cfg(test)]
+mod plans;
 #[cfg(test)]
 mod quarantine;
 #[cfg(test)]

@@ -91,8 +91,9 @@ fn messages(table: &RecordBatch) -> String {
     let reasons = texts(table, "longsift_code").into_iter().zip(texts(table, "longsift_message"));
     rows.zip(stages)
         .zip(reasons)
-        .map(|((row, stage), (code, message))| format!("{row} {stage} {code}: {message}\n"))
-        .collect()
+        .map(|((row, stage), (code, message))| format!("{row} {stage} {code}: {message}"))
+        .collect::<Vec<String>>()
+        .join("\n")
 }
 
 fn texts_workspace() -> Workspace {
@@ -151,7 +152,7 @@ fn a_document_longer_than_the_whole_document_limit_is_set_aside() {
     let kept = read_parquet(&workspace.path("out/data"));
     assert_eq!(token_ids(&kept, "tokens"), documents[..2]);
     // With a BOS token, one document more is too long.
-    let mut with_bos = pipeline.clone();
+    let mut with_bos = pipeline;
     with_bos.tokenize = "window_tokens: 32, bos: 1, windows: whole-document".to_owned();
     workspace.run_with(&with_bos, &["--fresh"]);
     let table = read_parquet(&workspace.path("out.run/quarantine"));

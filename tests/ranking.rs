@@ -13,7 +13,9 @@ use crate::support::tables::{
     corpus, floats, integers, labels, optional_texts, read_parquet, read_scores, strings, table,
     texts, token_lists, write_parquet,
 };
-use crate::support::{Pipeline, Tiny, Workspace, count, files_below, numbers, read_json, shared};
+use crate::support::{
+    Pipeline, Tiny, Workspace, count, files_below, hex, numbers, read_json, shared,
+};
 
 /// A sample: its document, window, group, tokens and raw statistics.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ struct Sample {
     strength: f64,
     variance: f64,
 }
+
+type Standardise = fn(&[f64]) -> Vec<f64>;
 
 const GROUPS: [Option<&str>; 7] =
     [Some("a"), Some("b"), None, Some("a"), Some(""), Some("b"), Some("alone")];
@@ -83,7 +87,7 @@ fn z_scores(values: &[f64]) -> Vec<f64> {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let deviation = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
-    let equal = values.iter().all(|value| *value == values[0]);
+    let equal = values.iter().all(|value| value.to_bits() == values[0].to_bits());
     values.iter().map(|value| if equal { 0.0 } else { (value - mean) / deviation }).collect()
 }
 
@@ -94,7 +98,7 @@ fn min_max(values: &[f64]) -> Vec<f64> {
 }
 
 /// The score of every sample.
-fn scores(samples: &[Sample], standardise: fn(&[f64]) -> Vec<f64>, alpha: f64) -> Vec<f64> {
+fn scores(samples: &[Sample], standardise: Standardise, alpha: f64) -> Vec<f64> {
     let mut scores = vec![f64::NAN; samples.len()];
     for members in groups(samples).values() {
         let of = |figure: fn(&Sample) -> f64| -> Vec<f64> {
@@ -149,7 +153,6 @@ fn check(workspace: &Workspace, samples: &[Sample], scores: &[f64], kept: &[usiz
 #[test]
 fn a_fraction_of_every_group_is_kept_by_z_score_and_by_min_max() {
     let workspace = workspace();
-    type Standardise = fn(&[f64]) -> Vec<f64>;
     let standardised: [(&str, Standardise); 2] = [("z-score", z_scores), ("min-max", min_max)];
     for (name, standardise) in standardised {
         for (alpha, fraction, percent) in [(0.5, "0.29", 29), (0.0, "0.7", 70), (3.0, "1.0", 100)] {
@@ -285,8 +288,7 @@ fn replace_statistics(workspace: &Workspace, strengths: &[f64], variances: &[f64
         writer.write(&after).unwrap();
         writer.close().unwrap();
         record["scores"]["bytes"] = json!(bytes.len());
-        record["scores"]["sha256"] =
-            json!(Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect::<String>());
+        record["scores"]["sha256"] = json!(hex(&Sha256::digest(&bytes)));
         fs::write(path, bytes).unwrap();
         fs::write(record_path, record.to_string()).unwrap();
     }

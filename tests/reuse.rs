@@ -171,7 +171,7 @@ fn a_touched_model_is_no_change_and_other_weights_are_refused() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let weights = workspace.path("model/model.safetensors");
-    let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+    let tomorrow = SystemTime::now() + Duration::from_hours(24);
     File::options().write(true).open(&weights).unwrap().set_modified(tomorrow).unwrap();
     assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
     // Without the cached table the weights are read again; they are the same.
@@ -206,7 +206,7 @@ fn scores_of_another_run_are_selected_from() {
     direct.run(&other);
     assert_eq!(workspace.hashes(&["elsewhere/two/data"]), direct.hashes(&["elsewhere/two/data"]));
     // Scores of other settings, or of an input that has changed since, are refused.
-    let mut wider = other.clone();
+    let mut wider = other;
     wider.tokenize = "window_tokens: 128, bos: 0".to_owned();
     workspace.write("wider.yaml", wider.to_string());
     let answer = workspace.longsift(&["run", "wider.yaml", "--scores-from", "out.run"]).expect(2);
@@ -294,10 +294,9 @@ fn refuses_what_the_calibration_is_not_for(workspace: &Workspace, increment: &Pi
     workspace.write("other.yaml", other.to_string());
     let answer = workspace.longsift(&["run", "other.yaml"]).expect(2);
     assert!(answer.stderr.contains("alpha: 0.8, was 0.7"), "{}", answer.stderr);
-    let saved = read_json(&workspace.path("saved.json"));
-    let mut renamed = saved.clone();
-    renamed["groups"][0]["value"] = json!("another");
-    workspace.write("saved.json", renamed.to_string());
+    let mut saved = read_json(&workspace.path("saved.json"));
+    saved["groups"][0]["value"] = json!("another");
+    workspace.write("saved.json", saved.to_string());
     other.score = other.score.replace("0.8", "0.7");
     workspace.write("other.yaml", other.to_string());
     let answer = workspace.longsift(&["run", "other.yaml"]).expect(2);

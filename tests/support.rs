@@ -5,6 +5,7 @@ pub(crate) mod pipelines;
 pub(crate) mod tables;
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -124,6 +125,8 @@ impl Workspace {
             .args(arguments)
             .current_dir(self.folder.path())
             .env("XDG_CACHE_HOME", self.path("cache"))
+            // Memory figures depend on the number of threads, which differs from machine to machine.
+            .env("RAYON_NUM_THREADS", "2")
             .env_remove("RUST_BACKTRACE");
         command
     }
@@ -156,6 +159,7 @@ impl Workspace {
             .success()
             .summary();
         check_accounting(&summary);
+        check_tables(&summary);
         summary
     }
 
@@ -179,7 +183,7 @@ impl Workspace {
             for file in files_below(&self.path(folder)) {
                 let name = file.strip_prefix(self.folder.path()).unwrap().display().to_string();
                 let digest = Sha256::digest(fs::read(&file).unwrap());
-                hashes.insert(name, digest.iter().map(|byte| format!("{byte:02x}")).collect());
+                hashes.insert(name, hex(&digest));
             }
         }
         hashes
@@ -207,9 +211,35 @@ pub(crate) fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
+}
+
 /// A count of the summary.
 pub(crate) fn count(summary: &Value, key: &str) -> u64 {
     summary[key].as_u64().unwrap_or_else(|| panic!("{key} in {summary}"))
+}
+
+/// What the tables of a run hold is what its summary says.
+fn check_tables(summary: &Value) {
+    let run = Path::new(summary["run_dir"].as_str().unwrap());
+    let output = run.with_extension("");
+    let rows = |folder: &Path| -> u64 {
+        files_below(folder).iter().map(|file| tables::count_rows(file)).sum()
+    };
+    if summary["status"] != "done" {
+        return;
+    }
+    assert_eq!(rows(&output.join("data")), count(summary, "kept"), "{summary}");
+    let of = |key: &str| summary[key].as_u64().unwrap_or(0);
+    assert!(of("rows_kept") <= of("kept") && of("kept") <= of("windows_kept"), "{summary}");
+    let scored = of("windows_scored") + of("windows_reused");
+    let too_short = summary["windows_dropped"]["too_short"].as_u64().unwrap_or(0);
+    assert_eq!(scored + too_short, of("windows_total"), "{summary}");
 }
 
 /// Rows in = kept + dropped + quarantined; windows = kept + dropped.

@@ -29,6 +29,7 @@ pub use labels::read_labels;
 pub use metadata::output_metadata;
 pub use part::{PartWriter, WrittenPart};
 pub use problem::{DataProblem, ProblemKind};
+pub use row_bytes::stored_row_bytes;
 pub use rows::{Rows, read_rows};
 pub use units::WorkUnit;
 

@@ -1,6 +1,7 @@
 //! `events.jsonl`: what happened in a run directory, a JSON line each, over all runs.
 
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -8,6 +9,9 @@ use crate::clock;
 use crate::error::Result;
 use crate::files;
 use crate::run_directory::RunDirectory;
+
+/// No line is longer than this many bytes.
+const LONGEST_LINE: u64 = 1 << 16;
 
 /// Appends an event with its facts. Events are information: a run never reads them.
 pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
@@ -18,8 +22,45 @@ pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()>
         line.extend(facts);
     }
     let path = directory.events();
-    let length = files::size(&path).unwrap_or(0);
-    let mut file = files::open_for_append(&path, length)?;
-    writeln!(file, "{}", Value::Object(line)).map_err(files::failed("write", &path))?;
+    let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
+    // One write, so that a kill rarely tears a line.
+    let text = format!("{}\n", Value::Object(line));
+    file.write_all(text.as_bytes()).map_err(files::failed("write", &path))?;
     Ok(())
+}
+
+/// The bytes of the file up to its last line end: a killed run may have left half a line behind it.
+fn whole_lines(path: &Path) -> Result<u64> {
+    let Some(length) = files::size(path) else { return Ok(0) };
+    let start = length.saturating_sub(LONGEST_LINE);
+    let mut file = files::open(path)?;
+    let mut tail = Vec::new();
+    file.seek(SeekFrom::Start(start))
+        .and_then(|_| file.take(LONGEST_LINE).read_to_end(&mut tail))
+        .map_err(files::failed("read", path))?;
+    Ok(tail.iter().rposition(|byte| *byte == b'\n').map_or(start, |end| start + end as u64 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_line_that_a_killed_run_left_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        files::create_folder(&directory.root).unwrap();
+        append(&directory, "first", json!({ "n": 1 })).unwrap();
+        let whole = std::fs::read(directory.events()).unwrap();
+        for cut in 0..=whole.len() {
+            let torn = [&whole[..], &whole[..cut]].concat();
+            std::fs::write(directory.events(), torn).unwrap();
+            append(&directory, "second", json!({})).unwrap();
+            let text = std::fs::read_to_string(directory.events()).unwrap();
+            let events: Vec<Value> =
+                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert_eq!(events.len(), if cut == whole.len() { 3 } else { 2 });
+            assert_eq!(events.last().unwrap()["event"], "second");
+        }
+    }
 }

@@ -47,8 +47,8 @@ pub const COLUMNS: [&str; 11] = [
 /// Kept rows are read again in batches of at most this many.
 const BATCH_ROWS: usize = 256;
 
-/// Bytes of window text in one batch: below it 32-bit offsets cannot overflow, and a batch stays small.
-const BATCH_TEXT_BYTES: u64 = 64 << 20;
+/// Bytes of one batch: below it 32-bit offsets cannot overflow, and memory stays small.
+const BATCH_BYTES: u64 = 64 << 20;
 
 /// The parts of a selection, staged.
 #[derive(Debug, Default)]
@@ -178,11 +178,27 @@ impl Writer<'_> {
                 .flat_map(|(position, row)| kept[row].iter().map(move |sample| (position, *sample)))
                 .map(|(position, sample)| Kept::new(position, sample, &windows[&sample.row]))
                 .collect();
-            for some in by_text_bytes(&samples) {
+            let others = self.other_bytes(&batch)?;
+            for some in by_bytes(&samples, &others) {
                 writer.write(&self.batch(unit, schema, &batch, some)?)?;
             }
         }
         Ok(())
+    }
+
+    /// For each row, the bytes that every window of it comes with: all columns but the one windows are cut from.
+    fn other_bytes(&self, batch: &RecordBatch) -> Result<Vec<u64>> {
+        let content = self.plan.content_column();
+        let in_windows = self.plan.spec.pipeline.output.samples == Samples::Windows;
+        let schema = batch.schema();
+        let others: Vec<ArrayRef> = schema
+            .fields()
+            .iter()
+            .zip(batch.columns())
+            .filter(|(field, _)| !in_windows || field.name() != content)
+            .map(|(_, column)| Arc::clone(column))
+            .collect();
+        Ok(dataset::stored_row_bytes(&others, batch.num_rows())?)
     }
 
     /// The documents are still those that were scored.
@@ -206,7 +222,7 @@ impl Writer<'_> {
                     ),
                 )
                 .hint(
-                    "the file was changed between scoring and writing; run again to score it anew",
+                    "the file was changed between scoring and writing; run again to score it anew, with `--fresh` if its size and time did not change",
                 )
                 .into());
             }
@@ -335,21 +351,27 @@ impl<'a> Kept<'a> {
         Self { position, sample, first: &windows[0], window }
     }
 
-    fn text_bytes(&self) -> u64 {
-        self.window.and_then(|window| window.bytes).map_or(0, |(start, end)| end - start)
+    /// Bytes of the window's text; of its tokens, eight each.
+    fn content_bytes(&self) -> u64 {
+        self.window.map_or(0, |window| match window.bytes {
+            Some((start, end)) => end - start,
+            None => 8 * (window.tokens.1 - window.tokens.0),
+        })
     }
 }
 
-/// Cuts samples into runs of at most [`BATCH_TEXT_BYTES`] of text, at least one sample each.
-fn by_text_bytes<'a, 'b>(samples: &'b [Kept<'a>]) -> Vec<&'b [Kept<'a>]> {
+/// Cuts samples into runs of at most [`BATCH_BYTES`], at least one sample each. `others`: bytes of the other columns,
+/// by row of the batch; each window has a copy of them.
+fn by_bytes<'a, 'b>(samples: &'b [Kept<'a>], others: &[u64]) -> Vec<&'b [Kept<'a>]> {
     let mut runs = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (index, kept) in samples.iter().enumerate() {
-        if index > start && bytes + kept.text_bytes() > BATCH_TEXT_BYTES {
+        let more = kept.content_bytes() + others[kept.position];
+        if index > start && bytes + more > BATCH_BYTES {
             runs.push(&samples[start..index]);
             (start, bytes) = (index, 0);
         }
-        bytes += kept.text_bytes();
+        bytes += more;
     }
     if start < samples.len() {
         runs.push(&samples[start..]);

@@ -67,39 +67,20 @@ struct Run<'a> {
 pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) -> Result<Outcome> {
     let started = Instant::now();
     let directory = &plan.directory;
+    let scores = match &plan.options.scores_from {
+        Some(path) => RunDirectory::at(path)?,
+        None => directory.clone(),
+    };
     let lock = directory.take()?;
     let replayed = commit::replay(directory);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
         replayed?;
     }
-    Run::new(plan, progress, stop, started, lock)?.go(options)
+    Run { plan, progress, stop, started, directory, scores, _lock: lock, layer: None }.go(options)
 }
 
-impl<'a> Run<'a> {
-    fn new(
-        plan: &'a Plan,
-        progress: &'a Progress,
-        stop: &'a Stop,
-        started: Instant,
-        lock: RunLock,
-    ) -> Result<Self> {
-        let scores = match &plan.options.scores_from {
-            Some(path) => RunDirectory::at(path)?,
-            None => plan.directory.clone(),
-        };
-        Ok(Self {
-            plan,
-            progress,
-            stop,
-            started,
-            directory: &plan.directory,
-            scores,
-            _lock: lock,
-            layer: None,
-        })
-    }
-
+impl Run<'_> {
     fn go(mut self, options: &RunOptions) -> Result<Outcome> {
         let plan = self.plan;
         let ours = data_files(self.directory, options.fresh)?;

@@ -233,8 +233,12 @@ impl Table {
             if shortest != longest {
                 warnings.push(
                     Diagnostic::warning(Blame::Pipeline, format!(
-                        "group {} has windows of {shortest} to {longest} tokens: scores of different lengths do not compare",
-                        name(value.as_deref())
+                        "{} has windows of {shortest} to {longest} tokens: scores of different lengths do not compare",
+                        if self.is_one_group() {
+                            "the input".to_owned()
+                        } else {
+                            format!("group {}", name(value.as_deref()))
+                        }
                     ))
                     .hint("use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class"),
                 );
@@ -262,6 +266,11 @@ impl Table {
         warnings
     }
 
+    /// Whether there is only the group of a run without `within` (or of rows without a value).
+    fn is_one_group(&self) -> bool {
+        self.groups.keys().all(Option::is_none)
+    }
+
     fn empty_groups(&self) -> Vec<Diagnostic> {
         let mut kept = vec![false; self.groups.len()];
         for sample in &self.samples {
@@ -276,10 +285,12 @@ impl Table {
         if empty.is_empty() {
             return Vec::new();
         }
-        vec![Diagnostic::warning(
-            Blame::Pipeline,
-            format!("nothing was kept of group {}", empty.join(", ")),
-        )]
+        let message = if self.is_one_group() {
+            "nothing was kept".to_owned()
+        } else {
+            format!("nothing was kept of group {}", empty.join(", "))
+        };
+        vec![Diagnostic::warning(Blame::Pipeline, message)]
     }
 }
 

@@ -109,6 +109,12 @@ pub(crate) fn read_parquet(path: &Path) -> RecordBatch {
     concat_batches(&schema, &batches).unwrap()
 }
 
+/// The rows of a Parquet file, by its footer.
+pub(crate) fn count_rows(file: &Path) -> u64 {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap();
+    builder.metadata().file_metadata().num_rows() as u64
+}
+
 /// The score table of a run directory, in input order.
 pub(crate) fn read_scores(run_directory: &Path) -> RecordBatch {
     let scores = read_parquet(&run_directory.join("scores"));

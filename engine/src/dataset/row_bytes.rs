@@ -3,8 +3,25 @@
 use arrow::array::{Array, ArrayRef, AsArray, GenericByteArray, GenericListArray, OffsetSizeTrait};
 use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
 
+use super::problem::DataProblem;
+use super::types;
+
 /// Bytes of an offset or a length.
 const LENGTH_BYTES: u64 = 4;
+
+/// For each row, the bytes its values take once they are written: dictionaries and views spelled out. Columns have any
+/// types.
+pub fn stored_row_bytes(columns: &[ArrayRef], rows: usize) -> Result<Vec<u64>, DataProblem> {
+    let stored = columns.iter().map(|column| {
+        types::conform(column, &types::storage_type(column.data_type())).map_err(|why| {
+            DataProblem::data(format!(
+                "a column of {} cannot be written: {why}",
+                column.data_type()
+            ))
+        })
+    });
+    Ok(row_bytes(&stored.collect::<Result<Vec<_>, _>>()?, rows))
+}
 
 /// For each row, the bytes of its values, whatever buffers they share and however the batch was cut.
 ///

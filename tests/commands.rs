@@ -1,0 +1,258 @@
+//! The commands beside `run` and `plan`, and what every command has in common.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{Pipeline, Tiny, Workspace, demo_model, read_json, repository};
+
+/// Two documents of three windows.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[96, 96]), 1);
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 32).to_string());
+    workspace
+}
+
+fn schema(workspace: &Workspace, name: &str) -> Value {
+    serde_json::from_str(&workspace.longsift(&["schema", name]).success().stdout).unwrap()
+}
+
+#[test]
+fn the_starter_is_valid_and_never_overwritten() {
+    let workspace = Workspace::new();
+    workspace.longsift(&["init", "new/mine.yaml"]).expect(4);
+    workspace.longsift(&["init", "mine.yaml"]).success();
+    let answer = workspace.longsift(&["validate", "mine.yaml"]).success();
+    assert!(answer.stdout.contains("is a valid pipeline"), "{}", answer.stdout);
+    assert_eq!(answer.stderr, "");
+    workspace.write("mine.yaml", "changed: true\n");
+    let answer = workspace.longsift(&["init", "mine.yaml"]).expect(2);
+    assert!(answer.stderr.contains("`mine.yaml` exists"), "{}", answer.stderr);
+    assert_eq!(fs::read(workspace.path("mine.yaml")).unwrap(), b"changed: true\n");
+}
+
+#[test]
+fn validate_opens_nothing_and_shows_every_mistake() {
+    let workspace = Workspace::new();
+    workspace.write("right.yaml", Pipeline::tokens("no/such/model", 64).to_string());
+    workspace.longsift(&["validate", "right.yaml"]).success();
+    let wrong = Pipeline::tokens("model", 1)
+        .input("colour: red")
+        .score("alpha: high, standardise: zscore")
+        .filter("keep_fraction: 2");
+    workspace.write("wrong.yaml", wrong.to_string());
+    let answer = workspace.longsift(&["validate", "wrong.yaml"]).expect(2);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+    let set = ["validate", "right.yaml", "--set", "stages.filter.keep_fraction=1.5"];
+    let answer = workspace.longsift(&set).expect(2);
+    assert!(answer.stderr.contains("keep_fraction"), "{}", answer.stderr);
+    let answer = workspace.longsift(&["validate", "absent.yaml"]).expect(2);
+    assert!(answer.stderr.contains("absent.yaml"), "{}", answer.stderr);
+}
+
+#[test]
+fn every_schema_is_one_and_describes_what_runs_write() {
+    let workspace = workspace();
+    let names = workspace.longsift(&["schema"]).success().stdout;
+    assert!(names.lines().count() >= 5, "{names}");
+    for name in names.lines() {
+        let schema = schema(&workspace, name);
+        jsonschema::meta::validate(&schema).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let committed = read_json(&repository().join(format!("schemas/{name}.schema.json")));
+        assert_eq!(schema, committed, "{name}");
+    }
+    let summary = workspace.run(&Pipeline::tokens("model", 32).score("within: id"));
+    workspace.longsift(&["lock", "pipeline.yaml"]).success();
+    let file = |name: &str| read_json(&workspace.path("out.run").join(name));
+    for (name, instance) in [
+        ("summary", summary),
+        ("summary", file("summary.json")),
+        ("manifest", file("manifest.json")),
+        ("calibration", file("calibration.json")),
+        ("lock", file("pipeline.lock")),
+        ("lock", read_json(&workspace.path("pipeline.lock"))),
+    ] {
+        let validator = jsonschema::validator_for(&schema(&workspace, name)).unwrap();
+        let errors: Vec<String> =
+            validator.iter_errors(&instance).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
+        assert!(!validator.is_valid(&json!({ "surprise": 1 })), "{name} accepts anything");
+    }
+    let answer = workspace.longsift(&["schema", "poem"]).expect(2);
+    assert!(answer.stderr.contains("there are: pipeline"), "{}", answer.stderr);
+}
+
+#[test]
+fn every_stage_has_a_page_with_all_its_settings() {
+    let workspace = Workspace::new();
+    let list = workspace.longsift(&["stages"]).success().stdout;
+    let pipeline = schema(&workspace, "pipeline").to_string();
+    for (stage, settings) in [
+        ("load-partial-model", &["model", "precision", "rope_theta", "strict_positions"][..]),
+        ("tokenize", &["window_tokens", "windows", "short_documents", "bos", "tokenizer"]),
+        ("shard-across-devices", &["devices", "headroom_fraction", "workers_per_device"]),
+        ("first-layer-attention", &["min_distance_fraction", "min_distance_tokens", "mask"]),
+        ("score", &["alpha", "standardise", "within", "document_score", "calibration"]),
+        ("filter", &["keep_fraction", "keep_tokens", "min_score"]),
+    ] {
+        assert!(list.contains(stage), "{list}");
+        let page = workspace.longsift(&["stages", stage]).success().stdout;
+        for setting in settings {
+            assert!(page.contains(setting), "{setting} in\n{page}");
+            assert!(pipeline.contains(setting), "{setting}");
+        }
+        assert!(!page.contains('\u{1b}'), "no colours where nobody looks");
+    }
+    let answer = workspace.longsift(&["stages", "tokenise"]).expect(2);
+    assert!(answer.stderr.contains("tokenize"), "{}", answer.stderr);
+}
+
+#[test]
+fn a_checkpoint_is_described() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let text = workspace.longsift(&["inspect", "model"]).success().stdout;
+    insta::assert_snapshot!(text);
+    let json = workspace.longsift(&["inspect", "model", "--format", "json"]).success().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["layer"]["query_heads"], 4);
+    assert!(json["bytes_to_read"].as_u64() < json["checkpoint_bytes"].as_u64());
+    workspace.longsift(&["inspect", "nowhere"]).expect(2);
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let workspace = Workspace::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = workspace.longsift(&["completions", shell]).success().stdout;
+        for command in ["run", "validate", "plan", "inspect", "--nothing-to-do-exit"] {
+            let found = script.contains(command.trim_start_matches("--"));
+            assert!(found, "{command} for {shell}");
+        }
+    }
+    workspace.longsift(&["completions", "abacus"]).expect(2);
+}
+
+#[test]
+fn status_tells_how_far_a_run_is() {
+    let workspace = workspace();
+    let status = |name: &str| workspace.longsift(&["status", name, "--format", "json"]);
+    assert!(status("out.run").expect(2).stderr.contains("is not a run directory"));
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let json: Value = serde_json::from_str(&status("out.run").success().stdout).unwrap();
+    assert_eq!((&json["state"], &json["holder"]), (&json!("finished"), &Value::Null));
+    assert_eq!(json["summary"]["kept"], 3);
+    assert_eq!((&json["units"], &json["units_scored"]), (&json!(1), &json!(1)));
+    let text = workspace.longsift(&["status", "out.run/"]).success().stdout;
+    assert!(text.starts_with("finished\n"), "{text}");
+    fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
+    let json: Value = serde_json::from_str(&status("out.run").success().stdout).unwrap();
+    assert_eq!(json["state"], "unfinished");
+}
+
+#[test]
+fn parameters_are_declared_set_and_recorded() {
+    let workspace = workspace();
+    let text = Pipeline::tokens("model", 32).to_string();
+    let text = text.replace("path: out", "path: 'out-${date}'");
+    let declared = text.replacen("input:", "params: {date: {default: today}}\ninput:", 1);
+    workspace.write("pipeline.yaml", &text);
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
+    assert!(answer.stderr.contains("${date}"), "{}", answer.stderr);
+    workspace.write("pipeline.yaml", &declared);
+    workspace.longsift(&["run", "pipeline.yaml"]).success();
+    workspace.longsift(&["run", "pipeline.yaml", "--param", "date=2026-11-20"]).success();
+    for (folder, value) in [("out-today", "today"), ("out-2026-11-20", "2026-11-20")] {
+        let lock = read_json(&workspace.path(&format!("{folder}.run/pipeline.lock")));
+        assert_eq!(lock["params"]["date"], value);
+        assert_eq!(lock["settings"]["output"]["path"], folder);
+    }
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "--param", "day=1"]).expect(2);
+    assert!(answer.stderr.contains("day"), "{}", answer.stderr);
+}
+
+#[test]
+fn overrides_are_checked_and_recorded() {
+    let workspace = workspace();
+    let set = |value: &str| workspace.longsift(&["run", "pipeline.yaml", "-q", "--set", value]);
+    assert_eq!(set("stages.filter.keep_fraction=1").success().summary()["kept"], 6);
+    let lock = read_json(&workspace.path("out.run/pipeline.lock"));
+    assert_eq!(lock["overrides"], json!(["stages.filter.keep_fraction=1"]));
+    for wrong in [
+        "stages.filter.keep_fraction=many",
+        "stages.filter.keep_fractions=0.5",
+        "stages.sieve.keep_fraction=0.5",
+        "stages.filter.keep_fraction",
+    ] {
+        let answer = set(wrong).expect(2);
+        assert!(answer.stderr.contains("error: "), "{wrong}: {}", answer.stderr);
+    }
+}
+
+#[test]
+fn standard_output_ends_with_the_summary_and_logs_go_to_standard_error() {
+    let workspace = workspace();
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).success();
+    assert_eq!(answer.stdout.lines().count(), 1, "{}", answer.stdout);
+    let summary = answer.summary();
+    let run = workspace.path("out.run").canonicalize().unwrap();
+    assert_eq!(summary["run_dir"], run.to_str().unwrap());
+    for key in [
+        "status",
+        "rows_in",
+        "rows_kept",
+        "rows_dropped",
+        "quarantined",
+        "windows_total",
+        "windows_scored",
+        "windows_reused",
+        "windows_kept",
+        "windows_dropped",
+        "kept",
+        "tokens_total",
+        "tokens_scored",
+        "seconds",
+        "peak_memory_bytes",
+    ] {
+        assert!(!summary[key].is_null(), "{key}");
+    }
+    assert_eq!(read_json(&workspace.path("out.run/summary.json"))["kept"], summary["kept"]);
+    for part in ["rows", "windows", "tokens", "kept", "time"] {
+        let line = answer.stderr.lines().find(|line| line.trim_start().starts_with(part));
+        assert!(line.is_some(), "{part} in\n{}", answer.stderr);
+    }
+    assert_eq!(workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().stderr, "");
+    let arguments = ["run", "pipeline.yaml", "--fresh", "--log-format", "json", "-v", "-q"];
+    workspace.longsift(&arguments).success();
+    let arguments =
+        ["plan", "pipeline.yaml", "--log-format", "json", "--set", "input.path=nowhere"];
+    let answer = workspace.longsift(&arguments).expect(2);
+    for line in answer.stderr.lines() {
+        let event: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(event["level"], "ERROR", "{event}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_exit_code_2() {
+    let workspace = workspace();
+    for arguments in [
+        &["sift"][..],
+        &[],
+        &["run"],
+        &["run", "pipeline.yaml", "--thread", "2"],
+        &["run", "pipeline.yaml", "--threads", "0"],
+        &["run", "pipeline.yaml", "--limit", "-1"],
+        &["run", "pipeline.yaml", "--kernel", "abacus"],
+        &["run", "pipeline.yaml", "--scores-from", "input"],
+    ] {
+        let answer = workspace.longsift(arguments).expect(2);
+        assert!(!answer.stderr.is_empty(), "{arguments:?}");
+    }
+    assert!(!workspace.path("out.run").exists());
+    let version = workspace.longsift(&["--version"]).success().stdout;
+    assert!(version.starts_with("longsift "), "{version}");
+}

@@ -1,0 +1,174 @@
+//! What was read once is still the same when it is read again, or the run says so.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::SystemTime;
+
+use parquet::arrow::ArrowWriter;
+
+use crate::support::tables::{corpus, strings, table, write_parquet};
+use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, files_below};
+
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[192, 128, 256, 320]), 2);
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 64)
+}
+
+/// Writes a file whose pages are as they are in memory, so that bytes can be changed in place.
+fn write_plain(path: &Path, texts: &[String]) {
+    let ids = strings((0..texts.len()).map(|row| row.to_string()));
+    let input = table(&[("id", ids), ("text", strings(texts))]);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = File::create(path).unwrap();
+    let properties = parquet::file::properties::WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .build();
+    let mut writer = ArrowWriter::try_new(file, input.schema(), Some(properties)).unwrap();
+    writer.write(&input).unwrap();
+    writer.close().unwrap();
+}
+
+fn set_modified(path: &Path, time: SystemTime) {
+    File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+#[test]
+fn a_document_that_changed_between_score_and_write_is_recognised() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let texts: Vec<String> = ["amber", "birch", "cedar"]
+        .iter()
+        .map(|word| format!("The {word} box stood on the shelf behind the door. ").repeat(30))
+        .collect();
+    let path = workspace.path("input/a.parquet");
+    write_plain(&path, &texts);
+    let pipeline = Pipeline::text("model", 64).filter("keep_fraction: 1");
+    workspace.run(&pipeline);
+    let before = workspace.hashes(&["out/data"]);
+    // The footer, the size and the time are what they were; a letter of one document is not.
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len() - 9).filter(|place| bytes[*place..].starts_with(b"cedar box")).collect();
+    bytes[places[places.len() / 2]] = b'C';
+    fs::write(&path, bytes).unwrap();
+    set_modified(&path, time);
+    workspace.write("pipeline.yaml", pipeline.clone().output("compression: snappy").to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+    assert_eq!(workspace.hashes(&["out/data"]), before, "the last selection still stands");
+    workspace.run_with(&pipeline, &["--fresh"]);
+}
+
+#[test]
+fn a_damaged_table_in_the_cache_is_never_used() {
+    let expected = workspace();
+    expected.run(&pipeline());
+    for damage in ["cut", "emptied", "another header"] {
+        let workspace = workspace();
+        workspace.run(&pipeline());
+        let tables = files_below(&workspace.path("cache"));
+        assert!(!tables.is_empty());
+        for path in tables {
+            let bytes = fs::read(&path).unwrap();
+            match damage {
+                "cut" => fs::write(&path, &bytes[..bytes.len() / 2]).unwrap(),
+                "emptied" => fs::write(&path, []).unwrap(),
+                _ => fs::write(&path, [b"damaged!", &bytes[8..]].concat()).unwrap(),
+            }
+        }
+        workspace.run_with(&pipeline(), &["--fresh"]);
+        assert_eq!(workspace.results(), expected.results(), "{damage}");
+    }
+}
+
+#[test]
+fn runs_that_share_a_cache_may_build_the_table_at_once() {
+    let workspace = workspace();
+    let outputs = ["one", "two", "three", "four"];
+    let mut runs = Vec::new();
+    for output in outputs {
+        let mut pipeline = pipeline();
+        pipeline.output = format!("path: {output}");
+        let name = format!("{output}.yaml");
+        workspace.write(&name, pipeline.to_string());
+        let mut command = workspace.command(&["run", &name, "-q"]);
+        runs.push(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
+    }
+    for mut run in runs {
+        assert!(run.wait().unwrap().success());
+    }
+    let data: Vec<Vec<String>> = outputs
+        .iter()
+        .map(|output| workspace.hashes(&[&format!("{output}/data")]).into_values().collect())
+        .collect();
+    assert!(data.iter().all(|hashes| *hashes == data[0] && !hashes.is_empty()));
+    let leftovers = files_below(&workspace.path("cache"))
+        .into_iter()
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(".tmp"));
+    assert_eq!(leftovers.count(), 0);
+}
+
+#[test]
+fn another_tokenizer_or_another_column_is_another_run() {
+    let workspace = Workspace::new();
+    workspace.link("demo", &demo_model());
+    fs::create_dir(workspace.path("model")).unwrap();
+    for file in files_below(&demo_model()).iter().filter(|path| path.is_file()) {
+        let name = file.file_name().unwrap();
+        fs::copy(file, workspace.path("model").join(name)).unwrap();
+    }
+    let text = "Snow lay on the pass until the end of May. ".repeat(40);
+    let input =
+        table(&[("id", strings(["a"])), ("text", strings([&text])), ("body", strings([&text]))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 1);
+    let pipeline = Pipeline::text("model", 64);
+    workspace.run(&pipeline);
+    let refused = |pipeline: &Pipeline, what: &str| {
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
+        assert!(answer.stderr.contains(what), "{}", answer.stderr);
+    };
+    let mut other = pipeline.clone();
+    other.input = other.input.replace("text_column: text", "text_column: body");
+    refused(&other, "content: text `body`, was text `text`");
+    refused(&pipeline.clone().tokenize("special_tokens_in_text: as-text"), "as-text, was parse");
+    // A copy of the same tokenizer is no change; one with another rule is.
+    let same = pipeline.clone().tokenize("tokenizer: demo/tokenizer.json");
+    assert_eq!(workspace.run(&same)["windows_scored"], 0);
+    let path = workspace.path("model/tokenizer.json");
+    let mut tokenizer = crate::support::read_json(&path);
+    tokenizer["normalizer"] = serde_json::json!({ "type": "Lowercase" });
+    fs::write(path, tokenizer.to_string()).unwrap();
+    refused(&pipeline, "tokenizer: ");
+}
+
+#[test]
+fn score_files_that_were_removed_or_cut_are_measured_again() {
+    let workspace = workspace();
+    let pipeline = pipeline().input("unit_bytes: 1024");
+    workspace.run(&pipeline);
+    let expected = workspace.results();
+    let parts = files_below(&workspace.path("out.run/scores"));
+    assert_eq!(parts.len(), 2);
+    fs::remove_file(&parts[0]).unwrap();
+    let summary = workspace.run(&pipeline);
+    assert!(count(&summary, "windows_scored") > 0 && count(&summary, "windows_reused") > 0);
+    assert_eq!(workspace.results(), expected);
+    let bytes = fs::read(&parts[1]).unwrap();
+    fs::write(&parts[1], &bytes[..100]).unwrap();
+    workspace.run(&pipeline);
+    assert_eq!(workspace.results(), expected);
+    let data = files_below(&workspace.path("out/data"));
+    fs::remove_file(&data[0]).unwrap();
+    let summary = workspace.run(&pipeline);
+    assert_eq!((&summary["status"], count(&summary, "windows_scored")), (&"done".into(), 0));
+    assert_eq!(workspace.results(), expected);
+}

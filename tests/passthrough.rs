@@ -1,0 +1,302 @@
+//! Columns that no stage reads come through as they are, with the metadata that readers believe in.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array,
+    DictionaryArray, FixedSizeBinaryArray, Float32Array, Int8Array, Int32Array, Int32Builder,
+    Int64Array, LargeStringArray, ListArray, ListBuilder, MapBuilder, RecordBatch, StringArray,
+    StringBuilder, StringViewArray, StructArray, TimestampMicrosecondArray, UInt32Array,
+    UInt64Array,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::compute::{cast, concat_batches, take};
+use arrow::datatypes::{DataType, Field, Fields, Int32Type};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::{Value, json};
+
+use crate::support::tables::{
+    document, footer_value, integers, read_parquet, strings, table, texts, token_ids, token_lists,
+    write_parquet, write_parquet_with,
+};
+use crate::support::{Pipeline, Tiny, Workspace, demo_model, files_below, read_json, shared};
+
+const ROWS: usize = 24;
+
+/// A value for most rows, null for every fifth.
+fn some<T>(value: impl Fn(usize) -> T) -> Vec<Option<T>> {
+    (0..ROWS).map(|row| (row % 5 != 3).then(|| value(row))).collect()
+}
+
+/// Lists of structs of lists, with nulls at every level.
+fn nested() -> ArrayRef {
+    let mut words = ListBuilder::new(StringBuilder::new());
+    let mut offsets = vec![0i32];
+    for row in 0..ROWS {
+        for item in 0..row % 4 {
+            match item {
+                1 => words.append_null(),
+                _ => words.append_value([Some(format!("w{row}")), None, Some(String::new())]),
+            }
+        }
+        offsets.push(offsets[row] + (row % 4) as i32);
+    }
+    let items = *offsets.last().unwrap() as usize;
+    let words = words.finish();
+    let fields = Fields::from(vec![
+        Field::new("words", words.data_type().clone(), true),
+        Field::new("count", DataType::Int8, true),
+    ]);
+    let counts: Int8Array = (0..items).map(|item| (item % 3 > 0).then_some(item as i8)).collect();
+    let structs = StructArray::new(
+        fields.clone(),
+        vec![Arc::new(words), Arc::new(counts)],
+        Some((0..items).map(|item| item % 7 != 6).collect::<NullBuffer>()),
+    );
+    let field = Arc::new(Field::new("element", DataType::Struct(fields), true));
+    let nulls: NullBuffer = (0..ROWS).map(|row| row % 6 != 4).collect();
+    Arc::new(ListArray::new(
+        field,
+        OffsetBuffer::new(offsets.into()),
+        Arc::new(structs),
+        Some(nulls),
+    ))
+}
+
+fn map() -> ArrayRef {
+    let mut builder = MapBuilder::new(None, StringBuilder::new(), Int32Builder::new());
+    for row in 0..ROWS {
+        for entry in 0..row % 3 {
+            builder.keys().append_value(format!("k{entry}"));
+            builder.values().append_option((entry > 0).then_some(row as i32));
+        }
+        builder.append(row % 5 != 2).unwrap();
+    }
+    Arc::new(builder.finish())
+}
+
+/// A column of each kind that corpora have.
+fn columns() -> Vec<(&'static str, ArrayRef)> {
+    let text = |row: usize| format!("naïve {row} 🚒");
+    let texts = some(text);
+    let words = some(|row| ["red", "green", "blue"][row % 3]);
+    let dictionary: DictionaryArray<Int32Type> = words.into_iter().collect();
+    let instants: TimestampMicrosecondArray = some(|row| 1_763_600_000_000_000 + row as i64).into();
+    let decimals: Decimal128Array = some(|row| 10_i128.pow(18) * row as i128 - 7).into();
+    let digests = some(|row| [row as u8; 4]).into_iter();
+    let digests = FixedSizeBinaryArray::try_from_sparse_iter_with_size(digests, 4).unwrap();
+    vec![
+        ("string", Arc::new(StringArray::from(texts.clone()))),
+        ("large_string", Arc::new(LargeStringArray::from(texts.clone()))),
+        ("string_view", Arc::new(StringViewArray::from_iter(texts))),
+        ("dictionary", Arc::new(dictionary)),
+        ("int32", Arc::new(Int32Array::from(some(|row| -(row as i32))))),
+        ("int64", Arc::new(Int64Array::from(some(|row| i64::MIN + row as i64)))),
+        ("uint64", Arc::new(UInt64Array::from(some(|row| u64::MAX - row as u64)))),
+        ("float32", Arc::new(Float32Array::from(some(|row| row as f32 / 3.0)))),
+        ("boolean", Arc::new(BooleanArray::from(some(|row| row % 2 == 0)))),
+        ("date", Arc::new(Date32Array::from(some(|row| 20_000 - row as i32)))),
+        ("instant", Arc::new(instants.with_timezone("UTC"))),
+        ("decimal", Arc::new(decimals.with_precision_and_scale(30, 6).unwrap())),
+        ("binary", Arc::new(BinaryArray::from_iter(some(|row| vec![0xff, row as u8])))),
+        ("digest", Arc::new(digests)),
+        ("nested", nested()),
+        ("map", map()),
+    ]
+}
+
+fn input() -> RecordBatch {
+    let ids = (0..ROWS).map(|row| row.to_string());
+    let documents: Vec<Vec<u32>> = (0..ROWS).map(|row| document(row as u64, 40 + row)).collect();
+    let mut all = vec![("id", strings(ids))];
+    all.extend(columns());
+    all.push(("tokens", token_lists(&documents)));
+    table(&all)
+}
+
+/// Every column but the text's equals that of the row it came from.
+fn check_columns(output: &RecordBatch, input: &RecordBatch, rows: &[usize], except: &str) {
+    assert_eq!(output.num_rows(), rows.len());
+    assert!(output.num_rows() > 3);
+    let rows: UInt32Array = rows.iter().map(|row| Some(*row as u32)).collect();
+    for (index, field) in input.schema().fields().iter().enumerate() {
+        assert_eq!(output.schema().field(index).name(), field.name(), "in their order");
+        if field.name() == except {
+            continue;
+        }
+        let expected = take(input.column(index), &rows, None).unwrap();
+        let expected = cast(&expected, output.column(index).data_type()).unwrap();
+        assert_eq!(output.column(index).to_data(), expected.to_data(), "{}", field.name());
+    }
+}
+
+fn rows_by_id(output: &RecordBatch) -> Vec<usize> {
+    texts(output, "id").iter().map(|id| id.parse().unwrap()).collect()
+}
+
+#[test]
+fn columns_of_every_type_come_through_equal() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let input = input();
+    write_parquet(&workspace.path("input/a.parquet"), &input, 7);
+    workspace.run(&Pipeline::tokens("model", 16).filter("keep_fraction: 0.4"));
+    let output = read_parquet(&workspace.path("out/data"));
+    check_columns(&output, &input, &rows_by_id(&output), "tokens");
+    for (index, field) in input.schema().fields().iter().enumerate() {
+        assert_eq!(output.schema().field(index).data_type(), field.data_type(), "{}", field.name());
+    }
+    let documents = token_ids(&input, "tokens");
+    let (starts, ends) =
+        (integers(&output, "longsift_token_start"), integers(&output, "longsift_token_end"));
+    for (place, window) in token_ids(&output, "tokens").into_iter().enumerate() {
+        let document = &documents[rows_by_id(&output)[place]];
+        assert_eq!(window, document[starts[place] as usize..ends[place] as usize]);
+    }
+    // Whole documents keep their tokens as well.
+    workspace.run(&Pipeline::tokens("model", 16).output("samples: documents"));
+    let output = read_parquet(&workspace.path("out/data"));
+    check_columns(&output, &input, &rows_by_id(&output), "");
+}
+
+#[test]
+fn every_layout_of_text_and_tokens_is_read_and_kept() {
+    let long: Vec<String> = (0..6)
+        .map(|row| format!("Entry {row}: the keeper of the lamp wrote it all down. ").repeat(30))
+        .collect();
+    let plain: ArrayRef = strings(&long);
+    let dictionary = DataType::Dictionary(Box::new(DataType::Int16), Box::new(DataType::LargeUtf8));
+    let mut samples = Vec::new();
+    for layout in [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View, dictionary] {
+        let workspace = Workspace::new();
+        workspace.link("model", &demo_model());
+        let ids = strings((0..6).map(|row| row.to_string()));
+        let text = cast(&plain, &layout).unwrap();
+        write_parquet(
+            &workspace.path("input/a.parquet"),
+            &table(&[("id", ids), ("text", text)]),
+            2,
+        );
+        workspace.run(&Pipeline::text("model", 64).filter("keep_fraction: 0.5"));
+        let output = read_parquet(&workspace.path("out/data"));
+        samples.push((texts(&output, "text"), texts(&output, "longsift_sample_id")));
+    }
+    assert!(samples.windows(2).all(|pair| pair[0] == pair[1]), "the layout changes nothing");
+    assert!(samples[0].0.len() > 5);
+    let lists = token_lists(&[document(1, 64), document(2, 80)]);
+    for item in [DataType::Int32, DataType::UInt32, DataType::Int64] {
+        let workspace = Workspace::new();
+        Tiny::new().write(&workspace.path("model"));
+        let layout = DataType::List(Arc::new(Field::new("item", item, true)));
+        let tokens = cast(&lists, &layout).unwrap();
+        let input = table(&[("id", strings(["0", "1"])), ("tokens", tokens)]);
+        write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+        workspace.run(&Pipeline::tokens("model", 32).filter("keep_fraction: 1"));
+        let output = read_parquet(&workspace.path("out/data"));
+        assert_eq!(output.column_by_name("tokens").unwrap().data_type(), &layout);
+        assert_eq!(token_ids(&output, "tokens")[3], document(2, 80)[32..64]);
+    }
+}
+
+#[test]
+fn metadata_is_kept_and_that_of_hugging_face_grows_with_the_columns() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let features = json!({ "info": { "features": { "id": { "dtype": "string", "_type": "Value" } },
+        "license": "mit" } });
+    let metadata = [("huggingface", features.to_string()), ("origin", "a shelf".to_owned())];
+    let metadata: Vec<(&str, &str)> =
+        metadata.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    write_parquet_with(&workspace.path("input/a.parquet"), &input(), 7, &metadata);
+    workspace.run(&Pipeline::tokens("model", 16));
+    for file in files_below(&workspace.path("out/data")) {
+        assert_eq!(footer_value(&file, "origin").unwrap(), "a shelf");
+        let value: Value =
+            serde_json::from_str(&footer_value(&file, "huggingface").unwrap()).unwrap();
+        assert_eq!(value["info"]["license"], "mit");
+        let features = value["info"]["features"].as_object().unwrap();
+        assert_eq!(features["id"], json!({ "dtype": "string", "_type": "Value" }));
+        assert_eq!(features["longsift_score"]["dtype"], "float64");
+        assert_eq!(features["longsift_sample_id"]["dtype"], "string");
+        let added = features.keys().filter(|name| name.starts_with("longsift_")).count();
+        assert_eq!(added, 11);
+    }
+}
+
+/// The smallest documents of a file of the corpora: as many as a debug build scores in no time.
+fn small_documents(file: &Path) -> RecordBatch {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap();
+    let schema = Arc::clone(reader.schema());
+    let batches: Vec<RecordBatch> = reader.build().unwrap().map(Result::unwrap).collect();
+    let whole = concat_batches(&schema, &batches).unwrap();
+    let lengths: Vec<usize> = texts(&whole, "text").iter().map(String::len).collect();
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|row| lengths[*row]);
+    order.truncate(5);
+    let rows: UInt32Array = order.iter().map(|row| Some(*row as u32)).collect();
+    arrow::compute::take_record_batch(&whole, &rows).unwrap()
+}
+
+#[test]
+fn nested_columns_of_real_corpora_come_through_equal() {
+    let Some(corpora) = shared("corpora") else { return };
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let mut inputs: BTreeMap<String, RecordBatch> = BTreeMap::new();
+    for file in files_below(&corpora) {
+        if file.extension().is_some_and(|extension| extension == "parquet") {
+            let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+            let rows = small_documents(&file);
+            write_parquet(&workspace.path("input").join(&name), &rows, 2);
+            inputs.insert(name, rows);
+        }
+    }
+    assert_eq!(inputs.len(), 4);
+    let pipeline = Pipeline::text("model", 1024)
+        .with_ids("data_id")
+        .score("within: source")
+        .filter("keep_fraction: 0.5");
+    workspace.run(&pipeline);
+    let output = read_parquet(&workspace.path("out/data"));
+    let nested =
+        output.schema().fields().iter().filter(|field| field.data_type().is_nested()).count();
+    assert!(nested > 0, "{:?}", output.schema());
+    let manifest = read_json(&workspace.path("out.run/manifest.json"));
+    assert_eq!(manifest["input"].as_array().unwrap().len(), 4);
+    let ids = texts(&output, "data_id");
+    for input in inputs.values() {
+        let known = texts(input, "data_id");
+        let places: UInt32Array = (0..ids.len())
+            .filter(|row| known.contains(&ids[*row]))
+            .map(|row| Some(row as u32))
+            .collect();
+        let some = arrow::compute::take_record_batch(&output, &places).unwrap();
+        let rows: Vec<usize> = texts(&some, "data_id")
+            .iter()
+            .map(|id| known.iter().position(|other| other == id).unwrap())
+            .collect();
+        check_columns(&some, input, &rows, "text");
+        check_slices(&some, input, &rows);
+    }
+}
+
+/// The text of every window is that slice of its document.
+fn check_slices(output: &RecordBatch, input: &RecordBatch, rows: &[usize]) {
+    let documents = texts(input, "text");
+    let (starts, ends) =
+        (integers(output, "longsift_byte_start"), integers(output, "longsift_byte_end"));
+    for (place, window) in texts(output, "text").into_iter().enumerate() {
+        let bytes = starts[place] as usize..ends[place] as usize;
+        assert_eq!(documents[rows[place]][bytes], window);
+    }
+    assert!(
+        output
+            .column_by_name("longsift_score")
+            .unwrap()
+            .as_primitive_opt::<arrow::datatypes::Float64Type>()
+            .is_some()
+    );
+}

@@ -1,0 +1,277 @@
+//! `longsift plan`: every pipeline that ships, and everything that can stand against one, with its full message.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, StructArray};
+use arrow::datatypes::{DataType, Field};
+use serde_json::{Value, json};
+
+use crate::support::tables::{strings, table, token_lists, write_parquet};
+use crate::support::{Pipeline, Tiny, Workspace, demo_model, files_below, repository};
+
+/// What makes an answer the same on every machine.
+const MACHINE: [&str; 4] = ["--threads", "2", "--kernel", "portable-f32"];
+
+/// The tokenizer of the demo model, beside a checkpoint.
+fn add_tokenizer(folder: &Path) {
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(demo_model().join(name), folder.join(name)).unwrap();
+    }
+}
+
+/// A checkpoint that fits the demo tokenizer.
+fn model() -> Tiny {
+    Tiny::new().with("vocab_size", json!(8192))
+}
+
+/// The corpus and the checkpoint that the pipelines of the paper name: small ones under their names.
+fn papers_folder(workspace: &Workspace) {
+    let llama3 = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192 });
+    let folder = workspace.path("models/Llama-3.1-8B");
+    model()
+        .with("max_position_embeddings", json!(131_072))
+        .with("rope_theta", json!(500_000.0))
+        .with("rope_scaling", llama3)
+        .write(&folder);
+    add_tokenizer(&folder);
+    let texts: Vec<String> =
+        (0..6).map(|row| "The sea was calm that night. ".repeat(1000 * (row + 1))).collect();
+    let input = table(&[
+        ("data_id", strings((0..6).map(|row| row.to_string()))),
+        ("text", strings(texts)),
+        ("source", strings((0..6).map(|row| ["books", "code"][row % 2]))),
+    ]);
+    write_parquet(&workspace.path("data/part-0.parquet"), &input, 2);
+}
+
+#[test]
+fn every_pipeline_that_ships_is_planned() {
+    for file in files_below(&repository().join("pipelines")) {
+        if file.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        let workspace = Workspace::new();
+        workspace.link("datasets", &repository().join("datasets"));
+        papers_folder(&workspace);
+        let path = format!("pipelines/{name}.yaml");
+        workspace.write(&path, fs::read(&file).unwrap());
+        let answer = workspace.longsift(&[&["plan", &path][..], &MACHINE].concat()).success();
+        insta::assert_snapshot!(name, workspace.filtered(&answer.all()));
+        let json =
+            workspace.longsift(&[&["plan", &path, "--format", "json"][..], &MACHINE].concat());
+        let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
+        assert_eq!(json["pipeline"], name);
+        assert_eq!(json["device"]["threads"], 2);
+        let made = ["out", "out.run"].iter().any(|name| workspace.path(name).exists());
+        assert!(!made && !workspace.path("cache").exists(), "a plan writes nothing");
+    }
+}
+
+#[test]
+fn a_plan_says_what_is_done_already() {
+    let workspace = Workspace::new();
+    let input = table(&[("id", strings(["a"])), ("tokens", token_lists(&[vec![7; 100]]))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 1);
+    Tiny::new().write(&workspace.path("model"));
+    let done = || {
+        let answer = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success();
+        serde_json::from_str::<Value>(&answer.stdout).unwrap()["done"].clone()
+    };
+    let pipeline = Pipeline::tokens("model", 32).filter("keep_fraction: 1");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    assert_eq!(done(), json!({ "work_units": 0, "windows": 0, "finished": false }));
+    workspace.run(&pipeline);
+    assert_eq!(done(), json!({ "work_units": 1, "windows": 3, "finished": true }));
+    let text = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
+    assert!(text.contains("a run would do nothing") && text.contains("(cached)"), "{text}");
+    workspace.write("pipeline.yaml", pipeline.score("alpha: 2").to_string());
+    assert_eq!(done(), json!({ "work_units": 1, "windows": 3, "finished": false }));
+}
+
+#[test]
+fn an_input_without_files_is_nothing_to_do() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let pipeline = Pipeline::tokens("model", 32);
+    fs::create_dir(workspace.path("input")).unwrap();
+    let nothing = pipeline.input.replace("path: input", "path: input/*.parquet");
+    let summary = workspace.run(&Pipeline { input: nothing, ..pipeline });
+    assert_eq!(summary["status"], "nothing_to_do");
+    assert_eq!(summary["rows_in"], 0);
+}
+
+const RIGHT: &str = "\
+version: 1
+name: test
+input:
+  path: input
+  id_column: id
+  text_column: text
+stages:
+  - stage: load-partial-model
+    model: model
+  - stage: tokenize
+    window_tokens: 256
+  - stage: shard-across-devices
+    devices: cpu
+  - stage: first-layer-attention
+    min_distance_fraction: 0.25
+  - stage: score
+    alpha: 0.5
+  - stage: filter
+    keep_fraction: 0.5
+output:
+  path: out
+";
+
+/// A workspace in which [`RIGHT`] is right.
+fn right() -> Workspace {
+    let workspace = Workspace::new();
+    model().write(&workspace.path("model"));
+    add_tokenizer(&workspace.path("model"));
+    let number = Arc::new(Field::new("n", DataType::Int32, false));
+    let numbers: ArrayRef = Arc::new(Int32Array::from(vec![1, 2]));
+    let meta: ArrayRef = Arc::new(StructArray::from(vec![(number, Arc::clone(&numbers))]));
+    let input = table(&[
+        ("id", strings(["a", "b"])),
+        ("text", strings(["The sea was calm. ".repeat(500), "It rose.".to_owned()])),
+        ("tokens", token_lists(&[vec![7; 300], vec![8; 10]])),
+        ("n", numbers),
+        ("meta", meta),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+    workspace.write("pipeline.yaml", RIGHT);
+    workspace
+}
+
+/// The answer to the right pipeline with some text replaced, in a workspace that `spoil` has spoilt.
+fn wrong(name: &str, code: i32, changes: &[(&str, &str)], spoil: impl Fn(&Workspace)) {
+    let workspace = right();
+    let mut text = RIGHT.to_owned();
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from}");
+        text = text.replacen(from, to, 1);
+    }
+    workspace.write("pipeline.yaml", &text);
+    spoil(&workspace);
+    let run = workspace.longsift(&[&["run", "pipeline.yaml"][..], &MACHINE].concat()).expect(code);
+    let plan =
+        workspace.longsift(&[&["plan", "pipeline.yaml"][..], &MACHINE].concat()).expect(code);
+    assert_eq!(plan.stderr, run.stderr, "{name}: a run refuses what the plan refuses");
+    assert_eq!(run.summary()["exit_code"], code);
+    assert!(!workspace.path("out.run").exists() && !workspace.path("out").exists());
+    insta::assert_snapshot!(name, workspace.filtered(&plan.all()));
+}
+
+#[test]
+fn the_right_pipeline_is_right() {
+    let workspace = right();
+    let plan = workspace.longsift(&[&["plan", "pipeline.yaml"][..], &MACHINE].concat()).success();
+    insta::assert_snapshot!(workspace.filtered(&plan.all()));
+    assert_eq!(workspace.longsift(&["run", "pipeline.yaml"]).success().summary()["status"], "done");
+}
+
+#[test]
+fn columns_that_are_missing_or_of_a_wrong_type() {
+    let nothing = |_: &Workspace| {};
+    wrong("a_missing_text_column", 2, &[("text_column: text", "text_column: txt")], nothing);
+    wrong("a_text_column_of_numbers", 2, &[("text_column: text", "text_column: n")], nothing);
+    wrong("tokens_that_are_text", 2, &[("text_column: text", "tokens_column: text")], nothing);
+    wrong("an_id_that_is_a_struct", 2, &[("id_column: id", "id_column: meta")], nothing);
+    wrong("no_such_group", 2, &[("alpha: 0.5", "alpha: 0.5\n    within: source")], nothing);
+    wrong("no_such_label", 2, &[("path: out", "path: out\n  report_by: kind")], nothing);
+    wrong("an_output_of_an_earlier_run", 2, &[], |workspace| {
+        let names = ["id", "text", "longsift_score", "longsift_window"];
+        let input = table(&names.map(|name| (name, strings(["a"]))));
+        write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+    });
+}
+
+#[test]
+fn inputs_that_cannot_be_read() {
+    wrong("an_input_that_is_not_there", 2, &[("path: input", "path: inputs")], |_| {});
+    wrong("an_input_that_is_not_parquet", 3, &[], |workspace| {
+        workspace.write("input/b.parquet", "PAR1 but not really PAR1");
+    });
+    wrong("files_with_different_columns", 3, &[], |workspace| {
+        let other = table(&[("id", strings(["a"])), ("body", strings(["b"]))]);
+        write_parquet(&workspace.path("input/b.parquet"), &other, 2);
+    });
+}
+
+#[test]
+fn models_that_cannot_be_used() {
+    let nothing = |_: &Workspace| {};
+    wrong("a_model_that_is_not_there", 2, &[("model: model", "model: models")], nothing);
+    wrong("a_model_without_weights", 3, &[], |workspace| {
+        fs::remove_file(workspace.path("model/model.safetensors")).unwrap();
+    });
+    wrong("a_truncated_checkpoint", 3, &[], |workspace| {
+        let path = workspace.path("model/model.safetensors");
+        let bytes = fs::read(&path).unwrap();
+        fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+    });
+    wrong("a_family_that_is_not_known", 2, &[], |workspace| {
+        let config = model().with("model_type", json!("lyre")).config.to_string();
+        workspace.write("model/config.json", config);
+    });
+    wrong("a_config_that_does_not_fit_the_tensors", 3, &[], |workspace| {
+        let config = model().with("num_key_value_heads", json!(2)).config.to_string();
+        workspace.write("model/config.json", config);
+    });
+    wrong("a_sliding_window_below_the_distance", 2, &[], |workspace| {
+        let mistral =
+            model().with("model_type", json!("mistral")).with("sliding_window", json!(32));
+        mistral.write(&workspace.path("model"));
+    });
+    wrong(
+        "a_window_beyond_the_positions",
+        2,
+        &[
+            ("window_tokens: 256", "window_tokens: 8192"),
+            ("model: model", "model: model\n    strict_positions: true"),
+        ],
+        nothing,
+    );
+}
+
+#[test]
+fn tokenizers_that_do_not_fit() {
+    wrong("a_tokenizer_larger_than_the_embedding", 2, &[], |workspace| {
+        Tiny::new().write(&workspace.path("model"));
+    });
+    wrong("a_tokenizer_that_is_not_there", 2, &[], |workspace| {
+        fs::remove_file(workspace.path("model/tokenizer.json")).unwrap();
+    });
+    let bos = ("window_tokens: 256", "window_tokens: 256\n    bos: 1");
+    wrong("a_bos_that_the_model_has_not", 2, &[bos], |workspace| {
+        model().with("bos_token_id", Value::Null).write(&workspace.path("model"));
+        workspace.write("model/tokenizer_config.json", "{}");
+    });
+}
+
+#[test]
+fn settings_that_do_not_fit_each_other_or_the_machine() {
+    let nothing = |_: &Workspace| {};
+    let distance = ("min_distance_fraction: 0.25", "min_distance_tokens: 256");
+    wrong("a_distance_as_long_as_the_window", 2, &[distance], nothing);
+    wrong("devices_that_this_build_has_not", 2, &[("devices: cpu", "devices: [cuda:0]")], nothing);
+    wrong("a_number_of_devices", 2, &[("devices: cpu", "devices: 2")], nothing);
+    wrong(
+        "five_mistakes_at_once",
+        2,
+        &[
+            ("text_column: text", "text_column: body"),
+            ("devices: cpu", "devices: 4"),
+            ("model: model", "model: model\n    strict_positions: true"),
+            ("window_tokens: 256", "window_tokens: 8192"),
+            ("alpha: 0.5", "within: domain"),
+            ("path: out", "path: out\n  report_by: label"),
+        ],
+        nothing,
+    );
+}
