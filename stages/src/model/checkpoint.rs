@@ -185,8 +185,10 @@ fn name_on_disk(config: &ModelConfig, catalogue: &Catalogue, name: &str) -> Opti
 
 fn missing_tensors(config: &ModelConfig, missing: &[NeededTensor]) -> ModelProblem {
     let prefix = config.tensors().prefixes[0];
-    let names: Vec<String> =
+    let mut names: Vec<String> =
         missing.iter().map(|tensor| format!("`{prefix}{}`", tensor.name)).collect();
+    // Queries and keys may lie in one tensor.
+    names.dedup();
     let names = names.join(", ");
     match config.quantization() {
         Some(method) => ModelProblem::settings(format!(

@@ -150,12 +150,27 @@ fn is_plain(spec: &LayerZeroSpec) -> bool {
         && spec.softcap.is_none()
         && spec.chunk.is_none()
         && spec.latent.is_none()
+        && spec.query_scale.is_none()
 }
 
 fn case(name: &str) {
-    let Some(folder) = shared("conformance").map(|folder| folder.join(name)) else { return };
+    if let Some(folder) = shared("conformance") {
+        check(name, &folder.join(name));
+    }
+}
+
+/// A case of the families that the shared ones leave out: see `tests/families/make_cases.py`.
+fn family(name: &str) {
+    check(name, &families().join(name));
+}
+
+fn families() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families")
+}
+
+fn check(name: &str, folder: &Path) {
     let case: Value = serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap();
-    let model = ModelFolder::open(&folder, None).unwrap();
+    let model = ModelFolder::open(folder, None).unwrap();
     assert!(model.warnings().is_empty(), "{:?}", model.warnings());
     assert!(!model.spec().unverified);
     let cache = tempfile::tempdir().unwrap();
@@ -209,71 +224,132 @@ fn case(name: &str) {
 
 #[rustfmt::skip]
 macro_rules! cases {
-    ($($name:ident),* $(,)?) => {
+    ($run:ident: $($name:ident),* $(,)?) => {
         $(#[test]
         #[allow(non_snake_case, reason = "a test has the name of its case's folder")]
         fn $name() {
-            case(stringify!($name));
+            super::$run(stringify!($name));
         })*
     };
 }
 
-cases![
-    bloom_s96,
-    cohere_s96,
-    deepseek_v2_lite_s96,
-    deepseek_v3_yarn_s128,
-    falcon_mq_s96,
-    falcon_newdec_s128,
-    gemma2_s128,
-    gemma3_nested_s96,
-    gemma3_text_s128,
-    gemma_s96,
-    glm4_s96,
-    gpt2_noprefix_s96,
-    gpt2_s128,
-    gpt_neox_s96,
-    gpt_oss_s128,
-    gptj_s96,
-    hunyuan_dense_s96,
-    llama4_text_s96,
-    llama_bias_headdim_s96,
-    llama_dynamic_s257,
-    llama_fp16_s128,
-    llama_gqa_llama3rope_s257,
-    llama_linear_s128,
-    llama_mha_s96,
-    llama_oddS_s101,
-    llama_sharded_f32_s96,
-    llama_untied_bf16_sharded_s257,
-    llama_v5config_s128,
-    llama_yarn_s128,
-    minicpm3_s96,
-    mistral_sw_s128,
-    mistral_sw_short_s96,
-    mixtral_s96,
-    olmo2_s128,
-    opt_s96,
-    phi3_longrope_long_s257,
-    phi3_s96,
-    phi_s96,
-    qwen2_maxwindow_s96,
-    qwen2_s128,
-    qwen3_moe_s128,
-    qwen3_s96,
-    smollm3_s128,
-    stablelm_s96,
-];
+mod shared_cases {
+    cases![
+        case:
+        bloom_s96,
+        cohere_s96,
+        deepseek_v2_lite_s96,
+        deepseek_v3_yarn_s128,
+        falcon_mq_s96,
+        falcon_newdec_s128,
+        gemma2_s128,
+        gemma3_nested_s96,
+        gemma3_text_s128,
+        gemma_s96,
+        glm4_s96,
+        gpt2_noprefix_s96,
+        gpt2_s128,
+        gpt_neox_s96,
+        gpt_oss_s128,
+        gptj_s96,
+        hunyuan_dense_s96,
+        llama4_text_s96,
+        llama_bias_headdim_s96,
+        llama_dynamic_s257,
+        llama_fp16_s128,
+        llama_gqa_llama3rope_s257,
+        llama_linear_s128,
+        llama_mha_s96,
+        llama_oddS_s101,
+        llama_sharded_f32_s96,
+        llama_untied_bf16_sharded_s257,
+        llama_v5config_s128,
+        llama_yarn_s128,
+        minicpm3_s96,
+        mistral_sw_s128,
+        mistral_sw_short_s96,
+        mixtral_s96,
+        olmo2_s128,
+        opt_s96,
+        phi3_longrope_long_s257,
+        phi3_s96,
+        phi_s96,
+        qwen2_maxwindow_s96,
+        qwen2_s128,
+        qwen3_moe_s128,
+        qwen3_s96,
+        smollm3_s128,
+        stablelm_s96,
+    ];
+}
+
+mod family_cases {
+    cases![
+        family:
+        bloom_six_heads,
+        cohere2_full_nope,
+        cohere2_sliding,
+        cohere_qk_norm,
+        deepseek_v2_q_lora,
+        deepseek_v3_half_bias,
+        ernie4_5,
+        ernie4_5_moe,
+        falcon_one_norm,
+        falcon_rw,
+        falcon_rw_six_heads,
+        gemma2_full,
+        gemma3_full_linear,
+        glm,
+        glm4_moe,
+        gpt_bigcode,
+        gpt_bigcode_all_heads,
+        gpt_neo,
+        gpt_neo_local,
+        gpt_neox_no_bias,
+        gpt_oss_default_yarn,
+        granite,
+        granitemoe,
+        granitemoeshared,
+        hunyuan_alpha,
+        hunyuan_v1_moe,
+        internlm3,
+        llama4_nope,
+        ministral,
+        ministral3,
+        mpt,
+        mpt_six_heads_clip,
+        nemotron,
+        olmo,
+        olmo3_full_yarn,
+        olmo3_sliding,
+        olmo_clip,
+        olmoe,
+        opt_350m,
+        opt_plain_norm,
+        persimmon,
+        phi3_partial,
+        phi3_short_factors,
+        phi_qk_layernorm,
+        qwen2_moe,
+        qwen3_sliding,
+        seed_oss,
+        smollm3_nope,
+        stablelm_qk_layernorm,
+        starcoder2,
+        starcoder2_sliding,
+    ];
+}
 
 #[test]
 fn every_case_has_a_test() {
-    let Some(folder) = shared("conformance") else { return };
     let source = include_str!("conformance_tests.rs");
-    for entry in fs::read_dir(folder).unwrap() {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        if entry.path().is_dir() {
-            assert!(source.contains(&format!("    {name},\n")), "no test for {name}");
+    for folder in shared("conformance").into_iter().chain([families()]) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            if entry.path().is_dir() {
+                assert!(source.contains(&format!("        {name},\n")), "no test for {name}");
+            }
         }
     }
 }

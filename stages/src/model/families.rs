@@ -57,62 +57,62 @@ const FAMILIES: [(&str, Family, bool); 60] = [
     ("bloom", bloom::first_layer, VERIFIED),
     ("chatglm", chatglm::first_layer, UNVERIFIED),
     ("cohere", cohere::cohere, VERIFIED),
-    ("cohere2", cohere::cohere2, UNVERIFIED),
+    ("cohere2", cohere::cohere2, VERIFIED),
     ("deepseek", deepseek::dense, UNVERIFIED),
     ("deepseek_v2", deepseek::v2, VERIFIED),
     ("deepseek_v3", deepseek::v3, VERIFIED),
-    ("ernie4_5", ernie::first_layer, UNVERIFIED),
-    ("ernie4_5_moe", ernie::first_layer, UNVERIFIED),
+    ("ernie4_5", ernie::first_layer, VERIFIED),
+    ("ernie4_5_moe", ernie::first_layer, VERIFIED),
     ("falcon", falcon::first_layer, VERIFIED),
     ("gemma", gemma::gemma, VERIFIED),
     ("gemma2", gemma::gemma2, VERIFIED),
     ("gemma3_text", gemma::gemma3, VERIFIED),
-    ("glm", glm::glm, UNVERIFIED),
+    ("glm", glm::glm, VERIFIED),
     ("glm4", glm::glm, VERIFIED),
-    ("glm4_moe", glm::glm4_moe, UNVERIFIED),
+    ("glm4_moe", glm::glm4_moe, VERIFIED),
     ("gpt2", gpt2::gpt2, VERIFIED),
-    ("gpt_bigcode", gpt2::gpt_bigcode, UNVERIFIED),
-    ("gpt_neo", gpt2::gpt_neo, UNVERIFIED),
+    ("gpt_bigcode", gpt2::gpt_bigcode, VERIFIED),
+    ("gpt_neo", gpt2::gpt_neo, VERIFIED),
     ("gpt_neox", gpt_neox::gpt_neox, VERIFIED),
     ("gpt_oss", gpt_oss::first_layer, VERIFIED),
     ("gptj", gptj::first_layer, VERIFIED),
-    ("granite", granite::first_layer, UNVERIFIED),
-    ("granitemoe", granite::first_layer, UNVERIFIED),
-    ("granitemoeshared", granite::first_layer, UNVERIFIED),
+    ("granite", granite::first_layer, VERIFIED),
+    ("granitemoe", granite::first_layer, VERIFIED),
+    ("granitemoeshared", granite::first_layer, VERIFIED),
     ("hunyuan_v1_dense", hunyuan::first_layer, VERIFIED),
-    ("hunyuan_v1_moe", hunyuan::first_layer, UNVERIFIED),
+    ("hunyuan_v1_moe", hunyuan::first_layer, VERIFIED),
     ("internlm", internlm::internlm, UNVERIFIED),
     ("internlm2", internlm::internlm2, UNVERIFIED),
-    ("internlm3", internlm::internlm3, UNVERIFIED),
+    ("internlm3", internlm::internlm3, VERIFIED),
     ("kimi_k2", deepseek::v3, UNVERIFIED),
     ("llama", llama::first_layer, VERIFIED),
     ("llama4_text", llama4::first_layer, VERIFIED),
     ("minicpm3", deepseek::minicpm3, VERIFIED),
-    ("ministral", mistral::ministral, UNVERIFIED),
-    ("ministral3", mistral::ministral3, UNVERIFIED),
+    ("ministral", mistral::ministral, VERIFIED),
+    ("ministral3", mistral::ministral3, VERIFIED),
     ("mistral", mistral::first_layer, VERIFIED),
     ("mixtral", mixtral::first_layer, VERIFIED),
-    ("mpt", mpt::first_layer, UNVERIFIED),
-    ("nemotron", nemotron::first_layer, UNVERIFIED),
-    ("olmo", olmo::olmo, UNVERIFIED),
+    ("mpt", mpt::first_layer, VERIFIED),
+    ("nemotron", nemotron::first_layer, VERIFIED),
+    ("olmo", olmo::olmo, VERIFIED),
     ("olmo2", olmo::olmo2, VERIFIED),
-    ("olmo3", olmo::olmo3, UNVERIFIED),
-    ("olmoe", olmo::olmoe, UNVERIFIED),
+    ("olmo3", olmo::olmo3, VERIFIED),
+    ("olmoe", olmo::olmoe, VERIFIED),
     ("opt", opt::first_layer, VERIFIED),
-    ("persimmon", gpt_neox::persimmon, UNVERIFIED),
+    ("persimmon", gpt_neox::persimmon, VERIFIED),
     ("phi", phi::phi, VERIFIED),
     ("phi3", phi::phi3, VERIFIED),
     ("qwen", qwen::first_layer, UNVERIFIED),
     ("qwen2", qwen2::first_layer, VERIFIED),
-    ("qwen2_moe", qwen2::moe, UNVERIFIED),
+    ("qwen2_moe", qwen2::moe, VERIFIED),
     ("qwen3", qwen3::dense, VERIFIED),
     ("qwen3_moe", qwen3::moe, VERIFIED),
     ("RefinedWeb", falcon::first_layer, UNVERIFIED),
     ("RefinedWebModel", falcon::first_layer, UNVERIFIED),
-    ("seed_oss", llama::seed_oss, UNVERIFIED),
+    ("seed_oss", llama::seed_oss, VERIFIED),
     ("smollm3", smollm3::first_layer, VERIFIED),
     ("stablelm", stablelm::first_layer, VERIFIED),
-    ("starcoder2", starcoder2::first_layer, UNVERIFIED),
+    ("starcoder2", starcoder2::first_layer, VERIFIED),
 ];
 const VERIFIED: bool = true;
 const UNVERIFIED: bool = false;
@@ -154,9 +154,40 @@ fn of_type(config: &Fields<'_>, model_type: &str, rope_theta: Option<f64>) -> Op
         return None;
     };
     let mut first = family(config, rope_theta);
+    if config.is_clean() {
+        note_contradictions(config, &first);
+    }
     model_type.clone_into(&mut first.spec.model_type);
     first.spec.unverified = !verified;
     Some(first)
+}
+
+/// The projections have the rows that the heads are made of: whatever config.json says, nothing else reaches the
+/// builder.
+fn note_contradictions(config: &Fields<'_>, first: &FirstLayer) {
+    let spec = &first.spec;
+    if let Some(rope) = &spec.rope
+        && (rope.rotary_dims > spec.head_dim || rope.rotary_dims < 2 || rope.rotary_dims % 2 == 1)
+    {
+        config.note(ModelProblem::checkpoint(format!(
+            "config.json contradicts itself: {} of the {} dimensions of a head rotate, and they must form pairs",
+            rope.rotary_dims, spec.head_dim
+        )));
+    }
+    let own = spec.head_dim - spec.latent.as_ref().map_or(0, |latent| latent.rotary_dims);
+    let sides = [
+        ("query", &first.tensors.query, spec.query_heads * spec.head_dim),
+        ("key", &first.tensors.key, spec.key_heads * own),
+    ];
+    for (side, projection, wanted) in sides {
+        let rows: u64 = projection.rows.iter().map(|rows| rows.end - rows.start).sum();
+        if rows != wanted {
+            config.note(ModelProblem::checkpoint(format!(
+                "config.json contradicts itself: {side} heads need {wanted} rows of `{}`, but it holds {rows} of them",
+                projection.weight
+            )));
+        }
+    }
 }
 
 /// The `model_type`s that can be scored, sorted.

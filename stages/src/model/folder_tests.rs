@@ -418,3 +418,59 @@ fn real_tokenizers_say_whether_there_is_a_bos() {
     }
     assert_eq!(config.bos_token_id(), config.stated_bos_token_id());
 }
+
+/// Configurations of all families, as the transformers library writes them.
+fn family_configs() -> Vec<serde_json::Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families");
+    let mut paths: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().join("config.json"))
+        .filter(|path| path.exists())
+        .collect();
+    paths.sort();
+    paths.iter().map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).collect()
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_config_json_says_nothing_panics(
+        family in proptest::prelude::any::<proptest::sample::Index>(),
+        changes in proptest::collection::vec(
+            (proptest::prelude::any::<proptest::sample::Index>(), 0usize..18), 1..4),
+        model_type in proptest::option::of(proptest::prelude::any::<proptest::sample::Index>()),
+    ) {
+        let values = [
+            json!(null), json!(0), json!(1), json!(2), json!(3), json!(7), json!(-1), json!(65_536), json!(1u64 << 20),
+            json!(1u64 << 40), json!(0.5), json!(1e-300), json!(1e300), json!("x"), json!([]), json!([0, 1]), json!({}),
+            json!(true),
+        ];
+        let mut configs = family_configs();
+        let mut config = configs.swap_remove(family.index(configs.len()));
+        if let Some(index) = model_type {
+            let types = known_model_types();
+            config["model_type"] = json!(types[index.index(types.len())]);
+        }
+        let names: Vec<String> = config.as_object().unwrap().keys().cloned().collect();
+        for (name, value) in changes {
+            let name = &names[name.index(names.len())];
+            if name != "model_type" {
+                config[name] = values[value].clone();
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        if let Ok(config) = ModelConfig::read(folder.path(), None) {
+            let spec = config.spec();
+            proptest::prop_assert!(config.table_bytes(Precision::F32) > 0);
+            proptest::prop_assert!(config.bytes_to_read_at(4) > 0);
+            spec.distance_problem(100);
+            spec.positions_warning(100);
+            spec.window_problem(100);
+            if spec.head_dim < 1 << 10 {
+                spec.rope(17);
+                spec.query_scales(17);
+                spec.attention_shape(17);
+            }
+        }
+    }
+}

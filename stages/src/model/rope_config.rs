@@ -45,12 +45,6 @@ pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f
     let written = nested.as_ref().and_then(|rope| rope.optional_positive("rope_theta"));
     let written =
         written.or_else(|| config.optional_positive("rope_theta")).unwrap_or(defaults.theta);
-    if defaults.rotary_dims % 2 == 1 {
-        let dims = defaults.rotary_dims;
-        config.note(ModelProblem::checkpoint(format!(
-            "{dims} dimensions of a head rotate: they must form pairs"
-        )));
-    }
     let alpha = nested.as_ref().filter(|rope| defaults.alpha && kind(rope) == "dynamic");
     let alpha = alpha.and_then(|rope| rope.optional_positive("alpha"));
     let exponent = defaults.rotary_dims as f64 / (defaults.rotary_dims as f64 - 2.0);

@@ -1,8 +1,8 @@
 //! GPT-NeoX, Pythia and their kin: one tensor of queries, keys and values head by head; Persimmon has the same one.
 
 use super::{
-    FirstLayer, HeadNorm, LLAMA_NAMES, LlamaLike, NormKind, NormScope, SizeDefaults, head_norm,
-    llama_like, named, sizes,
+    FirstLayer, HeadNorm, LLAMA_NAMES, LlamaLike, NormKind, NormScope, SizeDefaults, SizeNames,
+    head_norm, llama_like, named, sizes,
 };
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
@@ -13,7 +13,8 @@ use crate::model::tensors::Projection;
 /// The rotating share and the base have names of their own: `rotary_pct`, `rotary_emb_base`.
 pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
-    let sizes = sizes(config, &LLAMA_NAMES, &defaults);
+    let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
+    let sizes = sizes(config, &names, &defaults);
     let share = config.optional_positive("rotary_pct").unwrap_or(0.25);
     let rope = RopeDefaults {
         pairing: Pairing::Half,

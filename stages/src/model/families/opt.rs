@@ -1,6 +1,6 @@
 //! OPT: learned positions that begin with the third row, so each window is projected on its own.
 
-use super::{FirstLayer, LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, named, sizes};
+use super::{FirstLayer, LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, SizeNames, named, sizes};
 use crate::model::fields::Fields;
 use crate::model::spec::{LayerZeroSpec, Norm};
 use crate::model::tensors::{Projection, Role, WholeTensor};
@@ -11,7 +11,8 @@ const OFFSET: u64 = 2;
 /// OPT-350M has its norms after attention, so that layer 0 reads the embedding, and projects narrower embeddings first.
 pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
-    let sizes = sizes(config, &LLAMA_NAMES, &defaults);
+    let names = SizeNames { key_heads: &[], ..LLAMA_NAMES };
+    let sizes = sizes(config, &names, &defaults);
     let (hidden, positions) = (sizes.hidden_size, sizes.max_positions.unwrap_or(2048));
     let before = config.flag("do_layer_norm_before", true);
     // The `eps` is the library's own: config.json has none.
