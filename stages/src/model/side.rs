@@ -1,9 +1,52 @@
 //! What a table holds beside its rows: small arrays that the hot path needs, all f32.
 
 use super::norm::normalise;
-use super::spec::{LayerZeroSpec, Norm, SideArray};
+use super::spec::{LayerZeroSpec, Norm};
 use super::tensors::Role;
 use super::weights::SmallWeights;
+
+/// Arrays of a table beside its rows, all f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SideArray {
+    /// `[query_heads]`
+    Sinks,
+    /// `[head_dim]`
+    QueryNorm,
+    /// `[head_dim]`
+    KeyNorm,
+    /// `[query heads · projected numbers of a head, inputs]`
+    QueryWeight,
+    /// `[query heads · projected numbers of a head]`
+    QueryBias,
+    /// `[key heads · projected numbers of a head, inputs]`
+    KeyWeight,
+    /// `[key heads · projected numbers of a head]`
+    KeyBias,
+    /// `[learned_positions, hidden_size]`
+    Positions,
+    /// `[hidden_size]`
+    NormWeight,
+    /// `[hidden_size]`
+    NormBias,
+}
+
+impl SideArray {
+    /// Its name in a table file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sinks => "sinks",
+            Self::QueryNorm => "query_norm",
+            Self::KeyNorm => "key_norm",
+            Self::QueryWeight => "query_weight",
+            Self::QueryBias => "query_bias",
+            Self::KeyWeight => "key_weight",
+            Self::KeyBias => "key_bias",
+            Self::Positions => "positions",
+            Self::NormWeight => "norm_weight",
+            Self::NormBias => "norm_bias",
+        }
+    }
+}
 
 /// The arrays of a model's table and their lengths, in the order of the file.
 pub(crate) fn side_arrays(spec: &LayerZeroSpec) -> Vec<(SideArray, u64)> {

@@ -23,7 +23,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::spec::SideArray;
+use super::side::SideArray;
 use crate::load_partial_model::Precision;
 
 const MAGIC: &[u8; 16] = b"longsift-table-1";

@@ -5,8 +5,8 @@ use longsift_kernels::{
     TableWindow, WindowRows,
 };
 
-use super::side::hidden_states;
-use super::spec::{LayerZeroSpec, Norm, RowContent, SideArray};
+use super::side::{SideArray, hidden_states};
+use super::spec::{LayerZeroSpec, Norm, RowContent};
 use super::table::LayerZeroTable;
 
 /// What of a table is the same for all windows, in the form that a kernel wants.

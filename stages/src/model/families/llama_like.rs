@@ -1,0 +1,197 @@
+//! What most families share: a norm, separate query and key projections, a rotary embedding, norms over heads.
+
+use super::FirstLayer;
+use super::sizes::{LLAMA_NAMES, SizeDefaults, sizes, whole_head};
+use crate::model::fields::Fields;
+use crate::model::rope::{Pairing, RopeScaling, RopeSpec};
+use crate::model::rope_config::{self, RopeDefaults};
+use crate::model::spec::{HeadNorm, LayerZeroSpec, Norm, NormScope};
+use crate::model::tensors::{LayerZeroTensors, Projection, Role};
+
+/// What the families around Llama differ in.
+pub(super) struct LlamaLike {
+    /// `num_key_value_heads` where config.json has no such key; `None` for as many as query heads.
+    pub(super) key_heads: Option<u64>,
+    /// `head_dim` where config.json has no such key; `None` for `hidden_size / num_attention_heads`.
+    pub(super) head_dim: Option<u64>,
+    /// The first norm.
+    pub(super) norm: NormKind,
+    /// The key of the norm's `eps`, and its default.
+    pub(super) eps: (&'static str, f64),
+    pub(super) rope_theta: f64,
+    pub(super) max_positions: u64,
+    /// Whether queries and keys have a bias.
+    pub(super) bias: bool,
+    pub(super) pairing: Pairing,
+    /// The share of a head that rotates where config.json has no `partial_rotary_factor`; `None`: it may not have one.
+    pub(super) partial_rotary: Option<f64>,
+    /// Where the length of the first training is read beside the rope scaling: its default.
+    pub(super) original_positions: Option<u64>,
+    /// Whether `dynamic` rope scaling may be given by `alpha`.
+    pub(super) alpha: bool,
+}
+
+impl Default for LlamaLike {
+    fn default() -> Self {
+        Self {
+            key_heads: None,
+            head_dim: None,
+            norm: NormKind::Rms { offset: 0.0 },
+            eps: ("rms_norm_eps", 1e-6),
+            rope_theta: 1e4,
+            max_positions: 2048,
+            bias: false,
+            pairing: Pairing::Half,
+            partial_rotary: None,
+            original_positions: None,
+            alpha: false,
+        }
+    }
+}
+
+/// The kind of a norm, without its `eps`.
+#[derive(Clone, Copy)]
+pub(super) enum NormKind {
+    /// With a weight.
+    Rms { offset: f64 },
+    /// With a weight and, perhaps, a bias.
+    Layer { offset: f64, bias: bool },
+    /// The projections read the embedding.
+    None,
+}
+
+impl NormKind {
+    fn with(self, eps: f64) -> Norm {
+        match self {
+            Self::Rms { offset } => Norm::Rms { eps, offset },
+            Self::Layer { offset, .. } => Norm::Layer { eps, offset },
+            Self::None => Norm::None,
+        }
+    }
+}
+
+/// A norm, separate query and key projections, a rotary embedding: Llama and everything built like it.
+///
+/// Defaults are those of the transformers library's configuration classes; `null` for `num_key_value_heads` and
+/// `head_dim` means "derive it", as there.
+pub(super) fn llama_like(
+    config: &Fields<'_>,
+    family: &LlamaLike,
+    rope_theta: Option<f64>,
+) -> FirstLayer {
+    llama_like_of(config, family, &SizeDefaults::default(), rope_theta)
+}
+
+/// As [`llama_like`], with defaults for sizes that config.json may leave out.
+pub(super) fn llama_like_of(
+    config: &Fields<'_>,
+    family: &LlamaLike,
+    defaults: &SizeDefaults,
+    rope_theta: Option<f64>,
+) -> FirstLayer {
+    let defaults = SizeDefaults {
+        key_heads: family.key_heads,
+        head_dim: family.head_dim,
+        positions: Some(family.max_positions),
+        ..*defaults
+    };
+    let sizes = sizes(config, &LLAMA_NAMES, &defaults);
+    let rotary_dims = match family.partial_rotary {
+        Some(default) => rope_config::rotary_dims(config, sizes.head_dim, default),
+        None => whole_head(config, sizes.head_dim),
+    };
+    let rope = RopeDefaults {
+        pairing: family.pairing,
+        theta: family.rope_theta,
+        rotary_dims,
+        max_positions: sizes.max_positions.unwrap_or(family.max_positions),
+        original_positions: family.original_positions,
+        alpha: family.alpha,
+    };
+    let norm = family.norm.with(config.optional_positive(family.eps.0).unwrap_or(family.eps.1));
+    let layer = "layers.0.input_layernorm";
+    let norm_weight = (norm != Norm::None).then(|| format!("{layer}.weight"));
+    let norm_bias = matches!(family.norm, NormKind::Layer { bias: true, .. });
+    let spec = LayerZeroSpec {
+        bias: family.bias,
+        rope: Some(rope_config::read(config, &rope, rope_theta)),
+        ..LayerZeroSpec::plain(&sizes, norm)
+    };
+    let projection = |name: &str, heads: u64| {
+        let name = format!("layers.0.self_attn.{name}");
+        Projection::whole(&name, family.bias, heads * sizes.head_dim)
+    };
+    let tensors = LayerZeroTensors {
+        prefixes: &["model.", ""],
+        embedding: "embed_tokens.weight".to_owned(),
+        norm_weight,
+        norm_bias: norm_bias.then(|| format!("{layer}.bias")),
+        query: projection("q_proj", sizes.query_heads),
+        key: projection("k_proj", sizes.key_heads),
+        more: Vec::new(),
+    };
+    FirstLayer { spec, tensors }
+}
+
+/// A first layer whose names are its own. `norm` is named `{norm}.weight` and, with `norm_bias`, `{norm}.bias`.
+pub(super) fn named(
+    spec: LayerZeroSpec,
+    prefixes: &'static [&'static str],
+    (embedding, norm, norm_bias): (&str, &str, bool),
+    (query, key): (Projection, Projection),
+) -> FirstLayer {
+    let tensors = LayerZeroTensors {
+        prefixes,
+        embedding: format!("{embedding}.weight"),
+        norm_weight: (spec.norm != Norm::None).then(|| format!("{norm}.weight")),
+        norm_bias: (norm_bias && spec.norm != Norm::None).then(|| format!("{norm}.bias")),
+        query,
+        key,
+        more: Vec::new(),
+    };
+    FirstLayer { spec, tensors }
+}
+
+/// A plain rotary embedding of a family that reads its own base.
+pub(super) fn plain_rope(pairing: Pairing, rotary_dims: u64, theta: f64) -> RopeSpec {
+    RopeSpec { pairing, rotary_dims, theta, scaling: RopeScaling::Default }
+}
+
+/// A norm over queries and keys, with weights named `{query}.weight` and `{key}.weight`.
+pub(super) fn head_norm(first: &mut FirstLayer, norm: HeadNorm, query: &str, key: &str) {
+    let spec = &first.spec;
+    let sides = [
+        (query, spec.query_heads, Role::QueryNormWeight, Role::QueryNormBias),
+        (key, spec.key_heads, Role::KeyNormWeight, Role::KeyNormBias),
+    ];
+    let head_dim = spec.head_dim;
+    for (name, heads, weight, bias) in sides {
+        let shape = match norm.over {
+            NormScope::Head => vec![head_dim],
+            NormScope::EachHead => vec![heads, head_dim],
+            NormScope::AllHeads => vec![heads * head_dim],
+        };
+        if norm.weight {
+            first.tensors.need(weight, &format!("{name}.weight"), &shape);
+        }
+        if norm.bias {
+            first.tensors.need(bias, &format!("{name}.bias"), &shape);
+        }
+    }
+    first.spec.head_norm = Some(norm);
+}
+
+/// The RMS norm of each head before the rotary embedding, `q_norm` and `k_norm` (Qwen3, Gemma 3).
+pub(super) fn rms_head_norm(first: &mut FirstLayer, eps: f64, offset: f64, over: NormScope) {
+    let norm = Norm::Rms { eps, offset };
+    let norm = HeadNorm { norm, over, weight: true, bias: false, after_rope: false };
+    head_norm(first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");
+}
+
+/// `eps` of the first norm, which many families use for their other norms too.
+pub(super) fn eps(norm: &Norm) -> f64 {
+    match *norm {
+        Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => eps,
+        Norm::None => 1e-6,
+    }
+}

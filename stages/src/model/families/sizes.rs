@@ -1,0 +1,97 @@
+//! The sizes of a model, under whatever names config.json writes them.
+
+use super::{MOST_ENTRIES, MOST_HEADS, MOST_TOKENS};
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+use crate::model::spec::Sizes;
+
+/// Under which names config.json writes sizes, the usual one first.
+pub(super) struct SizeNames {
+    pub(super) hidden: &'static [&'static str],
+    pub(super) layers: &'static [&'static str],
+    pub(super) heads: &'static [&'static str],
+    pub(super) key_heads: &'static [&'static str],
+    pub(super) vocabulary: &'static [&'static str],
+    pub(super) positions: &'static [&'static str],
+}
+
+pub(super) const LLAMA_NAMES: SizeNames = SizeNames {
+    hidden: &["hidden_size"],
+    layers: &["num_hidden_layers"],
+    heads: &["num_attention_heads"],
+    key_heads: &["num_key_value_heads"],
+    vocabulary: &["vocab_size"],
+    positions: &["max_position_embeddings"],
+};
+
+/// Sizes where config.json has no such key: mostly none, it must be there.
+#[derive(Default)]
+pub(super) struct SizeDefaults {
+    pub(super) hidden: Option<u64>,
+    pub(super) layers: Option<u64>,
+    pub(super) heads: Option<u64>,
+    pub(super) vocabulary: Option<u64>,
+    /// Key heads; `None` for as many as query heads.
+    pub(super) key_heads: Option<u64>,
+    /// `None`: `hidden_size / query heads`.
+    pub(super) head_dim: Option<u64>,
+    pub(super) positions: Option<u64>,
+}
+
+/// Reads the sizes and holds them against each other. `null` for key heads and `head_dim` means "derive it".
+pub(super) fn sizes(config: &Fields<'_>, names: &SizeNames, defaults: &SizeDefaults) -> Sizes {
+    let hidden_size = config.size_of(names.hidden, MOST_ENTRIES, defaults.hidden);
+    let query_heads = config.size_of(names.heads, MOST_HEADS, defaults.heads);
+    let written = names.key_heads.iter().any(|name| config.has(name));
+    let default_heads = defaults.key_heads.filter(|_| !written).unwrap_or(query_heads);
+    let key_heads = config.size_of(names.key_heads, MOST_HEADS, Some(default_heads));
+    if config.is_clean() && !query_heads.is_multiple_of(key_heads) {
+        let message =
+            format!("{query_heads} query heads cannot share {key_heads} key heads evenly");
+        config.note(ModelProblem::checkpoint(format!("config.json contradicts itself: {message}")));
+    }
+    let positions = names.positions.iter().find_map(|name| config.optional_size(name, 1 << 32));
+    Sizes {
+        layers: config.size_of(names.layers, MOST_ENTRIES, defaults.layers),
+        hidden_size,
+        query_heads,
+        key_heads,
+        head_dim: head_dim(config, hidden_size, query_heads, defaults.head_dim),
+        vocabulary_size: config.size_of(names.vocabulary, MOST_TOKENS, defaults.vocabulary),
+        max_positions: positions.or(defaults.positions),
+    }
+}
+
+/// All dimensions rotate: a share of them is refused rather than ignored.
+pub(super) fn whole_head(config: &Fields<'_>, head_dim: u64) -> u64 {
+    if config.optional_number("partial_rotary_factor").is_some_and(|part| (part - 1.0).abs() > 1e-9)
+    {
+        config.note(ModelProblem::settings(
+            "`partial_rotary_factor` is not supported for this model type",
+        ));
+    }
+    head_dim
+}
+
+pub(super) fn head_dim(
+    config: &Fields<'_>,
+    hidden_size: u64,
+    query_heads: u64,
+    default: Option<u64>,
+) -> u64 {
+    let default = default.filter(|_| !config.has("head_dim"));
+    if let Some(head_dim) = config.optional_size("head_dim", MOST_HEADS).or(default) {
+        return head_dim;
+    }
+    if !config.is_clean() {
+        return 2;
+    }
+    if !hidden_size.is_multiple_of(query_heads) || hidden_size / query_heads > MOST_HEADS {
+        config.note(ModelProblem::checkpoint(format!(
+            "config.json has no `head_dim`, and `hidden_size` {hidden_size} is not a sensible multiple of \
+             `num_attention_heads` {query_heads}"
+        )));
+        return 2;
+    }
+    hidden_size / query_heads
+}
