@@ -7,6 +7,8 @@ mod conformance;
 #[cfg(test)]
 mod determinism;
 #[cfg(test)]
+mod edges;
+#[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod integrity;
