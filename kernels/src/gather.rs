@@ -31,7 +31,7 @@ impl TableView<'_> {
     }
 
     /// Copies `out.len()` numbers from `start` on, widened to float32.
-    fn copy(&self, start: usize, out: &mut [f32]) {
+    pub fn copy(&self, start: usize, out: &mut [f32]) {
         match self {
             Self::F32(values) => out.copy_from_slice(&values[start..][..out.len()]),
             Self::Bf16(values) => {

@@ -15,6 +15,7 @@ mod mapped;
 mod masks;
 mod panels;
 mod project;
+mod projected;
 mod reference;
 mod rope;
 mod rows;
@@ -27,6 +28,7 @@ pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
 pub use kernel::Kernel;
 pub use mapped::{MapError, MappedFile};
 pub use project::{PackedWeights, project};
+pub use projected::{ProjectedWindow, Side, WindowRows};
 pub use reference::{reference_rows, reference_statistics};
 pub use rope::{Rope, RopeStyle};
 pub use statistics::{

@@ -25,6 +25,13 @@ pub struct PackedWeights {
     bias: Option<Vec<f32>>,
 }
 
+impl std::fmt::Debug for PackedWeights {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kernel, inputs, outputs) = (self.kernel, self.hidden, self.outputs);
+        write!(formatter, "PackedWeights({}, [{outputs}, {inputs}])", kernel.name())
+    }
+}
+
 impl PackedWeights {
     /// Packs `weights`, `[outputs, hidden]`, and `bias`, `[outputs]`. Holds a copy of both.
     ///
@@ -51,6 +58,11 @@ impl PackedWeights {
             }
         }
         Self { kernel, hidden, outputs, panels, bias: bias.map(<[f32]>::to_vec) }
+    }
+
+    /// Rows of `x` have this many floats.
+    pub fn inputs(&self) -> usize {
+        self.hidden
     }
 
     /// Rows of `out` have this many floats.

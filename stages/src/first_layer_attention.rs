@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use longsift_kernels::{Kernel, Measure, Rope, TableWindow, attention_statistics};
+use longsift_kernels::{
+    AttentionShape, Kernel, LogitRules, Measure, QueryKeySource, Rope, attention_statistics,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Decimal, Stage};
-use crate::model::{LayerZeroSpec, LayerZeroTable};
+use crate::model::{LayerZeroSpec, LayerZeroTable, Prepared, SideArray, WindowParts};
 
 /// Measures, per window and head, how much the tokens of the first layer attend to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -118,6 +120,8 @@ pub struct FirstLayer {
     longest_window: usize,
     /// The rotary tables in use, by the number of tokens they are for.
     rotary: Mutex<Vec<(usize, Arc<Rope>)>>,
+    /// Weights that are applied per window, packed for the kernels that asked for them.
+    prepared: Mutex<Vec<(Kernel, Arc<Prepared>)>>,
 }
 
 /// Rotary tables that are kept: more than one only where frequencies depend on the length of the window.
@@ -132,25 +136,50 @@ impl FirstLayer {
         mask: Mask,
         longest_window: usize,
     ) -> Self {
-        Self { spec, table, mask, longest_window, rotary: Mutex::new(Vec::new()) }
+        let (rotary, prepared) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        Self { spec, table, mask, longest_window, rotary, prepared }
     }
 
     /// Measures one window on the CPU. Cost: `query_heads · tokens² / 2` pairs.
     pub fn measure(&self, kernel: Kernel, window: &WindowTokens) -> WindowStatistics {
         let tokens = window.ids.len();
-        let shape = self.spec.attention_shape(tokens);
-        let rules = self.spec.logit_rules(self.mask == Mask::Causal);
-        let rope = self.rope(tokens);
-        let (view, row_width) = (self.table.view(), self.table.row_width());
-        let source = TableWindow::new(view, row_width, &window.ids, &shape, rope.as_deref())
-            .expect("ids are below the vocabulary size, and table and rotary table were made for this shape");
         let measure = Measure { distance: window.distance as usize, rows: false };
-        let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
+        let sums = self.with_source(kernel, &window.ids, |shape, rules, source| {
+            attention_statistics(kernel, shape, rules, &measure, source)
+        });
         WindowStatistics {
             dependency_strength_by_head: sums.dependency_strength(tokens),
             far_variance_by_head: sums.far_variance(tokens),
             distance_histogram: sums.histogram,
         }
+    }
+
+    /// Hands shape, rules and rotated queries and keys of a window to `measure`: for figures that
+    /// [`FirstLayer::measure`] does not give. `ids`: each below the vocabulary size.
+    pub fn with_source<T>(
+        &self,
+        kernel: Kernel,
+        ids: &[u32],
+        measure: impl FnOnce(&AttentionShape, &LogitRules, &dyn QueryKeySource) -> T,
+    ) -> T {
+        let shape = self.spec.attention_shape(ids.len());
+        let mut rules = self.spec.logit_rules(self.mask == Mask::Causal);
+        rules.sinks = self.table.side(SideArray::Sinks).map(<[f32]>::to_vec);
+        rules.query_scale = self.spec.query_scales(ids.len());
+        let (rope, prepared) = (self.rope(ids.len()), self.prepared(kernel));
+        let (spec, table, rope) = (&self.spec, &self.table, rope.as_deref());
+        let parts = WindowParts { spec, table, prepared: &prepared, rope, shape: &shape, ids };
+        parts.with_source(|source| measure(&shape, &rules, source))
+    }
+
+    fn prepared(&self, kernel: Kernel) -> Arc<Prepared> {
+        let mut all = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, prepared)) = all.iter().find(|(of, _)| *of == kernel) {
+            return Arc::clone(prepared);
+        }
+        let prepared = Arc::new(Prepared::new(&self.spec, &self.table, kernel));
+        all.push((kernel, Arc::clone(&prepared)));
+        prepared
     }
 
     /// The rotary table for windows of `tokens` tokens: a prefix of a longer one wherever the frequencies do not

@@ -31,14 +31,18 @@ mod checkpoint;
 mod config;
 mod families;
 mod fields;
+mod norm;
 mod problem;
 mod rope;
 mod rope_config;
+mod row_steps;
 mod shard;
+mod side;
 mod spec;
 mod table;
 mod tensors;
 mod weights;
+mod window_source;
 
 #[cfg(test)]
 mod cache_tests;
@@ -53,5 +57,7 @@ pub use config::ModelConfig;
 pub use families::known_model_types;
 pub use problem::{ModelProblem, ProblemKind};
 pub use rope::{Pairing, RopeScaling, RopeSpec};
-pub use spec::{LayerZeroSpec, Norm};
+pub(crate) use spec::SideArray;
+pub use spec::{EmbeddingSteps, HeadNorm, Latent, LayerZeroSpec, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
+pub(crate) use window_source::{Prepared, WindowParts};

@@ -25,6 +25,7 @@ use super::checkpoint::ModelFolder;
 use super::config::read_small_file;
 use super::problem::ModelProblem;
 use super::shard::hex;
+use super::side::side_arrays;
 use super::table::{LayerZeroTable, TableHeader, TableWriter};
 use crate::load_partial_model::Precision;
 
@@ -71,8 +72,8 @@ impl Remembered {
 impl LayerZeroTable {
     /// Opens the table of a model from the cache, or builds it and puts it there.
     ///
-    /// A cached table is read once and compared with its hash, which also brings it into memory. `progress` hears of
-    /// rows done and rows in all while a table is built.
+    /// Of a cached table, header, length and fingerprint are checked; [`LayerZeroTable::verify`] reads all of it.
+    /// `progress` hears of rows done and rows in all while a table is built.
     ///
     /// # Errors
     /// The checkpoint is unreadable or has changed since its headers were read, or the cache cannot be written.
@@ -112,7 +113,9 @@ pub fn known_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> 
 }
 
 fn model_digest(model: &ModelFolder, weights_digest: &str) -> String {
-    let content = json!({ "weights": weights_digest, "spec": model.spec() });
+    let mut content = json!({ "weights": weights_digest, "spec": model.spec() });
+    // Whether somebody has verified the family changes no score.
+    content["spec"].as_object_mut().expect("a specification is an object").remove("unverified");
     hex(&Sha256::digest(content.to_string().as_bytes()))
 }
 
@@ -124,7 +127,7 @@ fn header(
     weights_digest: &str,
 ) -> TableHeader {
     let spec = model.spec();
-    let content = json!({
+    let mut content = json!({
         "builder": BUILDER_VERSION,
         "kernel": kernel.name(),
         "norm": spec.norm,
@@ -133,11 +136,22 @@ fn header(
         "rows": spec.vocabulary_size,
         "weights": weights_digest,
     });
+    let more = json!({
+        "clip": spec.clip,
+        "embedding": spec.embedding,
+        "head_norm": spec.head_norm,
+        "latent": spec.latent,
+    });
+    if more != json!({ "clip": null, "embedding": {}, "head_norm": null, "latent": null }) {
+        content["more"] = more;
+    }
+    let side = side_arrays(spec).into_iter();
     TableHeader {
         fingerprint: hex(&Sha256::digest(content.to_string().as_bytes())),
         rows: spec.vocabulary_size,
         row_width: spec.row_width(),
         precision,
+        side: side.map(|(array, length)| (array.name().to_owned(), length)).collect(),
     }
 }
 
@@ -190,8 +204,7 @@ impl Cache<'_> {
         if !path.exists() {
             return None;
         }
-        let opened =
-            LayerZeroTable::open(&path, &header).and_then(|table| table.verify().map(|()| table));
+        let opened = LayerZeroTable::open(&path, &header);
         if let Err(why) = &opened {
             let shown = path.display();
             warnings.push(format!("cache file `{shown}` is damaged and will be replaced: {why}"));
@@ -218,6 +231,7 @@ impl Cache<'_> {
         let built =
             build::build(model, kernel, progress, &mut |rows| writer.write(rows).map_err(failed))?;
         let header = header(model, kernel, precision, &built.weights_digest);
+        writer.write_side(&built.side).map_err(failed)?;
         writer.finish(header.fingerprint.clone()).map_err(failed)?;
         let path = self.table_path(&header);
         partial.commit(&path).map_err(|error| ModelProblem::writing(&path, &error))?;

@@ -172,6 +172,8 @@ fn rewrite(cache: &Path, kind: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>) {
     }
 }
 
+type Change<'a> = (&'a str, &'a dyn Fn(Vec<u8>) -> Vec<u8>);
+
 #[test]
 fn a_damaged_cache_is_replaced_with_a_warning() {
     let flip = |mut bytes: Vec<u8>| {
@@ -182,14 +184,34 @@ fn a_damaged_cache_is_replaced_with_a_warning() {
     let cut = |bytes: Vec<u8>| bytes[..bytes.len() - 9].to_vec();
     let foreign = |_: Vec<u8>| b"not a table".to_vec();
     let empty = |_: Vec<u8>| Vec::new();
-    let changes: [&dyn Fn(Vec<u8>) -> Vec<u8>; 4] = [&flip, &cut, &foreign, &empty];
-    for change in changes {
-        for kind in ["tables", "identities"] {
-            let opened = damaged(|cache| rewrite(cache, kind, change));
-            assert!(!opened.from_cache);
-            assert_eq!(opened.warnings.len(), 1, "{kind}: {:?}", opened.warnings);
-        }
+    let changes: [Change<'_>; 7] = [
+        ("tables", &cut),
+        ("tables", &foreign),
+        ("tables", &empty),
+        ("identities", &flip),
+        ("identities", &cut),
+        ("identities", &foreign),
+        ("identities", &empty),
+    ];
+    for (kind, change) in changes {
+        let opened = damaged(|cache| rewrite(cache, kind, change));
+        assert!(!opened.from_cache);
+        assert_eq!(opened.warnings.len(), 1, "{kind}: {:?}", opened.warnings);
     }
+}
+
+#[test]
+fn a_changed_row_is_found_by_verifying_and_not_by_opening() {
+    let place = Place::new(&Tiny::new());
+    place.opened().table.verify().unwrap();
+    rewrite(place.cache.path(), "tables", &|mut bytes| {
+        let row = bytes.len() - 60;
+        bytes[row] ^= 4;
+        bytes
+    });
+    let opened = place.opened();
+    assert!(opened.from_cache && opened.warnings.is_empty());
+    assert_eq!(opened.table.verify().unwrap_err(), "its hash is wrong");
 }
 
 #[test]

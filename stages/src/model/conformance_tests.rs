@@ -1,13 +1,18 @@
-//! Every conformance case of the known families, from its folder to per-head statistics: the table is built here,
-//! the attention is a dense f64 loop of its own, so that the table is proven apart from the kernels, then the kernels.
+//! Every conformance case, from its folder to per-head statistics, far mass per token and attention between blocks.
+//!
+//! For the plainest families the attention is a dense f64 loop of its own first, so that the table is proven apart from
+//! the kernels.
+
+#![allow(clippy::print_stderr, reason = "tests say what they skip and how close they came")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longsift_kernels::{Kernel, Measure, RopeStyle, TableView, TableWindow, attention_statistics};
+use longsift_kernels::{Kernel, Measure, TableView, attention_statistics, reference_rows};
 use serde_json::Value;
 
 use super::*;
+use crate::first_layer_attention::{FirstLayer, Mask};
 use crate::load_partial_model::Precision;
 
 /// A folder of the shared test data, or `None` with the reason printed.
@@ -30,7 +35,6 @@ pub(crate) fn built(model: &ModelFolder, precision: Precision, cache: &Path) -> 
 fn rotated(spec: &LayerZeroSpec, table: &[f32], ids: &[usize], first: usize) -> Vec<Vec<f64>> {
     let (width, dims) = (spec.row_width() as usize, spec.head_dim as usize);
     let rope = spec.rope.as_ref().unwrap();
-    assert_eq!(RopeStyle::from(rope.pairing), RopeStyle::Half);
     let frequencies = rope.inverse_frequencies(ids.len() as u64);
     let half = frequencies.len();
     let mut rows = Vec::new();
@@ -100,27 +104,54 @@ fn worst(got: &[f64], expected: &[f64], relative: f64, floor: f64) -> f64 {
         .fold(0.0, f64::max)
 }
 
-/// The same two figures from the kernels, which know nothing of the model but what the specification tells them.
-fn by_kernel(
-    spec: &LayerZeroSpec,
-    view: TableView<'_>,
-    ids: &[usize],
-    causal: bool,
-) -> (Vec<f64>, Vec<f64>) {
-    let tokens = ids.len();
-    let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
-    let (shape, rope) = (spec.attention_shape(tokens), spec.rope(tokens));
-    let width = spec.row_width() as usize;
-    let window = TableWindow::new(view, width, &ids, &shape, rope.as_ref()).unwrap();
-    let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: false };
-    let sums = attention_statistics(
-        Kernel::detect(),
-        &shape,
-        &spec.logit_rules(causal),
-        &measure,
-        &window,
-    );
-    (sums.dependency_strength(tokens), sums.far_variance(tokens))
+/// What the kernels make of a window.
+struct Figures {
+    strengths: Vec<f64>,
+    variances: Vec<f64>,
+    /// Far mass of each row, mean over heads.
+    rows: Vec<f64>,
+    /// Attention of the rows of one block to the keys of another, per row, mean over heads.
+    blocks: Vec<Vec<f64>>,
+}
+
+/// The kernels know nothing of the model but what the specification tells them.
+fn figures(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Figures {
+    let (tokens, kernel) = (ids.len(), Kernel::detect());
+    let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: true };
+    layer.with_source(kernel, ids, |shape, rules, source| {
+        let sums = attention_statistics(kernel, shape, rules, &measure, source);
+        let block_of = |token: usize| boundaries.partition_point(|start| *start <= token) - 1;
+        let count = boundaries.len() - 1;
+        let mut blocks = vec![vec![0.0; count]; count];
+        reference_rows(shape, rules, source, |_, row, probabilities| {
+            for (key, probability) in probabilities.iter().enumerate() {
+                let block = block_of(row);
+                let rows = boundaries[block + 1] - boundaries[block];
+                let share = probability / (shape.query_heads * rows) as f64;
+                blocks[block][block_of(key)] += share;
+            }
+        });
+        Figures {
+            strengths: sums.dependency_strength(tokens),
+            variances: sums.far_variance(tokens),
+            rows: sums.row_far_mass.unwrap(),
+            blocks,
+        }
+    })
+}
+
+/// Whether the dense loop above covers the model.
+fn is_plain(spec: &LayerZeroSpec) -> bool {
+    let half = spec
+        .rope
+        .as_ref()
+        .is_some_and(|rope| rope.pairing == Pairing::Half && rope.rotary_dims == spec.head_dim);
+    let after = spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope);
+    half && !after
+        && !spec.sinks
+        && spec.softcap.is_none()
+        && spec.chunk.is_none()
+        && spec.latent.is_none()
 }
 
 fn case(name: &str) {
@@ -128,27 +159,53 @@ fn case(name: &str) {
     let case: Value = serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap();
     let model = ModelFolder::open(&folder, None).unwrap();
     assert!(model.warnings().is_empty(), "{:?}", model.warnings());
+    assert!(!model.spec().unverified);
     let cache = tempfile::tempdir().unwrap();
-    let opened = built(&model, Precision::F32, cache.path());
-    let TableView::F32(table) = opened.table.view() else { panic!("an f32 table") };
     let ids: Vec<usize> = numbers(&case["input_ids"]).iter().map(|id| *id as usize).collect();
     let tolerance = |name: &str| case["tolerances"][name].as_f64().unwrap();
-    let near = |what: &str, (strengths, variances): (Vec<f64>, Vec<f64>), expected: &Value| {
+    let near = |what: &str, (strengths, variances): (&[f64], &[f64]), expected: &Value| {
         let (strength, variance) =
             (&expected["proportion_per_head"], &expected["variance_per_head"]);
         let floor = tolerance("abs_floor");
-        let strength = worst(&strengths, &numbers(strength), tolerance("proportion_rel"), floor);
+        let strength = worst(strengths, &numbers(strength), tolerance("proportion_rel"), floor);
         let variance =
-            worst(&variances, &numbers(variance), tolerance("variance_rel"), floor * 1e-3);
+            worst(variances, &numbers(variance), tolerance("variance_rel"), floor * 1e-3);
         eprintln!("{name}, {what}: {strength:.4} and {variance:.4} of the tolerance");
         assert!(strength <= 1.0 && variance <= 1.0);
     };
     let spec = model.spec();
-    near("dense", dense(spec, table, &ids, true), &case["expected"]);
-    near("kernel", by_kernel(spec, opened.table.view(), &ids, true), &case["expected"]);
-    if let Some(unmasked) = case.get("reference_code").and_then(|code| code.get("unmasked")) {
-        near("dense, unmasked", dense(spec, table, &ids, false), unmasked);
-        near("kernel, unmasked", by_kernel(spec, opened.table.view(), &ids, false), unmasked);
+    let expected = &case["expected"];
+    let unmasked = case.get("reference_code").and_then(|code| code.get("unmasked"));
+    let opened = built(&model, Precision::F32, cache.path());
+    if is_plain(spec) {
+        let TableView::F32(table) = opened.table.view() else { panic!("an f32 table") };
+        let (strengths, variances) = dense(spec, table, &ids, true);
+        near("dense", (&strengths, &variances), expected);
+        if let Some(unmasked) = unmasked {
+            let (strengths, variances) = dense(spec, table, &ids, false);
+            near("dense, unmasked", (&strengths, &variances), unmasked);
+        }
+    }
+    let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+    let boundaries: Vec<usize> =
+        numbers(&expected["block_boundaries"]).iter().map(|token| *token as usize).collect();
+    let layer = FirstLayer::new(spec.clone(), opened.table, Mask::Causal, ids.len());
+    let got = figures(&layer, &ids, &boundaries);
+    near("kernel", (&got.strengths, &got.variances), expected);
+    let rows = worst(&got.rows, &numbers(&expected["ds_t"]), 0.0, tolerance("ds_t_abs"));
+    let wanted = expected["block_attention"].as_array().unwrap();
+    let of_blocks = |(got, wanted): (&Vec<f64>, &Value)| {
+        worst(got, &numbers(wanted), 0.0, tolerance("block_abs"))
+    };
+    assert_eq!(got.blocks.len(), wanted.len());
+    let blocks = got.blocks.iter().zip(wanted).map(of_blocks).fold(0.0, f64::max);
+    eprintln!("{name}, rows and blocks: {rows:.4} and {blocks:.4} of the tolerance");
+    assert!(rows <= 1.0 && blocks <= 1.0);
+    if let Some(unmasked) = unmasked {
+        let table = built(&model, Precision::F32, cache.path()).table;
+        let layer = FirstLayer::new(spec.clone(), table, Mask::Unmasked, ids.len());
+        let got = figures(&layer, &ids, &boundaries);
+        near("kernel, unmasked", (&got.strengths, &got.variances), unmasked);
     }
 }
 
@@ -164,6 +221,24 @@ macro_rules! cases {
 }
 
 cases![
+    bloom_s96,
+    cohere_s96,
+    deepseek_v2_lite_s96,
+    deepseek_v3_yarn_s128,
+    falcon_mq_s96,
+    falcon_newdec_s128,
+    gemma2_s128,
+    gemma3_nested_s96,
+    gemma3_text_s128,
+    gemma_s96,
+    glm4_s96,
+    gpt2_noprefix_s96,
+    gpt2_s128,
+    gpt_neox_s96,
+    gpt_oss_s128,
+    gptj_s96,
+    hunyuan_dense_s96,
+    llama4_text_s96,
     llama_bias_headdim_s96,
     llama_dynamic_s257,
     llama_fp16_s128,
@@ -175,9 +250,32 @@ cases![
     llama_untied_bf16_sharded_s257,
     llama_v5config_s128,
     llama_yarn_s128,
+    minicpm3_s96,
     mistral_sw_s128,
     mistral_sw_short_s96,
     mixtral_s96,
+    olmo2_s128,
+    opt_s96,
+    phi3_longrope_long_s257,
+    phi3_s96,
+    phi_s96,
     qwen2_maxwindow_s96,
     qwen2_s128,
+    qwen3_moe_s128,
+    qwen3_s96,
+    smollm3_s128,
+    stablelm_s96,
 ];
+
+#[test]
+fn every_case_has_a_test() {
+    let Some(folder) = shared("conformance") else { return };
+    let source = include_str!("conformance_tests.rs");
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            assert!(source.contains(&format!("    {name},\n")), "no test for {name}");
+        }
+    }
+}

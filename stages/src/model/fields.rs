@@ -80,6 +80,32 @@ impl<'a> Fields<'a> {
         self.optional_size(name, most).unwrap_or(1)
     }
 
+    /// A size under the first of several names that is there; without any, the default or a problem.
+    pub(crate) fn size_of(&self, names: &[&str], most: u64, default: Option<u64>) -> u64 {
+        let name = names.iter().find(|name| self.value(name).is_some());
+        match (name, default) {
+            (Some(name), _) => self.size(name, most),
+            (None, Some(default)) => default,
+            (None, None) => self.size(names[0], most),
+        }
+    }
+
+    /// Where these fields are: `config.json`, or a name for the object inside it.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// A list of finite numbers, or absent.
+    pub(crate) fn optional_numbers(&self, name: &str) -> Option<Vec<f64>> {
+        let value = self.value(name)?;
+        let finite = |item: &Value| item.as_f64().filter(|number| number.is_finite());
+        let numbers = value.as_array().and_then(|items| items.iter().map(finite).collect());
+        if numbers.is_none() {
+            self.wrong(name, value, "a list of numbers");
+        }
+        numbers
+    }
+
     /// A whole number from 0, or absent.
     pub(crate) fn optional_count(&self, name: &str) -> Option<u64> {
         let value = self.value(name)?;

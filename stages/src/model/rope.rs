@@ -75,6 +75,23 @@ pub enum RopeScaling {
         /// What cos and sin are multiplied by.
         attention_factor: f64,
     },
+    /// Each frequency divided by a factor of its own: short factors up to the first training's length, long ones beyond
+    /// it. A function of the window's own length (`LongRoPE`).
+    LongRope {
+        /// `[rotary_dims / 2]`
+        short_factors: Vec<f64>,
+        /// `[rotary_dims / 2]`
+        long_factors: Vec<f64>,
+        /// The window length of the first training.
+        original_positions: u64,
+        /// What cos and sin are multiplied by, for windows of any length.
+        attention_factor: f64,
+    },
+    /// A base that grows in steps with the window beyond `trained` (Qwen 1).
+    Stepped {
+        /// The window length up to which the base stays as it is.
+        trained: u64,
+    },
     /// Llama 3.1: as `YaRN` with the ramp over wavelengths.
     Llama3 {
         /// The divisor of the low frequencies.
@@ -91,7 +108,23 @@ pub enum RopeScaling {
 impl RopeSpec {
     /// The inverse frequencies, `[rotary_dims / 2]`, for a window of `tokens` tokens, in radians per position.
     pub fn inverse_frequencies(&self, tokens: u64) -> Vec<f32> {
-        match self.scaling {
+        match &self.scaling {
+            RopeScaling::LongRope { short_factors, long_factors, original_positions, .. } => {
+                let factors =
+                    if tokens > *original_positions { long_factors } else { short_factors };
+                long_rope(self.theta as f32, self.rotary_dims, factors)
+            }
+            scaling => self.plain_frequencies(scaling, tokens),
+        }
+    }
+
+    fn plain_frequencies(&self, scaling: &RopeScaling, tokens: u64) -> Vec<f32> {
+        match *scaling {
+            RopeScaling::LongRope { .. } => Vec::new(),
+            RopeScaling::Stepped { trained } => unscaled(
+                stepped_base(self.theta, self.rotary_dims, trained, tokens),
+                self.rotary_dims,
+            ),
             RopeScaling::Default => unscaled(self.theta as f32, self.rotary_dims),
             RopeScaling::Linear { factor } => unscaled(self.theta as f32, self.rotary_dims)
                 .into_iter()
@@ -135,10 +168,11 @@ impl RopeSpec {
         }
     }
 
-    /// What cos and sin are multiplied by (1 but for `YaRN`), so logits by its square.
+    /// What cos and sin are multiplied by (1 but for `YaRN` and `LongRoPE`), so logits by its square.
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
-            RopeScaling::Yarn { attention_factor, .. } => attention_factor,
+            RopeScaling::Yarn { attention_factor, .. }
+            | RopeScaling::LongRope { attention_factor, .. } => attention_factor,
             _ => 1.0,
         }
     }
@@ -153,7 +187,12 @@ impl RopeSpec {
 
     /// Whether windows of different lengths have different frequencies.
     pub fn depends_on_tokens(&self) -> bool {
-        matches!(self.scaling, RopeScaling::Dynamic { .. })
+        matches!(
+            self.scaling,
+            RopeScaling::Dynamic { .. }
+                | RopeScaling::LongRope { .. }
+                | RopeScaling::Stepped { .. }
+        )
     }
 }
 
@@ -179,6 +218,19 @@ fn dynamic_base(theta: f64, dims: u64, factor: f64, max_positions: u64, tokens: 
     let stretch = factor as f32 * tokens as f32 / max_positions as f32 - (factor - 1.0) as f32;
     let exponent = dims as f64 / (dims as f64 - 2.0);
     theta as f32 * power(stretch, exponent as f32)
+}
+
+/// `LongRoPE`: `1 / (factor · base ^ (2i / dims))`.
+fn long_rope(base: f32, dims: u64, factors: &[f64]) -> Vec<f32> {
+    let frequencies = position_frequencies(base, dims).zip(factors);
+    frequencies.map(|(frequency, factor)| 1.0 / (*factor as f32 * frequency)).collect()
+}
+
+/// Qwen's base: stretched by `2 ^ ⌈log2(tokens / trained) + 1⌉ - 1`, at least 1, as an NTK factor.
+fn stepped_base(theta: f64, dims: u64, trained: u64, tokens: u64) -> f32 {
+    let context = (tokens as f64 / trained as f64).log2() + 1.0;
+    let alpha = (context.ceil().exp2() - 1.0).max(1.0);
+    (theta * alpha.powf(dims as f64 / (dims as f64 - 2.0))) as f32
 }
 
 /// The dimension whose frequency makes `rotations` turns within the original positions.
@@ -262,6 +314,31 @@ mod tests {
         assert_eq!(dynamic.inverse_frequencies(128), plain);
         assert!(dynamic.inverse_frequencies(129)[63] < plain[63]);
         assert!(dynamic.inverse_frequencies(300)[63] < dynamic.inverse_frequencies(200)[63]);
+    }
+
+    #[test]
+    fn long_rope_divides_each_frequency_by_its_factor_beyond_the_first_training() {
+        let factors = |from: u32| (0..64).map(|pair| f64::from(from + pair)).collect();
+        let long = rope(RopeScaling::LongRope {
+            short_factors: vec![1.0; 64],
+            long_factors: factors(2),
+            original_positions: 4096,
+            attention_factor: 1.19,
+        });
+        let plain = rope(RopeScaling::Default).inverse_frequencies(1);
+        assert_eq!(long.inverse_frequencies(4096), plain);
+        let scaled = long.inverse_frequencies(4097);
+        assert!((plain[10] / scaled[10] - 12.0).abs() < 1e-5);
+        assert!(long.depends_on_tokens() && long.attention_factor() > 1.0);
+    }
+
+    #[test]
+    fn a_stepped_base_is_the_same_within_a_doubling_of_the_window() {
+        let stepped = rope(RopeScaling::Stepped { trained: 2048 });
+        let plain = rope(RopeScaling::Default).inverse_frequencies(1);
+        assert_eq!(stepped.inverse_frequencies(2048), plain);
+        assert_eq!(stepped.inverse_frequencies(2049), stepped.inverse_frequencies(4096));
+        assert!(stepped.inverse_frequencies(4097)[63] < stepped.inverse_frequencies(4096)[63]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::fields::Fields;
 use super::problem::ModelProblem;
 use super::rope::{Pairing, RopeScaling, RopeSpec, yarn_attention_factor};
 
-const KNOWN_TYPES: &str = "default, linear, dynamic, yarn, llama3";
+const KNOWN_TYPES: &str = "default, linear, dynamic, yarn, llama3, longrope";
 const MOST_POSITIONS: u64 = 1 << 32;
 
 /// What a family knows about its rotary embedding.
@@ -18,6 +18,25 @@ pub(crate) struct RopeDefaults {
     pub(crate) rotary_dims: u64,
     /// `max_position_embeddings`, as written or by the family's default.
     pub(crate) max_positions: u64,
+    /// Where the family reads the length of the first training beside the scaling: its default there.
+    pub(crate) original_positions: Option<u64>,
+    /// Whether `dynamic` scaling may be given by `alpha`, a factor of the base (Hunyuan).
+    pub(crate) alpha: bool,
+}
+
+/// How many of a head's `head_dim` dimensions rotate: `partial_rotary_factor`, in the old place or the new one.
+pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u64 {
+    let nested = filled(config, "rope_scaling").or_else(|| filled(config, "rope_parameters"));
+    let factor = nested.and_then(|rope| rope.optional_positive("partial_rotary_factor"));
+    let factor =
+        factor.or_else(|| config.optional_positive("partial_rotary_factor")).unwrap_or(default);
+    let dims = (head_dim as f64 * factor) as u64;
+    if config.is_clean() && !(1..=head_dim).contains(&dims) {
+        config.note(ModelProblem::checkpoint(format!(
+            "`partial_rotary_factor` {factor} of a head of {head_dim} numbers is {dims} dimensions"
+        )));
+    }
+    dims.clamp(1, head_dim.max(1))
 }
 
 /// Reads the rotary embedding. `theta`, where given, replaces the checkpoint's base and keeps its scaling.
@@ -32,10 +51,15 @@ pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f
             "{dims} dimensions of a head rotate: they must form pairs"
         )));
     }
+    let alpha = nested.as_ref().filter(|rope| defaults.alpha && kind(rope) == "dynamic");
+    let alpha = alpha.and_then(|rope| rope.optional_positive("alpha"));
+    let exponent = defaults.rotary_dims as f64 / (defaults.rotary_dims as f64 - 2.0);
+    let stretch = alpha.map_or(1.0, |alpha| alpha.powf(exponent));
+    let nested = nested.filter(|_| alpha.is_none());
     RopeSpec {
         pairing: defaults.pairing,
         rotary_dims: defaults.rotary_dims,
-        theta: theta.unwrap_or(written),
+        theta: theta.unwrap_or(written) * stretch,
         scaling: nested.map_or(RopeScaling::Default, |rope| scaling(config, &rope, defaults)),
     }
 }
@@ -50,14 +74,18 @@ fn filled<'a>(config: &Fields<'a>, name: &str) -> Option<Fields<'a>> {
     }
 }
 
+fn kind<'a>(rope: &Fields<'a>) -> &'a str {
+    rope.optional_text("rope_type").or_else(|| rope.optional_text("type")).unwrap_or("default")
+}
+
 fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> RopeScaling {
-    let kind =
-        rope.optional_text("rope_type").or_else(|| rope.optional_text("type")).unwrap_or("default");
+    let kind = kind(rope);
     // An entry beside `rope_scaling` wins over the one inside, and the model's own positions stand in for both.
     let original = || {
         let outside = config.optional_size("original_max_position_embeddings", MOST_POSITIONS);
         let inside = || rope.optional_size("original_max_position_embeddings", MOST_POSITIONS);
-        outside.or_else(inside).unwrap_or(defaults.max_positions)
+        let default = || defaults.original_positions.or_else(inside);
+        outside.or_else(default).unwrap_or(defaults.max_positions)
     };
     match kind {
         "default" => RopeScaling::Default,
@@ -78,6 +106,11 @@ fn scaling(config: &Fields<'_>, rope: &Fields<'_>, defaults: &RopeDefaults) -> R
             factor: rope.positive("factor"),
             max_positions: defaults.max_positions,
         },
+        "longrope" | "su" => long_rope(rope, original(), defaults),
+        // Phi-3's first releases called it so.
+        "yarn" if defaults.original_positions.is_some() && rope.has("long_factor") => {
+            long_rope(rope, original(), defaults)
+        }
         "yarn" => yarn(rope, original(), defaults.max_positions),
         "llama3" => llama3(rope, original()),
         unknown => {
@@ -114,6 +147,30 @@ fn yarn(rope: &Fields<'_>, original_positions: u64, max_positions: u64) -> RopeS
     }
 }
 
+fn long_rope(rope: &Fields<'_>, original_positions: u64, defaults: &RopeDefaults) -> RopeScaling {
+    let factors = |name: &str| {
+        let factors = rope.optional_numbers(name).unwrap_or_default();
+        let (count, wanted) = (factors.len() as u64, defaults.rotary_dims / 2);
+        if count != wanted || factors.iter().any(|factor| *factor <= 0.0) {
+            let message = format!("`{name}` of longrope is not a list of {wanted} numbers above 0");
+            rope.note(ModelProblem::checkpoint(message));
+        }
+        factors
+    };
+    let ratio = defaults.max_positions as f64 / original_positions as f64;
+    let factor = rope.optional_positive("factor").unwrap_or(ratio);
+    let implied = || match factor {
+        ..=1.0 => 1.0,
+        _ => (1.0 + factor.ln() / (original_positions as f64).ln()).sqrt(),
+    };
+    RopeScaling::LongRope {
+        short_factors: factors("short_factor"),
+        long_factors: factors("long_factor"),
+        original_positions,
+        attention_factor: rope.optional_number("attention_factor").unwrap_or_else(implied),
+    }
+}
+
 fn llama3(rope: &Fields<'_>, original_positions: u64) -> RopeScaling {
     let (low, high) = (rope.positive("low_freq_factor"), rope.positive("high_freq_factor"));
     if low >= high {
@@ -144,6 +201,8 @@ mod tests {
             theta: 1e4,
             rotary_dims: 64,
             max_positions: 4096,
+            original_positions: None,
+            alpha: false,
         };
         let spec = read(&fields, &defaults, theta);
         drop(fields);

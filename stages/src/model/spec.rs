@@ -45,10 +45,128 @@ pub struct LayerZeroSpec {
     pub max_positions: Option<u64>,
     /// The first layer that sees all earlier tokens, if any does. For messages.
     pub first_layer_that_sees_all: Option<u64>,
+    /// What is done to an embedding before `norm`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub embedding: EmbeddingSteps,
+    /// Queries and keys are cut to ±`clip` before anything else is done to them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip: Option<f64>,
+    /// A norm over queries and keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head_norm: Option<HeadNorm>,
+    /// Multi-head latent attention: keys, and mostly queries too, come out of a low rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latent: Option<Latent>,
+    /// How many learned positions there are to be added to the embedding: no longer window has scores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learned_positions: Option<u64>,
+    /// Whether each head has a learned logit that joins its softmax and belongs to no key.
+    #[serde(skip_serializing_if = "is_default")]
+    pub sinks: bool,
+    /// A factor per query that grows with its position.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query_scale: Option<QueryScale>,
+    /// Whether this family's arithmetic has never been compared with the model's own code.
+    #[serde(skip_serializing_if = "is_default")]
+    pub unverified: bool,
 }
 
-/// The norm between the embedding and the projections. Means are taken over `hidden_size`.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// What is done to an embedding before the norm, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct EmbeddingSteps {
+    /// Every number is multiplied by this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multiplier: Option<f64>,
+    /// A norm of the embedding itself (Bloom).
+    #[serde(skip_serializing_if = "is_default")]
+    pub norm: Norm,
+    /// Numbers of an embedding that is projected to `hidden_size` first (OPT-350M).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<u64>,
+}
+
+/// A norm over queries and keys: before the rotary embedding it ends in the table, after it in the hot path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HeadNorm {
+    /// Its kind.
+    pub norm: Norm,
+    /// What one mean is taken over, and how many weights there are.
+    pub over: NormScope,
+    /// Whether there are weights.
+    pub weight: bool,
+    /// Whether there are biases.
+    pub bias: bool,
+    /// Whether it comes after the rotary embedding.
+    pub after_rope: bool,
+}
+
+/// What a norm over queries and keys takes its mean over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NormScope {
+    /// Each head; all heads share `head_dim` weights.
+    Head,
+    /// Each head; every head has weights of its own.
+    EachHead,
+    /// All heads of a token together.
+    AllHeads,
+}
+
+/// Multi-head latent attention (DeepSeek): a head is `head_dim - rotary_dims` numbers of its own, then `rotary_dims`
+/// that rotate; those of a key are the same for all heads.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latent {
+    /// Numbers that the queries come out of; `None`: they are projected from the hidden state directly.
+    pub query_rank: Option<u64>,
+    /// Numbers that the keys come out of.
+    pub key_rank: u64,
+    /// Numbers of a head that rotate.
+    pub rotary_dims: u64,
+    /// `eps` of the RMS norms over the latent numbers.
+    pub eps: f64,
+}
+
+/// A factor per query, by its position `i` from 0.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum QueryScale {
+    /// `ln(i + 1) / ln(trained)`, at least 1 (Qwen).
+    LogN {
+        /// The window length of the training.
+        trained: u64,
+    },
+    /// `1 + scale · ln(1 + ⌊(i + shift) / floor⌋)` (Llama 4, Ministral 3).
+    Temperature {
+        /// Positions before the factor grows.
+        floor: f64,
+        /// How fast it grows.
+        scale: f64,
+        /// Added to the position.
+        shift: f64,
+    },
+}
+
+impl QueryScale {
+    /// The factors of a window of `tokens` tokens.
+    pub(crate) fn factors(&self, tokens: usize) -> Vec<f32> {
+        let factor = |position: usize| match *self {
+            Self::LogN { trained } => {
+                (((position + 1) as f64).ln() / (trained as f64).ln()).max(1.0)
+            }
+            Self::Temperature { floor, scale, shift } => {
+                1.0 + scale * ((position as f64 + shift) / floor).floor().ln_1p()
+            }
+        };
+        (0..tokens).map(|position| factor(position) as f32).collect()
+    }
+}
+
+/// A norm. Means are taken over all numbers it is given.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Norm {
     /// `x / √(mean(x²) + eps) · (weight + offset)`.
@@ -58,19 +176,136 @@ pub enum Norm {
         /// Added to the weight: 1 for the Gemma family, else 0.
         offset: f64,
     },
-    /// `(x - mean(x)) / √(variance(x) + eps) · weight + bias`.
+    /// `(x - mean(x)) / √(variance(x) + eps) · (weight + offset) + bias`.
     Layer {
         /// Added to the variance.
         eps: f64,
+        /// Added to the weight: 1 for Nemotron, else 0.
+        #[serde(skip_serializing_if = "is_default")]
+        offset: f64,
     },
-    /// None: the projections read the embedding.
+    /// None: the numbers stay as they are.
+    #[default]
     None,
 }
 
+/// What one row of the table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowContent {
+    /// All query heads, then all key heads.
+    Heads,
+    /// The latent numbers of the queries (or the query heads), those of the keys, then the shared rotating ones.
+    Latents,
+    /// The embedding, to which a position must be added before anything else.
+    Embedding,
+}
+
+/// Arrays of a table beside its rows, all f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SideArray {
+    /// `[query_heads]`
+    Sinks,
+    /// `[head_dim]`
+    QueryNorm,
+    /// `[head_dim]`
+    KeyNorm,
+    /// `[query heads · projected numbers of a head, inputs]`
+    QueryWeight,
+    /// `[query heads · projected numbers of a head]`
+    QueryBias,
+    /// `[key heads · projected numbers of a head, inputs]`
+    KeyWeight,
+    /// `[key heads · projected numbers of a head]`
+    KeyBias,
+    /// `[learned_positions, hidden_size]`
+    Positions,
+    /// `[hidden_size]`
+    NormWeight,
+    /// `[hidden_size]`
+    NormBias,
+}
+
+impl SideArray {
+    /// Its name in a table file.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sinks => "sinks",
+            Self::QueryNorm => "query_norm",
+            Self::KeyNorm => "key_norm",
+            Self::QueryWeight => "query_weight",
+            Self::QueryBias => "query_bias",
+            Self::KeyWeight => "key_weight",
+            Self::KeyBias => "key_bias",
+            Self::Positions => "positions",
+            Self::NormWeight => "norm_weight",
+            Self::NormBias => "norm_bias",
+        }
+    }
+}
+
 impl LayerZeroSpec {
-    /// Numbers in one row of the table: all queries of a token, then all its keys.
+    /// A first layer with nothing special about it: every field that families set later has its neutral value.
+    /// The model type is set last, when the family is done.
+    pub(crate) fn plain(sizes: &Sizes, norm: Norm) -> Self {
+        Self {
+            model_type: String::new(),
+            layers: sizes.layers,
+            hidden_size: sizes.hidden_size,
+            query_heads: sizes.query_heads,
+            key_heads: sizes.key_heads,
+            head_dim: sizes.head_dim,
+            vocabulary_size: sizes.vocabulary_size,
+            norm,
+            bias: false,
+            scale: 1.0 / (sizes.head_dim as f64).sqrt(),
+            softcap: None,
+            alibi_slopes: None,
+            window: None,
+            chunk: None,
+            rope: None,
+            max_positions: sizes.max_positions,
+            first_layer_that_sees_all: Some(0),
+            embedding: EmbeddingSteps::default(),
+            clip: None,
+            head_norm: None,
+            latent: None,
+            learned_positions: None,
+            sinks: false,
+            query_scale: None,
+            unverified: false,
+        }
+    }
+
+    /// Numbers in one row of the table: all queries of a token, then all its keys; fewer where these come out of a low
+    /// rank, and the embedding itself where positions are learned.
     pub fn row_width(&self) -> u64 {
-        (self.query_heads + self.key_heads) * self.head_dim
+        match (&self.latent, self.row_content()) {
+            (Some(latent), RowContent::Latents) => {
+                self.latent_query_width(latent) + latent.key_rank + latent.rotary_dims
+            }
+            (_, RowContent::Embedding) => self.hidden_size,
+            _ => (self.query_heads + self.key_heads) * self.head_dim,
+        }
+    }
+
+    /// Numbers of a row that the queries come from.
+    pub(crate) fn latent_query_width(&self, latent: &Latent) -> u64 {
+        latent.query_rank.unwrap_or(self.query_heads * self.head_dim)
+    }
+
+    pub(crate) fn row_content(&self) -> RowContent {
+        if self.learned_positions.is_some() {
+            RowContent::Embedding
+        } else if self.latent.is_some() {
+            RowContent::Latents
+        } else {
+            RowContent::Heads
+        }
+    }
+
+    /// Numbers in one embedding as it lies in the checkpoint.
+    pub(crate) fn embedding_width(&self) -> u64 {
+        self.embedding.width.unwrap_or(self.hidden_size)
     }
 
     /// The shape of a window of `tokens` tokens, for the kernels.
@@ -98,6 +333,23 @@ impl LayerZeroSpec {
             query_scale: None,
             causal,
         }
+    }
+
+    /// The factor of each query of a window of `tokens` tokens, where there is one.
+    pub fn query_scales(&self, tokens: usize) -> Option<Vec<f32>> {
+        self.query_scale.as_ref().map(|scale| scale.factors(tokens))
+    }
+
+    /// Why windows of `window_tokens` tokens cannot be scored at all: a learned position has no continuation.
+    pub fn window_problem(&self, window_tokens: u64) -> Option<ModelProblem> {
+        let positions = self.learned_positions.filter(|positions| window_tokens > *positions)?;
+        let message = format!(
+            "windows of {window_tokens} tokens are longer than the {positions} learned positions of this {} model",
+            self.model_type
+        );
+        Some(ModelProblem::settings(message).with_hint(format!(
+            "set `window_tokens` to {positions} or less, or choose a model with rotary positions"
+        )))
     }
 
     /// The rotation of a window of `tokens` tokens, or `None` where the first layer has no rotary embedding.
@@ -164,31 +416,75 @@ impl LayerZeroSpec {
     }
 }
 
+/// The sizes that config.json states.
+#[derive(Clone, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) layers: u64,
+    pub(crate) hidden_size: u64,
+    pub(crate) query_heads: u64,
+    pub(crate) key_heads: u64,
+    pub(crate) head_dim: u64,
+    pub(crate) vocabulary_size: u64,
+    pub(crate) max_positions: Option<u64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::rope::Pairing;
     use super::*;
 
+    const SIZES: Sizes = Sizes {
+        layers: 2,
+        hidden_size: 64,
+        query_heads: 4,
+        key_heads: 2,
+        head_dim: 16,
+        vocabulary_size: 512,
+        max_positions: Some(1024),
+    };
+
     fn spec(window: Option<u64>, scaling: RopeScaling) -> LayerZeroSpec {
+        let rope = RopeSpec { pairing: Pairing::Half, rotary_dims: 16, theta: 1e4, scaling };
         LayerZeroSpec {
-            model_type: "llama".to_owned(),
-            layers: 2,
-            hidden_size: 64,
-            query_heads: 4,
-            key_heads: 2,
-            head_dim: 16,
-            vocabulary_size: 512,
-            norm: Norm::Rms { eps: 1e-6, offset: 0.0 },
-            bias: false,
-            scale: 0.25,
-            softcap: None,
-            alibi_slopes: None,
             window,
-            chunk: None,
-            rope: Some(RopeSpec { pairing: Pairing::Half, rotary_dims: 16, theta: 1e4, scaling }),
-            max_positions: Some(1024),
+            rope: Some(rope),
             first_layer_that_sees_all: None,
+            model_type: "llama".to_owned(),
+            ..LayerZeroSpec::plain(&SIZES, Norm::Rms { eps: 1e-6, offset: 0.0 })
         }
+    }
+
+    #[test]
+    fn fields_that_a_family_does_not_set_are_not_in_the_fingerprint() {
+        let json = serde_json::to_value(spec(None, RopeScaling::Default)).unwrap();
+        let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(names.len(), 17, "{names:?}");
+    }
+
+    #[test]
+    fn latents_and_embeddings_are_narrower_than_heads() {
+        let mut spec = spec(None, RopeScaling::Default);
+        assert_eq!(spec.row_width(), 6 * 16);
+        spec.latent = Some(Latent { query_rank: Some(10), key_rank: 5, rotary_dims: 4, eps: 1e-6 });
+        assert_eq!(spec.row_width(), 10 + 5 + 4);
+        spec.learned_positions = Some(100);
+        assert_eq!(spec.row_width(), 64);
+        assert!(spec.window_problem(100).is_none());
+        assert_eq!(
+            spec.window_problem(101).unwrap().message,
+            "windows of 101 tokens are longer than the 100 learned positions of this llama model"
+        );
+    }
+
+    #[test]
+    fn a_query_scale_is_one_up_to_its_threshold_and_grows_beyond() {
+        let logn = QueryScale::LogN { trained: 4 }.factors(17);
+        assert_eq!(logn[..4], [1.0; 4]);
+        assert!((logn[15] - 2.0).abs() < 1e-6 && logn[4] > 1.0);
+        let tuned = QueryScale::Temperature { floor: 4.0, scale: 0.5, shift: 1.0 }.factors(8);
+        assert_eq!(tuned[..3], [1.0; 3]);
+        assert!((f64::from(tuned[3]) - (1.0 + 0.5 * 2f64.ln())).abs() < 1e-6);
+        assert!(tuned[6].to_bits() == tuned[3].to_bits() && tuned[7] > tuned[6]);
     }
 
     #[test]

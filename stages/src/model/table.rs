@@ -7,8 +7,9 @@
 //! 16   length of the header                             8 bytes
 //! 24   header: JSON, padded with spaces to a multiple of 64 bytes from the file's start
 //!      rows: [rows, row_width] in the header's precision
-//!      length of the rows in bytes                      8 bytes
-//!      SHA-256 over the header and the SHA-256 of each block of the rows    32 bytes
+//!      zeros to a multiple of 64 bytes, then the header's side arrays, f32, one after the other: where there are any
+//!      length of the rows and side arrays in bytes      8 bytes
+//!      SHA-256 over the header and the SHA-256 of each block of what lies between    32 bytes
 //! ```
 
 use std::fs::File;
@@ -22,6 +23,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::spec::SideArray;
 use crate::load_partial_model::Precision;
 
 const MAGIC: &[u8; 16] = b"longsift-table-1";
@@ -43,11 +45,27 @@ pub(crate) struct TableHeader {
     pub(crate) row_width: u64,
     /// The format of a number.
     pub(crate) precision: Precision,
+    /// Name and length of each array beside the rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) side: Vec<(String, u64)>,
 }
 
 impl TableHeader {
-    fn data_bytes(&self) -> Option<u64> {
+    fn row_bytes(&self) -> Option<u64> {
         self.rows.checked_mul(self.row_width)?.checked_mul(self.precision.bytes())
+    }
+
+    /// Where the side arrays begin, from the first row on.
+    fn side_start(&self) -> Option<u64> {
+        self.row_bytes()?.checked_next_multiple_of(ALIGNMENT as u64)
+    }
+
+    fn data_bytes(&self) -> Option<u64> {
+        if self.side.is_empty() {
+            return self.row_bytes();
+        }
+        let numbers = self.side.iter().try_fold(0u64, |sum, (_, length)| sum.checked_add(*length));
+        self.side_start()?.checked_add(numbers?.checked_mul(4)?)
     }
 }
 
@@ -86,6 +104,16 @@ impl TableWriter {
                 self.write_bytes(bytemuck::cast_slice(&rounded))
             }
         }
+    }
+
+    /// Appends the side arrays, in the header's order, once all rows are written.
+    pub(crate) fn write_side(&mut self, arrays: &[Vec<f32>]) -> io::Result<()> {
+        if arrays.is_empty() {
+            return Ok(());
+        }
+        let start = self.header.side_start().expect("the rows were written");
+        self.write_bytes(&vec![0; (start - self.written) as usize])?;
+        arrays.iter().try_for_each(|array| self.write_bytes(bytemuck::cast_slice(array)))
     }
 
     fn write_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -148,11 +176,14 @@ fn root_hash(head: &[u8], blocks: Sha256) -> [u8; 32] {
 }
 
 /// The layer-zero table of a model, memory-mapped: for each token id its queries and keys before the rotary
-/// embedding, `[vocabulary_size, (query_heads + key_heads) · head_dim]`.
+/// embedding, `[vocabulary_size, (query_heads + key_heads) · head_dim]`, or what they are projected from
+/// ([`LayerZeroSpec::row_width`](super::LayerZeroSpec::row_width)).
 pub struct LayerZeroTable {
     file: MappedFile,
     header: TableHeader,
+    /// Rows and side arrays.
     data: Range<usize>,
+    rows: Range<usize>,
 }
 
 impl std::fmt::Debug for LayerZeroTable {
@@ -172,7 +203,9 @@ impl LayerZeroTable {
     pub(crate) fn open(path: &Path, expected: &TableHeader) -> Result<Self, String> {
         let file = MappedFile::open(path).map_err(|error| error.to_string())?;
         let data = data_range(file.bytes(), expected)?;
-        let table = Self { file, header: expected.clone(), data };
+        let length = expected.row_bytes().expect("the data that it is part of has a length");
+        let rows = data.start..data.start + length as usize;
+        let table = Self { file, header: expected.clone(), data, rows };
         table.try_view()?;
         Ok(table)
     }
@@ -204,10 +237,23 @@ impl LayerZeroTable {
 
     fn try_view(&self) -> Result<TableView<'_>, String> {
         match self.header.precision {
-            Precision::F32 => self.file.f32_slice(self.data.clone()).map(TableView::F32),
-            Precision::Bf16 => self.file.bf16_slice(self.data.clone()).map(TableView::Bf16),
+            Precision::F32 => self.file.f32_slice(self.rows.clone()).map(TableView::F32),
+            Precision::Bf16 => self.file.bf16_slice(self.rows.clone()).map(TableView::Bf16),
         }
         .map_err(|error| error.to_string())
+    }
+
+    /// An array beside the rows, if the model has it.
+    pub(crate) fn side(&self, array: SideArray) -> Option<&[f32]> {
+        let mut start = self.data.start + self.header.side_start()? as usize;
+        for (name, length) in &self.header.side {
+            let end = start + *length as usize * 4;
+            if name == array.name() {
+                return self.file.f32_slice(start..end).ok();
+            }
+            start = end;
+        }
+        None
     }
 
     /// Token ids: rows of the table.
@@ -225,7 +271,7 @@ impl LayerZeroTable {
         self.header.precision
     }
 
-    /// Bytes of the rows.
+    /// Bytes of the rows and of what lies beside them.
     pub fn bytes(&self) -> u64 {
         self.data.len() as u64
     }
@@ -263,7 +309,7 @@ mod tests {
     use super::*;
 
     fn header(rows: u64, row_width: u64, precision: Precision) -> TableHeader {
-        TableHeader { fingerprint: "0".repeat(64), rows, row_width, precision }
+        TableHeader { fingerprint: "0".repeat(64), rows, row_width, precision, side: Vec::new() }
     }
 
     fn written(path: &Path, header: &TableHeader, numbers: &[f32]) {
@@ -298,6 +344,27 @@ mod tests {
     }
 
     #[test]
+    fn arrays_beside_the_rows_come_back_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t");
+        let side = vec![("sinks".to_owned(), 2), ("key_norm".to_owned(), 3)];
+        for precision in [Precision::F32, Precision::Bf16] {
+            let header = TableHeader { side: side.clone(), ..header(5, 3, precision) };
+            let mut writer =
+                TableWriter::new(File::create(&path).unwrap(), header.clone()).unwrap();
+            writer.write(&[0.5; 15]).unwrap();
+            writer.write_side(&[vec![1.0, 2.0], vec![3.0, 4.0, 5.0]]).unwrap();
+            writer.finish(header.fingerprint.clone()).unwrap();
+            let table = LayerZeroTable::open(&path, &header).unwrap();
+            table.verify().unwrap();
+            assert_eq!(table.view().len(), 15);
+            assert_eq!(table.side(SideArray::Sinks), Some([1.0f32, 2.0].as_slice()));
+            assert_eq!(table.side(SideArray::KeyNorm), Some([3.0f32, 4.0, 5.0].as_slice()));
+            assert_eq!(table.side(SideArray::Positions), None);
+        }
+    }
+
+    #[test]
     fn a_table_of_several_blocks_verifies_and_a_flipped_bit_in_any_does_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");
@@ -319,7 +386,7 @@ mod tests {
         let path = folder.path().join("t");
         let header = header(4, 2, Precision::F32);
         written(&path, &header, &[1.0; 8]);
-        let other = TableHeader { fingerprint: "1".repeat(64), ..header };
+        let other = TableHeader { fingerprint: "1".repeat(64), ..header.clone() };
         assert_eq!(
             LayerZeroTable::open(&path, &other).unwrap_err(),
             "its header describes another table"

@@ -49,16 +49,39 @@ impl<'a> TensorReader<'a> {
     pub(crate) fn next(&mut self, most_rows: u64) -> Result<Vec<f32>, ModelProblem> {
         let Some(mut range) = self.rows.pop() else { return Ok(Vec::new()) };
         let end = range.end.min(range.start + most_rows.max(1));
-        let row_bytes =
-            self.part.needed.shape.get(1).copied().unwrap_or(1) * self.part.number_bytes();
-        let mut bytes = vec![0; ((end - range.start) * row_bytes) as usize];
-        self.reader.read(&self.part.info, range.start * row_bytes, &mut bytes)?;
+        let bytes = self.bytes(range.start..end)?;
         range.start = end;
         if !range.is_empty() {
             self.rows.push(range);
         }
         let (hash, dtype) = (&mut self.hash, self.part.info.dtype);
         let ((), numbers) = rayon::join(|| hash.update(&bytes), || to_f32(dtype, &bytes));
+        Ok(numbers)
+    }
+
+    /// The wanted columns of some rows.
+    fn bytes(&mut self, rows: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
+        let (needed, number) = (&self.part.needed, self.part.number_bytes());
+        let (row_bytes, wanted) = (needed.row_width() * number, needed.row_numbers() * number);
+        let mut bytes = vec![0; ((rows.end - rows.start) * wanted) as usize];
+        let Some(columns) = &needed.columns else {
+            self.reader.read(&self.part.info, rows.start * row_bytes, &mut bytes)?;
+            return Ok(bytes);
+        };
+        for (row, bytes) in rows.zip(bytes.chunks_exact_mut(wanted.max(1) as usize)) {
+            self.reader.read(&self.part.info, row * row_bytes + columns.start * number, bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    /// All that is left of the tensor.
+    pub(crate) fn rest(&mut self) -> Result<Vec<f32>, ModelProblem> {
+        let needed = &self.part.needed;
+        let row_bytes = (needed.row_numbers() * self.part.number_bytes()).max(1);
+        let mut numbers = Vec::with_capacity(needed.numbers() as usize);
+        while !self.rows.is_empty() {
+            numbers.extend(self.next(CHUNK_BYTES / row_bytes)?);
+        }
         Ok(numbers)
     }
 
@@ -70,6 +93,7 @@ impl<'a> TensorReader<'a> {
             dtype: self.part.info.dtype.to_string(),
             shape: self.part.needed.shape.clone(),
             rows,
+            columns: self.part.needed.columns.as_ref().map(|range| (range.start, range.end)),
             sha256: hex(&self.hash.finalize()),
         };
         (digest, self.reader.bytes_read)
@@ -83,6 +107,8 @@ pub(crate) struct TensorDigest {
     dtype: String,
     shape: Vec<u64>,
     rows: Vec<(u64, u64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    columns: Option<(u64, u64)>,
     sha256: String,
 }
 
@@ -95,34 +121,18 @@ impl TensorDigest {
 
 /// Everything but the embedding: small enough to be held in memory.
 pub(crate) struct SmallWeights {
-    /// `[hidden_size]`, empty without a norm weight.
-    pub(crate) norm_weight: Vec<f32>,
-    /// `[hidden_size]`, empty without a norm bias.
-    pub(crate) norm_bias: Vec<f32>,
-    /// `[row_width, hidden_size]`: query rows, then key rows.
-    pub(crate) projection: Vec<f32>,
-    /// `[row_width]`, empty without biases; zero where only one of query and key has one.
-    pub(crate) bias: Vec<f32>,
+    arrays: Vec<(Role, Vec<f32>)>,
     pub(crate) digests: Vec<TensorDigest>,
     pub(crate) bytes_read: u64,
 }
 
 impl SmallWeights {
-    /// Reads the norm, the projections and their biases.
+    /// Reads every needed tensor but the embedding.
     pub(crate) fn read(model: &ModelFolder) -> Result<Self, ModelProblem> {
-        let mut tensors: Vec<(Role, Vec<f32>)> = Vec::new();
-        let (mut digests, mut bytes_read) = (Vec::new(), 0);
+        let mut weights = Self { arrays: Vec::new(), digests: Vec::new(), bytes_read: 0 };
         for part in model.parts().iter().filter(|part| part.needed.role != Role::Embedding) {
             let mut reader = TensorReader::new(model, part)?;
-            let row_bytes = part.needed.shape.get(1).copied().unwrap_or(1) * part.number_bytes();
-            let mut numbers = Vec::with_capacity(part.needed.numbers() as usize);
-            loop {
-                let rows = reader.next(CHUNK_BYTES / row_bytes)?;
-                if rows.is_empty() {
-                    break;
-                }
-                numbers.extend(rows);
-            }
+            let mut numbers = reader.rest()?;
             if let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) {
                 let message =
                     format!("`{}` holds {wrong}: every score would be undefined", part.name);
@@ -130,23 +140,51 @@ impl SmallWeights {
                     ModelProblem::checkpoint(message).with_hint("download the checkpoint again")
                 );
             }
-            tensors.push((part.needed.role, numbers));
+            if part.needed.columns.is_some() {
+                numbers = transposed(&numbers, part.needed.row_numbers() as usize);
+            }
+            weights.add(part.needed.role, numbers);
             let (digest, bytes) = reader.finish();
-            digests.push(digest);
-            bytes_read += bytes;
+            weights.digests.push(digest);
+            weights.bytes_read += bytes;
         }
-        let mut take = |role| {
-            let place = tensors.iter().position(|(found, _)| *found == role);
-            place.map_or_else(Vec::new, |place| tensors.swap_remove(place).1)
-        };
-        let (norm_weight, norm_bias) = (take(Role::NormWeight), take(Role::NormBias));
-        let (mut projection, key) = (take(Role::QueryWeight), take(Role::KeyWeight));
-        let (query_bias, key_bias) = (take(Role::QueryBias), take(Role::KeyBias));
-        let hidden = model.spec().hidden_size as usize;
-        let bias = joined_bias(query_bias, key_bias, projection.len() / hidden, key.len() / hidden);
-        projection.extend(key);
-        Ok(Self { norm_weight, norm_bias, projection, bias, digests, bytes_read })
+        Ok(weights)
     }
+
+    /// Several tensors of one role are one array, in the order in which they are needed.
+    fn add(&mut self, role: Role, numbers: Vec<f32>) {
+        match self.arrays.iter_mut().find(|(found, _)| *found == role) {
+            Some((_, array)) => array.extend(numbers),
+            None => self.arrays.push((role, numbers)),
+        }
+    }
+
+    /// The numbers of a role; empty where the model has none.
+    pub(crate) fn take(&mut self, role: Role) -> Vec<f32> {
+        let place = self.arrays.iter().position(|(found, _)| *found == role);
+        place.map_or_else(Vec::new, |place| self.arrays.swap_remove(place).1)
+    }
+
+    /// A projection onto the rows of `one`, then those of `other`, both `[outputs, inputs]`, with their biases.
+    pub(crate) fn joined(
+        &mut self,
+        one: (Role, Role),
+        other: (Role, Role),
+        inputs: usize,
+    ) -> (Vec<f32>, Vec<f32>) {
+        let (mut weight, more) = (self.take(one.0), self.take(other.0));
+        let (bias, more_bias) = (self.take(one.1), self.take(other.1));
+        let bias = joined_bias(bias, more_bias, weight.len() / inputs, more.len() / inputs);
+        weight.extend(more);
+        (weight, bias)
+    }
+}
+
+/// `[columns, rows]` of `[rows, columns]`.
+fn transposed(numbers: &[f32], columns: usize) -> Vec<f32> {
+    let rows = numbers.len() / columns.max(1);
+    let column = |column: usize| (0..rows).map(move |row| numbers[row * columns + column]);
+    (0..columns).flat_map(column).collect()
 }
 
 fn joined_bias(
@@ -179,6 +217,12 @@ mod tests {
         let bytes: Vec<u8> =
             numbers[..2].iter().flat_map(|number| bf16::from_f32(*number).to_le_bytes()).collect();
         assert_eq!(to_f32(Dtype::BF16, &bytes), numbers[..2]);
+    }
+
+    #[test]
+    fn transposing_swaps_rows_and_columns() {
+        assert_eq!(transposed(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        assert!(transposed(&[], 3).is_empty());
     }
 
     #[test]

@@ -1,21 +1,51 @@
-//! Mistral 7B, Nemo and Small. The first release slides over 4,096 tokens in every layer.
+//! Mistral 7B, Nemo and Small; Ministral. The first release slides over 4,096 tokens in every layer.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide_everywhere};
+use super::{FirstLayer, LlamaLike, llama_like, slide, slide_everywhere};
 use crate::model::fields::Fields;
+use crate::model::spec::QueryScale;
 
 /// Every layer slides over `sliding_window` tokens; `null` there means none does, a missing key means 4,096, as in
 /// the transformers library.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
-    let family = LlamaLike {
-        key_heads: Some(8),
-        rms_eps: 1e-6,
-        rope_theta: 1e4,
-        max_positions: 131_072,
-        bias: false,
-    };
+    let mut first = llama_like(config, &family(1e-6), rope_theta);
+    slide_everywhere(&mut first, config, window(config));
+    first
+}
+
+/// Every layer slides unless `layer_types` says otherwise.
+pub(super) fn ministral(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let mut first = llama_like(config, &family(1e-6), rope_theta);
+    slide(&mut first, config, window(config), |_| true);
+    first
+}
+
+/// `YaRN`, and queries that grow with their position beyond the first training's length.
+pub(super) fn ministral3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike { head_dim: Some(128), max_positions: 262_144, ..family(1e-5) };
     let mut first = llama_like(config, &family, rope_theta);
-    let default = (!config.has("sliding_window")).then_some(4096);
-    let window = config.optional_size("sliding_window", 1 << 32).or(default);
+    let rope = config.optional_object("rope_parameters");
+    let rope = rope.or_else(|| config.optional_object("rope_scaling"));
+    let scale = rope.as_ref().and_then(|rope| {
+        let floor = rope.optional_positive("original_max_position_embeddings")?;
+        Some((floor, rope.optional_number("llama_4_scaling_beta")?))
+    });
+    first.spec.query_scale =
+        scale.map(|(floor, scale)| QueryScale::Temperature { floor, scale, shift: 0.0 });
+    let window = config.optional_size("sliding_window", 1 << 32);
     slide_everywhere(&mut first, config, window);
     first
+}
+
+fn family(eps: f64) -> LlamaLike {
+    LlamaLike {
+        key_heads: Some(8),
+        eps: ("rms_norm_eps", eps),
+        max_positions: 131_072,
+        ..LlamaLike::default()
+    }
+}
+
+fn window(config: &Fields<'_>) -> Option<u64> {
+    let default = (!config.has("sliding_window")).then_some(4096);
+    config.optional_size("sliding_window", 1 << 32).or(default)
 }

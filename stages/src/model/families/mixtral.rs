@@ -7,10 +7,10 @@ use crate::model::fields::Fields;
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(8),
-        rms_eps: 1e-5,
+        eps: ("rms_norm_eps", 1e-5),
         rope_theta: 1e6,
         max_positions: 131_072,
-        bias: false,
+        ..LlamaLike::default()
     };
     let mut first = llama_like(config, &family, rope_theta);
     let window = config.optional_size("sliding_window", 1 << 32);

@@ -1,4 +1,4 @@
-//! Qwen2 and Qwen2.5, dense.
+//! Qwen2 and Qwen2.5, dense and with experts.
 
 use super::{FirstLayer, LlamaLike, llama_like, slide};
 use crate::model::fields::Fields;
@@ -8,17 +8,36 @@ use crate::model::fields::Fields;
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let family = LlamaLike {
         key_heads: Some(32),
-        rms_eps: 1e-6,
-        rope_theta: 1e4,
         max_positions: 32_768,
         bias: true,
+        ..LlamaLike::default()
     };
     let mut first = llama_like(config, &family, rope_theta);
     if config.flag("use_sliding_window", false) {
-        let default = (!config.has("sliding_window")).then_some(4096);
-        let window = config.optional_size("sliding_window", 1 << 32).or(default);
         let sliding_from = config.optional_count("max_window_layers").unwrap_or(28);
-        slide(&mut first, config, window, |layer| layer >= sliding_from);
+        slide(&mut first, config, window(config), |layer| layer >= sliding_from);
     }
     first
+}
+
+/// With `use_sliding_window`, every other layer below `max_window_layers` slides, the first among them.
+pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(16),
+        max_positions: 32_768,
+        bias: config.flag("qkv_bias", true),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    if config.flag("use_sliding_window", false) {
+        let sliding_below = config.optional_count("max_window_layers").unwrap_or(28);
+        let slides = |layer: u64| layer.is_multiple_of(2) && layer < sliding_below;
+        slide(&mut first, config, window(config), slides);
+    }
+    first
+}
+
+fn window(config: &Fields<'_>) -> Option<u64> {
+    let default = (!config.has("sliding_window")).then_some(4096);
+    config.optional_size("sliding_window", 1 << 32).or(default)
 }

@@ -1,0 +1,50 @@
+//! Command-R and Command-A: a layer norm without bias, rotating pairs side by side.
+
+use super::{
+    FirstLayer, HeadNorm, LlamaLike, NormKind, NormScope, head_norm, layer_zero_slides, llama_like,
+    slide,
+};
+use crate::model::fields::Fields;
+use crate::model::rope::Pairing;
+
+/// Every layer sees all tokens. `use_qk_norm` (Command-R+) gives each head a layer norm of its own.
+pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let mut first = llama_like(config, &family(config, 5e5), rope_theta);
+    if config.flag("use_qk_norm", false) {
+        let norm = HeadNorm {
+            norm: first.spec.norm.clone(),
+            over: NormScope::EachHead,
+            weight: true,
+            bias: false,
+            after_rope: false,
+        };
+        head_norm(&mut first, norm, "layers.0.self_attn.q_norm", "layers.0.self_attn.k_norm");
+    }
+    first
+}
+
+/// Three layers of four slide, the first among them, and only these rotate.
+pub(super) fn cohere2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let mut first = llama_like(config, &family(config, 1e4), rope_theta);
+    let default = (!config.has("sliding_window")).then_some(4096);
+    let window = config.optional_size("sliding_window", 1 << 32).or(default);
+    let pattern = config.optional_size("sliding_window_pattern", 1 << 20).unwrap_or(4);
+    let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
+    slide(&mut first, config, window, slides);
+    if window.is_none() || !layer_zero_slides(config, slides(0)) {
+        first.spec.rope = None;
+    }
+    first
+}
+
+fn family(config: &Fields<'_>, rope_theta: f64) -> LlamaLike {
+    LlamaLike {
+        norm: NormKind::Layer { offset: 0.0, bias: false },
+        eps: ("layer_norm_eps", 1e-5),
+        rope_theta,
+        max_positions: 8192,
+        bias: config.flag("attention_bias", false),
+        pairing: Pairing::Interleaved,
+        ..LlamaLike::default()
+    }
+}

@@ -1,0 +1,176 @@
+//! `DeepSeek` V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention. The first `DeepSeekMoE` is a Llama.
+
+use super::{
+    FirstLayer, LLAMA_NAMES, LlamaLike, MOST_ENTRIES, SizeDefaults, llama_like, named, sizes,
+};
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+use crate::model::rope::{Pairing, RopeScaling};
+use crate::model::rope_config::{self, RopeDefaults};
+use crate::model::spec::{Latent, LayerZeroSpec, Norm};
+use crate::model::tensors::{Projection, Role};
+
+/// What the families with latent attention differ in: the defaults of their configuration classes.
+struct LatentLike {
+    max_positions: u64,
+    eps: f64,
+    pairing: Pairing,
+    ranks: (u64, u64),
+    /// Numbers of a head: own, rotating, of a value.
+    dims: (u64, u64, Option<u64>),
+    /// The key of the number that embeddings are multiplied by, and its default.
+    multiplier: Option<(&'static str, f64)>,
+}
+
+/// `DeepSeekMoE` 16B: Llama's attention.
+pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let bias = config.flag("attention_bias", false);
+    llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta)
+}
+
+/// V2 and V2-Lite, which has no low rank for queries.
+pub(super) fn v2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LatentLike {
+        max_positions: 2048,
+        eps: 1e-6,
+        pairing: Pairing::Interleaved,
+        ranks: (1536, 512),
+        dims: (128, 64, Some(128)),
+        multiplier: None,
+    };
+    latent_like(config, &family, rope_theta)
+}
+
+/// V3, R1 and Kimi K2.
+pub(super) fn v3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let interleaved = config.flag("rope_interleave", true);
+    let family = LatentLike {
+        max_positions: 4096,
+        eps: 1e-6,
+        pairing: if interleaved { Pairing::Interleaved } else { Pairing::Half },
+        ranks: (1536, 512),
+        dims: (128, 64, Some(128)),
+        multiplier: None,
+    };
+    latent_like(config, &family, rope_theta)
+}
+
+/// `MiniCPM3`: rotating pairs half apart, a multiplied embedding.
+pub(super) fn minicpm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LatentLike {
+        max_positions: 32_768,
+        eps: 1e-5,
+        pairing: Pairing::Half,
+        ranks: (768, 256),
+        dims: (64, 32, None),
+        multiplier: Some(("scale_emb", 12.0)),
+    };
+    latent_like(config, &family, rope_theta)
+}
+
+fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>) -> FirstLayer {
+    let (own, rotary, value) = family.dims;
+    let size = |name, default| config.optional_size(name, MOST_ENTRIES).unwrap_or(default);
+    let own = size("qk_nope_head_dim", own);
+    let rotary = size("qk_rope_head_dim", rotary);
+    let defaults = SizeDefaults {
+        head_dim: Some(own + rotary),
+        positions: Some(family.max_positions),
+        ..SizeDefaults::default()
+    };
+    let mut sizes = sizes(config, &LLAMA_NAMES, &defaults);
+    // `head_dim` of these configurations is the rotating part, if it is there at all; every head has keys of its own.
+    (sizes.head_dim, sizes.key_heads) = (own + rotary, sizes.query_heads);
+    let value = size("v_head_dim", value.unwrap_or(sizes.hidden_size / sizes.query_heads));
+    let written = config.optional_size("q_lora_rank", MOST_ENTRIES);
+    let query_rank = written.or((!config.has("q_lora_rank")).then_some(family.ranks.0));
+    let key_rank = size("kv_lora_rank", family.ranks.1);
+    let eps = config.optional_positive("rms_norm_eps").unwrap_or(family.eps);
+    let rope = RopeDefaults {
+        pairing: family.pairing,
+        theta: 1e4,
+        rotary_dims: rotary,
+        max_positions: sizes.max_positions.unwrap_or(family.max_positions),
+        original_positions: None,
+        alpha: false,
+    };
+    let rope = rope_config::read(config, &rope, rope_theta);
+    let plain = LayerZeroSpec::plain(&sizes, Norm::Rms { eps, offset: 0.0 });
+    let mut spec = LayerZeroSpec {
+        scale: plain.scale * mscale(config, &rope.scaling).powi(2),
+        // The norms of the latent numbers keep the library's default, whatever config.json says.
+        latent: Some(Latent { query_rank, key_rank, rotary_dims: rotary, eps: 1e-6 }),
+        rope: Some(rope),
+        ..plain
+    };
+    if let Some((name, default)) = family.multiplier {
+        spec.embedding.multiplier = Some(config.optional_positive(name).unwrap_or(default));
+    }
+    let names = ("embed_tokens", "layers.0.input_layernorm", false);
+    let (query, key) = up_projections(&spec, own, value);
+    let mut first = named(spec, &["model.", ""], names, (query, key));
+    down_projections(&mut first, config);
+    if sizes.query_heads * (own + value) > MOST_ENTRIES {
+        config.note(ModelProblem::checkpoint(format!(
+            "{} heads of {own} + {value} numbers are more than {MOST_ENTRIES}",
+            sizes.query_heads
+        )));
+    }
+    first
+}
+
+/// From the latent numbers to the heads; queries from the hidden state where they have no low rank.
+fn up_projections(spec: &LayerZeroSpec, own: u64, value: u64) -> (Projection, Projection) {
+    let latent = spec.latent.as_ref().expect("latent attention has latent numbers");
+    let name = if latent.query_rank.is_some() { "q_b_proj" } else { "q_proj" };
+    let queries = spec.query_heads * spec.head_dim;
+    let mut query = Projection::whole(&format!("layers.0.self_attn.{name}"), false, queries);
+    query.inputs = latent.query_rank;
+    let head = own + value;
+    let rows = (0..spec.query_heads).map(|index| index * head..index * head + own);
+    let outputs = spec.query_heads * head;
+    let mut key = Projection::part("layers.0.self_attn.kv_b_proj", false, outputs, rows);
+    key.inputs = Some(latent.key_rank);
+    (query, key)
+}
+
+/// From the hidden state to the latent numbers, with their norms.
+fn down_projections(first: &mut FirstLayer, config: &Fields<'_>) {
+    let bias = config.flag("attention_bias", false);
+    let (hidden, latent) = (first.spec.hidden_size, first.spec.latent.clone());
+    let latent = latent.expect("latent attention has latent numbers");
+    let mut down = |roles: [Role; 3], names: [&str; 2], outputs: u64, rank: u64| {
+        let [projection, norm] = names.map(|name| format!("layers.0.self_attn.{name}"));
+        first.tensors.need(roles[0], &format!("{projection}.weight"), &[outputs, hidden]);
+        if bias {
+            first.tensors.need(roles[1], &format!("{projection}.bias"), &[outputs]);
+        }
+        first.tensors.need(roles[2], &format!("{norm}.weight"), &[rank]);
+    };
+    if let Some(rank) = latent.query_rank {
+        let roles = [Role::QueryDownWeight, Role::QueryDownBias, Role::QueryDownNorm];
+        down(roles, ["q_a_proj", "q_a_layernorm"], rank, rank);
+    }
+    let roles = [Role::KeyDownWeight, Role::KeyDownBias, Role::KeyDownNorm];
+    let rank = latent.key_rank;
+    down(roles, ["kv_a_proj_with_mqa", "kv_a_layernorm"], rank + latent.rotary_dims, rank);
+}
+
+/// What logits are multiplied by, squared, where `mscale_all_dim` of the rope scaling is set.
+fn mscale(config: &Fields<'_>, scaling: &RopeScaling) -> f64 {
+    let nested = config.optional_object("rope_scaling");
+    let nested = nested.filter(|rope| !rope.is_empty());
+    let nested = nested.or_else(|| config.optional_object("rope_parameters"));
+    let scale = nested.as_ref().and_then(|rope| rope.optional_number("mscale_all_dim"));
+    let factor = match scaling {
+        RopeScaling::Yarn { factor, .. } => Some(*factor),
+        RopeScaling::Default => None,
+        _ => nested.as_ref().and_then(|rope| rope.optional_positive("factor")),
+    };
+    match (scale, factor) {
+        (Some(scale), Some(factor)) if scale != 0.0 && factor > 1.0 => {
+            0.1 * scale * factor.ln() + 1.0
+        }
+        _ => 1.0,
+    }
+}

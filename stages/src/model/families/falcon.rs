@@ -1,0 +1,82 @@
+//! Falcon in its three layouts: one key head for all queries (7B), key heads for groups (40B, 180B), all heads (RW).
+
+use half::bf16;
+
+use super::alibi::slopes;
+use super::{FirstLayer, SizeDefaults, SizeNames, named, sizes};
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+use crate::model::rope::Pairing;
+use crate::model::rope_config::{self, RopeDefaults};
+use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::tensors::Projection;
+
+const NAMES: SizeNames = SizeNames {
+    hidden: &["n_embed", "hidden_size"],
+    layers: &["num_hidden_layers", "n_layer"],
+    heads: &["num_attention_heads", "n_head"],
+    key_heads: &["num_kv_heads", "n_head_kv"],
+    vocabulary: &["vocab_size"],
+    positions: &["max_position_embeddings"],
+};
+
+/// Rotary, or linear biases with `alibi`.
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
+    let mut sizes = sizes(config, &NAMES, &defaults);
+    let bias = config.flag("bias", false);
+    let (grouped, shared) =
+        (config.flag("new_decoder_architecture", false), config.flag("multi_query", true));
+    let (heads, head_dim) = (sizes.query_heads, sizes.head_dim);
+    let name = "h.0.self_attention.query_key_value";
+    let projections = if grouped {
+        let per_group = (heads / sizes.key_heads).max(1);
+        Projection::grouped(name, bias, sizes.key_heads, per_group, head_dim)
+    } else if shared {
+        sizes.key_heads = 1;
+        Projection::stacked(name, bias, heads * head_dim, head_dim)
+    } else {
+        sizes.key_heads = heads;
+        Projection::grouped(name, bias, heads, 1, head_dim)
+    };
+    let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
+    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let mut spec = LayerZeroSpec { bias, ..plain };
+    if config.flag("alibi", false) {
+        spec.alibi_slopes = Some(biases(heads, spec.scale));
+    } else {
+        let rope = RopeDefaults {
+            pairing: Pairing::Half,
+            theta: 1e4,
+            rotary_dims: head_dim,
+            max_positions: sizes.max_positions.unwrap_or(2048),
+            original_positions: None,
+            alpha: false,
+        };
+        spec.rope = Some(rope_config::read(config, &rope, rope_theta));
+    }
+    let norm = norm_name(config, grouped);
+    named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)
+}
+
+/// Falcon rounds its slopes to bf16 and scales them like the products. (It also rounds slope times position, which
+/// changes nothing for slopes that are powers of two and positions below 257; that rounding is not followed.)
+fn biases(heads: u64, scale: f64) -> Vec<f64> {
+    let slopes = slopes(heads).into_iter();
+    slopes.map(|slope| f64::from(bf16::from_f32(slope as f32).to_f32()) * scale).collect()
+}
+
+/// Attention and MLP have a norm each in the grouped layout, unless config.json says that they share one.
+fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
+    let norms = config.optional_size("num_ln_in_parallel_attn", 2);
+    let parallel = config.flag("parallel_attn", true);
+    if grouped && norms.unwrap_or(2) == 2 {
+        if !parallel {
+            config.note(ModelProblem::settings(
+                "`new_decoder_architecture` without `parallel_attn` is not supported",
+            ));
+        }
+        return "h.0.ln_attn";
+    }
+    "h.0.input_layernorm"
+}

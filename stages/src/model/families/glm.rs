@@ -1,0 +1,38 @@
+//! GLM-4-9B and GLM-4-0414 in the transformers library's own form, and GLM-4.5.
+
+use super::{FirstLayer, LlamaLike, NormScope, eps, llama_like, rms_head_norm};
+use crate::model::fields::Fields;
+use crate::model::rope::Pairing;
+
+/// Half of a head rotates, in pairs side by side; queries and keys have a bias.
+pub(super) fn glm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(2),
+        head_dim: Some(128),
+        eps: ("rms_norm_eps", 1.5625e-7),
+        max_positions: 131_072,
+        bias: config.flag("attention_bias", true),
+        pairing: Pairing::Interleaved,
+        partial_rotary: Some(0.5),
+        ..LlamaLike::default()
+    };
+    llama_like(config, &family, rope_theta)
+}
+
+/// GLM-4.5: pairs half a head apart, and `use_qk_norm` for a norm over each head.
+pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(8),
+        eps: ("rms_norm_eps", 1e-5),
+        max_positions: 131_072,
+        bias: config.flag("attention_bias", false),
+        partial_rotary: Some(0.5),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    if config.flag("use_qk_norm", false) {
+        let eps = eps(&first.spec.norm);
+        rms_head_norm(&mut first, eps, 0.0, NormScope::Head);
+    }
+    first
+}

@@ -1,0 +1,105 @@
+//! GPT-2, GPT-Neo and the first `StarCoder`: learned positions, so each window is projected on its own.
+
+use super::{FirstLayer, MOST_TOKENS, SizeDefaults, SizeNames, named, sizes, slide_window};
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::tensors::{Projection, Role};
+
+pub(super) const GPT_NAMES: SizeNames = SizeNames {
+    hidden: &["n_embd", "hidden_size"],
+    layers: &["n_layer", "num_hidden_layers"],
+    heads: &["n_head", "num_attention_heads"],
+    key_heads: &[],
+    vocabulary: &["vocab_size"],
+    positions: &["n_positions", "max_position_embeddings"],
+};
+
+/// One tensor of queries, keys and values, lying transposed.
+pub(super) fn gpt2(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+    let spec = spec(config, &GPT_NAMES, 1024);
+    let (mut query, mut key) =
+        Projection::stacked("h.0.attn.c_attn", true, spec.hidden_size, spec.hidden_size);
+    (query.transposed, key.transposed) = (true, true);
+    finished(spec, (query, key))
+}
+
+/// As GPT-2, not transposed; mostly all query heads share one key head.
+pub(super) fn gpt_bigcode(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+    let mut spec = spec(config, &GPT_NAMES, 1024);
+    let (heads, head_dim, name) = (spec.query_heads, spec.head_dim, "h.0.attn.c_attn");
+    let projections = if config.flag("multi_query", true) {
+        spec.key_heads = 1;
+        Projection::stacked(name, true, spec.hidden_size, head_dim)
+    } else {
+        Projection::grouped(name, true, heads, 1, head_dim)
+    };
+    finished(spec, projections)
+}
+
+/// Products are not scaled. Layers see all or slide over `window_size` tokens, as `attention_types` says.
+pub(super) fn gpt_neo(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
+    let names = SizeNames {
+        hidden: &["hidden_size"],
+        layers: &["num_layers", "num_hidden_layers"],
+        heads: &["num_heads", "num_attention_heads"],
+        positions: &["max_position_embeddings"],
+        ..GPT_NAMES
+    };
+    let mut spec = spec(config, &names, 2048);
+    (spec.scale, spec.bias) = (1.0, false);
+    let projection = |name: &str| {
+        Projection::whole(&format!("h.0.attn.attention.{name}"), false, spec.hidden_size)
+    };
+    let projections = (projection("q_proj"), projection("k_proj"));
+    let mut first = finished(spec, projections);
+    if let Some(local) = local_layers(config) {
+        let window = config.optional_size("window_size", MOST_TOKENS).unwrap_or(256);
+        slide_window(&mut first, window, |layer| {
+            local.get(layer as usize).copied().unwrap_or(false)
+        });
+    }
+    first
+}
+
+/// `[[["global", "local"], 12]]`: which layers are local. `None` where config.json does not say.
+fn local_layers(config: &Fields<'_>) -> Option<Vec<bool>> {
+    let types = config.value("attention_types")?;
+    let mut layers = Vec::new();
+    for item in types.as_array().into_iter().flatten() {
+        let kinds = item.get(0).and_then(|kinds| kinds.as_array());
+        let count = item.get(1).and_then(serde_json::Value::as_u64);
+        let (Some(kinds), Some(count)) = (kinds, count) else {
+            config.note(ModelProblem::checkpoint(
+                "`attention_types` in config.json is not a list of [[\"global\", \"local\"], count]",
+            ));
+            return None;
+        };
+        for _ in 0..count.min(1 << 12) {
+            layers.extend(kinds.iter().map(|kind| kind.as_str() == Some("local")));
+        }
+    }
+    Some(layers)
+}
+
+fn spec(config: &Fields<'_>, names: &SizeNames, positions: u64) -> LayerZeroSpec {
+    let defaults = SizeDefaults { positions: Some(positions), ..SizeDefaults::default() };
+    let sizes = sizes(config, names, &defaults);
+    let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
+    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let scaled = config.flag("scale_attn_weights", true);
+    LayerZeroSpec {
+        bias: true,
+        scale: if scaled { plain.scale } else { 1.0 },
+        learned_positions: sizes.max_positions,
+        ..plain
+    }
+}
+
+fn finished(spec: LayerZeroSpec, projections: (Projection, Projection)) -> FirstLayer {
+    let positions = [spec.learned_positions.unwrap_or(1), spec.hidden_size];
+    let prefixes = &["transformer.", ""];
+    let mut first = named(spec, prefixes, ("wte", "h.0.ln_1", true), projections);
+    first.tensors.need(Role::Positions, "wpe.weight", &positions);
+    first
+}

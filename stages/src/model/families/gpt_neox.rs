@@ -1,0 +1,59 @@
+//! GPT-NeoX, Pythia and their kin: one tensor of queries, keys and values head by head; Persimmon has the same one.
+
+use super::{
+    FirstLayer, HeadNorm, LLAMA_NAMES, LlamaLike, NormKind, NormScope, SizeDefaults, head_norm,
+    llama_like, named, sizes,
+};
+use crate::model::fields::Fields;
+use crate::model::rope::Pairing;
+use crate::model::rope_config::{self, RopeDefaults};
+use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::tensors::Projection;
+
+/// The rotating share and the base have names of their own: `rotary_pct`, `rotary_emb_base`.
+pub(super) fn gpt_neox(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
+    let sizes = sizes(config, &LLAMA_NAMES, &defaults);
+    let share = config.optional_positive("rotary_pct").unwrap_or(0.25);
+    let rope = RopeDefaults {
+        pairing: Pairing::Half,
+        theta: config.optional_positive("rotary_emb_base").unwrap_or(1e4),
+        rotary_dims: rope_config::rotary_dims(config, sizes.head_dim, share),
+        max_positions: sizes.max_positions.unwrap_or(2048),
+        original_positions: None,
+        alpha: false,
+    };
+    let eps = config.optional_positive("layer_norm_eps").unwrap_or(1e-5);
+    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let bias = config.flag("attention_bias", true);
+    let rope = Some(rope_config::read(config, &rope, rope_theta));
+    let spec = LayerZeroSpec { bias, rope, ..plain };
+    let name = "layers.0.attention.query_key_value";
+    let projections = Projection::grouped(name, bias, sizes.query_heads, 1, sizes.head_dim);
+    named(spec, &["gpt_neox.", ""], ("embed_in", "layers.0.input_layernorm", true), projections)
+}
+
+/// Half of a head rotates; each head of queries and keys has a layer norm before that.
+pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        norm: NormKind::Layer { offset: 0.0, bias: true },
+        eps: ("layer_norm_eps", 1e-5),
+        max_positions: 16_384,
+        bias: true,
+        partial_rotary: Some(0.5),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    let (heads, head_dim) = (first.spec.query_heads, first.spec.head_dim);
+    let name = "layers.0.self_attn.query_key_value";
+    let (query, key) = Projection::grouped(name, true, heads, 1, head_dim);
+    (first.tensors.query, first.tensors.key, first.spec.key_heads) = (query, key, heads);
+    if config.flag("qk_layernorm", true) {
+        let norm = first.spec.norm.clone();
+        let over = NormScope::Head;
+        let norm = HeadNorm { norm, over, weight: true, bias: true, after_rope: false };
+        let names = ["layers.0.self_attn.q_layernorm", "layers.0.self_attn.k_layernorm"];
+        head_norm(&mut first, norm, names[0], names[1]);
+    }
+    first
+}

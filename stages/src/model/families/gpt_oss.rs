@@ -1,0 +1,38 @@
+//! gpt-oss: a learned logit per head that joins the softmax, layers that slide and see all in turn.
+
+use super::{FirstLayer, LlamaLike, llama_like, slide};
+use crate::model::fields::Fields;
+use crate::model::rope::{RopeScaling, yarn_attention_factor};
+use crate::model::tensors::Role;
+
+/// The first layer slides. Without any rope scaling in config.json the default is `YaRN` from 4,096 positions on.
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(8),
+        head_dim: Some(64),
+        eps: ("rms_norm_eps", 1e-5),
+        rope_theta: 1.5e5,
+        max_positions: 131_072,
+        bias: config.flag("attention_bias", true),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    first.spec.sinks = true;
+    first.tensors.need(Role::Sinks, "layers.0.self_attn.sinks", &[first.spec.query_heads]);
+    let scaled =
+        ["rope_scaling", "rope_parameters"].iter().any(|name| config.value(name).is_some());
+    if let (false, Some(rope)) = (scaled, &mut first.spec.rope) {
+        rope.scaling = RopeScaling::Yarn {
+            factor: 32.0,
+            original_positions: 4096,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: false,
+            attention_factor: yarn_attention_factor(32.0, None, None),
+        };
+    }
+    let default = (!config.has("sliding_window")).then_some(128);
+    let window = config.optional_size("sliding_window", 1 << 32).or(default);
+    slide(&mut first, config, window, |layer| layer.is_multiple_of(2));
+    first
+}

@@ -1,0 +1,32 @@
+//! GPT-J: rotating pairs side by side, `rotary_dim` dimensions of each head.
+
+use super::gpt2::GPT_NAMES;
+use super::{FirstLayer, MOST_HEADS, SizeDefaults, named, plain_rope, sizes};
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+use crate::model::rope::Pairing;
+use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::tensors::Projection;
+
+/// No biases on queries and keys.
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
+    let sizes = sizes(config, &GPT_NAMES, &defaults);
+    let rotary = config.optional_size("rotary_dim", MOST_HEADS).unwrap_or(64);
+    if config.is_clean() && (rotary > sizes.head_dim || !rotary.is_multiple_of(2)) {
+        config.note(ModelProblem::checkpoint(format!(
+            "`rotary_dim` {rotary} is not an even number up to the {} of a head",
+            sizes.head_dim
+        )));
+    }
+    let eps = config.optional_positive("layer_norm_epsilon").unwrap_or(1e-5);
+    let rope = plain_rope(Pairing::Interleaved, rotary, rope_theta.unwrap_or(1e4));
+    let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
+    let spec = LayerZeroSpec { rope: Some(rope), ..plain };
+    let projection = |name: &str| {
+        let outputs = sizes.query_heads * sizes.head_dim;
+        Projection::whole(&format!("h.0.attn.{name}"), false, outputs)
+    };
+    let projections = (projection("q_proj"), projection("k_proj"));
+    named(spec, &["transformer.", ""], ("wte", "h.0.ln_1", true), projections)
+}

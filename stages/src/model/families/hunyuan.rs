@@ -1,0 +1,25 @@
+//! Hunyuan, dense and with experts: an RMS norm over each head after the rotary embedding.
+
+use super::{FirstLayer, HeadNorm, LlamaLike, NormScope, head_norm, llama_like};
+use crate::model::fields::Fields;
+
+/// Every layer sees all tokens. `dynamic` rope scaling by `alpha` stretches the base once, for windows of any length.
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        eps: ("rms_norm_eps", 1e-5),
+        bias: config.flag("attention_bias", false),
+        alpha: true,
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    let norm = HeadNorm {
+        norm: first.spec.norm.clone(),
+        over: NormScope::Head,
+        weight: true,
+        bias: false,
+        after_rope: true,
+    };
+    let names = ["layers.0.self_attn.query_layernorm", "layers.0.self_attn.key_layernorm"];
+    head_norm(&mut first, norm, names[0], names[1]);
+    first
+}

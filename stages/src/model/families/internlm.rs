@@ -1,0 +1,39 @@
+//! `InternLM` 1 to 3: Llama with biases, then with one tensor in groups, then without either.
+
+use super::{FirstLayer, LlamaLike, llama_like};
+use crate::model::fields::Fields;
+use crate::model::tensors::Projection;
+
+/// The first: a `bias` on queries and keys.
+pub(super) fn internlm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let bias = config.flag("bias", true);
+    llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta)
+}
+
+/// The second: one tensor, in groups of queries, a key and a value.
+pub(super) fn internlm2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let bias = config.flag("bias", false);
+    let mut first = llama_like(config, &LlamaLike { bias, ..LlamaLike::default() }, rope_theta);
+    let spec = &first.spec;
+    let (groups, head_dim) = (spec.key_heads, spec.head_dim);
+    let per_group = (spec.query_heads / groups).max(1);
+    let (query, key) =
+        Projection::grouped("layers.0.attention.wqkv", bias, groups, per_group, head_dim);
+    (first.tensors.query, first.tensors.key) = (query, key);
+    "tok_embeddings.weight".clone_into(&mut first.tensors.embedding);
+    first.tensors.norm_weight = Some("layers.0.attention_norm.weight".to_owned());
+    first
+}
+
+/// The third is Llama with `qkv_bias`.
+pub(super) fn internlm3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(2),
+        head_dim: Some(128),
+        eps: ("rms_norm_eps", 1e-5),
+        max_positions: 32_768,
+        bias: config.flag("qkv_bias", config.flag("attention_bias", false)),
+        ..LlamaLike::default()
+    };
+    llama_like(config, &family, rope_theta)
+}

@@ -1,0 +1,78 @@
+//! `OLMo` 1 to 3 and `OLMoE`: no weights in the first norm or no first norm at all, norms over all heads together.
+
+use super::{
+    FirstLayer, LlamaLike, NormKind, NormScope, layer_zero_slides, llama_like, plain_rope,
+    rms_head_norm, slide,
+};
+use crate::model::fields::Fields;
+use crate::model::rope::Pairing;
+
+/// The norm has no weights, queries and keys may be clipped.
+pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let norm = NormKind::Layer { offset: 0.0, bias: false };
+    // The `eps` is the library's own: config.json has none.
+    let eps = ("layer_norm_eps of OLMo is not configurable", 1e-5);
+    let family = LlamaLike { norm, eps, bias: bias(config), ..LlamaLike::default() };
+    let mut first = llama_like(config, &family, rope_theta);
+    first.tensors.norm_weight = None;
+    first.spec.clip = config.optional_positive("clip_qkv");
+    first
+}
+
+/// Norms come after attention and MLP; the first layer reads the embedding. One norm over all heads of the queries,
+/// one over all of the keys.
+pub(super) fn olmo2(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    without_first_norm(config, 1e4, rope_theta)
+}
+
+/// As `OLMo` 2; three layers of four slide, the first among them, without rope scaling.
+pub(super) fn olmo3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let mut first = without_first_norm(config, 5e5, rope_theta);
+    let default = (!config.has("sliding_window")).then_some(4096);
+    let window = config.optional_size("sliding_window", 1 << 32).or(default);
+    let slides = |layer: u64| !(layer + 1).is_multiple_of(4);
+    slide(&mut first, config, window, slides);
+    let nested = config.optional_object("rope_parameters");
+    let nested = nested.is_some_and(|rope| rope.has("sliding_attention"));
+    if layer_zero_slides(config, slides(0)) && !nested {
+        let theta = first.spec.rope.as_ref().map_or(5e5, |rope| rope.theta);
+        first.spec.rope = Some(plain_rope(Pairing::Half, first.spec.head_dim, theta));
+    }
+    first
+}
+
+/// As `OLMo` 2 with a first norm. Clipping, which would come after the norms over all heads, is refused.
+pub(super) fn olmoe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        eps: ("rms_norm_eps", 1e-5),
+        max_positions: 4096,
+        bias: bias(config),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    if config.optional_positive("clip_qkv").is_some() {
+        config.note(crate::model::problem::ModelProblem::settings(
+            "`clip_qkv` is not supported for this model type",
+        ));
+    }
+    let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);
+    rms_head_norm(&mut first, eps, 0.0, NormScope::AllHeads);
+    first
+}
+
+fn without_first_norm(config: &Fields<'_>, theta: f64, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        norm: NormKind::None,
+        rope_theta: theta,
+        bias: bias(config),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);
+    rms_head_norm(&mut first, eps, 0.0, NormScope::AllHeads);
+    first
+}
+
+fn bias(config: &Fields<'_>) -> bool {
+    config.flag("attention_bias", false)
+}

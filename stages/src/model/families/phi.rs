@@ -1,0 +1,50 @@
+//! Phi-1.5 and 2; Phi-3, 3.5 and 4.
+
+use super::{
+    FirstLayer, HeadNorm, LlamaLike, NormKind, NormScope, head_norm, llama_like, slide_everywhere,
+};
+use crate::model::fields::Fields;
+use crate::model::tensors::Projection;
+
+/// A layer norm, biases everywhere, half of a head rotates (Phi-2: 0.4).
+pub(super) fn phi(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        norm: NormKind::Layer { offset: 0.0, bias: true },
+        eps: ("layer_norm_eps", 1e-5),
+        bias: true,
+        partial_rotary: Some(0.5),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    if config.flag("qk_layernorm", false) {
+        let norm = HeadNorm {
+            norm: first.spec.norm.clone(),
+            over: NormScope::Head,
+            weight: true,
+            bias: true,
+            after_rope: false,
+        };
+        let names = ["layers.0.self_attn.q_layernorm", "layers.0.self_attn.k_layernorm"];
+        head_norm(&mut first, norm, names[0], names[1]);
+    }
+    first
+}
+
+/// One tensor of queries, keys and values; `LongRoPE` in the models of 128,000 tokens; a share of a head rotates in
+/// Phi-4-mini. Every layer slides where `sliding_window` is given.
+pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        eps: ("rms_norm_eps", 1e-5),
+        max_positions: 4096,
+        partial_rotary: Some(1.0),
+        original_positions: Some(4096),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    let spec = &first.spec;
+    let (queries, keys) = (spec.query_heads * spec.head_dim, spec.key_heads * spec.head_dim);
+    let (query, key) = Projection::stacked("layers.0.self_attn.qkv_proj", false, queries, keys);
+    (first.tensors.query, first.tensors.key) = (query, key);
+    slide_everywhere(&mut first, config, config.optional_size("sliding_window", 1 << 32));
+    first
+}

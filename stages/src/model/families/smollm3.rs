@@ -1,0 +1,35 @@
+//! `SmolLM3`: Llama with layers that have no positions at all.
+
+use super::{FirstLayer, LlamaLike, llama_like, slide};
+use crate::model::fields::Fields;
+
+/// `no_rope_layers` has a 1 for each layer that rotates; by default each but every fourth. With `use_sliding_window`
+/// those without positions slide.
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(4),
+        rope_theta: 2e6,
+        max_positions: 32_768,
+        bias: config.flag("attention_bias", false),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    let rotates = rotating_layers(config);
+    let window = config.optional_size("sliding_window", 1 << 32);
+    let window = window.filter(|_| config.flag("use_sliding_window", false));
+    slide(&mut first, config, window, |layer| !rotates(layer));
+    if !rotates(0) {
+        first.spec.rope = None;
+    }
+    first
+}
+
+/// Which layers rotate: `no_rope_layers`, or each but every `no_rope_layer_interval`th. Llama 4 has the same two keys.
+pub(super) fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
+    let written = config.optional_numbers("no_rope_layers").filter(|layers| !layers.is_empty());
+    let interval = config.optional_size("no_rope_layer_interval", 1 << 20).unwrap_or(4);
+    move |layer| match written.as_ref().and_then(|layers| layers.get(layer as usize)) {
+        Some(rotates) => *rotates != 0.0,
+        None => !(layer + 1).is_multiple_of(interval),
+    }
+}

@@ -1,0 +1,41 @@
+//! `StableLM` 2 and 3B: a layer norm, a quarter of a head rotates.
+
+use super::{FirstLayer, HeadNorm, LlamaLike, NormKind, NormScope, llama_like};
+use crate::model::fields::Fields;
+use crate::model::tensors::Role;
+
+/// `use_qkv_bias` gives queries and keys a bias, `qk_layernorm` each head a layer norm of its own, in a tensor of its
+/// own.
+pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(32),
+        norm: NormKind::Layer { offset: 0.0, bias: true },
+        eps: ("layer_norm_eps", 1e-5),
+        max_positions: 4096,
+        bias: config.flag("use_qkv_bias", false),
+        partial_rotary: Some(0.25),
+        ..LlamaLike::default()
+    };
+    let mut first = llama_like(config, &family, rope_theta);
+    if config.flag("qk_layernorm", false) {
+        let spec = &mut first.spec;
+        spec.head_norm = Some(HeadNorm {
+            norm: spec.norm.clone(),
+            over: NormScope::EachHead,
+            weight: true,
+            bias: false,
+            after_rope: false,
+        });
+        let sides = [
+            ("q_layernorm", Role::QueryNormWeight, spec.query_heads),
+            ("k_layernorm", Role::KeyNormWeight, spec.key_heads),
+        ];
+        for (name, role, heads) in sides {
+            for head in 0..heads {
+                let name = format!("layers.0.self_attn.{name}.norms.{head}.weight");
+                first.tensors.need(role, &name, &[spec.head_dim]);
+            }
+        }
+    }
+    first
+}

@@ -1,0 +1,73 @@
+//! The norms of all families, one row at a time. Means are summed in f64 in the order of the row.
+
+use super::spec::Norm;
+
+/// Normalises one row in place. `weight` and `bias` are as long as the row, or empty: 1 and 0 then.
+pub(crate) fn normalise(norm: &Norm, weight: &[f32], bias: &[f32], row: &mut [f32]) {
+    let count = row.len() as f64;
+    match *norm {
+        Norm::Rms { eps, offset } => {
+            let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+            let factor = 1.0 / (square / count + eps).sqrt();
+            if weight.is_empty() {
+                for x in row.iter_mut() {
+                    *x = (f64::from(*x) * factor) as f32;
+                }
+            }
+            for (x, weight) in row.iter_mut().zip(weight) {
+                *x = (f64::from(*x) * factor * (f64::from(*weight) + offset)) as f32;
+            }
+        }
+        Norm::Layer { eps, offset } => {
+            let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
+            let square: f64 = row.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum();
+            let factor = 1.0 / (square / count + eps).sqrt();
+            for (index, x) in row.iter_mut().enumerate() {
+                let weight = weight.get(index).map_or(1.0, |weight| f64::from(*weight) + offset);
+                let bias = bias.get(index).map_or(0.0, |bias| f64::from(*bias));
+                *x = ((f64::from(*x) - mean) * factor * weight + bias) as f32;
+            }
+        }
+        Norm::None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_normalised_row_has_mean_square_one_and_the_offset_is_added_to_the_weight() {
+        let mut row = [3.0, -4.0, 0.0, 0.0];
+        normalise(&Norm::Rms { eps: 0.0, offset: 1.0 }, &[0.0, 1.0, 0.0, 0.0], &[], &mut row);
+        assert_eq!(row.map(f32::to_bits), [1.2f32, -3.2, 0.0, 0.0].map(f32::to_bits));
+    }
+
+    #[test]
+    fn without_weights_an_rms_norm_only_divides() {
+        let mut row = [3.0, -4.0, 0.0, 0.0];
+        normalise(&Norm::Rms { eps: 0.0, offset: 0.0 }, &[], &[], &mut row);
+        assert_eq!(row.map(f32::to_bits), [1.2f32, -1.6, 0.0, 0.0].map(f32::to_bits));
+    }
+
+    #[test]
+    fn a_row_of_zeros_stays_zero() {
+        let mut row = [0.0; 4];
+        normalise(&Norm::Rms { eps: 1e-6, offset: 0.0 }, &[1.0; 4], &[], &mut row);
+        assert_eq!(row.map(f32::to_bits), [0; 4]);
+    }
+
+    #[test]
+    fn a_layer_norm_takes_the_mean_away_and_needs_neither_weight_nor_bias() {
+        let layer = |eps, offset| Norm::Layer { eps, offset };
+        let mut row = [1.0, 3.0];
+        normalise(&layer(0.0, 0.0), &[], &[], &mut row);
+        assert_eq!(row.map(f32::to_bits), [-1.0f32, 1.0].map(f32::to_bits));
+        let mut row = [5.0, 5.0];
+        normalise(&layer(1.0, 0.0), &[2.0, 2.0], &[0.5, -0.5], &mut row);
+        assert_eq!(row.map(f32::to_bits), [0.5f32, -0.5].map(f32::to_bits));
+        let mut row = [1.0, 3.0];
+        normalise(&layer(0.0, 1.0), &[1.0, 2.0], &[], &mut row);
+        assert_eq!(row.map(f32::to_bits), [-2.0f32, 3.0].map(f32::to_bits));
+    }
+}

@@ -1,0 +1,88 @@
+//! What a table holds beside its rows: small arrays that the hot path needs, all f32.
+
+use super::norm::normalise;
+use super::spec::{LayerZeroSpec, Norm, SideArray};
+use super::tensors::Role;
+use super::weights::SmallWeights;
+
+/// The arrays of a model's table and their lengths, in the order of the file.
+pub(crate) fn side_arrays(spec: &LayerZeroSpec) -> Vec<(SideArray, u64)> {
+    let mut arrays = Vec::new();
+    if spec.sinks {
+        arrays.push((SideArray::Sinks, spec.query_heads));
+    }
+    if spec.head_norm.as_ref().is_some_and(|norm| norm.after_rope) {
+        arrays.push((SideArray::QueryNorm, spec.head_dim));
+        arrays.push((SideArray::KeyNorm, spec.head_dim));
+    }
+    if let Some(latent) = &spec.latent {
+        if let Some(rank) = latent.query_rank {
+            let queries = spec.query_heads * spec.head_dim;
+            arrays.push((SideArray::QueryWeight, queries * rank));
+        }
+        let keys = spec.key_heads * (spec.head_dim - latent.rotary_dims);
+        arrays.push((SideArray::KeyWeight, keys * latent.key_rank));
+    }
+    if let Some(positions) = spec.learned_positions {
+        let hidden = spec.hidden_size;
+        let (queries, keys) = (spec.query_heads * spec.head_dim, spec.key_heads * spec.head_dim);
+        arrays.push((SideArray::Positions, positions * hidden));
+        arrays.push((SideArray::QueryWeight, queries * hidden));
+        arrays.push((SideArray::KeyWeight, keys * hidden));
+        if spec.bias {
+            arrays.push((SideArray::QueryBias, queries));
+            arrays.push((SideArray::KeyBias, keys));
+        }
+        if spec.norm != Norm::None {
+            arrays.push((SideArray::NormWeight, hidden));
+            arrays.push((SideArray::NormBias, hidden));
+        }
+    }
+    arrays
+}
+
+/// Takes the arrays out of the weights, in the order of [`side_arrays`]. Absent weights are 1, absent biases 0.
+pub(crate) fn collect(spec: &LayerZeroSpec, weights: &mut SmallWeights) -> Vec<Vec<f32>> {
+    let take = |(array, length): (SideArray, u64)| {
+        let (role, absent) = match array {
+            SideArray::Sinks => (Role::Sinks, 0.0),
+            SideArray::QueryNorm => (Role::QueryNormWeight, 1.0),
+            SideArray::KeyNorm => (Role::KeyNormWeight, 1.0),
+            SideArray::QueryWeight => (Role::QueryWeight, 0.0),
+            SideArray::QueryBias => (Role::QueryBias, 0.0),
+            SideArray::KeyWeight => (Role::KeyWeight, 0.0),
+            SideArray::KeyBias => (Role::KeyBias, 0.0),
+            SideArray::Positions => (Role::Positions, 0.0),
+            SideArray::NormWeight => (Role::NormWeight, 1.0),
+            SideArray::NormBias => (Role::NormBias, 0.0),
+        };
+        let mut numbers = weights.take(role);
+        if array == SideArray::NormWeight && numbers.is_empty() {
+            // A norm without weights multiplies by 1 whatever its offset says.
+            let offset = match spec.norm {
+                Norm::Rms { offset, .. } | Norm::Layer { offset, .. } => offset,
+                Norm::None => 0.0,
+            };
+            numbers = vec![(1.0 - offset) as f32; length as usize];
+        }
+        numbers.resize(length as usize, absent);
+        numbers
+    };
+    side_arrays(spec).into_iter().map(take).collect()
+}
+
+/// The hidden states of a window before the projections, `[tokens, hidden_size]`: embedding + position, normalised.
+pub(crate) fn hidden_states(
+    norm: &Norm,
+    (weight, bias): (&[f32], &[f32]),
+    positions: &[f32],
+    mut embeddings: Vec<f32>,
+    hidden_size: usize,
+) -> Vec<f32> {
+    let rows = embeddings.chunks_exact_mut(hidden_size).zip(positions.chunks_exact(hidden_size));
+    for (row, position) in rows {
+        row.iter_mut().zip(position).for_each(|(x, position)| *x += position);
+        normalise(norm, weight, bias, row);
+    }
+    embeddings
+}

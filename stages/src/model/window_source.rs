@@ -1,0 +1,146 @@
+//! The queries and keys of one window, whatever the table's rows hold: heads, latent numbers or embeddings.
+
+use longsift_kernels::{
+    AttentionShape, HeadNorms, Kernel, PackedWeights, ProjectedWindow, QueryKeySource, Rope, Side,
+    TableWindow, WindowRows,
+};
+
+use super::side::hidden_states;
+use super::spec::{LayerZeroSpec, Norm, RowContent, SideArray};
+use super::table::LayerZeroTable;
+
+/// What of a table is the same for all windows, in the form that a kernel wants.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    /// The projections that are left to be done per window, one per head.
+    query: Option<Vec<PackedWeights>>,
+    key: Option<Vec<PackedWeights>>,
+    /// Norms after the rotary embedding.
+    head_norms: Option<HeadNorms>,
+}
+
+impl Prepared {
+    /// Memory: one more copy of the weights that the table holds beside its rows.
+    pub(crate) fn new(spec: &LayerZeroSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
+        let pack = |weight, bias, inputs: u64, heads: u64| {
+            let (inputs, heads) = (inputs as usize, heads as usize);
+            let (weight, bias) = (table.side(weight)?, table.side(bias));
+            let outputs = weight.len() / inputs / heads;
+            let head = |head: usize| {
+                let bias = bias.map(|bias| &bias[head * outputs..][..outputs]);
+                let weight = &weight[head * outputs * inputs..][..outputs * inputs];
+                PackedWeights::new(kernel, weight, bias, inputs)
+            };
+            // On one thread: the caller holds a lock that work stolen meanwhile could ask for.
+            Some((0..heads).map(head).collect())
+        };
+        let hidden = spec.hidden_size;
+        let latent = spec.latent.as_ref();
+        let query = latent.and_then(|latent| latent.query_rank).unwrap_or(hidden);
+        let key = latent.map_or(hidden, |latent| latent.key_rank);
+        Self {
+            query: pack(SideArray::QueryWeight, SideArray::QueryBias, query, spec.query_heads),
+            key: pack(SideArray::KeyWeight, SideArray::KeyBias, key, spec.key_heads),
+            head_norms: head_norms(spec, table),
+        }
+    }
+}
+
+fn head_norms(spec: &LayerZeroSpec, table: &LayerZeroTable) -> Option<HeadNorms> {
+    let norm = spec.head_norm.as_ref().filter(|norm| norm.after_rope)?;
+    let Norm::Rms { eps, offset } = norm.norm else { return None };
+    let weight = |array| {
+        let weights = table.side(array).unwrap_or_default().iter();
+        weights.map(|weight| (f64::from(*weight) + offset) as f32).collect()
+    };
+    let (query_weight, key_weight) = (weight(SideArray::QueryNorm), weight(SideArray::KeyNorm));
+    Some(HeadNorms { epsilon: eps, query_weight, key_weight })
+}
+
+/// One window of a model: everything that its queries and keys come from.
+pub(crate) struct WindowParts<'a> {
+    pub(crate) spec: &'a LayerZeroSpec,
+    pub(crate) table: &'a LayerZeroTable,
+    pub(crate) prepared: &'a Prepared,
+    pub(crate) rope: Option<&'a Rope>,
+    pub(crate) shape: &'a AttentionShape,
+    /// `[tokens]`, each below the vocabulary size.
+    pub(crate) ids: &'a [u32],
+}
+
+impl WindowParts<'_> {
+    /// Hands the window's queries and keys to `measure`.
+    pub(crate) fn with_source<T>(&self, measure: impl FnOnce(&dyn QueryKeySource) -> T) -> T {
+        match self.spec.row_content() {
+            RowContent::Heads => measure(&self.heads()),
+            RowContent::Latents => measure(&self.latents()),
+            RowContent::Embedding => {
+                let rows = self.hidden_states();
+                let rows = WindowRows::Window { rows: &rows, row_width: self.table.row_width() };
+                measure(&self.projected(rows, 0, 0, 0))
+            }
+        }
+    }
+
+    fn heads(&self) -> TableWindow<'_> {
+        let (view, row_width) = (self.table.view(), self.table.row_width());
+        let window = TableWindow::new(view, row_width, self.ids, self.shape, self.rope);
+        let window = window.and_then(|window| match &self.prepared.head_norms {
+            Some(norms) => window.with_head_norms(norms),
+            None => Ok(window),
+        });
+        window.expect("ids are below the vocabulary size, and table and rotary table were made for this shape")
+    }
+
+    fn latents(&self) -> ProjectedWindow<'_> {
+        let latent = self.spec.latent.as_ref().expect("these rows hold latent numbers");
+        let query_width = self.spec.latent_query_width(latent) as usize;
+        let (rank, rotary) = (latent.key_rank as usize, latent.rotary_dims as usize);
+        let (table, row_width) = (self.table.view(), self.table.row_width());
+        let rows = WindowRows::Table { table, row_width, ids: self.ids };
+        self.projected(rows, query_width, rotary, query_width + rank)
+    }
+
+    /// Keys begin at `key_first` of a row; `shared` numbers from `tail` on end the keys of all heads. The last
+    /// dimensions rotate.
+    fn projected<'a>(
+        &'a self,
+        rows: WindowRows<'a>,
+        key_first: usize,
+        shared: usize,
+        tail: usize,
+    ) -> ProjectedWindow<'a> {
+        let clip = self.spec.clip.map(|clip| clip as f32);
+        let side = |first, heads: &'a Option<Vec<PackedWeights>>, tail| Side {
+            first,
+            heads: heads.as_deref(),
+            clip,
+            tail,
+        };
+        let head_dim = self.shape.head_dim;
+        ProjectedWindow {
+            rows,
+            head_dim,
+            query: side(0, &self.prepared.query, 0..0),
+            key: side(key_first, &self.prepared.key, tail..tail + shared),
+            rope: self.rope.map(|rope| (rope, head_dim - rope.rotary_dims())),
+        }
+    }
+
+    /// `[tokens, hidden_size]`: embedding + position, normalised.
+    fn hidden_states(&self) -> Vec<f32> {
+        let hidden = self.table.row_width();
+        let mut embeddings = vec![0.0; self.ids.len() * hidden];
+        for (id, row) in self.ids.iter().zip(embeddings.chunks_exact_mut(hidden)) {
+            self.table.view().copy(*id as usize * hidden, row);
+        }
+        let side = |array| self.table.side(array).unwrap_or_default();
+        let norm = (side(SideArray::NormWeight), side(SideArray::NormBias));
+        let positions = side(SideArray::Positions);
+        assert!(
+            positions.len() >= embeddings.len(),
+            "windows longer than the learned positions are refused when they are planned"
+        );
+        hidden_states(&self.spec.norm, norm, positions, embeddings, hidden)
+    }
+}
