@@ -224,14 +224,15 @@ fn a_selection_killed_over_another_one_is_finished_or_replaced() {
     for (moment, last, results) in [
         ("intent.json", "0.9", &wide),
         ("intent.json", "0.1", &narrow),
-        ("staging/data", "0.9", &wide),
-        ("staging/data", "0.1", &narrow),
+        ("staging", "0.9", &wide),
+        ("staging", "0.1", &narrow),
     ] {
         let workspace = workload();
         select(&workspace, "0.1");
         let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
         let mut child = workspace.start(&arguments);
-        wait_until(&mut child, || workspace.path("out.run").join(moment).exists());
+        let path = workspace.path("out.run").join(moment);
+        wait_until(&mut child, || path.is_file() || files_below(&path).len() > 2);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(select(&workspace, last).1, *results);
