@@ -125,6 +125,8 @@ impl Workspace {
             .args(arguments)
             .current_dir(self.folder.path())
             .env("XDG_CACHE_HOME", self.path("cache"))
+            // Memory figures depend on the number of threads, which differs from machine to machine.
+            .env("RAYON_NUM_THREADS", "2")
             .env_remove("RUST_BACKTRACE");
         command
     }

@@ -183,8 +183,7 @@ mod tests {
             (default.distance(10), default.distance(96), default.distance(257)),
             (4, 24, 65)
         );
-        let third =
-            FirstLayerAttention { min_distance_fraction: Some(Decimal(0.3)), ..default.clone() };
+        let third = FirstLayerAttention { min_distance_fraction: Some(Decimal(0.3)), ..default };
         assert_eq!((third.distance(10), third.distance(11)), (3, 4));
         let tokens = FirstLayerAttention { min_distance_tokens: Some(7), ..default };
         assert_eq!(tokens.distance(10), 7);

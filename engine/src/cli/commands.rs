@@ -109,7 +109,12 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let mut summary = outcome.summary;
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
-        tracing::info!("nothing to do: the output is complete and nothing has changed");
+        let why = if plan.units.is_empty() {
+            "the input has no rows"
+        } else {
+            "the output is complete and nothing has changed"
+        };
+        tracing::info!("nothing to do: {why}");
     } else if !cli.quiet {
         let column = plan.spec.pipeline.output.report_by.as_deref();
         let labels = column.zip(outcome.labels.as_ref());

@@ -1,8 +1,6 @@
 //! Every conformance case of the known families, from its folder to per-head statistics: the table is built here,
 //! the attention is a dense f64 loop of its own, so that the table is proven apart from the kernels, then the kernels.
 
-#![expect(clippy::print_stderr, reason = "tests say what they skip and how close they came")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
