@@ -99,7 +99,8 @@ fn check_nothing_is_left(workspace: &Workspace) {
     }
     let events = fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap();
     for line in events.lines() {
-        serde_json::from_str::<Value>(line).unwrap();
+        let event = serde_json::from_str::<Value>(line);
+        assert!(event.is_ok(), "{line}");
     }
     for name in ["staging", "intent.json", "journal"] {
         let path = workspace.path("out.run").join(name);
@@ -220,12 +221,18 @@ fn a_selection_killed_over_another_one_is_finished_or_replaced() {
     let expected = workload();
     let narrow = select(&expected, "0.1").1;
     let wide = select(&expected, "0.9").1;
-    for (last, results) in [("0.9", &wide), ("0.1", &narrow)] {
+    for (moment, last, results) in [
+        ("intent.json", "0.9", &wide),
+        ("intent.json", "0.1", &narrow),
+        ("staging", "0.9", &wide),
+        ("staging", "0.1", &narrow),
+    ] {
         let workspace = workload();
         select(&workspace, "0.1");
         let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
         let mut child = workspace.start(&arguments);
-        wait_until(&mut child, || workspace.path("out.run/intent.json").exists());
+        let path = workspace.path("out.run").join(moment);
+        wait_until(&mut child, || path.is_file() || files_below(&path).len() > 2);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(select(&workspace, last).1, *results);
