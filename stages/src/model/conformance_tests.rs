@@ -3,8 +3,6 @@
 //! For the plainest families the attention is a dense f64 loop of its own first, so that the table is proven apart from
 //! the kernels.
 
-#![allow(clippy::print_stderr, reason = "tests say what they skip and how close they came")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
