@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sha2::Digest;
-
 use crate::support::tables::{
     corpus, floats, integers, labels, optional_texts, read_parquet, read_scores, strings, table,
     texts, write_parquet,
