@@ -19,6 +19,8 @@ mod passthrough;
 #[cfg(test)]
 mod plans;
 #[cfg(test)]
+mod published_rankings;
+#[cfg(test)]
 mod quarantine;
 #[cfg(test)]
 mod ranking;

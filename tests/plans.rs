@@ -93,6 +93,14 @@ fn a_plan_says_what_is_done_already() {
 }
 
 #[test]
+fn a_window_beyond_the_positions_is_a_warning_unless_asked_otherwise() {
+    let workspace = right();
+    workspace.write("pipeline.yaml", RIGHT.replace("window_tokens: 256", "window_tokens: 8192"));
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+}
+
+#[test]
 fn an_input_without_files_is_nothing_to_do() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
