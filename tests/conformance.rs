@@ -1,4 +1,4 @@
-//! The conformance cases, through a pipeline over pre-tokenised documents.
+//! Every conformance case through a pipeline over pre-tokenised documents.
 
 use serde_json::Value;
 
@@ -84,9 +84,8 @@ mod causally {
         gpt_neox_s96 gpt_oss_s128 gptj_s96 hunyuan_dense_s96 llama4_text_s96 llama_bias_headdim_s96
         llama_dynamic_s257 llama_fp16_s128 llama_gqa_llama3rope_s257 llama_linear_s128 llama_mha_s96
         llama_oddS_s101 llama_sharded_f32_s96 llama_untied_bf16_sharded_s257 llama_v5config_s128
-        llama_yarn_s128 minicpm3_s96 mistral_sw_s128 mixtral_s96 olmo2_s128 opt_s96
-        phi3_longrope_long_s257 phi3_s96 phi_s96 qwen2_maxwindow_s96 qwen2_s128 qwen3_moe_s128 qwen3_s96
-        smollm3_s128 stablelm_s96);
+        llama_yarn_s128 minicpm3_s96 mistral_sw_s128 mixtral_s96 olmo2_s128 opt_s96 phi3_longrope_long_s257
+        phi3_s96 phi_s96 qwen2_maxwindow_s96 qwen2_s128 qwen3_moe_s128 qwen3_s96 smollm3_s128 stablelm_s96);
 }
 
 mod unmasked_as_published {
@@ -110,8 +109,6 @@ fn every_case_is_a_test_here() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
-        if entry.path().join("case.json").exists() {
-            assert!(source.contains(&name), "{name}");
-        }
+        assert!(!entry.path().is_dir() || source.contains(&name), "{name}");
     }
 }

@@ -69,6 +69,8 @@ pub struct Window {
     pub fitting: Vec<(u64, u64)>,
     /// Whether the first layer sees the default far distance of such a window.
     pub sees_far: bool,
+    /// Whether the model has positions for such a window at all.
+    pub has_positions: bool,
 }
 
 /// Looks at a model folder; reads no weights.
@@ -128,7 +130,8 @@ fn window(layer: &LayerZeroSpec, card_table: u64, tokens: u64) -> Window {
     let threads = rayon::current_num_threads();
     let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
     let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);
-    let card_bytes = layer.row_width() * 2 * tokens + 4 * tokens;
+    let heads = (layer.query_heads + layer.key_heads) * layer.head_dim;
+    let card_bytes = heads * 2 * tokens + 4 * tokens;
     let fitting = |card: u64| {
         let budget = (card as f64 * 1e9 * (1.0 - HEADROOM)) as u64;
         (card, budget.saturating_sub(card_table) / card_bytes)
@@ -136,10 +139,13 @@ fn window(layer: &LayerZeroSpec, card_table: u64, tokens: u64) -> Window {
     let distance = FirstLayerAttention::default().distance(tokens);
     Window {
         tokens,
-        cpu_bytes: longsift_kernels::window_bytes(&shape, threads) + rotary,
+        cpu_bytes: longsift_kernels::window_bytes(&shape, threads)
+            + rotary
+            + layer.source_bytes(tokens),
         card_bytes,
         fitting: CARDS.map(fitting).to_vec(),
         sees_far: layer.distance_problem(distance).is_none(),
+        has_positions: layer.window_problem(tokens).is_none(),
     }
 }
 
@@ -154,6 +160,12 @@ impl fmt::Display for Page {
             count(layer.hidden_size)
         )?;
         let mut line = |name: &str, value: &str| writeln!(f, "  {name:<12} {value}");
+        if layer.unverified {
+            line(
+                "unverified",
+                "this family's arithmetic was never compared with the model's own code",
+            )?;
+        }
         line(
             "layer 0",
             &format!(
@@ -163,7 +175,9 @@ impl fmt::Display for Page {
         )?;
         line("sees", &self.sight())?;
         let positions = self.trained_positions.map_or("not stated".to_owned(), count);
-        line("positions", &format!("{positions} trained"))?;
+        let learned = layer.learned_positions.is_some();
+        let kind = if learned { "learned: no longer window has scores" } else { "trained" };
+        line("positions", &format!("{positions} {kind}"))?;
         line("vocabulary", &format!("{} entries", count(layer.vocabulary_size)))?;
         line("reads", &self.reads())?;
         for table in &self.tables {
@@ -219,7 +233,11 @@ impl Page {
             for (_, fitting) in &window.fitting {
                 let _ = write!(text, "  {:>6}", count(*fitting));
             }
-            text.push_str(if window.sees_far { "\n" } else { "   layer 0 does not see k = S/4\n" });
+            text.push_str(match window {
+                Window { has_positions: false, .. } => "   longer than the learned positions\n",
+                Window { sees_far: false, .. } => "   layer 0 does not see k = S/4\n",
+                _ => "\n",
+            });
         }
         text
     }

@@ -222,6 +222,10 @@ pub(super) fn distance(
     if let Some(problem) = layer.distance_problem(distance) {
         problems.push(Diagnostic::from(problem).at(spec.at("stages.load-partial-model.model")));
     }
+    if let Some(problem) = layer.window_problem(window) {
+        problems.push(Diagnostic::from(problem).at(spec.at("stages.tokenize.window_tokens")));
+        return;
+    }
     if let Some(message) = layer.positions_warning(window) {
         let place = spec.at("stages.tokenize.window_tokens");
         if spec.load_partial_model().strict_positions {

@@ -76,8 +76,13 @@ fn model(plan: &Plan) -> String {
     let layer = plan.model.spec();
     let rows = layer.vocabulary_size;
     format!(
-        "{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → table {} × {} {} = {}{}",
+        "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → table {} × {} {} = {}{}",
         layer.model_type,
+        if layer.unverified {
+            " (unverified: never compared with the model's own code)"
+        } else {
+            ""
+        },
         layer.layers,
         layer.query_heads,
         layer.key_heads,
@@ -251,6 +256,7 @@ pub fn json(plan: &Plan, done: Done) -> Value {
         },
         "model": {
             "model_type": layer.model_type,
+            "unverified": layer.unverified,
             "layers": layer.layers,
             "query_heads": layer.query_heads,
             "key_heads": layer.key_heads,

@@ -13,7 +13,9 @@ use super::fields::Fields;
 use super::problem::ModelProblem;
 use super::rope::RopeSpec;
 use super::shard::open_regular;
+use super::side::side_arrays;
 use super::spec::LayerZeroSpec;
+use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
 use crate::load_partial_model::Precision;
 
@@ -83,7 +85,7 @@ impl ModelConfig {
     /// The number format that `config.json` says the weights have (`dtype`, formerly `torch_dtype`), without
     /// looking at them.
     pub fn stated_dtype(&self) -> Option<&str> {
-        let text = |name| self.map.get(name).and_then(Value::as_str);
+        let text = |name| self.value(name).and_then(Value::as_str);
         text("dtype").or_else(|| text("torch_dtype"))
     }
 
@@ -99,7 +101,12 @@ impl ModelConfig {
 
     /// `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which asks the tokenizer first.
     pub fn stated_bos_token_id(&self) -> Option<u32> {
-        self.map.get("bos_token_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
+        self.value("bos_token_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
+    }
+
+    /// An entry of `config.json`, else of the text model's part of a multimodal one.
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).or_else(|| self.map.get("text_config")?.get(name))
     }
 
     /// What building the table would read if all weights had `bytes_per_number` bytes each.
@@ -111,9 +118,13 @@ impl ModelConfig {
             .sum()
     }
 
-    /// Bytes of the layer-zero table.
+    /// Bytes of the layer-zero table, with what lies beside its rows.
     pub fn table_bytes(&self, precision: Precision) -> u64 {
-        self.spec.vocabulary_size * self.spec.row_width() * precision.bytes()
+        let rows = self.spec.vocabulary_size * self.spec.row_width() * precision.bytes();
+        match side_arrays(&self.spec).iter().map(|(_, numbers)| 4 * numbers).sum() {
+            0 => rows,
+            side => rows.next_multiple_of(ALIGNMENT as u64) + side,
+        }
     }
 
     /// The second step: the headers of the safetensors files, no weights.

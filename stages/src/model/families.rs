@@ -34,6 +34,7 @@ mod qwen3;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod without_attention;
 
 use super::fields::Fields;
 use super::problem::ModelProblem;
@@ -120,26 +121,6 @@ const UNVERIFIED: bool = false;
 const WRAPPERS: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
 
-/// Model types whose first layer is no softmax attention: there is nothing to score.
-const WITHOUT_ATTENTION: [(&str, &str); 16] = [
-    ("bamba", "a state-space (Mamba) layer"),
-    ("delta_net", "linear attention (DeltaNet)"),
-    ("falcon_mamba", "a state-space (Mamba) layer"),
-    ("gated_deltanet", "linear attention (gated DeltaNet)"),
-    ("gla", "gated linear attention"),
-    ("granitemoehybrid", "a state-space (Mamba) layer"),
-    ("hgrn2", "a linear recurrence"),
-    ("jamba", "a state-space (Mamba) layer"),
-    ("lfm2", "a convolution"),
-    ("mamba", "a state-space (Mamba) layer"),
-    ("mamba2", "a state-space (Mamba) layer"),
-    ("qwen3_next", "linear attention (gated DeltaNet)"),
-    ("recurrent_gemma", "a linear recurrence"),
-    ("retnet", "linear attention (retention)"),
-    ("rwkv", "a linear recurrence"),
-    ("zamba2", "a state-space (Mamba) layer"),
-];
-
 /// Most entries along any dimension that config.json may claim: products of three stay within 64 bits.
 const MOST_ENTRIES: u64 = 1 << 20;
 const MOST_HEADS: u64 = 1 << 12;
@@ -169,7 +150,7 @@ pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Optio
 fn of_type(config: &Fields<'_>, model_type: &str, rope_theta: Option<f64>) -> Option<FirstLayer> {
     let Some((_, family, verified)) = FAMILIES.iter().find(|(name, _, _)| *name == model_type)
     else {
-        config.note(unknown_type(model_type));
+        config.note(unknown_type(config, model_type));
         return None;
     };
     let mut first = family(config, rope_theta);
@@ -190,14 +171,11 @@ fn known_types() -> String {
     format!("known model types: {}", known_model_types().join(", "))
 }
 
-fn unknown_type(model_type: &str) -> ModelProblem {
-    let message = match WITHOUT_ATTENTION.iter().find(|(name, _)| *name == model_type) {
-        Some((_, layer)) => format!(
-            "the first layer of a `{model_type}` model is {layer}, not softmax attention: it has no attention to score"
-        ),
-        None => format!("model type `{model_type}` is not known"),
-    };
-    ModelProblem::settings(message).with_hint(known_types())
+/// A model that cannot be scored, or is not known: the hint says what can be done, else what is known.
+fn unknown_type(config: &Fields<'_>, model_type: &str) -> ModelProblem {
+    let unknown = || ModelProblem::settings(format!("model type `{model_type}` is not known"));
+    let problem = without_attention::problem(config, model_type).unwrap_or_else(unknown);
+    if problem.hint.is_some() { problem } else { problem.with_hint(known_types()) }
 }
 
 /// Under which names config.json writes sizes, the usual one first.
@@ -535,6 +513,5 @@ mod tests {
     fn known_types_are_sorted_and_named_once() {
         let names = known_model_types();
         assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "{names:?}");
-        assert!(WITHOUT_ATTENTION.iter().all(|(name, _)| !names.contains(name)));
     }
 }

@@ -340,6 +340,12 @@ impl LayerZeroSpec {
         self.query_scale.as_ref().map(|scale| scale.factors(tokens))
     }
 
+    /// Memory that a window of `tokens` tokens takes for its queries and keys before they are asked for, in bytes: 0 but
+    /// for learned positions.
+    pub fn source_bytes(&self, tokens: u64) -> u64 {
+        if self.learned_positions.is_some() { tokens * self.hidden_size * 4 } else { 0 }
+    }
+
     /// Why windows of `window_tokens` tokens cannot be scored at all: a learned position has no continuation.
     pub fn window_problem(&self, window_tokens: u64) -> Option<ModelProblem> {
         let positions = self.learned_positions.filter(|positions| window_tokens > *positions)?;

@@ -29,7 +29,7 @@ use crate::load_partial_model::Precision;
 const MAGIC: &[u8; 16] = b"longsift-table-1";
 const PREFIX_BYTES: usize = 24;
 const TRAILER_BYTES: usize = 40;
-const ALIGNMENT: usize = 64;
+pub(crate) const ALIGNMENT: usize = 64;
 /// Each block of rows has a hash of its own, so that blocks are checked in parallel.
 const BLOCK_BYTES: usize = 4 << 20;
 
