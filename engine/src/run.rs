@@ -308,7 +308,7 @@ impl Run<'_> {
 
     /// A summary with what every run reports.
     fn figures(&self, status: &str) -> Summary {
-        let mut summary = Summary::new(status, absolute(self.directory));
+        let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();
         summary.peak_memory_bytes = peak_memory_bytes();
         summary
@@ -408,11 +408,4 @@ fn pretty<T: serde::Serialize>(value: &T) -> Vec<u8> {
     let mut json = serde_json::to_vec_pretty(value).expect("plain data");
     json.push(b'\n');
     json
-}
-
-fn absolute(directory: &RunDirectory) -> String {
-    files::canonical(&directory.root)
-        .unwrap_or_else(|_| directory.root.clone())
-        .display()
-        .to_string()
 }
