@@ -7,6 +7,8 @@ mod conformance;
 #[cfg(test)]
 mod determinism;
 #[cfg(test)]
+mod edges;
+#[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod integrity;
@@ -16,6 +18,8 @@ mod output;
 mod passthrough;
 #[cfg(test)]
 mod plans;
+#[cfg(test)]
+mod published_rankings;
 #[cfg(test)]
 mod quarantine;
 #[cfg(test)]

@@ -93,6 +93,14 @@ fn a_plan_says_what_is_done_already() {
 }
 
 #[test]
+fn a_window_beyond_the_positions_is_a_warning_unless_asked_otherwise() {
+    let workspace = right();
+    workspace.write("pipeline.yaml", RIGHT.replace("window_tokens: 256", "window_tokens: 8192"));
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+}
+
+#[test]
 fn an_input_without_files_is_nothing_to_do() {
     let workspace = Workspace::new();
     Tiny::new().write(&workspace.path("model"));
@@ -197,7 +205,7 @@ fn inputs_that_cannot_be_read() {
     wrong("an_input_that_is_not_parquet", 3, &[], |workspace| {
         workspace.write("input/b.parquet", "PAR1 but not really PAR1");
     });
-    wrong("files_with_different_columns", 3, &[], |workspace| {
+    wrong("files_with_different_columns", 2, &[], |workspace| {
         let other = table(&[("id", strings(["a"])), ("body", strings(["b"]))]);
         write_parquet(&workspace.path("input/b.parquet"), &other, 2);
     });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,8 @@ fn check_nothing_is_left(workspace: &Workspace) {
     }
     let events = fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap();
     for line in events.lines() {
-        serde_json::from_str::<Value>(line).unwrap();
+        let event = serde_json::from_str::<Value>(line);
+        assert!(event.is_ok(), "{line}");
     }
     for name in ["staging", "intent.json", "journal"] {
         let path = workspace.path("out.run").join(name);
@@ -195,6 +196,22 @@ fn a_commit_that_fails_halfway_is_finished_by_the_next_run() {
 }
 
 #[test]
+fn a_killed_run_may_be_finished_with_another_selection_but_no_other_scores() {
+    let arguments = ["run", "pipeline.yaml", "--set", "stages.score.alpha=2"];
+    let expected = workload();
+    expected.longsift(&arguments).success();
+    let workspace = workload();
+    assert!(kill_when(&workspace, |workspace| units(workspace) >= 3));
+    let other = ["run", "pipeline.yaml", "--set", "stages.tokenize.window_tokens=512"];
+    let answer = workspace.longsift(&other).expect(2);
+    assert!(answer.stderr.contains("window_tokens: 512, was 1024"), "{}", answer.stderr);
+    let summary = workspace.longsift(&arguments).success().summary();
+    assert!(count(&summary, "windows_reused") > 0, "{summary}");
+    assert_eq!(workspace.results(), expected.results());
+    check_nothing_is_left(&workspace);
+}
+
+#[test]
 fn a_selection_killed_over_another_one_is_finished_or_replaced() {
     let select = |workspace: &Workspace, fraction: &str| {
         let set = format!("stages.filter.keep_fraction={fraction}");
@@ -204,12 +221,18 @@ fn a_selection_killed_over_another_one_is_finished_or_replaced() {
     let expected = workload();
     let narrow = select(&expected, "0.1").1;
     let wide = select(&expected, "0.9").1;
-    for (last, results) in [("0.9", &wide), ("0.1", &narrow)] {
+    for (moment, last, results) in [
+        ("intent.json", "0.9", &wide),
+        ("intent.json", "0.1", &narrow),
+        ("staging", "0.9", &wide),
+        ("staging", "0.1", &narrow),
+    ] {
         let workspace = workload();
         select(&workspace, "0.1");
         let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
         let mut child = workspace.start(&arguments);
-        wait_until(&mut child, || workspace.path("out.run/intent.json").exists());
+        let path = workspace.path("out.run").join(moment);
+        wait_until(&mut child, || path.is_file() || files_below(&path).len() > 2);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(select(&workspace, last).1, *results);
@@ -258,14 +281,17 @@ fn finished_windows_of_an_open_unit_survive_a_kill() {
 fn a_signal_drains_a_run_that_the_same_command_resumes() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let workspace = one_large_unit();
-        let mut child = workspace.start(&["run", "pipeline.yaml"]);
+        let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let journal = workspace.path("out.run/journal");
         assert!(wait_until(&mut child, || !files_below(&journal).is_empty()));
         std::thread::sleep(Duration::from_millis(150));
         kill_process(Pid::from_child(&child), signal).unwrap();
         let begun = Instant::now();
-        let status = child.wait().unwrap();
-        assert_eq!(status.code(), Some(code), "{status}");
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", output.status);
+        let stopped: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&stopped["status"], &stopped["exit_code"]), (&json!("stopped"), &json!(code)));
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
         let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
         assert!(count(&summary, "windows_reused") > 0, "the windows in the journal: {summary}");

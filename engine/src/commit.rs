@@ -102,8 +102,11 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     folders.extend(intent.removals.iter().filter_map(|path| path.parent()));
     folders.sort_unstable();
     folders.dedup();
-    for folder in folders {
-        files::fsync_folder(&base.join(folder))?;
+    for folder in folders.into_iter().map(|folder| base.join(folder)) {
+        // A run that was killed at its last step has removed the staging folder already.
+        if folder.is_dir() {
+            files::fsync_folder(&folder)?;
+        }
     }
     files::write_atomic(&directory.success(), b"")?;
     files::remove_folder(&directory.staging())?;
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn a_commit_stopped_before_any_step_is_finished_by_the_next_run() {
         let new = vec![("a".to_owned(), "new a".to_owned()), ("b".to_owned(), "new b".to_owned())];
-        for steps_done in 0..=3 {
+        for steps_done in 0..=4 {
             let folder = tempfile::tempdir().unwrap();
             let (directory, intent) = prepared(folder.path());
             let json = serde_json::to_vec(&intent).unwrap();
@@ -181,6 +184,9 @@ mod tests {
                     directory.data().join(name),
                 )
                 .unwrap();
+            }
+            if steps_done >= 4 {
+                std::fs::remove_dir_all(directory.staging()).unwrap();
             }
             assert!(replay(&directory).unwrap());
             assert_eq!(data(&directory), new, "after {steps_done} steps");

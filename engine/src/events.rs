@@ -29,6 +29,16 @@ pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()>
     Ok(())
 }
 
+/// Cuts off half a line that a killed run left, for a run that may have nothing to append.
+pub fn mend(directory: &RunDirectory) -> Result<()> {
+    let path = directory.events();
+    let whole = whole_lines(&path)?;
+    if files::size(&path).is_some_and(|length| length > whole) {
+        files::open_for_append(&path, whole)?;
+    }
+    Ok(())
+}
+
 /// The bytes of the file up to its last line end: a killed run may have left half a line behind it.
 fn whole_lines(path: &Path) -> Result<u64> {
     let Some(length) = files::size(path) else { return Ok(0) };
@@ -55,6 +65,9 @@ mod tests {
         for cut in 0..=whole.len() {
             let torn = [&whole[..], &whole[..cut]].concat();
             std::fs::write(directory.events(), torn).unwrap();
+            if cut % 2 == 0 {
+                mend(&directory).unwrap();
+            }
             append(&directory, "second", json!({})).unwrap();
             let text = std::fs::read_to_string(directory.events()).unwrap();
             let events: Vec<Value> =

@@ -72,6 +72,7 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         None => directory.clone(),
     };
     let lock = directory.take()?;
+    events::mend(directory)?;
     let replayed = commit::replay(directory);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
@@ -103,6 +104,7 @@ impl Run<'_> {
         let standing = execute::standing(plan, &self.scores, &fingerprint)?;
         let complete = standing.iter().all(Option::is_some);
         if complete && let Some(summary) = finished(plan, &standing)? {
+            self.tidy()?;
             return Ok(self.nothing(summary));
         }
         lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
@@ -306,7 +308,7 @@ impl Run<'_> {
 
     /// A summary with what every run reports.
     fn figures(&self, status: &str) -> Summary {
-        let mut summary = Summary::new(status, absolute(self.directory));
+        let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();
         summary.peak_memory_bytes = peak_memory_bytes();
         summary
@@ -380,7 +382,13 @@ impl Run<'_> {
             "selection_committed",
             json!({ "kept": summary.kept, "files": staged.data.len() }),
         )?;
-        Ok(files::remove_folder(&directory.journal())?)
+        self.tidy()
+    }
+
+    /// Removes what only an unfinished run needs, and one that was killed behind its commit may have left.
+    fn tidy(&self) -> Result<()> {
+        files::remove_folder(&self.directory.staging())?;
+        Ok(files::remove_folder(&self.directory.journal())?)
     }
 
     /// What was planned, for `longsift status`.
@@ -400,11 +408,4 @@ fn pretty<T: serde::Serialize>(value: &T) -> Vec<u8> {
     let mut json = serde_json::to_vec_pretty(value).expect("plain data");
     json.push(b'\n');
     json
-}
-
-fn absolute(directory: &RunDirectory) -> String {
-    files::canonical(&directory.root)
-        .unwrap_or_else(|_| directory.root.clone())
-        .display()
-        .to_string()
 }

@@ -69,6 +69,12 @@ impl RunDirectory {
         }
     }
 
+    /// The path of the run directory from the root, as the summary gives it.
+    pub fn absolute(&self) -> String {
+        let path = files::canonical(&self.root).or_else(|_| std::path::absolute(&self.root));
+        path.unwrap_or_else(|_| self.root.clone()).display().to_string()
+    }
+
     /// The folder of the output's Parquet files.
     pub fn data(&self) -> PathBuf {
         self.output.join("data")

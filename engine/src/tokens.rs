@@ -3,13 +3,12 @@
 use std::io::Write;
 
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use crate::dataset;
 use crate::error::Result;
 use crate::execute::{Outcome, prepare};
+use crate::files;
 use crate::plan::Plan;
-use crate::units::hex;
 
 /// Prints one line per window, and one per document that has none. `ids_sha256` is over the scored sequence (BOS
 /// included) as little-endian 32-bit integers.
@@ -43,7 +42,7 @@ pub fn print(plan: &Plan, with_ids: bool, out: &mut impl Write) -> Result<()> {
                     line["token_start"] = json!(window.token_start);
                     line["token_end"] = json!(window.token_end);
                     line["tokens_total"] = json!(cut.ids.len());
-                    line["ids_sha256"] = json!(hex(&Sha256::digest(&bytes)));
+                    line["ids_sha256"] = json!(files::sha256_hex(&bytes));
                     if with_ids {
                         line["ids"] = json!(ids);
                     }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use crate::accounting::Counts;
 use crate::dataset::{Dataset, WorkUnit, WrittenPart};
@@ -104,16 +103,7 @@ pub fn identity(dataset: &Dataset, unit: &WorkUnit) -> InputIdentity {
 /// What a journal of a unit belongs to: the input, and everything its scores depend on.
 pub fn fingerprint(dataset: &Dataset, unit: &WorkUnit, score_fingerprint: &str) -> String {
     let content = json!({ "unit": unit.name(), "input": identity(dataset, unit), "scores": score_fingerprint });
-    hex(&Sha256::digest(content.to_string()))
-}
-
-/// Lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    files::sha256_hex(content.to_string().as_bytes())
 }
 
 /// The path of a unit's record.

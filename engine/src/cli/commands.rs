@@ -89,21 +89,15 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let progress = Progress::new(bars);
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
     let options = RunOptions { fresh: arguments.fresh, locked };
-    let result = planned(cli, &arguments.plan).and_then(|plan| {
-        let outcome = run::run(&plan, &options, &progress, &stop)?;
-        Ok((plan, outcome))
-    });
+    let plan = match planned(cli, &arguments.plan) {
+        Ok(plan) => plan,
+        Err(failure) => return Ok(failed(cli, &failure, String::new())),
+    };
+    let result = run::run(&plan, &options, &progress, &stop);
     progress.finish();
-    let (plan, outcome) = match result {
-        Ok(done) => done,
-        Err(failure) => {
-            report_failure(cli, &failure);
-            let mut summary = Summary::new(failed_status(&failure), String::new());
-            summary.exit_code = failure.exit_code();
-            summary.error = Some(failure.to_string());
-            print_line(&summary.to_line());
-            return Ok(failure.exit_code());
-        }
+    let outcome = match result {
+        Ok(outcome) => outcome,
+        Err(failure) => return Ok(failed(cli, &failure, plan.directory.absolute())),
     };
     report_warnings(cli, outcome.warnings.iter());
     let mut summary = outcome.summary;
@@ -122,6 +116,16 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     }
     print_line(&summary.to_line());
     Ok(summary.exit_code)
+}
+
+/// Says what went wrong, for people and in the summary; returns the exit code.
+fn failed(cli: &Cli, failure: &Failure, run_dir: String) -> u8 {
+    report_failure(cli, failure);
+    let mut summary = Summary::new(failed_status(failure), run_dir);
+    summary.exit_code = failure.exit_code();
+    summary.error = Some(failure.to_string());
+    print_line(&summary.to_line());
+    failure.exit_code()
 }
 
 fn failed_status(failure: &Failure) -> &'static str {

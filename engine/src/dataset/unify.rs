@@ -26,7 +26,7 @@ pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProble
         match merge(&mut fields, file) {
             Ok(positions) => file.positions = positions,
             Err(differences) => problems.push(
-                DataProblem::data(format!("its columns differ from `{}`: {}", first.path, differences.join("; ")))
+                DataProblem::settings(format!("its columns differ from `{}`: {}", first.path, differences.join("; ")))
                     .in_file(&file.path)
                     .with_hint("files of one input have the same columns; only string width and encoding may differ"),
             ),

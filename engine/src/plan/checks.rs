@@ -227,15 +227,15 @@ pub(super) fn distance(
         return;
     }
     if let Some(message) = layer.positions_warning(window) {
-        let warning = |diagnostic: Diagnostic| {
-            diagnostic
-                .at(spec.at("stages.tokenize.window_tokens"))
-                .hint("scores beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error")
-        };
+        let place = spec.at("stages.tokenize.window_tokens");
         if spec.load_partial_model().strict_positions {
-            problems.push(warning(Diagnostic::error(Blame::Pipeline, message)));
+            problems.push(Diagnostic::error(Blame::Pipeline, message).at(place).hint(
+                "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
+            ));
         } else {
-            warnings.push(warning(Diagnostic::warning(Blame::Pipeline, message)));
+            warnings.push(Diagnostic::warning(Blame::Pipeline, message).at(place).hint(
+                "scores beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error",
+            ));
         }
     }
 }

@@ -4,11 +4,10 @@
 use longsift_kernels::STATISTICS_VERSION;
 use longsift_stages::contract::compute::Compute;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use super::Plan;
 use crate::dataset::Content;
-use crate::units::hex;
+use crate::files;
 
 /// Everything a score depends on besides the input itself.
 pub fn score_settings(plan: &Plan, model_digest: &str) -> Map<String, Value> {
@@ -62,7 +61,7 @@ pub fn select_settings(plan: &Plan, calibration_digest: Option<&str>) -> Map<Str
 
 /// The fingerprint of settings: SHA-256 of their JSON.
 pub fn fingerprint(settings: &Map<String, Value>) -> String {
-    hex(&Sha256::digest(Value::Object(settings.clone()).to_string()))
+    files::sha256_hex(Value::Object(settings.clone()).to_string().as_bytes())
 }
 
 /// What differs between two sets of settings, a line each: `window_tokens: 4096, was 2048`.

@@ -1,7 +1,6 @@
 //! What a directory already holds: a finished selection, and files that are not ours.
 
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
@@ -10,13 +9,13 @@ use crate::manifest::Manifest;
 use crate::plan::{Plan, identity};
 use crate::report::Summary;
 use crate::run_directory::RunDirectory;
-use crate::units::{UnitRecord, hex};
+use crate::units::UnitRecord;
 
 /// The digest of the calibration file, if the pipeline uses one.
 pub(super) fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
     let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
     let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
-    Ok(Some(hex(&Sha256::digest(bytes))))
+    Ok(Some(files::sha256_hex(&bytes)))
 }
 
 /// What decides whether a finished selection is still the one the pipeline asks for.
@@ -29,7 +28,7 @@ pub(super) fn selection_fingerprint(
         .map(|record| json!([record.unit, record.input.footer_hash, record.scores.sha256]))
         .collect();
     let content = json!({ "settings": select_settings, "units": units });
-    hex(&Sha256::digest(content.to_string()))
+    files::sha256_hex(content.to_string().as_bytes())
 }
 
 /// The summary of the finished run, if this plan asks for exactly what it did and all its files are in place.

@@ -1,0 +1,182 @@
+//! Inputs and settings at the edge of what is allowed.
+
+use std::fs;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, Int64Array};
+use serde_json::json;
+
+use crate::support::tables::{
+    corpus, integers, read_parquet, read_scores, strings, table, texts, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, read_json};
+
+/// A corpus of two groups, named by a column of any type.
+fn grouped(column: ArrayRef) -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let plain = corpus("a", &[64; 6]);
+    let input = table(&[
+        ("id", Arc::clone(plain.column(0))),
+        ("tokens", Arc::clone(plain.column(1))),
+        ("group", column),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    workspace
+}
+
+#[test]
+fn groups_may_be_numbers_or_truth_values() {
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![7, 8, 7, 8, 7, 8]));
+    let truths: ArrayRef =
+        Arc::new(BooleanArray::from(vec![true, false, true, false, true, false]));
+    for (column, names) in [(numbers, ["7", "8"]), (truths, ["false", "true"])] {
+        let workspace = grouped(column);
+        let summary = workspace.run(
+            &Pipeline::tokens("model", 64)
+                .score("within: group")
+                .filter(&format!("keep_tokens: {{'{}': 64, '{}': 128}}", names[0], names[1])),
+        );
+        assert_eq!(summary["kept"], 3);
+        let calibration = read_json(&workspace.path("out.run/calibration.json"));
+        let values: Vec<&str> = calibration["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|group| group["value"].as_str().unwrap())
+            .collect();
+        assert_eq!(values, names);
+    }
+}
+
+#[test]
+fn a_checkpoint_of_nan_gives_no_score_and_says_so() {
+    let workspace = grouped(strings(["a"; 6]));
+    let path = workspace.path("model/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    for row in 0..97 {
+        let place = 8 + header + row * 64;
+        bytes[place..place + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    }
+    fs::write(&path, bytes).unwrap();
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+}
+
+#[test]
+fn an_output_that_a_second_run_would_read_is_refused() {
+    for (input, output, refused) in [
+        ("input", "input/kept", true),
+        ("input", "input", true),
+        (".", "out", true),
+        ("**/*.parquet", "out", true),
+        ("input/*.parquet", "input/kept", false),
+        ("input/a.parquet", "input", false),
+    ] {
+        let workspace = grouped(strings(["a"; 6]));
+        let mut pipeline = Pipeline::tokens("model", 64);
+        pipeline.input = pipeline.input.replace("path: input", &format!("path: '{input}'"));
+        pipeline.output = format!("path: {output}");
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        if refused {
+            let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
+            assert!(answer.stderr.contains("error: the output "), "{}", answer.stderr);
+            assert!(!workspace.path(output).join("data").exists(), "nothing was written");
+            continue;
+        }
+        workspace.run(&pipeline);
+        assert_eq!(workspace.run(&pipeline)["status"], "nothing_to_do", "{input} and {output}");
+    }
+}
+
+#[test]
+fn a_whole_text_is_kept_to_the_last_byte() {
+    let texts_in = [
+        "  \n The lamp was lit at dusk.\u{301} \t\n ".to_owned(),
+        "日本語の文書、終わり。\u{3000}".to_owned(),
+        "<bos>a special token spelled out<eos>".to_owned(),
+    ];
+    for samples in ["windows", "documents"] {
+        let workspace = Workspace::new();
+        workspace.link("model", &demo_model());
+        let input = table(&[("id", strings(["0", "1", "2"])), ("text", strings(&texts_in))]);
+        write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+        let pipeline = Pipeline::text("model", 512)
+            .tokenize("windows: whole-document")
+            .attention("min_distance_tokens: 2")
+            .filter("keep_fraction: 1")
+            .output(&format!("samples: {samples}"));
+        workspace.run(&pipeline);
+        assert_eq!(texts(&read_parquet(&workspace.path("out/data")), "text"), texts_in);
+    }
+}
+
+#[test]
+fn special_tokens_in_a_text_are_tokens_or_text_as_asked() {
+    let text = "<bos>one<eos>two<pad>".repeat(4);
+    let tokens = |how: &str| {
+        let workspace = Workspace::new();
+        workspace.link("model", &demo_model());
+        let input = table(&[("id", strings(["0"])), ("text", strings([&text]))]);
+        write_parquet(&workspace.path("input/a.parquet"), &input, 1);
+        let pipeline = Pipeline::text("model", 4).tokenize(how);
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let lines =
+            workspace.longsift(&["tokens", "pipeline.yaml", "--ids", "-q"]).success().json_lines();
+        lines.iter().flat_map(|line| line["ids"].as_array().unwrap().clone()).collect::<Vec<_>>()
+    };
+    let parsed = tokens("special_tokens_in_text: parse");
+    assert_eq!(parsed[0], 0, "<bos> is token 0 of this tokenizer");
+    assert_eq!(parsed, tokens("special_tokens_in_text: parse"));
+    let spelled = tokens("special_tokens_in_text: as-text");
+    assert!(spelled.len() > parsed.len());
+    assert!(!spelled.contains(&json!(0)) && !spelled.contains(&json!(1)));
+}
+
+#[test]
+fn a_limit_beyond_the_input_is_the_whole_input() {
+    let workspace = grouped(strings(["a"; 6]));
+    let pipeline = Pipeline::tokens("model", 64);
+    let summary = workspace.run_with(&pipeline, &["--limit", "1000"]);
+    assert_eq!(count(&summary, "rows_in"), 6);
+    assert_eq!(workspace.run(&pipeline)["status"], "nothing_to_do");
+}
+
+#[test]
+fn one_window_has_no_spread_and_is_kept_or_not_by_the_rule() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[64]), 1);
+    for (filter, kept) in [
+        ("keep_fraction: 0.99", 0),
+        ("keep_fraction: 1", 1),
+        ("min_score: 0", 1),
+        ("min_score: 0.1", 0),
+    ] {
+        let summary = workspace.run(&Pipeline::tokens("model", 64).filter(filter));
+        assert_eq!(summary["kept"], kept, "{filter}");
+    }
+    let scores = read_scores(&workspace.path("out.run"));
+    assert_eq!(integers(&scores, "distance"), [16]);
+}
+
+#[test]
+fn distances_follow_each_window_and_the_decimal_as_written() {
+    let distances = |attention: &str| {
+        let workspace = Workspace::new();
+        Tiny::new().write(&workspace.path("model"));
+        write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[100, 30, 7]), 1);
+        let pipeline = Pipeline::tokens("model", 100)
+            .tokenize("windows: whole-document")
+            .attention(attention)
+            .filter("keep_fraction: 1");
+        workspace.run(&pipeline);
+        integers(&read_scores(&workspace.path("out.run")), "distance")
+    };
+    // S - 3·⌊S/4⌋ by default, the ceiling of the fraction otherwise: 0.29 · 100 is 29, not 30.
+    assert_eq!(distances("min_distance_fraction: 0.25"), [25, 9, 4]);
+    assert_eq!(distances("min_distance_fraction: 0.29"), [29, 9, 3]);
+    assert_eq!(distances("min_distance_tokens: 20"), [20, 20]);
+}
