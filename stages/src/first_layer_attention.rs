@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{Decimal, Stage};
-use crate::model::{LayerZeroSpec, LayerZeroTable, Prepared, SideArray, WindowParts};
+use crate::model::{LayerZeroSpec, LayerZeroTable, Prepared, RoundedAlibi, SideArray, WindowParts};
 
 /// Measures, per window and head, how much the tokens of the first layer attend to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -169,7 +169,10 @@ impl FirstLayer {
         let (rope, prepared) = (self.rope(ids.len()), self.prepared(kernel));
         let (spec, table, rope) = (&self.spec, &self.table, rope.as_deref());
         let parts = WindowParts { spec, table, prepared: &prepared, rope, shape: &shape, ids };
-        parts.with_source(|source| measure(&shape, &rules, source))
+        parts.with_source(|source| match RoundedAlibi::new(spec, &shape, source) {
+            Some((source, shape)) => measure(&shape, &rules, &source),
+            None => measure(&shape, &rules, source),
+        })
     }
 
     fn prepared(&self, kernel: Kernel) -> Arc<Prepared> {

@@ -297,6 +297,7 @@ mod family_cases {
         falcon_one_norm,
         falcon_rw,
         falcon_rw_six_heads,
+        falcon_rw_sixteen_heads,
         gemma2_full,
         gemma3_full_linear,
         glm,

@@ -36,6 +36,9 @@ pub struct LayerZeroSpec {
     pub softcap: Option<f64>,
     /// Per query head, what each position of distance takes from the logit.
     pub alibi_slopes: Option<Vec<f64>>,
+    /// Whether slope times position, from the window's start, is rounded to bf16 before anything else (Falcon).
+    #[serde(skip_serializing_if = "is_default")]
+    pub alibi_rounded: bool,
     /// A key is visible iff its distance is below this.
     pub window: Option<u64>,
     /// A key is visible iff it lies in the same chunk of this many positions.
@@ -104,6 +107,7 @@ impl LayerZeroSpec {
             scale: 1.0 / (sizes.head_dim as f64).sqrt(),
             softcap: None,
             alibi_slopes: None,
+            alibi_rounded: false,
             window: None,
             chunk: None,
             rope: None,

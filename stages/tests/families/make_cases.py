@@ -58,6 +58,10 @@ CASES = {
         "falcon",
         dict(vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, alibi=True, bias=True,
              multi_query=False, new_decoder_architecture=False, parallel_attn=False), 70),
+    "falcon_rw_sixteen_heads": (
+        "falcon",
+        dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=16, alibi=True, bias=False,
+             multi_query=False, new_decoder_architecture=False, parallel_attn=False), 200),
     "falcon_one_norm": (
         "falcon",
         dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,

@@ -44,6 +44,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let mut spec = LayerZeroSpec { bias, ..plain };
     if config.flag("alibi", false) {
         spec.alibi_slopes = Some(biases(heads, spec.scale));
+        spec.alibi_rounded = true;
     } else {
         let rope = RopeDefaults {
             pairing: Pairing::Half,
@@ -59,8 +60,7 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)
 }
 
-/// Falcon rounds its slopes to bf16 and scales them like the products. (It also rounds slope times position, which
-/// changes nothing for slopes that are powers of two and positions below 257; that rounding is not followed.)
+/// Falcon rounds its slopes to bf16 and scales them like the products.
 fn biases(heads: u64, scale: f64) -> Vec<f64> {
     let slopes = slopes(heads).into_iter();
     slopes.map(|slope| f64::from(bf16::from_f32(slope as f32).to_f32()) * scale).collect()
