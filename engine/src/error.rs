@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use crate::diagnostic::{Blame, Diagnostic};
+use crate::diagnostic::Diagnostic;
 
 /// Done, or nothing to do.
 pub const DONE: u8 = 0;
@@ -37,16 +37,9 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Stopped { signal } => u8::try_from(128 + signal).unwrap_or(BUG),
-            Self::Problems(problems) => problems
-                .iter()
-                .map(|problem| match problem.blame {
-                    Blame::Bug => BUG,
-                    Blame::Pipeline => PIPELINE,
-                    Blame::Data => DATA,
-                    Blame::Machine => MACHINE,
-                })
-                .min()
-                .unwrap_or(BUG),
+            Self::Problems(problems) => {
+                problems.iter().map(|problem| problem.blame.exit_code()).min().unwrap_or(BUG)
+            }
         }
     }
 }

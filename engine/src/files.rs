@@ -6,6 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
 
 /// How the name of a file begins until it is committed. Readers of a folder skip hidden names, so they never see one.
@@ -327,13 +328,6 @@ fn folder_of(path: &Path) -> &Path {
 /// The SHA-256 of `bytes`, 64 hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
-}
-
-/// Two lower-case digits a byte.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use longsift_kernels::Kernel;
 use longsift_stages::contract::compute::Compute;
-use longsift_stages::model::ModelFolder;
+use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use crate::dataset::{Content, Dataset, DocumentColumns, WorkUnit};
@@ -143,6 +143,22 @@ impl Plan {
         };
         plan.check_space()?;
         Ok(plan)
+    }
+
+    /// Opens the layer-zero table, or builds it; warns of damaged cache files that were replaced.
+    pub fn open_table(&self) -> Result<OpenedTable> {
+        let precision = self.spec.load_partial_model().precision;
+        let opened = LayerZeroTable::open_or_build(
+            &self.model,
+            self.kernel(),
+            precision,
+            &self.cache_folder,
+            &|_, _| {},
+        )?;
+        for warning in &opened.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(opened)
     }
 
     /// Rows that the run accounts for.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use longsift_stages::first_layer_attention::FirstLayer;
-use longsift_stages::model::{LayerZeroTable, known_digest};
+use longsift_stages::model::known_digest;
 use serde_json::{Map, Value, json};
 
 use crate::commit::{self, Intent};
@@ -139,20 +139,8 @@ impl Run<'_> {
     /// Opens the table, or builds it; returns the digest of the model.
     fn open_model(&mut self) -> Result<String> {
         let plan = self.plan;
-        let precision = plan.spec.load_partial_model().precision;
         self.progress.phase("table", plan.model.bytes_to_read());
-        let opened = self.progress.timed("load-partial-model", || {
-            LayerZeroTable::open_or_build(
-                &plan.model,
-                plan.kernel(),
-                precision,
-                &plan.cache_folder,
-                &|_, _| {},
-            )
-        })?;
-        for warning in &opened.warnings {
-            tracing::warn!("{warning}");
-        }
+        let opened = self.progress.timed("load-partial-model", || plan.open_table())?;
         tracing::info!(
             from_cache = opened.from_cache,
             bytes_read = opened.bytes_read,

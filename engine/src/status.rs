@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::files;
 use crate::report::{Summary, count};
 use crate::run_directory::RunDirectory;
-use crate::units::UnitRecord;
+use crate::units;
 
 /// How far a run is.
 #[derive(Clone, Debug, Serialize)]
@@ -35,12 +35,9 @@ pub struct Status {
 pub fn read(directory: &RunDirectory) -> Result<Status> {
     let mut counts = Counts::default();
     let mut units_scored = 0;
-    for path in files::list_if_present(&directory.units())? {
-        let bytes = files::read_if_present(&path)?.unwrap_or_default();
-        if let Ok(record) = serde_json::from_slice::<UnitRecord>(&bytes) {
-            counts.add(&record.counts);
-            units_scored += 1;
-        }
+    for record in units::records(directory, |_| true)? {
+        counts.add(&record.counts);
+        units_scored += 1;
     }
     let json = |path| -> Result<Option<Value>> {
         Ok(files::read_if_present(path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))

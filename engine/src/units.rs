@@ -131,14 +131,17 @@ pub fn standing(
 /// The records of units that the plan no longer has: their input file is gone, or cut differently.
 pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRecord>> {
     let current: std::collections::HashSet<String> = units.iter().map(WorkUnit::name).collect();
+    records(directory, |unit| !current.contains(unit))
+}
+
+/// The readable records of a run directory whose unit's name is `wanted`.
+pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
     let mut records = Vec::new();
     for path in files::list_if_present(&directory.units())? {
-        let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        if current.contains(name) {
-            continue;
+        if path.file_stem().and_then(|stem| stem.to_str()).is_some_and(&wanted) {
+            let bytes = files::read_if_present(&path)?.unwrap_or_default();
+            records.extend(serde_json::from_slice::<UnitRecord>(&bytes).ok());
         }
-        let bytes = files::read_if_present(&path)?.unwrap_or_default();
-        records.extend(serde_json::from_slice::<UnitRecord>(&bytes).ok());
     }
     Ok(records)
 }

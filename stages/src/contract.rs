@@ -17,3 +17,10 @@ pub trait Stage {
     /// What this stage adds for later ones.
     fn writes(&self) -> &'static [&'static str];
 }
+
+/// Two lower-case hexadecimal digits a byte.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}

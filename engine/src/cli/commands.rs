@@ -179,19 +179,9 @@ fn done(plan: &Plan) -> Result<Done> {
 fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     start_threads(arguments)?;
     let plan = planned(cli, arguments)?;
-    let precision = plan.spec.load_partial_model().precision;
     let digest = match longsift_stages::model::known_digest(&plan.model, &plan.cache_folder) {
         Some(digest) => digest,
-        None => {
-            longsift_stages::model::LayerZeroTable::open_or_build(
-                &plan.model,
-                plan.kernel(),
-                precision,
-                &plan.cache_folder,
-                &|_, _| {},
-            )?
-            .model_digest
-        }
+        None => plan.open_table()?.model_digest,
     };
     let path = lock::path_beside(&arguments.pipeline.pipeline);
     Lock::of(&plan, &digest).write(&path)?;

@@ -10,7 +10,6 @@ use super::Dataset;
 use super::problem::DataProblem;
 use super::read::{Batches, Place, Request, batch_rows, position};
 use super::units::WorkUnit;
-use crate::files;
 
 /// Bytes of a batch of labels.
 const BATCH_BYTES: u64 = 8 << 20;
@@ -97,7 +96,8 @@ impl Labels {
 
 fn binary(array: &BinaryViewArray, row: usize) -> String {
     let bytes = array.value(row);
-    std::str::from_utf8(bytes).map_or_else(|_| files::hex(bytes), str::to_string)
+    std::str::from_utf8(bytes)
+        .map_or_else(|_| longsift_stages::contract::hex(bytes), str::to_string)
 }
 
 #[cfg(test)]

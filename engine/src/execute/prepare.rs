@@ -5,8 +5,8 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use crate::dataset::{Document, DocumentContent};
-use crate::files::hex;
 use crate::plan::Plan;
+use longsift_stages::contract::hex;
 
 /// A row that could not be scored, and why.
 #[derive(Clone, Debug)]

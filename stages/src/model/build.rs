@@ -6,9 +6,9 @@ use sha2::{Digest, Sha256};
 use super::checkpoint::ModelFolder;
 use super::problem::ModelProblem;
 use super::row_steps::RowSteps;
-use super::shard::hex;
 use super::tensors::Role;
 use super::weights::{SmallWeights, TensorReader};
+use crate::contract::hex;
 
 /// Part of the table's fingerprint: raised when the same checkpoint gives other bits.
 pub(crate) const BUILDER_VERSION: u32 = 1;

@@ -24,9 +24,9 @@ use super::build::{self, BUILDER_VERSION};
 use super::checkpoint::ModelFolder;
 use super::config::read_small_file;
 use super::problem::ModelProblem;
-use super::shard::hex;
 use super::side::side_arrays;
 use super::table::{LayerZeroTable, TableHeader, TableWriter};
+use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
 /// A partial file that old belongs to a process that died.

@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
 use super::problem::ModelProblem;
-use super::shard::{Shard, hex};
+use super::shard::Shard;
 use super::spec::LayerZeroSpec;
 use super::tensors::NeededTensor;
+use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
 /// A model folder whose `config.json` and safetensors headers have been read and agree. No weights are read yet.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::problem::ModelProblem;
+use crate::contract::hex;
 
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
@@ -173,15 +174,6 @@ impl ShardReader<'_> {
         self.bytes_read += buffer.len() as u64;
         Ok(())
     }
-}
-
-/// Lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
-        text
-    })
 }
 
 #[cfg(test)]

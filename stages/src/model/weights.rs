@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 
 use super::checkpoint::{ModelFolder, Part};
 use super::problem::ModelProblem;
-use super::shard::{ShardReader, hex};
+use super::shard::ShardReader;
 use super::tensors::Role;
+use crate::contract::hex;
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: u64 = 16 << 20;

@@ -10,6 +10,8 @@ use sha2::{Digest, Sha256};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
 
+use crate::contract::hex;
+
 use super::SpecialTokensInText;
 use super::encoded::character_ends;
 use super::patterns::{PieceCutter, TextCleaner};
@@ -53,7 +55,7 @@ impl Encoder {
                 cleaner: TextCleaner::new(tokenizer.get_normalizer())?,
                 cutter: PieceCutter::new(tokenizer.get_pre_tokenizer())?,
                 tokenizer,
-                digest: hexadecimal(&Sha256::digest(json)),
+                digest: hex(&Sha256::digest(json)),
                 largest_id,
             })
         })
@@ -140,10 +142,6 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
     owned.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -227,7 +225,7 @@ mod tests {
         let encoder =
             Encoder::open(&folder.path().join("tokenizer.json"), SpecialTokensInText::Parse)
                 .unwrap();
-        assert_eq!(encoder.digest(), hexadecimal(&Sha256::digest(&json)));
+        assert_eq!(encoder.digest(), hex(&Sha256::digest(&json)));
         assert_eq!(encoder.digest().len(), 64);
         assert!(format!("{encoder:?}").len() < 200, "the vocabulary is not printed");
     }
