@@ -1,5 +1,6 @@
 //! Measures, per window, how much the tokens of the first layer attend to far-away tokens.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::{
@@ -122,6 +123,8 @@ pub struct FirstLayer {
     rotary: Mutex<Vec<(usize, Arc<Rope>)>>,
     /// Weights that are applied per window, packed for the kernels that asked for them.
     prepared: Mutex<Vec<(Kernel, Arc<Prepared>)>>,
+    /// A bit per token id: whether a window had it.
+    ids_met: Vec<AtomicU64>,
 }
 
 /// Rotary tables that are kept: more than one only where frequencies depend on the length of the window.
@@ -137,11 +140,34 @@ impl FirstLayer {
         longest_window: usize,
     ) -> Self {
         let (rotary, prepared) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        Self { spec, table, mask, longest_window, rotary, prepared }
+        let words = (spec.vocabulary_size as usize).div_ceil(64);
+        let ids_met = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Self { spec, table, mask, longest_window, rotary, prepared, ids_met }
+    }
+
+    /// How many rows of the table the windows measured so far had ids of: only these are in memory, because the table
+    /// is mapped.
+    pub fn rows_used(&self) -> u64 {
+        self.ids_met.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum()
+    }
+
+    /// The table.
+    pub fn table(&self) -> &LayerZeroTable {
+        &self.table
+    }
+
+    fn meet(&self, ids: &[u32]) {
+        for id in ids {
+            let (word, bit) = (&self.ids_met[*id as usize / 64], 1 << (id % 64));
+            if word.load(Relaxed) & bit == 0 {
+                word.fetch_or(bit, Relaxed);
+            }
+        }
     }
 
     /// Measures one window on the CPU. Cost: `query_heads · tokens² / 2` pairs.
     pub fn measure(&self, kernel: Kernel, window: &WindowTokens) -> WindowStatistics {
+        self.meet(&window.ids);
         let tokens = window.ids.len();
         let measure = Measure { distance: window.distance as usize, rows: false };
         let sums = self.with_source(kernel, &window.ids, |shape, rules, source| {

@@ -52,6 +52,8 @@ mod cache_tests;
 mod conformance_tests;
 #[cfg(test)]
 mod folder_tests;
+#[cfg(test)]
+mod refusal_tests;
 
 pub use cache::{OpenedTable, known_digest};
 pub use checkpoint::ModelFolder;

@@ -74,9 +74,8 @@ fn input(plan: &Plan) -> String {
 
 fn model(plan: &Plan) -> String {
     let layer = plan.model.spec();
-    let rows = layer.vocabulary_size;
     format!(
-        "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → table {} × {} {} = {}{}",
+        "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → {} table, {} rows of {} = {} at most{}",
         layer.model_type,
         if layer.unverified {
             " (unverified: never compared with the model's own code)"
@@ -89,9 +88,9 @@ fn model(plan: &Plan) -> String {
         layer.head_dim,
         bytes(plan.model.bytes_to_read()),
         bytes(plan.model.checkpoint_bytes()),
-        count(rows),
-        count(layer.row_width()),
         plan.spec.load_partial_model().precision.name(),
+        count(layer.vocabulary_size),
+        bytes(plan.estimate.table_row_bytes),
         bytes(plan.estimate.table_bytes),
         if plan.estimate.table_cached { " (cached)" } else { "" }
     )
@@ -211,8 +210,12 @@ fn output(plan: &Plan) -> String {
 
 fn memory(plan: &Plan) -> String {
     let estimate = &plan.estimate;
+    let packed = match estimate.packed_bytes {
+        0 => String::new(),
+        packed => format!(", {} of projections among it", bytes(packed)),
+    };
     format!(
-        "{}: at most {} besides the mapped table; {} per window in flight",
+        "{}: at most {} besides the mapped table{packed}; {} per window in flight",
         plan.device.name(),
         bytes(estimate.memory_bytes),
         bytes(estimate.window_bytes)

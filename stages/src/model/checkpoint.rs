@@ -125,6 +125,10 @@ impl ModelFolder {
 /// Finds every needed tensor in the folder's files.
 pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
     let mut catalogue = Catalogue::read(config.folder())?;
+    let config = match config.otherwise() {
+        Some(other) if !complete(&config, &catalogue) && complete(&other, &catalogue) => other,
+        _ => config,
+    };
     let needed = config.tensors().needed(config.spec());
     let (found, missing): (Vec<_>, Vec<_>) = needed
         .into_iter()
@@ -177,6 +181,12 @@ pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>
         warnings,
         config,
     })
+}
+
+/// Whether the checkpoint names every tensor that this reading of config.json needs.
+fn complete(config: &ModelConfig, catalogue: &Catalogue) -> bool {
+    let needed = config.tensors().needed(config.spec());
+    needed.iter().all(|tensor| name_on_disk(config, catalogue, &tensor.name).is_some())
 }
 
 fn name_on_disk(config: &ModelConfig, catalogue: &Catalogue, name: &str) -> Option<String> {

@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 use super::checkpoint::{self, ModelFolder};
 use super::families::{self, FirstLayer};
 use super::fields::Fields;
-use super::problem::ModelProblem;
+use super::problem::{ModelProblem, ProblemKind};
 use super::rope::RopeSpec;
 use super::shard::open_regular;
-use super::side::side_arrays;
+use super::side::{packed_bytes, side_arrays};
 use super::spec::LayerZeroSpec;
 use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
@@ -30,6 +30,7 @@ pub struct ModelConfig {
     map: Map<String, Value>,
     spec: LayerZeroSpec,
     tensors: LayerZeroTensors,
+    rope_theta: Option<f64>,
 }
 
 impl ModelConfig {
@@ -38,23 +39,38 @@ impl ModelConfig {
     /// # Errors
     /// Everything that is wrong with it, together.
     pub fn read(folder: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
-        let bytes = config_bytes(folder).map_err(|problem| vec![problem])?;
-        let map = object(folder, &bytes).map_err(|problem| vec![problem])?;
+        let unreadable = |problem| {
+            with_remedies(vec![problem], "`model` is a checkpoint's folder, with its config.json")
+        };
+        let bytes = config_bytes(folder).map_err(unreadable)?;
+        let map = object(folder, &bytes).map_err(unreadable)?;
+        Self::understood(folder, bytes, map, rope_theta)
+    }
+
+    fn understood(
+        folder: &Path,
+        bytes: Vec<u8>,
+        map: Map<String, Value>,
+        rope_theta: Option<f64>,
+    ) -> Result<Self, Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&map, "config.json", &problems);
         if let Some(theta) = rope_theta.filter(|theta| !(theta.is_finite() && *theta >= 1.0)) {
             fields.note(ModelProblem::settings(format!(
                 "`rope_theta` is {theta}, not a number from 1"
-            )));
+            )).with_hint("remove `rope_theta` from `load-partial-model`; config.json has the model's own"));
         }
         let first = families::first_layer(&fields, rope_theta);
         if let Some(FirstLayer { spec, .. }) = &first
             && rope_theta.is_some()
             && spec.rope.is_none()
         {
-            fields.note(ModelProblem::settings(
-                "`rope_theta` is given, but this model has no rotary embedding",
-            ));
+            fields.note(
+                ModelProblem::settings(
+                    "`rope_theta` is given, but this model has no rotary embedding",
+                )
+                .with_hint("remove `rope_theta` from `load-partial-model`"),
+            );
         }
         if let Some(FirstLayer { spec, .. }) = &first
             && fields.is_clean()
@@ -66,10 +82,29 @@ impl ModelConfig {
         }
         match (first, problems.into_inner()) {
             (Some(FirstLayer { spec, tensors }), problems) if problems.is_empty() => {
-                Ok(Self { folder: folder.to_owned(), bytes, map, spec, tensors })
+                Ok(Self { folder: folder.to_owned(), bytes, map, spec, tensors, rope_theta })
             }
-            (_, problems) => Err(problems),
+            (_, problems) => {
+                Err(with_remedies(problems, "correct config.json, or download it again"))
+            }
         }
+    }
+
+    /// The other reading of a `config.json` that lacks a key on which the tensors depend: with the key `null`.
+    pub(crate) fn otherwise(&self) -> Option<Self> {
+        let mut map = self.map.clone();
+        map.insert(self.tensors.absent_key?.to_owned(), Value::Null);
+        Self::understood(&self.folder, self.bytes.clone(), map, self.rope_theta).ok()
+    }
+
+    /// What `config.json` leaves open and the weights will decide, in words.
+    pub fn undecided(&self) -> Option<String> {
+        let key = self.tensors.absent_key?;
+        let rank = self.spec.latent.as_ref()?.query_rank?;
+        Some(format!(
+            "config.json has no `{key}`: figures are for the model type's default, {rank}; weights without those \
+             tensors are read as `null`"
+        ))
     }
 
     /// The first layer.
@@ -120,11 +155,21 @@ impl ModelConfig {
 
     /// Bytes of the layer-zero table, with what lies beside its rows.
     pub fn table_bytes(&self, precision: Precision) -> u64 {
-        let rows = self.spec.vocabulary_size * self.spec.row_width() * precision.bytes();
+        let rows = self.spec.vocabulary_size * self.row_bytes(precision);
         match side_arrays(&self.spec).iter().map(|(_, numbers)| 4 * numbers).sum() {
             0 => rows,
             side => rows.next_multiple_of(ALIGNMENT as u64) + side,
         }
+    }
+
+    /// Bytes of one row of the layer-zero table: what each further vocabulary entry takes.
+    pub fn row_bytes(&self, precision: Precision) -> u64 {
+        self.spec.row_width() * precision.bytes()
+    }
+
+    /// Bytes of projections that stay in memory beside the table, for models whose heads are projected per window.
+    pub fn packed_bytes(&self) -> u64 {
+        packed_bytes(&self.spec)
     }
 
     /// The second step: the headers of the safetensors files, no weights.
@@ -132,7 +177,9 @@ impl ModelConfig {
     /// # Errors
     /// Everything that is wrong with the files, together.
     pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
-        checkpoint::open(self)
+        checkpoint::open(self).map_err(|problems| {
+            with_remedies(problems, "is the download complete? fetch the checkpoint again")
+        })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -142,6 +189,20 @@ impl ModelConfig {
     pub(crate) fn tensors(&self) -> &LayerZeroTensors {
         &self.tensors
     }
+}
+
+/// Gives problems without advice the usual one: of a checkpoint `of_checkpoint`, of a model that cannot be scored that
+/// another one is needed.
+pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
+    let advised = |problem: ModelProblem| match problem.kind {
+        _ if problem.hint.is_some() => problem,
+        ProblemKind::Settings => {
+            problem.with_hint("this model cannot be scored: choose another one")
+        }
+        ProblemKind::Checkpoint => problem.with_hint(of_checkpoint),
+        ProblemKind::Machine => problem.with_hint("run again; what is done already is kept"),
+    };
+    problems.into_iter().map(advised).collect()
 }
 
 fn config_bytes(folder: &Path) -> Result<Vec<u8>, ModelProblem> {
