@@ -9,6 +9,8 @@ mod determinism;
 #[cfg(test)]
 mod edges;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod integrity;

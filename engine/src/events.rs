@@ -33,7 +33,7 @@ pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()>
 pub fn mend(directory: &RunDirectory) -> Result<()> {
     let path = directory.events();
     let whole = whole_lines(&path)?;
-    if files::size(&path).is_some_and(|length| length > whole) {
+    if files::size(&path)?.is_some_and(|length| length > whole) {
         files::open_for_append(&path, whole)?;
     }
     Ok(())
@@ -41,7 +41,7 @@ pub fn mend(directory: &RunDirectory) -> Result<()> {
 
 /// The bytes of the file up to its last line end: a killed run may have left half a line behind it.
 fn whole_lines(path: &Path) -> Result<u64> {
-    let Some(length) = files::size(path) else { return Ok(0) };
+    let Some(length) = files::size(path)? else { return Ok(0) };
     let start = length.saturating_sub(LONGEST_LINE);
     let mut file = files::open(path)?;
     let mut tail = Vec::new();

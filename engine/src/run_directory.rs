@@ -157,7 +157,7 @@ impl RunDirectory {
     /// Who works in the directory now, if anyone does.
     pub fn holder(&self) -> Result<Option<serde_json::Value>> {
         let path = self.root.join("lock");
-        if files::size(&path).is_none() {
+        if files::size(&path)?.is_none() {
             return Ok(None);
         }
         let file = files::open(&path)?;
@@ -193,6 +193,7 @@ impl RunDirectory {
     /// Removes everything a run has made here, for `--fresh`: the run directory's content but the lock, and the data
     /// files that the manifest lists.
     pub fn clear(&self, data_files: &[String]) -> Result<()> {
+        files::remove_file(&self.success())?;
         for name in data_files {
             files::remove_file(&self.data().join(name))?;
         }
@@ -207,7 +208,6 @@ impl RunDirectory {
             files::remove_folder(&folder)?;
         }
         for file in [
-            self.success(),
             self.intent(),
             self.lock_file(),
             self.manifest(),

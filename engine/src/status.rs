@@ -45,7 +45,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
     let plan = json(&directory.root.join("plan.json"))?;
     let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
     let holder = directory.holder()?;
-    let finished = files::size(&directory.success()).is_some();
+    let finished = files::size(&directory.success())?.is_some();
     let state = match (&holder, finished, units_scored) {
         (Some(_), ..) => "running",
         (None, true, _) => "finished",

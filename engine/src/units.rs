@@ -1,6 +1,6 @@
 //! The records of scored work units: a unit counts once its record stands.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::accounting::Counts;
 use crate::dataset::{Dataset, WorkUnit, WrittenPart};
 use crate::error::Result;
-use crate::files;
+use crate::files::{self, FileError};
 use crate::run_directory::RunDirectory;
 
 /// What identifies the input of a unit: if any of it changes, the unit is scored anew.
@@ -40,6 +40,19 @@ impl Part {
     /// The part behind a file that was just written.
     pub fn new(path: String, written: &WrittenPart) -> Self {
         Self { path, rows: written.rows, bytes: written.bytes, sha256: written.sha256.clone() }
+    }
+
+    /// Whether each part is below `folder`, with its size.
+    pub fn all_in_place<'a>(
+        parts: impl IntoIterator<Item = &'a Self>,
+        folder: &Path,
+    ) -> std::result::Result<bool, FileError> {
+        for part in parts {
+            if files::size(&folder.join(&part.path))? != Some(part.bytes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -81,12 +94,11 @@ impl UnitRecord {
         dataset: &Dataset,
         unit: &WorkUnit,
         fingerprint: &str,
-    ) -> bool {
-        self.score_fingerprint == fingerprint
-            && self.input == identity(dataset, unit)
-            && self
-                .parts()
-                .all(|part| files::size(&directory.root.join(&part.path)) == Some(part.bytes))
+    ) -> Result<bool> {
+        if self.score_fingerprint != fingerprint || self.input != identity(dataset, unit) {
+            return Ok(false);
+        }
+        Ok(Part::all_in_place(self.parts(), &directory.root)?)
     }
 }
 
@@ -123,7 +135,12 @@ pub fn standing(
         .map(|unit| {
             let bytes = files::read_if_present(&record_path(directory, &unit.name()))?;
             let record = bytes.and_then(|bytes| serde_json::from_slice::<UnitRecord>(&bytes).ok());
-            Ok(record.filter(|record| record.stands(directory, dataset, unit, score_fingerprint)))
+            match record {
+                Some(record) if record.stands(directory, dataset, unit, score_fingerprint)? => {
+                    Ok(Some(record))
+                }
+                _ => Ok(None),
+            }
         })
         .collect()
 }

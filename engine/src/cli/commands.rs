@@ -224,7 +224,7 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
 }
 
 fn init_pipeline(path: &Path) -> Result<u8> {
-    if files::size(path).is_some() {
+    if files::size(path)?.is_some() {
         return Err(Diagnostic::error(Blame::Pipeline, format!("`{}` exists", path.display()))
             .hint("give another name: `longsift init NAME.yaml`")
             .into());

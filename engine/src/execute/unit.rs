@@ -35,7 +35,9 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u
         open.take(&batches)
     });
     if let Err(failure) = scored {
-        open.journal.sync()?;
+        if let Err(also) = open.journal.sync() {
+            tracing::warn!("the journal of an open unit is not on disk: {also}");
+        }
         return Err(failure);
     }
     let windows_measured = open.windows_measured;
