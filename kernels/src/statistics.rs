@@ -117,6 +117,41 @@ pub struct WindowSums {
     pub row_far_mass: Option<Vec<f64>>,
 }
 
+/// What a window's sums are put together from: the sums of some of its key heads and of the query heads that read them.
+///
+/// A part holds nothing that was summed over key heads, so the sums of a window have the same bits however its heads
+/// were grouped, and wherever each group was measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeadSums {
+    /// `[query heads]`: the far mass, `Σ p` over far pairs.
+    pub far_mass: Vec<f64>,
+    /// `[query heads]`: `Σ p²` over far pairs.
+    pub far_square: Vec<f64>,
+    /// `[key heads, histogram_bins(tokens)]`: attention by distance, a sum over rows and the query heads of a key head.
+    pub histograms: Vec<f64>,
+}
+
+impl HeadSums {
+    /// Appends the heads that follow.
+    pub fn append(&mut self, next: &Self) {
+        self.far_mass.extend_from_slice(&next.far_mass);
+        self.far_square.extend_from_slice(&next.far_square);
+        self.histograms.extend_from_slice(&next.histograms);
+    }
+
+    /// The sums of a window of `tokens` tokens, from those of all its heads. Cost: `key_heads · bins` additions, in the
+    /// order of the key heads.
+    pub fn window_sums(self, tokens: usize) -> WindowSums {
+        let mut histogram = vec![0.0; histogram_bins(tokens)];
+        for head in self.histograms.chunks_exact(histogram.len()) {
+            histogram.iter_mut().zip(head).for_each(|(sum, mass)| *sum += mass);
+        }
+        normalise(&mut histogram);
+        let Self { far_mass, far_square, .. } = self;
+        WindowSums { far_mass, far_square, histogram, row_far_mass: None }
+    }
+}
+
 impl WindowSums {
     /// Per head, the mean far mass of a row: `Σ p / S` (`LongAttn`, equation 5).
     pub fn dependency_strength(&self, tokens: usize) -> Vec<f64> {

@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, QueryKeySource, WindowSums, attention_statistics,
-    reference_rows, reference_statistics,
+    AttentionShape, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, WindowSums,
+    attention_statistics, head_statistics, reference_rows, reference_statistics,
 };
 use proptest::prelude::*;
 
@@ -216,6 +216,23 @@ proptest! {
             }).into_iter();
             let first = runs.next().expect("three runs");
             prop_assert!(runs.all(|run| run == first), "{}", kernel.name());
+        }
+    }
+
+    #[test]
+    fn how_the_heads_are_grouped_never_changes_a_bit(
+        shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), cut in any::<prop::sample::Index>(),
+    ) {
+        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: false });
+        let cut = cut.index(shape.key_heads + 1);
+        for kernel in supported() {
+            let whole = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let mut parts = HeadSums::default();
+            for heads in [0..cut, cut..shape.key_heads] {
+                parts.append(&head_statistics(kernel, &shape, &rules, distance, &source, heads));
+            }
+            prop_assert_eq!(bits(&parts.window_sums(shape.tokens)), bits(&whole), "{}", kernel.name());
         }
     }
 }

@@ -2,11 +2,12 @@
 
 pub mod sampling;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, QueryKeySource, Rope, attention_statistics,
+    AttentionShape, HeadSums, Kernel, LogitRules, QueryKeySource, Rope, head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,16 @@ pub struct WindowStatistics {
 }
 
 impl WindowStatistics {
+    /// The figures of a window of `tokens` tokens, from the sums of all its heads.
+    pub fn new(sums: HeadSums, tokens: usize) -> Self {
+        let sums = sums.window_sums(tokens);
+        Self {
+            dependency_strength_by_head: sums.dependency_strength(tokens),
+            far_variance_by_head: sums.far_variance(tokens),
+            distance_histogram: sums.histogram,
+        }
+    }
+
     /// The mean dependency strength over heads.
     pub fn dependency_strength(&self) -> f64 {
         mean(&self.dependency_strength_by_head)
@@ -158,7 +169,8 @@ impl FirstLayer {
         &self.table
     }
 
-    fn meet(&self, ids: &[u32]) {
+    /// Notes the ids of a window that is measured somewhere else than in [`FirstLayer::measure_heads`].
+    pub fn meet(&self, ids: &[u32]) {
         for id in ids {
             let (word, bit) = (&self.ids_met[*id as usize / 64], 1 << (id % 64));
             if word.load(Relaxed) & bit == 0 {
@@ -167,19 +179,33 @@ impl FirstLayer {
         }
     }
 
+    /// What the first layer computes.
+    pub fn spec(&self) -> &LayerZeroSpec {
+        &self.spec
+    }
+
     /// Measures one window on the CPU. Cost: `query_heads · tokens² / 2` pairs.
     pub fn measure(&self, kernel: Kernel, window: &WindowTokens) -> WindowStatistics {
+        let key_heads = 0..self.spec.key_heads as usize;
+        WindowStatistics::new(self.measure_heads(kernel, window, key_heads), window.ids.len())
+    }
+
+    /// Measures the query heads of some key heads of a window on the CPU. The parts of a window, appended in the order of
+    /// its heads, give the bits of the whole.
+    pub fn measure_heads(
+        &self,
+        kernel: Kernel,
+        window: &WindowTokens,
+        key_heads: Range<usize>,
+    ) -> HeadSums {
         self.meet(&window.ids);
-        let tokens = window.ids.len();
-        let measure = Measure { distance: window.distance as usize, rows: false };
-        let sums = self.with_source(kernel, &window.ids, |shape, rules, source| {
-            attention_statistics(kernel, shape, rules, &measure, source)
-        });
-        WindowStatistics {
-            dependency_strength_by_head: sums.dependency_strength(tokens),
-            far_variance_by_head: sums.far_variance(tokens),
-            distance_histogram: sums.histogram,
-        }
+        let distance = window.distance as usize;
+        self.with_source(kernel, &window.ids, |shape, rules, source| {
+            // Where every query head has keys of its own, a key head of the model is as many of the kernel's.
+            let finer = shape.key_heads / self.spec.key_heads as usize;
+            let heads = key_heads.start * finer..key_heads.end * finer;
+            head_statistics(kernel, shape, rules, distance, source, heads)
+        })
     }
 
     /// Hands shape, rules and rotated queries and keys of a window to `measure`: for figures that
