@@ -163,15 +163,14 @@ impl<'a> OpenUnit<'a> {
                 .map(|(_, cut, window)| {
                     let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
                     let ids = plan.bos.before(tokens);
-                    let distance = plan.spec.first_layer_attention().distance(ids.len() as u64);
-                    WindowTokens { ids, distance }
+                    plan.spec.first_layer_attention().window(ids)
                 })
                 .collect();
             let (device, layer) = (self.tools.device, self.tools.layer);
             let key_heads = 0..layer.spec().key_heads as usize;
             let measure = |window: &WindowTokens| {
                 let sums = device.measure(layer, window, key_heads.clone())?;
-                Ok::<_, DeviceFailure>(WindowStatistics::new(sums, window.ids.len()))
+                Ok::<_, DeviceFailure>(WindowStatistics::new(sums, window))
             };
             let measured: std::result::Result<Vec<_>, DeviceFailure> = self
                 .tools
