@@ -58,9 +58,8 @@ impl Estimate {
         let settings = spec.tokenize();
         let window = u64::from(settings.window_tokens);
         let limit = spec.pipeline.input.memory_limit_bytes;
-        let shape = model.spec().attention_shape(settings.window_tokens as usize);
-        let window_bytes = longsift_kernels::window_bytes(&shape, device.threads())
-            + model.spec().source_bytes(window);
+        let key_heads = 0..model.spec().key_heads as usize;
+        let window_bytes = device.window_bytes(model.spec(), window as usize, key_heads);
         let workers = super::checks::workers(spec).unwrap_or(device.threads());
         device.admit(window_bytes, limit / 2, workers);
         let share =
