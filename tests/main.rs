@@ -33,6 +33,8 @@ mod reuse;
 #[cfg(test)]
 mod sampled_rows;
 #[cfg(test)]
+mod shards;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod windows;

@@ -188,6 +188,32 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, FileError> {
     file.commit()
 }
 
+/// Writes a whole file if there is none of that name. Returns whether it did: of several writers one does.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(bytes).map_err(failed("write", path))?;
+    file.file.sync_all().map_err(failed("fsync", path))?;
+    // Unlike a rename, a link never replaces what has the name.
+    match fs::hard_link(&file.temporary, path) {
+        Ok(()) => {
+            drop(file);
+            fsync_folder(folder_of(path))?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+            ) && !path.exists() =>
+        {
+            // A file system without links.
+            file.commit().map(|_| true)
+        }
+        Err(error) => Err(failed("link a temporary file to", path)(error)),
+    }
+}
+
 /// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
 /// does not exist has none.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {
@@ -320,6 +346,11 @@ pub fn open_for_append(path: &Path, length: u64) -> Result<File, FileError> {
     open().map_err(failed("open", path))
 }
 
+/// Opens a file to which several processes append whole lines, creating it if needed.
+pub fn open_to_append(path: &Path) -> Result<File, FileError> {
+    OpenOptions::new().append(true).create(true).open(path).map_err(failed("open", path))
+}
+
 /// Opens a file for reading and writing, creating it if needed.
 pub fn open_read_write(path: &Path) -> Result<File, FileError> {
     OpenOptions::new()
@@ -432,6 +463,24 @@ mod tests {
         assert!(removed[0].starts_with(TEMPORARY_PREFIX) && removed[0].ends_with("lost"));
         assert_eq!(names(folder.path()), ["kept"]);
         assert!(remove_leftovers(&folder.path().join("absent")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn of_many_writers_of_a_new_file_one_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        let won: Vec<bool> = std::thread::scope(|scope| {
+            let write = |number: u8| {
+                let path = &path;
+                scope.spawn(move || write_new(path, &[number; 100]).unwrap())
+            };
+            let writers: Vec<_> = (0..8).map(write).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert_eq!(won.iter().filter(|&&won| won).count(), 1);
+        let winner = won.iter().position(|&won| won).unwrap();
+        assert_eq!(read_limited(&path, 200).unwrap(), [winner as u8; 100]);
+        assert_eq!(names(folder.path()), ["record"]);
     }
 
     #[test]
