@@ -1,5 +1,7 @@
 //! Measures, per window, how much the tokens of the first layer attend to far-away tokens.
 
+pub mod sampling;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
