@@ -20,8 +20,9 @@ use crate::manifest::Manifest;
 use crate::output::{self, Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
-use crate::report::{LabelShares, Summary, TableUse, peak_memory_bytes};
+use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
 use crate::run_directory::{RunDirectory, RunLock};
+use crate::schedule::{Scheduler, Watch};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
@@ -61,6 +62,8 @@ struct Run<'a> {
     _lock: RunLock,
     /// The first layer, once it was needed.
     layer: Option<OpenLayer>,
+    /// What the devices did, once they were needed.
+    device_use: Option<DeviceUse>,
 }
 
 /// The first layer, and where its table came from.
@@ -99,7 +102,18 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     if !options.fresh {
         replayed?;
     }
-    Run { plan, progress, stop, started, directory, scores, _lock: lock, layer: None }.go(options)
+    Run {
+        plan,
+        progress,
+        stop,
+        started,
+        directory,
+        scores,
+        _lock: lock,
+        layer: None,
+        device_use: None,
+    }
+    .go(options)
 }
 
 impl Run<'_> {
@@ -241,16 +255,31 @@ impl Run<'_> {
         }
         let layer = &self.layer.as_ref().expect("opened above").layer;
         self.progress.phase("score", plan.estimate.tokens);
-        let tools = Tools {
-            plan,
-            directory: self.directory,
-            layer,
-            device: &plan.device,
-            score_fingerprint: fingerprint,
-            progress: self.progress,
-            stop: self.stop,
-        };
-        execute::score(tools, standing)
+        let devices = &plan.devices.list;
+        tracing::info!(
+            devices = plan.devices.names(),
+            why = plan.devices.why,
+            kernel = plan.kernel().name(),
+            "measuring windows"
+        );
+        let watch = Watch::new(self.directory, self.progress, devices);
+        let scored = Scheduler::run(devices, layer, plan.policy(), |scheduler| {
+            let tools = Tools {
+                plan,
+                directory: self.directory,
+                scheduler,
+                watch: &watch,
+                score_fingerprint: fingerprint,
+                progress: self.progress,
+                stop: self.stop,
+            };
+            let scored = execute::score(tools, standing);
+            self.progress.took("first-layer-attention", scheduler.busy());
+            watch.finish(scheduler)?;
+            scored
+        });
+        self.device_use = Some(watch.into_use());
+        scored
     }
 
     /// Writes the selection and commits it.
@@ -327,6 +356,7 @@ impl Run<'_> {
         summary.peak_memory_bytes = peak_memory_bytes();
         let row_bytes = self.plan.estimate.table_row_bytes;
         summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
+        summary.devices.clone_from(&self.device_use);
         summary
     }
 
@@ -339,6 +369,7 @@ impl Run<'_> {
             seconds: now.seconds,
             peak_memory_bytes: now.peak_memory_bytes,
             table: now.table,
+            devices: now.devices,
             windows_reused: before.windows_scored + before.windows_reused,
             windows_scored: 0,
             ..before

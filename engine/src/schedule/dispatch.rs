@@ -53,7 +53,7 @@ pub struct Site {
 }
 
 /// Bytes that a device needs for a window: `(device, tokens, key heads)`.
-pub type WindowBytes<'a> = dyn Fn(usize, usize, usize) -> u64 + Send + Sync + 'a;
+pub type WindowBytes = dyn Fn(usize, usize, usize) -> u64 + Send + Sync;
 
 /// Some heads of a window on their way to a device, with the memory for them.
 #[derive(Debug)]
@@ -163,9 +163,9 @@ struct Device {
 }
 
 /// The decisions.
-pub struct Dispatcher<'a> {
+pub struct Dispatcher {
     devices: Vec<Device>,
-    window_bytes: Box<WindowBytes<'a>>,
+    window_bytes: Box<WindowBytes>,
     policy: Policy,
     windows: HashMap<u64, Window>,
     /// Windows with heads that nobody measures yet, the longest first.
@@ -175,9 +175,9 @@ pub struct Dispatcher<'a> {
     steps: Vec<(Option<usize>, Step)>,
 }
 
-impl<'a> Dispatcher<'a> {
+impl Dispatcher {
     /// A dispatcher over some devices, none of which has the table yet.
-    pub fn new(sites: Vec<Site>, window_bytes: Box<WindowBytes<'a>>, policy: Policy) -> Self {
+    pub fn new(sites: Vec<Site>, window_bytes: Box<WindowBytes>, policy: Policy) -> Self {
         let device = |site: Site| Device {
             limit: site.workers.max(1),
             site,

@@ -7,7 +7,7 @@ use super::super::ledger::{NotEnough, Standing};
 use super::super::steps::Step;
 use super::{BACK_OFF, Dispatcher, FAILURES, GivenUp, Next, State};
 
-impl Dispatcher<'_> {
+impl Dispatcher {
     /// Nothing is under way and nothing fits.
     pub(super) fn wait_for_memory(&mut self, now: Duration) -> Next {
         let &(Reverse(tokens), window) = self.queue.first().expect("asked only with a queue");
