@@ -95,7 +95,7 @@ impl Journal {
 
 /// Whether another process is writing to the journal of a unit now.
 pub fn is_claimed(path: &Path) -> Result<bool> {
-    if files::size(path).is_none() {
+    if files::size(path)?.is_none() {
         return Ok(false);
     }
     let file = files::open_read_write(path)?;

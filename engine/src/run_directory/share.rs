@@ -31,7 +31,7 @@ impl RunDirectory {
         {
             files::create_folder(&folder)?;
         }
-        if files::size(&self.intent()).is_some()
+        if files::size(&self.intent())?.is_some()
             && let Ok(_alone) = self.lock()
         {
             commit::replay(self)?;
