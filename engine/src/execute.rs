@@ -6,6 +6,8 @@ mod unit;
 
 pub use prepare::{BadRow, Outcome, content_hash, prepare};
 
+use std::sync::mpsc::{Receiver, sync_channel};
+
 use longsift_stages::contract::compute::Compute;
 use longsift_stages::first_layer_attention::FirstLayer;
 use serde_json::json;
@@ -62,8 +64,23 @@ pub struct Tools<'a> {
 }
 
 /// Scores every unit without a record in `standing`; the others are taken as they are. Units are scored in order, the
-/// windows of a unit in parallel.
+/// windows of a unit in parallel, while the documents behind them are read and tokenised.
 pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scored> {
+    let units = tools.plan.units.iter().zip(&standing);
+    let open: Vec<_> = units.filter(|(_, record)| record.is_none()).map(|(unit, _)| unit).collect();
+    std::thread::scope(|scope| {
+        let (sender, batches) = sync_channel(1);
+        scope.spawn(move || unit::read_ahead(&tools, &open, &sender));
+        score_all(&tools, standing, batches)
+    })
+}
+
+/// Owns the receiver: once it returns, the reader has nobody to read for and ends.
+fn score_all(
+    tools: &Tools<'_>,
+    standing: Vec<Option<UnitRecord>>,
+    batches: Receiver<unit::Ahead>,
+) -> Result<Scored> {
     let mut scored = Scored::default();
     for (unit, record) in tools.plan.units.iter().zip(standing) {
         tools.stop.check()?;
@@ -71,7 +88,7 @@ pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scor
             tools.progress.unit_reused(unit, &record.counts);
             scored.add(record, 0);
         } else {
-            let (record, windows_scored) = unit::score(&tools, unit)?;
+            let (record, windows_scored) = unit::score(tools, unit, &batches)?;
             tools.progress.unit_done(unit, &record.counts);
             let facts =
                 json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
@@ -80,6 +97,7 @@ pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scor
         }
         check_quarantine(tools.plan, &scored.counts, tools.directory)?;
     }
+    drop(batches);
     Ok(scored)
 }
 

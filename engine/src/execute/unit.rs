@@ -1,10 +1,10 @@
 //! Scores one work unit: read → tokenise → windows → statistics → parts → record.
 //!
-//! A thread reads and tokenises the next batch while this one is measured; a channel of one batch keeps them in step,
-//! so that at most three batches of documents are in memory however large the unit is.
+//! A thread reads and tokenises the next batch, of this unit or the next, while this one is measured; a channel of one
+//! batch keeps them in step, so that at most three batches of documents are in memory however large the units are.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, SyncSender};
 
 use longsift_stages::first_layer_attention::{WindowStatistics, WindowTokens};
 
@@ -22,19 +22,52 @@ use crate::scores::{self, ScoreRow};
 use crate::spec::pipeline::{Compression, OnBadRow};
 use crate::units::{self, Part, UnitRecord};
 
-/// Scores `unit` and commits its record. Returns the record and how many windows were measured rather than found in
-/// the unit's journal.
-pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u64)> {
+/// What a reader hands over, unit by unit, in order.
+pub(super) enum Ahead {
+    /// Documents of the unit, tokenised and cut; or why there are no more.
+    Batch(Result<Vec<Prepared>>),
+    /// The unit has no more documents.
+    End,
+}
+
+/// Reads and tokenises `units` until all are read, one fails, or the other side has stopped.
+pub(super) fn read_ahead(tools: &Tools<'_>, units: &[&WorkUnit], sender: &SyncSender<Ahead>) {
+    // A closed channel means that the other side has stopped.
+    let _ = units.iter().try_for_each(|unit| read_unit(tools, unit, sender));
+}
+
+fn read_unit(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    sender: &SyncSender<Ahead>,
+) -> std::result::Result<(), SendError<Ahead>> {
+    let plan = tools.plan;
+    let mut documents =
+        match dataset::read_documents(&plan.dataset, unit, &plan.columns, plan.batch_bytes()) {
+            Ok(documents) => documents,
+            Err(problem) => return sender.send(Ahead::Batch(Err(problem.into()))),
+        };
+    while let Some(batch) = tools.progress.timed("read", || documents.next()) {
+        let tokenize = |documents| {
+            tools.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
+        };
+        sender.send(Ahead::Batch(batch.map(tokenize).map_err(Into::into)))?;
+    }
+    sender.send(Ahead::End)
+}
+
+/// Scores `unit` from what [`read_ahead`] gives of it, and commits its record. Returns the record and how many windows
+/// were measured rather than found in the unit's journal.
+pub(super) fn score(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    batches: &Receiver<Ahead>,
+) -> Result<(UnitRecord, u64)> {
     let journal_path = tools.directory.journal().join(unit.name());
     let fingerprint = units::fingerprint(&tools.plan.dataset, unit, tools.score_fingerprint);
     let (journal, finished) = Journal::open(&journal_path, &fingerprint)?;
     let mut open = OpenUnit::create(tools, unit, journal, finished)?;
-    let scored = std::thread::scope(|scope| {
-        let (sender, batches) = sync_channel(1);
-        scope.spawn(move || read_ahead(tools, unit, &sender));
-        open.take(&batches)
-    });
-    if let Err(failure) = scored {
+    if let Err(failure) = open.take(batches) {
         open.journal.sync()?;
         return Err(failure);
     }
@@ -42,26 +75,6 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u
     let record = open.finish()?;
     files::remove_file(&journal_path)?;
     Ok((record, windows_measured))
-}
-
-fn read_ahead(tools: &Tools<'_>, unit: &WorkUnit, sender: &SyncSender<Result<Vec<Prepared>>>) {
-    let plan = tools.plan;
-    let mut documents =
-        match dataset::read_documents(&plan.dataset, unit, &plan.columns, plan.batch_bytes()) {
-            Ok(documents) => documents,
-            Err(problem) => return drop(sender.send(Err(problem.into()))),
-        };
-    while let Some(batch) = tools.progress.timed("read", || documents.next()) {
-        let tokenize = |documents| {
-            tools.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
-        };
-        let prepared = batch.map(tokenize).map_err(Into::into);
-        let failed = prepared.is_err();
-        // A closed channel means that the other side has stopped.
-        if sender.send(prepared).is_err() || failed {
-            return;
-        }
-    }
 }
 
 /// A unit while it is being scored.
@@ -104,8 +117,8 @@ impl<'a> OpenUnit<'a> {
         })
     }
 
-    fn take(&mut self, batches: &Receiver<Result<Vec<Prepared>>>) -> Result<()> {
-        for batch in batches {
+    fn take(&mut self, batches: &Receiver<Ahead>) -> Result<()> {
+        while let Ok(Ahead::Batch(batch)) = batches.recv() {
             self.tools.stop.check()?;
             self.batch(batch?)?;
         }
