@@ -26,9 +26,9 @@ use crate::spec::Spec;
 pub use estimate::Estimate;
 pub use shard::Shard;
 
-/// Bytes of memory that tokenising takes per byte of text, at most: 65 to 115 were measured with the tokenizers of
-/// GPT-2, Qwen2.5 and Phi-3 on a document of 18 MB.
-const TOKENIZER_BYTES_PER_BYTE: u64 = 120;
+/// Bytes of memory that a text takes while it is tokenised and scored, for each of its bytes: eight for each token and
+/// the text itself, where every byte is a token of its own; 3 as measured on English books.
+const TEXT_BYTES_PER_BYTE: u64 = 8;
 
 /// Pairs of a piece below which a window is not shared out by heads: a GPU measures so many in a fraction of a
 /// millisecond, and starting a piece takes a tenth of that.
@@ -210,13 +210,17 @@ impl Plan {
 
     /// Bytes of documents that are read at a time: three batches are held at once, one of them being tokenised.
     pub fn batch_bytes(&self) -> u64 {
-        (self.spec.pipeline.input.memory_limit_bytes / (8 * TOKENIZER_BYTES_PER_BYTE))
-            .clamp(256 << 10, 16 << 20)
+        (self.spec.pipeline.input.memory_limit_bytes / 1024).clamp(256 << 10, 16 << 20)
     }
 
-    /// The largest text that can be tokenised within half the memory limit.
+    /// The largest text that can be scored within half the memory limit.
     pub fn largest_text_bytes(&self) -> u64 {
-        self.spec.pipeline.input.memory_limit_bytes / (2 * TOKENIZER_BYTES_PER_BYTE)
+        self.spec.pipeline.input.memory_limit_bytes / (2 * TEXT_BYTES_PER_BYTE)
+    }
+
+    /// The largest part of a text that can be tokenised at once within half the memory limit: a word, as a rule.
+    pub fn largest_part_bytes(&self) -> u64 {
+        self.spec.pipeline.input.memory_limit_bytes / (2 * Encoder::BYTES_PER_PART_BYTE)
     }
 
     /// The name of the column that holds text or tokens.

@@ -6,7 +6,7 @@ use longsift_stages::contract::Decimal;
 use longsift_stages::filter::KeepTokens;
 use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::score::Standardise;
-use longsift_stages::tokenize::{ShortDocuments, Windows};
+use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
 
 use super::Plan;
@@ -120,8 +120,13 @@ fn tokenize(plan: &Plan) -> String {
         (_, ShortDocuments::Drop) => "short documents are dropped",
         (_, ShortDocuments::Score) => "short documents are scored",
     };
+    let whole = plan.encoder.as_ref().and_then(Encoder::whole_texts_because);
+    let whole = whole.map_or(String::new(), |why| {
+        let most = count(plan.largest_part_bytes());
+        format!("; long texts are tokenised whole, up to {most} bytes, because {why}")
+    });
     format!(
-        "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}",
+        "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}{whole}",
         count(u64::from(settings.window_tokens)),
         plan.bos.count,
         count(plan.estimate.windows)
