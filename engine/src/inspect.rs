@@ -5,6 +5,7 @@
 use std::fmt::{self, Write};
 use std::path::Path;
 
+use longsift_kernels::Kernel;
 use longsift_stages::first_layer_attention::FirstLayerAttention;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroSpec, ModelConfig, ModelFolder};
@@ -139,7 +140,7 @@ fn window(layer: &LayerZeroSpec, card_table: u64, tokens: u64) -> Window {
     let distance = FirstLayerAttention::default().distance(tokens);
     Window {
         tokens,
-        cpu_bytes: longsift_kernels::window_bytes(&shape, threads)
+        cpu_bytes: longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
             + rotary
             + layer.source_bytes(tokens),
         card_bytes,

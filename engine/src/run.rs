@@ -299,6 +299,7 @@ impl Run<'_> {
         let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();
         summary.peak_memory_bytes = peak_memory_bytes();
+        summary.kernel = Some(self.plan.kernel().name().to_owned());
         summary
     }
 

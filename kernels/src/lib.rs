@@ -7,6 +7,7 @@
 //! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
 //! map. It knows nothing of model families, files of a pipeline or devices.
 
+pub mod bench;
 mod block;
 mod exponential;
 mod gather;
@@ -19,13 +20,17 @@ mod projected;
 mod reference;
 mod rope;
 mod rows;
+mod simd;
 mod statistics;
+mod steps;
 mod stream;
+mod support;
 mod tile;
 mod trigonometry;
+mod words;
 
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
-pub use kernel::Kernel;
+pub use kernel::{Kernel, Numbers};
 pub use mapped::{MapError, MappedFile};
 pub use project::{PackedWeights, project};
 pub use projected::{ProjectedWindow, Side, WindowRows};
@@ -38,4 +43,4 @@ pub use stream::{attention_statistics, window_bytes};
 
 /// Version of the arithmetic behind the scores. It is part of the score fingerprint and rises when any bit of a
 /// kernel's result changes.
-pub const STATISTICS_VERSION: u32 = 1;
+pub const STATISTICS_VERSION: u32 = 2;

@@ -55,8 +55,9 @@ impl Estimate {
         let window = u64::from(settings.window_tokens);
         let limit = spec.pipeline.input.memory_limit_bytes;
         let shape = model.spec().attention_shape(settings.window_tokens as usize);
-        let window_bytes = longsift_kernels::window_bytes(&shape, device.threads())
-            + model.spec().source_bytes(window);
+        let window_bytes =
+            longsift_kernels::window_bytes(device.kernel(), &shape, device.threads())
+                + model.spec().source_bytes(window);
         let workers = super::checks::workers(spec).unwrap_or(device.threads());
         device.admit(window_bytes, limit / 2, workers);
         let share =
