@@ -112,12 +112,14 @@ impl Rows {
         let offset = self.offsets[row];
         // 2. Exponentials and their sums, segment by segment.
         let masses = &mut self.masses[row * self.segments..(row + 1) * self.segments];
-        let mut key = keys.start;
-        while key < keys.end {
+        let near = Near::of(segments, position, &keys, first);
+        let (mut key, end_of_pieces) =
+            (keys.start, near.as_ref().map_or(keys.end, |near| near.start));
+        while key < end_of_pieces {
             while segments.end(segment, position) <= key {
                 segment += 1;
             }
-            let end = keys.end.min(segments.end(segment, position));
+            let end = end_of_pieces.min(segments.end(segment, position));
             let columns = key - first..end - first;
             let (mass, square) = match (bounded, segment < segments.far) {
                 (true, true) => powers::<S, true, true>(simd, values, columns, offset),
@@ -128,6 +130,15 @@ impl Rows {
             masses[segment] += f64::from(mass);
             self.squares[row] += f64::from(square);
             key = end;
+        }
+        if let Some(near) = near {
+            let logits = &values[near.start - first..][..NEAR];
+            let masses = &mut masses[near.segment..];
+            if bounded {
+                near_powers::<S, true>(simd, logits, offset, masses);
+            } else {
+                near_powers::<S, false>(simd, logits, offset, masses);
+            }
         }
         self.current[row] = segment;
     }
@@ -204,6 +215,64 @@ fn powers<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
         square = simd.mul_add(power, power, square);
     }
     (simd.sum(mass), if SQUARES { simd.sum(square) } else { 0.0 })
+}
+
+/// Distances of a row's nearest keys, whose seven segments are summed together.
+const NEAR: usize = 64;
+/// Segments of those keys: distances `[32, 64)`, `[16, 32)`, `[8, 16)`, `[4, 8)`, 2 and 3, 1, and 0.
+const NEAR_SEGMENTS: usize = 7;
+
+/// A row's nearest keys, all of them among those to be added.
+struct Near {
+    /// The farthest of them.
+    start: usize,
+    /// Its segment.
+    segment: usize,
+}
+
+impl Near {
+    /// `None` where a key is missing, lies before column 0, or is far.
+    #[inline(always)]
+    fn of(segments: &Segments, position: usize, keys: &Range<usize>, first: usize) -> Option<Self> {
+        let start = (position + 1).checked_sub(NEAR)?;
+        let segment = segments.count().checked_sub(1 + NEAR_SEGMENTS)?;
+        let there = keys.end == position + 1 && start >= keys.start && start >= first;
+        let cut_by_powers = segments.far <= segment
+            && segments.end(segment, position) == position + 1 - NEAR / 2
+            && (segment == 0 || segments.end(segment - 1, position) <= start);
+        (there && cut_by_powers).then_some(Self { start, segment })
+    }
+}
+
+/// Adds `Σ 2^(x - offset)` of a row's nearest keys, the farthest first, to the masses of their segments.
+#[inline(always)]
+fn near_powers<S: Simd, const BOUNDED: bool>(
+    simd: S,
+    logits: &[f32],
+    offset: f32,
+    masses: &mut [f64],
+) {
+    let offset = simd.splat(offset);
+    let mut powers = [0.0_f32; NEAR];
+    for (logits, powers) in logits.chunks_exact(S::LANES).zip(powers.chunks_exact_mut(S::LANES)) {
+        simd.store(power::<S, BOUNDED>(simd, logits, offset), powers);
+    }
+    let vectors = |powers: &[f32]| {
+        let mut sum = simd.splat(0.0);
+        for powers in powers.chunks_exact(S::LANES) {
+            sum = simd.add(sum, simd.load(powers));
+        }
+        f64::from(simd.sum(sum))
+    };
+    let p = &powers[NEAR - 16..];
+    let pair = |at: usize| p[at] + p[at + 1];
+    masses[0] += vectors(&powers[..32]);
+    masses[1] += vectors(&powers[32..48]);
+    masses[2] += f64::from((pair(0) + pair(2)) + (pair(4) + pair(6)));
+    masses[3] += f64::from(pair(8) + pair(10));
+    masses[4] += f64::from(pair(12));
+    masses[5] += f64::from(p[14]);
+    masses[6] += f64::from(p[15]);
 }
 
 /// The largest of the logits at `columns`, not empty.

@@ -96,7 +96,7 @@ fn rules(hooks: &Hooks, shape: &AttentionShape) -> LogitRules {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
     fn any_shape_agrees_with_float64(shape in shapes(), distance in distances(), seed: u64, causal: bool) {

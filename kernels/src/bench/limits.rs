@@ -7,13 +7,15 @@ use crate::kernel::{Kernel, Numbers};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
 use crate::simd::{Portable, Simd};
+use crate::tile::multiply;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::{Tile, amx::AmxTile, pairs::PairTile};
 
 /// The limits of one thread for one kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Multiply-adds a second, in the kernel's own instruction and numbers, operands in registers.
+    /// Multiply-adds a second, in the kernel's own instruction and numbers, operands in registers; for the portable
+    /// kernel, whose registers are the compiler's, its register tile on operands in the first-level cache.
     pub multiply: f64,
     /// Exponentials a second: logits from the first-level cache, the kernel's own polynomial, summed up.
     pub exponential: f64,
@@ -34,7 +36,7 @@ impl Limits {
     pub fn measure(kernel: Kernel) -> Self {
         kernel.assert_supported();
         match kernel {
-            Kernel::PortableF32 => Self::of::<_, 6>(Portable),
+            Kernel::PortableF32 => portable(),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AVX2 and FMA are there.
             Kernel::Avx2F32 => unsafe { avx2() },
@@ -73,6 +75,19 @@ impl Limits {
             Numbers::Bf16 => multiply.min(self.exponential),
         }
     }
+}
+
+fn portable() -> Limits {
+    const DEPTH: usize = 256;
+    let (rows, columns) = (vec![0.5; 4 * DEPTH], vec![0.25; Portable::LANES * DEPTH]);
+    let rounds = MULTIPLY_ROUNDS / DEPTH;
+    let clock = Clock::start();
+    for _ in 0..rounds {
+        black_box(multiply::<_, 4, 1>(Portable, black_box(&rows), &columns));
+    }
+    let seconds = clock.seconds();
+    let multiply = (rounds * DEPTH * 4 * Portable::LANES) as f64 / seconds;
+    Limits { multiply, exponential: exponentials(Portable) }
 }
 
 #[cfg(target_arch = "x86_64")]
