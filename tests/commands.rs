@@ -240,6 +240,25 @@ fn standard_output_ends_with_the_summary_and_logs_go_to_standard_error() {
 }
 
 #[test]
+fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
+    let workspace = workspace();
+    for (kernel, reason) in [
+        ("abacus", "there is no kernel `abacus`"),
+        // Whatever the machine has: this pipeline's precision is f32.
+        ("avx512-bf16", "the kernel `avx512-bf16`"),
+        ("amx-bf16", "the kernel `amx-bf16`"),
+    ] {
+        let answer = workspace.longsift(&["plan", "pipeline.yaml", "--kernel", kernel]).expect(2);
+        assert!(answer.stderr.contains(reason), "{}", answer.stderr);
+        let has = "with `precision: f32` this machine has portable-f32";
+        assert!(answer.stderr.contains(has), "{}", answer.stderr);
+    }
+    let set = ["--set", "stages.load-partial-model.precision=bf16"];
+    let plan = ["plan", "pipeline.yaml", "--kernel", "portable-f32"];
+    workspace.longsift(&[&plan[..], &set[..]].concat()).success();
+}
+
+#[test]
 fn a_wrong_command_line_is_exit_code_2() {
     let workspace = workspace();
     for arguments in [

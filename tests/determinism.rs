@@ -96,7 +96,8 @@ fn where_units_end_changes_no_score() {
 #[test]
 fn a_kernel_by_name_gives_the_same_figures_within_rounding() {
     let portable = workspace_at("input");
-    portable.run_with(&pipeline(), &["--kernel", "portable-f32"]);
+    let summary = portable.run_with(&pipeline(), &["--kernel", "portable-f32"]);
+    assert_eq!(summary["kernel"], "portable-f32");
     let native = workspace_at("input");
     native.run(&pipeline());
     let pairs = |name: &str| {

@@ -136,7 +136,8 @@ pub struct PlanArguments {
     /// Threads; by default as many as the process may use.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// The kernel; by default the best this processor runs.
+    /// The kernel: portable-f32, avx2-f32, avx512-f32, avx512-bf16 or amx-bf16; by default the fastest that this
+    /// machine has for the pipeline's `precision`.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
     /// Selects from the scores of another run of the same score settings.

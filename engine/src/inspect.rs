@@ -5,6 +5,7 @@
 use std::fmt::{self, Write};
 use std::path::Path;
 
+use longsift_kernels::Kernel;
 use longsift_stages::first_layer_attention::FirstLayerAttention;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroSpec, ModelConfig, ModelFolder};
@@ -162,8 +163,9 @@ fn window(layer: &LayerZeroSpec, beside: &Beside, tokens: u64) -> Window {
         (card, budget.saturating_sub(beside.card) / card_bytes)
     };
     let distance = FirstLayerAttention::default().distance(tokens);
-    let cpu_bytes =
-        longsift_kernels::window_bytes(&shape, threads) + rotary + layer.source_bytes(tokens);
+    let cpu_bytes = longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
+        + rotary
+        + layer.source_bytes(tokens);
     Window {
         tokens,
         cpu_bytes,

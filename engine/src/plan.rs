@@ -41,7 +41,7 @@ pub struct PlanOptions {
     pub limit_rows: Option<u64>,
     /// Threads; by default as many as the process may use.
     pub threads: Option<usize>,
-    /// The kernel, by name; by default the best this processor runs.
+    /// The kernel, by name; by default the fastest that this machine has for the table's precision.
     pub kernel: Option<String>,
     /// Scores of another run of the same score settings are selected from.
     pub scores_from: Option<PathBuf>,

@@ -38,6 +38,9 @@ pub struct Summary {
     pub tokens_total: u64,
     /// Tokens of all scored windows, BOS included.
     pub tokens_scored: u64,
+    /// The kernel that measures windows; null where the run ended before one was chosen.
+    #[serde(default)]
+    pub kernel: Option<String>,
     /// Wall-clock seconds of this run.
     pub seconds: f64,
     /// The largest resident memory of this run in bytes, the mapped table included; null where the system does not
@@ -78,6 +81,7 @@ impl Summary {
             kept: 0,
             tokens_total: 0,
             tokens_scored: 0,
+            kernel: None,
             seconds: 0.0,
             peak_memory_bytes: None,
             table: None,
@@ -220,9 +224,10 @@ pub fn closing_table(
     line(
         "scored",
         format!(
-            "{} windows now, {} before",
+            "{} windows now, {} before{}",
             count(summary.windows_scored),
-            count(summary.windows_reused)
+            count(summary.windows_reused),
+            summary.kernel.as_ref().map_or(String::new(), |kernel| format!(", kernel {kernel}"))
         ),
     );
     line(

@@ -1,169 +1,119 @@
-//! Causal (query, key) pairs a second of every kernel on one thread, beside the processor's own limit.
+//! Causal (query, key) pairs a second of every kernel that this machine has, beside the machine's limits.
 //!
-//! Seconds are the thread's processor time where Linux tells it, so that other programs disturb the figures less.
-//!
-//! `cargo run --release -p longsift-kernels --example pairs [TOKENS]`
+//! `cargo run --release -p longsift-kernels --example pairs -- [--json] [--quick] [--kernel NAME]`
+//! `    [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--repeats 5]`
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
-use std::hint::black_box;
-use std::ops::Range;
-use std::time::Instant;
+use longsift_kernels::Kernel;
+use longsift_kernels::bench::{Case, Speed};
 
-use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, QueryKeySource, attention_statistics, project,
-};
-
-const KEY_HEADS: usize = 2;
-const GROUP: usize = 4;
-
-struct Waves {
-    head_dim: usize,
+struct Options {
+    json: bool,
+    kernels: Vec<Kernel>,
+    head_dims: Vec<usize>,
+    tokens: Vec<usize>,
+    threads: Vec<usize>,
+    repeats: usize,
 }
 
-impl Waves {
-    fn fill(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        for (row, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
-            for (d, value) in out.iter_mut().enumerate() {
-                let bits = (row * 7919 + d * 104_729 + head * 31).wrapping_mul(2_654_435_761) >> 7
-                    & 0xFFFF;
-                *value = bits as f32 / 32768.0 - 1.0;
+impl Options {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let supported = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported());
+        let mut options = Self {
+            json: false,
+            kernels: supported.collect(),
+            head_dims: vec![64, 96, 128, 256],
+            tokens: vec![2048, 8192, 32_768],
+            threads: vec![1, 2],
+            repeats: 5,
+        };
+        while let Some(argument) = arguments.next() {
+            let mut value =
+                || arguments.next().ok_or_else(|| format!("`{argument}` needs a value"));
+            match argument.as_str() {
+                "--json" => options.json = true,
+                "--kernel" => {
+                    let name = value()?;
+                    let kernel = Kernel::from_name(&name).filter(|kernel| kernel.is_supported());
+                    options.kernels = vec![kernel.ok_or(format!("no kernel `{name}` here"))?];
+                }
+                "--head-dims" => options.head_dims = numbers(&value()?)?,
+                "--tokens" => options.tokens = numbers(&value()?)?,
+                "--threads" => options.threads = numbers(&value()?)?,
+                "--repeats" => options.repeats = numbers(&value()?)?[0],
+                other => return Err(format!("there is no option `{other}`")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn numbers(text: &str) -> Result<Vec<usize>, String> {
+    text.split(',')
+        .map(|number| number.parse().map_err(|_| format!("`{number}` is not a number")))
+        .collect()
+}
+
+fn main() -> Result<(), String> {
+    let options = Options::parse(std::env::args().skip(1))?;
+    if !options.json {
+        println!(
+            "{:14} {:>8} {:>7} {:>7} {:>9} {:>8} {:>9} {:>9} {:>7}",
+            "kernel",
+            "head_dim",
+            "tokens",
+            "threads",
+            "Gpairs/s",
+            "GFMA/s",
+            "FMA limit",
+            "exp limit",
+            "share"
+        );
+    }
+    for &threads in &options.threads {
+        for &head_dim in &options.head_dims {
+            for &tokens in &options.tokens {
+                // Kernels take turns at one size, so that their figures compare.
+                for &kernel in &options.kernels {
+                    let case =
+                        Case { kernel, head_dim, tokens, key_heads: key_heads(tokens), threads };
+                    print(&options, &case, &case.measure(options.repeats));
+                }
             }
         }
     }
+    Ok(())
 }
 
-impl QueryKeySource for Waves {
-    fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        self.fill(head, rows, out);
-    }
-    fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        self.fill(100 + head, rows, out);
-    }
+/// As many heads as keep a run of a long window short, and enough to keep threads busy on a short one.
+fn key_heads(tokens: usize) -> usize {
+    if tokens > 16_384 { 1 } else { 2 }
 }
 
-/// A stopwatch of this thread's processor time, or of the wall's where that is not known.
-struct Clock {
-    wall: Instant,
-    processor: Option<u64>,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Self { wall: Instant::now(), processor: processor_nanoseconds() }
-    }
-
-    fn seconds(&self) -> f64 {
-        match (self.processor, processor_nanoseconds()) {
-            (Some(start), Some(end)) if end > start => (end - start) as f64 / 1e9,
-            _ => self.wall.elapsed().as_secs_f64(),
-        }
-    }
-}
-
-fn processor_nanoseconds() -> Option<u64> {
-    std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
-}
-
-/// Multiply-adds a second of twelve independent chains of 256-bit fused operations.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn fma_peak() -> f64 {
-    use std::arch::x86_64::{_mm256_fmadd_ps, _mm256_set1_ps};
-    const ROUNDS: usize = 100_000_000;
-    let (factor, term) = (_mm256_set1_ps(black_box(0.999)), _mm256_set1_ps(black_box(0.001)));
-    let mut chains = [_mm256_set1_ps(1.0); 12];
-    let start = Clock::start();
-    for _ in 0..ROUNDS {
-        for chain in &mut chains {
-            *chain = _mm256_fmadd_ps(*chain, factor, term);
-        }
-    }
-    let seconds = start.seconds();
-    black_box(chains);
-    (ROUNDS * 12 * 8) as f64 / seconds
-}
-
-fn peak() -> f64 {
-    #[cfg(target_arch = "x86_64")]
-    if Kernel::Avx2F32.is_supported() {
-        // SAFETY: the line above saw AVX2 and FMA.
-        return unsafe { fma_peak() };
-    }
-    f64::NAN
-}
-
-/// The best of three: the machine's neighbours only ever slow it down.
-fn best(mut run: impl FnMut()) -> f64 {
-    let time = |run: &mut dyn FnMut()| {
-        let start = Clock::start();
-        run();
-        start.seconds()
-    };
-    (0..3).map(|_| time(&mut run)).fold(f64::INFINITY, f64::min)
-}
-
-fn main() {
-    let tokens = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(4096);
-    let pool =
-        rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a pool of one starts");
-    pool.install(|| table(tokens));
-}
-
-fn table(tokens: usize) {
-    println!("{tokens} tokens, one thread\n");
-    println!("kernel        head_dim   Gpairs/s   GFMA/s   of the AVX2 limit");
-    for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported()) {
-        for head_dim in [64, 128] {
-            let shape = AttentionShape {
-                tokens,
-                query_heads: KEY_HEADS * GROUP,
-                key_heads: KEY_HEADS,
-                head_dim,
-            };
-            let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: false };
-            let rules = LogitRules::causal(head_dim);
-            let limit = peak();
-            let seconds = best(|| {
-                black_box(attention_statistics(
-                    kernel,
-                    &shape,
-                    &rules,
-                    &measure,
-                    &Waves { head_dim },
-                ));
-            });
-            let limit = limit.max(peak());
-            let pairs = (tokens * (tokens + 1) / 2 * shape.query_heads) as f64 / seconds;
-            line(
-                kernel,
-                &format!("{head_dim:8}   {:8.3}", pairs / 1e9),
-                pairs * head_dim as f64,
-                limit,
-            );
-        }
-    }
-    println!("\nprojection, 512 rows of 2048 to 1024");
-    let (rows, hidden, outputs) = (512, 2048, 1024);
-    let (x, weights) = (vec![0.5_f32; rows * hidden], vec![0.25_f32; outputs * hidden]);
-    let mut out = vec![0.0; rows * outputs];
-    for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported()) {
-        let limit = peak();
-        let seconds = best(|| project(kernel, &x, &weights, None, hidden, black_box(&mut out)));
-        line(
-            kernel,
-            &" ".repeat(19),
-            (rows * hidden * outputs) as f64 / seconds,
-            limit.max(peak()),
+fn print(options: &Options, case: &Case, speed: &Speed) {
+    let (kernel, head_dim) = (case.kernel.name(), case.head_dim);
+    let &Speed { seconds, pairs, limits, share } = speed;
+    if options.json {
+        println!(
+            "{{\"kernel\":\"{kernel}\",\"head_dim\":{head_dim},\"tokens\":{},\"query_heads\":{},\"threads\":{},\
+             \"seconds\":{seconds:e},\"pairs_per_second_and_thread\":{pairs:e},\"multiply_limit\":{:e},\
+             \"exponential_limit\":{:e},\"share\":{share:.4}}}",
+            case.tokens,
+            4 * case.key_heads,
+            case.threads,
+            limits.multiply,
+            limits.exponential,
+        );
+    } else {
+        println!(
+            "{kernel:14} {head_dim:8} {:7} {:7} {:9.3} {:8.1} {:9.1} {:9.2} {:6.1} %",
+            case.tokens,
+            case.threads,
+            pairs / 1e9,
+            pairs * head_dim as f64 / 1e9,
+            limits.multiply / 1e9,
+            limits.exponential / 1e9,
+            100.0 * share
         );
     }
-}
-
-fn line(kernel: Kernel, middle: &str, rate: f64, limit: f64) {
-    println!(
-        "{:13} {middle} {:8.1}   {:5.1} % of {:.1}",
-        kernel.name(),
-        rate / 1e9,
-        100.0 * rate / limit,
-        limit / 1e9
-    );
 }

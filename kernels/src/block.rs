@@ -5,21 +5,24 @@ use std::ops::Range;
 use crate::exponential::tanh;
 use crate::kernel::Kernel;
 use crate::masks::{Segments, visible_keys};
-use crate::panels::pack_scaled;
-use crate::rows::Rows;
-use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
+use crate::panels::{norm, regroup};
+use crate::rows::{BOUND, Logits, Rows};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{AVX2_COLUMNS, AVX2_ROWS, Fused};
-use crate::tile::{Arithmetic, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply};
+use crate::simd::{Avx2, Avx512};
+use crate::simd::{Portable, Simd};
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
+use crate::steps::{Step, Steps};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::{Avx2Tile, Avx512Tile, amx::AmxTile, pairs::PairTile};
+use crate::tile::{LOGIT_STRIDE, PortableTile, TILE_KEYS, Tile};
+use crate::words::Words;
 
-/// Rows of a block; each key that is fetched from memory serves them all. A multiple of [`STRIP_ROWS`].
-pub(crate) const BLOCK_ROWS: usize = 48;
-/// Rows whose logits are held at once: their tile stays in the first-level cache. A multiple of every tile's height.
-const STRIP_ROWS: usize = 24;
-/// Keys of a tile, which stays in the second-level cache. A multiple of every panel's width.
-pub(crate) const TILE_KEYS: usize = 256;
-/// Floats from one row of logits to the next; the pad keeps rows out of each other's cache sets.
-const LOGIT_STRIDE: usize = TILE_KEYS + 16;
+/// Rows of a block; each key that is fetched from memory serves them all. A multiple of every strip's height.
+pub(crate) const BLOCK_ROWS: usize = 96;
+/// Strips are at least this high.
+const LEAST_STRIP_ROWS: usize = 24;
+/// Strips are at most this high.
+const MOST_STRIP_ROWS: usize = 32;
 
 /// What all blocks of a window have in common.
 pub(crate) struct Window<'a> {
@@ -31,6 +34,44 @@ pub(crate) struct Window<'a> {
     pub(crate) bins: usize,
     /// The rows that are measured; all of them without it.
     pub(crate) sample: Option<&'a RowSample>,
+}
+
+impl Window<'_> {
+    /// How many rows are measured.
+    pub(crate) fn rows(&self) -> usize {
+        self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
+    }
+
+    /// The position in the window of a measured row.
+    #[inline(always)]
+    pub(crate) fn position(&self, row: usize) -> usize {
+        self.sample.map_or(row, |sample| sample.positions[row])
+    }
+
+    /// How many rows of the window a measured row stands for.
+    fn weight(&self, row: usize) -> f64 {
+        self.sample.map_or(1.0, |sample| sample.weights[row])
+    }
+
+    /// Gathers the queries of measured rows: `[rows, head_dim]`.
+    fn gather(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        let Some(sample) = self.sample else {
+            return self.source.queries(head, rows, out);
+        };
+        let positions = sample.positions[rows].iter();
+        for (position, out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
+            self.source.queries(head, *position..position + 1, out);
+        }
+    }
+}
+
+/// The keys of one head.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys<'a> {
+    /// `[⌈tokens/width⌉, depth, width]`
+    pub(crate) panels: &'a [u32],
+    /// `[⌈tokens/TILE_KEYS⌉]`: the largest norm of a tile's keys.
+    pub(crate) norms: &'a [f32],
 }
 
 /// Sums of one block, rows added in ascending order.
@@ -51,152 +92,270 @@ pub(crate) struct BlockSums {
 pub(crate) struct Scratch {
     /// `[BLOCK_ROWS, head_dim]`
     gathered: Vec<f32>,
-    /// `[group, BLOCK_ROWS / height, head_dim, height]`: scaled queries in panels.
-    queries: Vec<f32>,
-    /// `[STRIP_ROWS, LOGIT_STRIDE]`
-    logits: Vec<f32>,
+    /// `[BLOCK_ROWS, depth]`
+    converted: Vec<u32>,
+    /// `[group, BLOCK_ROWS, depth]`: scaled queries in panels.
+    queries: Words,
+    /// `[group, strips of a block]`: the largest norm of a strip's scaled queries.
+    norms: Vec<f32>,
+    /// Two strips of logits, each `[MOST_STRIP_ROWS, LOGIT_STRIDE]`.
+    logits: [Words; 2],
     /// `[group · BLOCK_ROWS]`
     rows: Rows,
 }
 
+/// Words of one strip's logits.
+const STRIP_WORDS: usize = MOST_STRIP_ROWS * LOGIT_STRIDE;
+
 impl Scratch {
     pub(crate) fn new(window: &Window<'_>) -> Self {
         let (group, head_dim) = (window.shape.group(), window.shape.head_dim);
+        let depth = window.kernel.layout().depth(head_dim);
         Self {
             gathered: vec![0.0; BLOCK_ROWS * head_dim],
-            queries: vec![0.0; group * BLOCK_ROWS * head_dim],
-            logits: vec![0.0; STRIP_ROWS * LOGIT_STRIDE],
+            converted: vec![0; BLOCK_ROWS * depth],
+            queries: Words::new(group * BLOCK_ROWS * depth),
+            norms: vec![0.0; group * BLOCK_ROWS / LEAST_STRIP_ROWS],
+            logits: [Words::new(STRIP_WORDS), Words::new(STRIP_WORDS)],
             rows: Rows::new(group * BLOCK_ROWS, window.segments.count()),
         }
     }
 
     /// Heap bytes of one thread's buffers.
-    pub(crate) fn bytes(shape: &AttentionShape, segments: usize) -> u64 {
-        let floats = (shape.group() + 1) * BLOCK_ROWS * shape.head_dim + STRIP_ROWS * LOGIT_STRIDE;
-        (floats * size_of::<f32>()) as u64 + Rows::bytes(shape.group() * BLOCK_ROWS, segments)
+    pub(crate) fn bytes(kernel: Kernel, shape: &AttentionShape, segments: usize) -> u64 {
+        let (group, depth) = (shape.group(), kernel.layout().depth(shape.head_dim));
+        let floats = BLOCK_ROWS * (shape.head_dim + depth) + group * BLOCK_ROWS / LEAST_STRIP_ROWS;
+        (floats * size_of::<f32>()) as u64
+            + Words::bytes(group * BLOCK_ROWS * depth)
+            + 2 * Words::bytes(STRIP_WORDS)
+            + Rows::bytes(group * BLOCK_ROWS, segments)
     }
 }
 
 /// The sums of rows `rows` (at most [`BLOCK_ROWS`]) of the query heads of `key_head`.
-///
-/// `keys`: that head's keys in panels, `[⌈tokens/width⌉, head_dim, width]`.
 pub(crate) fn block_sums(
     window: &Window<'_>,
     key_head: usize,
     rows: Range<usize>,
-    keys: &[f32],
+    keys: Keys<'_>,
     scratch: &mut Scratch,
 ) -> BlockSums {
-    window.load_queries(key_head, rows.clone(), scratch);
+    let block = Block { window, key_head, rows, keys };
+    window.kernel.assert_supported();
     match window.kernel {
-        Kernel::PortableF32 => {
-            walk::<Plain, PORTABLE_ROWS, PORTABLE_COLUMNS>(
-                window,
-                key_head,
-                rows.clone(),
-                keys,
-                scratch,
-            );
-        }
+        Kernel::PortableF32 => block.walk(PortableTile::new(Portable), scratch),
         #[cfg(target_arch = "x86_64")]
-        Kernel::Avx2F32 => {
-            window.kernel.assert_supported();
-            // SAFETY: the line above stops on a processor without AVX2 and FMA.
-            unsafe { walk_avx2(window, key_head, rows.clone(), keys, scratch) }
-        }
+        // SAFETY: the kernel is supported: AVX2 and FMA are there.
+        Kernel::Avx2F32 => unsafe { walk_avx2(&block, scratch) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
+        Kernel::Avx512F32 => unsafe { walk_avx512(&block, scratch) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the kernel is supported: AVX-512 F, DQ and BF16 are there.
+        Kernel::Avx512Bf16 => unsafe { walk_pairs(&block, scratch) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
+        Kernel::AmxBf16 => unsafe { walk_amx(&block, scratch) },
         #[cfg(not(target_arch = "x86_64"))]
-        Kernel::Avx2F32 => window.kernel.assert_supported(),
+        _ => unreachable!("not supported on this target"),
     }
-    window.collect(key_head, rows, &scratch.rows)
+    block.collect(&scratch.rows)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn walk_avx2(
-    window: &Window<'_>,
-    key_head: usize,
-    rows: Range<usize>,
-    keys: &[f32],
-    scratch: &mut Scratch,
-) {
-    walk::<Fused, AVX2_ROWS, AVX2_COLUMNS>(window, key_head, rows, keys, scratch);
+fn walk_avx2(block: &Block<'_>, scratch: &mut Scratch) {
+    block.walk(Avx2Tile::new(Avx2::new()), scratch);
 }
 
-impl Window<'_> {
-    /// How many rows are measured.
-    pub(crate) fn rows(&self) -> usize {
-        self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
-    }
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn walk_avx512(block: &Block<'_>, scratch: &mut Scratch) {
+    block.walk(Avx512Tile::new(Avx512::new()), scratch);
+}
 
-    /// The position in the window of a measured row.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
+fn walk_pairs(block: &Block<'_>, scratch: &mut Scratch) {
+    block.walk(PairTile::new(), scratch);
+}
+
+/// # Safety
+/// As for [`AmxTile::new`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq")]
+unsafe fn walk_amx(block: &Block<'_>, scratch: &mut Scratch) {
+    // SAFETY: the caller's promise.
+    block.walk(unsafe { AmxTile::new() }, scratch);
+}
+
+/// One block's part of a window.
+struct Block<'a> {
+    window: &'a Window<'a>,
+    key_head: usize,
+    rows: Range<usize>,
+    keys: Keys<'a>,
+}
+
+impl Block<'_> {
+    /// Takes the block's steps: the products of one step are formed while the softmax of the step before is summed,
+    /// panel by panel and a few rows at a time, so that units which do only the one or the other stay busy.
     #[inline(always)]
-    fn position(&self, row: usize) -> usize {
-        self.sample.map_or(row, |sample| sample.positions[row])
-    }
-
-    /// How many rows of the window a measured row stands for.
-    fn weight(&self, row: usize) -> f64 {
-        self.sample.map_or(1.0, |sample| sample.weights[row])
-    }
-
-    /// Gathers the queries of measured rows: `[rows, head_dim]`.
-    fn gather(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        let Some(sample) = self.sample else {
-            return self.source.queries(head, rows, out);
-        };
-        let positions = sample.positions[rows].iter();
-        for (position, out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
-            self.source.queries(head, *position..position + 1, out);
+    fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
+        self.load_queries(tile, scratch); // before the session: a source may run work of its own on this thread
+        let _session = tile.begin();
+        let Scratch { queries, norms, logits: [logits, ahead], rows: states, .. } = scratch;
+        let (mut logits, mut ahead) = (logits.floats(), ahead.floats());
+        let width = tile.layout().keys;
+        let mut steps = Steps::new(self.window, &self.rows, T::STRIP_ROWS);
+        let mut step = steps.next();
+        if let Some(step) = &step {
+            for panel in step.panels(width) {
+                self.multiply(tile, step, panel, queries, logits);
+            }
         }
+        while let Some(current) = step {
+            let next = steps.next();
+            let bounded = self.is_bounded(&current, T::STRIP_ROWS, norms, states);
+            let panels = next.as_ref().map_or(0..0, |next| next.panels(width));
+            let parts = panels.len().max(1);
+            let mut row = 0;
+            for part in 0..parts {
+                if let Some(next) = &next {
+                    self.multiply(tile, next, panels.start + part, queries, ahead);
+                }
+                let end = current.rows.len() * (part + 1) / parts;
+                self.sum_rows(tile.simd(), &current, row..end, bounded, logits, states);
+                row = end;
+            }
+            (logits, ahead) = (ahead, logits);
+            step = next;
+        }
+    }
+
+    /// The products of a step's queries with one panel of keys, written to the columns of those keys.
+    #[inline(always)]
+    fn multiply<T: Tile>(
+        &self,
+        tile: T,
+        step: &Step,
+        panel: usize,
+        queries: &[u32],
+        logits: &mut [f32],
+    ) {
+        let depth = tile.layout().depth(self.window.shape.head_dim);
+        let width = tile.layout().keys;
+        let first = (step.head * BLOCK_ROWS + step.strip * T::STRIP_ROWS) * depth;
+        let queries = &queries[first..][..T::STRIP_ROWS * depth];
+        let keys = &self.keys.panels[panel * width * depth..][..width * depth];
+        tile.multiply(queries, keys, step.rows.len(), &mut logits[panel * width - step.tile..]);
+    }
+
+    /// Sums rows `rows` of a strip whose products are done.
+    #[inline(always)]
+    fn sum_rows<S: Simd>(
+        &self,
+        simd: S,
+        step: &Step,
+        rows: Range<usize>,
+        bounded: bool,
+        logits: &mut [f32],
+        states: &mut Rows,
+    ) {
+        let Window { shape, rules, segments, .. } = self.window;
+        for row in rows {
+            let measured = step.rows.start + row;
+            let position = self.window.position(measured);
+            let seen = visible_keys(rules, shape.tokens, position);
+            let seen = seen.start.max(step.keys.start)..seen.end.min(step.keys.end);
+            if seen.is_empty() {
+                continue;
+            }
+            let logits = &mut logits[row * LOGIT_STRIDE..][..LOGIT_STRIDE];
+            if rules.softcap.is_some() || rules.alibi_slopes.is_some() {
+                let head = self.key_head * shape.group() + step.head;
+                bend(simd, rules, head, position, seen.clone(), step.tile, logits);
+            }
+            let state = step.head * BLOCK_ROWS + measured - self.rows.start;
+            let logits = Logits { values: logits, first: step.tile, bounded };
+            states.absorb(simd, state, position, seen, &logits, segments);
+        }
+    }
+
+    /// Whether the logits of a step are known to be so small that they need no offset: `|q·k| <= ‖q‖·‖k‖`.
+    #[inline(always)]
+    fn is_bounded(&self, step: &Step, strip_rows: usize, norms: &[f32], states: &Rows) -> bool {
+        let rules = self.window.rules;
+        let strips = BLOCK_ROWS / strip_rows;
+        let norm = norms[step.head * strips + step.strip];
+        let state = step.head * BLOCK_ROWS + step.rows.start - self.rows.start;
+        rules.softcap.is_none()
+            && rules.alibi_slopes.is_none()
+            && norm * self.keys.norms[step.tile / TILE_KEYS] <= BOUND
+            && states.are_at_zero(state..state + step.rows.len())
     }
 
     /// Gathers the block's queries and packs them, scaled so that their products with keys are final logits in units
     /// of log2 (or, with a softcap, the argument of its tanh).
-    fn load_queries(&self, key_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
-        let (group, head_dim) = (self.shape.group(), self.shape.head_dim);
-        let unit = match self.rules.softcap {
+    #[inline(always)]
+    fn load_queries<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
+        let Window { shape, rules, .. } = self.window;
+        let (group, head_dim, layout) = (shape.group(), shape.head_dim, tile.layout());
+        let depth = layout.depth(head_dim);
+        let unit = match rules.softcap {
             Some(cap) => 1.0 / f64::from(cap),
             None => std::f64::consts::LOG2_E,
         };
-        let factor = |row: usize| {
-            let position = self
-                .rules
-                .query_scale
-                .as_ref()
-                .map_or(1.0, |scale| f64::from(scale[self.position(rows.start + row)]));
-            unit * f64::from(self.rules.scale) * position
-        };
-        let gathered = &mut scratch.gathered[..rows.len() * head_dim];
-        for (index, panels) in scratch.queries.chunks_exact_mut(BLOCK_ROWS * head_dim).enumerate() {
-            self.gather(key_head * group + index, rows.clone(), gathered);
-            pack_scaled(gathered, head_dim, self.kernel.panel_height(), factor, panels);
+        let unit = unit * f64::from(rules.scale);
+        let gathered = &mut scratch.gathered[..self.rows.len() * head_dim];
+        let converted = &mut scratch.converted[..self.rows.len() * depth];
+        scratch.norms.fill(0.0);
+        let heads = scratch.queries.chunks_exact_mut(BLOCK_ROWS * depth);
+        let norms = scratch.norms.chunks_exact_mut(BLOCK_ROWS / T::STRIP_ROWS);
+        for (head, (panels, norms)) in heads.zip(norms).enumerate() {
+            self.window.gather(self.key_head * group + head, self.rows.clone(), gathered);
+            let rows = gathered.chunks_exact_mut(head_dim).zip(converted.chunks_exact_mut(depth));
+            for (row, (gathered, converted)) in rows.enumerate() {
+                let position = self.window.position(self.rows.start + row);
+                let scale = rules.query_scale.as_ref();
+                let scale = scale.map_or(1.0, |scale| f64::from(scale[position]));
+                layout.convert(gathered, Some(unit * scale), converted);
+                let largest = &mut norms[row / T::STRIP_ROWS];
+                *largest = largest.max(norm(gathered));
+            }
+            if layout.query_rows > 0 {
+                regroup(converted, depth, layout.query_rows, panels);
+            } else {
+                panels[..converted.len()].copy_from_slice(converted);
+            }
         }
         scratch.rows.clear();
     }
 
     /// Adds up the finished rows.
-    fn collect(&self, key_head: usize, rows: Range<usize>, states: &Rows) -> BlockSums {
-        let group = self.shape.group();
+    fn collect(&self, states: &Rows) -> BlockSums {
+        let Window { shape, rules, segments, bins, .. } = self.window;
+        let group = shape.group();
         let mut sums = BlockSums {
             far_mass: vec![0.0; group],
             far_square: vec![0.0; group],
-            histogram: vec![0.0; self.bins],
-            rows: vec![0.0; rows.len()],
-            row_squares: vec![0.0; rows.len()],
+            histogram: vec![0.0; *bins],
+            rows: vec![0.0; self.rows.len()],
+            row_squares: vec![0.0; self.rows.len()],
         };
         for head in 0..group {
-            let sink =
-                self.rules.sinks.as_ref().map(|sinks| f64::from(sinks[key_head * group + head]));
+            let sinks = rules.sinks.as_ref();
+            let sink = sinks.map(|sinks| f64::from(sinks[self.key_head * group + head]));
             let sink = sink.map(|logit| logit * std::f64::consts::LOG2_E);
-            for row in 0..rows.len() {
-                let finished = states.finish(head * BLOCK_ROWS + row, sink, &self.segments);
-                let weight = self.weight(rows.start + row);
+            for row in 0..self.rows.len() {
+                let finished = states.finish(head * BLOCK_ROWS + row, sink, segments);
+                let weight = self.window.weight(self.rows.start + row);
                 sums.far_mass[head] += weight * finished.far_mass;
                 sums.far_square[head] += weight * finished.far_square;
                 sums.rows[row] += finished.far_mass;
                 sums.row_squares[row] += finished.far_square;
                 for (segment, mass) in finished.masses.iter().enumerate() {
-                    if let Some(bin) = self.segments.bin(segment) {
+                    if let Some(bin) = segments.bin(segment) {
                         sums.histogram[bin] += weight * mass * finished.scale;
                     }
                 }
@@ -206,115 +365,44 @@ impl Window<'_> {
     }
 }
 
-/// Walks the key tiles from far to near: one product of queries and keys, then the rows' sums.
+/// Turns products into logits where the model does more than scale: softcap, then `ALiBi`. Column 0 of `logits` is key
+/// `first`; columns beside those of `keys` may change as well.
 #[inline(always)]
-fn walk<A: Arithmetic, const HEIGHT: usize, const WIDTH: usize>(
-    window: &Window<'_>,
-    key_head: usize,
-    rows: Range<usize>,
-    keys: &[f32],
-    scratch: &mut Scratch,
-) {
-    let (tokens, head_dim) = (window.shape.tokens, window.shape.head_dim);
-    let visible = visible_rows(window, &rows);
-    let mut tile = visible.start / TILE_KEYS * TILE_KEYS;
-    while tile < visible.end {
-        let tile_end = tokens.min(tile + TILE_KEYS);
-        for (head, queries) in scratch.queries.chunks_exact(BLOCK_ROWS * head_dim).enumerate() {
-            for (strip, queries) in queries.chunks_exact(STRIP_ROWS * head_dim).enumerate() {
-                let first = rows.start + strip * STRIP_ROWS;
-                let strip_rows = first..rows.end.min(first + STRIP_ROWS);
-                let seen = if first < rows.end { visible_rows(window, &strip_rows) } else { 0..0 };
-                let seen = seen.start.max(tile)..seen.end.min(tile_end);
-                if seen.is_empty() {
-                    continue;
-                }
-                let logits = &mut scratch.logits[..];
-                multiply_strip::<A, HEIGHT, WIDTH>(
-                    queries,
-                    keys,
-                    head_dim,
-                    strip_rows.len(),
-                    tile,
-                    &seen,
-                    logits,
-                );
-                for row in strip_rows.clone() {
-                    let position = window.position(row);
-                    let seen = visible_keys(window.rules, tokens, position);
-                    let seen = seen.start.max(tile)..seen.end.min(tile_end);
-                    if seen.is_empty() {
-                        continue;
-                    }
-                    let logits = &mut logits[(row - first) * LOGIT_STRIDE..][..LOGIT_STRIDE];
-                    let logits = &mut logits[seen.start - tile..];
-                    let query_head = key_head * window.shape.group() + head;
-                    bend::<A>(window.rules, query_head, position, seen.clone(), logits);
-                    let state = head * BLOCK_ROWS + row - rows.start;
-                    scratch.rows.absorb::<A>(state, position, seen, logits, &window.segments);
-                }
-            }
-        }
-        tile += TILE_KEYS;
-    }
-}
-
-/// The keys that some row of `rows` (not empty) sees, or that lie between such keys.
-fn visible_rows(window: &Window<'_>, rows: &Range<usize>) -> Range<usize> {
-    let first = visible_keys(window.rules, window.shape.tokens, window.position(rows.start));
-    let last = visible_keys(window.rules, window.shape.tokens, window.position(rows.end - 1));
-    first.start..last.end.min(window.shape.tokens)
-}
-
-/// Products of a strip's queries with the panels that hold the keys `seen`.
-/// `logits`: `[STRIP_ROWS, LOGIT_STRIDE]`, column 0 is key `tile`.
-#[inline(always)]
-fn multiply_strip<A: Arithmetic, const HEIGHT: usize, const WIDTH: usize>(
-    queries: &[f32],
-    keys: &[f32],
-    head_dim: usize,
-    rows: usize,
-    tile: usize,
-    seen: &Range<usize>,
-    logits: &mut [f32],
-) {
-    for panel in seen.start / WIDTH..seen.end.div_ceil(WIDTH) {
-        let column = panel * WIDTH - tile;
-        let keys = &keys[panel * WIDTH * head_dim..][..WIDTH * head_dim];
-        for (index, queries) in
-            queries.chunks_exact(HEIGHT * head_dim).take(rows.div_ceil(HEIGHT)).enumerate()
-        {
-            let products = multiply::<A, HEIGHT, WIDTH>(queries, keys);
-            for (row, products) in products.iter().enumerate() {
-                logits[(index * HEIGHT + row) * LOGIT_STRIDE + column..][..WIDTH]
-                    .copy_from_slice(products);
-            }
-        }
-    }
-}
-
-/// Turns products into logits where the model does more than scale: softcap, then `ALiBi`. `logits[0]` is that of key
-/// `keys.start`.
-#[inline(always)]
-fn bend<A: Arithmetic>(
+fn bend<S: Simd>(
+    simd: S,
     rules: &LogitRules,
     head: usize,
     row: usize,
     keys: Range<usize>,
+    first: usize,
     logits: &mut [f32],
 ) {
-    let logits = &mut logits[..keys.len()];
+    let start = (keys.start - first) / S::LANES * S::LANES;
+    let logits = &mut logits[start..(keys.end - first).next_multiple_of(S::LANES)];
     if let Some(cap) = rules.softcap {
-        let cap = (f64::from(cap) * std::f64::consts::LOG2_E) as f32;
-        for logit in logits.iter_mut() {
-            *logit = cap * tanh::<A>(*logit);
+        let cap = simd.splat((f64::from(cap) * std::f64::consts::LOG2_E) as f32);
+        for logits in logits.chunks_exact_mut(S::LANES) {
+            simd.store(simd.mul(cap, tanh(simd, simd.load(logits))), logits);
         }
     }
     if let Some(slopes) = &rules.alibi_slopes {
-        let slope = (f64::from(slopes[head]) * std::f64::consts::LOG2_E) as f32;
-        let start = keys.start as f32 - row as f32;
-        for (column, logit) in logits.iter_mut().enumerate() {
-            *logit = A::mul_add(slope, start + column as f32, *logit);
+        let slope = simd.splat((f64::from(slopes[head]) * std::f64::consts::LOG2_E) as f32);
+        let distance = (first + start) as f32 - row as f32;
+        let mut distance = simd.add(simd.splat(distance), simd.load(&LANE_INDICES));
+        for logits in logits.chunks_exact_mut(S::LANES) {
+            simd.store(simd.mul_add(slope, distance, simd.load(logits)), logits);
+            distance = simd.add(distance, simd.splat(S::LANES as f32));
         }
     }
 }
+
+/// The index of each lane of the widest vector.
+const LANE_INDICES: [f32; 16] = {
+    let mut indices = [0.0; 16];
+    let mut lane = 0;
+    while lane < 16 {
+        indices[lane] = lane as f32;
+        lane += 1;
+    }
+    indices
+};

@@ -185,9 +185,12 @@ impl<'a> TableWindow<'a> {
         norm: Option<(f64, &[f32])>,
         out: &mut [f32],
     ) {
-        for (position, out) in positions.zip(out.chunks_exact_mut(self.head_dim)) {
+        // Rows lie all over the table: copied one after the other, many are under way from memory at a time.
+        for (position, out) in positions.clone().zip(out.chunks_exact_mut(self.head_dim)) {
             let row = self.ids[position] as usize;
             self.table.copy(row * self.row_width + column * self.head_dim, out);
+        }
+        for (position, out) in positions.zip(out.chunks_exact_mut(self.head_dim)) {
             if let Some(rope) = self.rope {
                 rope.rotate(position, out);
             }

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::panels::Layout;
+use crate::support::{has_fast_bf16_pairs, missing};
+use crate::tile;
+
 /// One compiled form of the hot loops. Each gives its own bits, the same on every machine that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kernel {
@@ -11,17 +15,42 @@ pub enum Kernel {
     /// Float32 with 256-bit vectors and fused multiply-add; `x86_64` with AVX2 and FMA.
     #[serde(rename = "avx2-f32")]
     Avx2F32,
+    /// Float32 with 512-bit vectors; `x86_64` with AVX-512 F and DQ.
+    #[serde(rename = "avx512-f32")]
+    Avx512F32,
+    /// Pairs of bf16 with 512-bit vectors; `x86_64` with AVX-512 F, DQ and BF16.
+    #[serde(rename = "avx512-bf16")]
+    Avx512Bf16,
+    /// Tiles of bf16; `x86_64` with AMX-TILE and AMX-BF16 beside AVX-512, on Linux.
+    #[serde(rename = "amx-bf16")]
+    AmxBf16,
+}
+
+/// The numbers that queries and keys are multiplied in. Sums and exponentials are float32, sums of sums float64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Numbers {
+    /// 32-bit floats.
+    F32,
+    /// Queries (scaled) and keys are rounded to bf16 once, after the rotation.
+    Bf16,
 }
 
 impl Kernel {
-    /// Every kernel of this build, slowest first.
-    pub const ALL: &[Self] = &[Self::PortableF32, Self::Avx2F32];
+    /// Every kernel of this build.
+    pub const ALL: &[Self] =
+        &[Self::PortableF32, Self::Avx2F32, Self::Avx512F32, Self::Avx512Bf16, Self::AmxBf16];
+
+    /// The kernels for a table of float32, fastest first.
+    const FOR_F32: &[Self] = &[Self::Avx512F32, Self::Avx2F32, Self::PortableF32];
 
     /// The name used in settings, locks and fingerprints.
     pub fn name(self) -> &'static str {
         match self {
             Self::PortableF32 => "portable-f32",
             Self::Avx2F32 => "avx2-f32",
+            Self::Avx512F32 => "avx512-f32",
+            Self::Avx512Bf16 => "avx512-bf16",
+            Self::AmxBf16 => "amx-bf16",
         }
     }
 
@@ -30,50 +59,73 @@ impl Kernel {
         Self::ALL.iter().copied().find(|kernel| kernel.name() == name)
     }
 
-    /// Whether this processor can run the kernel.
-    pub fn is_supported(self) -> bool {
+    /// The numbers that the kernel multiplies.
+    pub fn numbers(self) -> Numbers {
         match self {
-            Self::PortableF32 => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2F32 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2F32 => false,
+            Self::PortableF32 | Self::Avx2F32 | Self::Avx512F32 => Numbers::F32,
+            Self::Avx512Bf16 | Self::AmxBf16 => Numbers::Bf16,
         }
     }
 
-    /// The fastest kernel that this processor has.
-    pub fn detect() -> Self {
-        Self::ALL
+    /// Whether the kernel may measure windows of a table of `table` numbers: one that rounds to bf16 is not for a
+    /// table of float32. A float32 kernel widens a table of bf16 and rounds nothing more.
+    pub fn is_for(self, table: Numbers) -> bool {
+        self.numbers() == Numbers::F32 || table == Numbers::Bf16
+    }
+
+    /// Why this machine cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
+    /// tile registers and checks a small product.
+    pub fn missing(self) -> Option<&'static str> {
+        missing(self)
+    }
+
+    /// Whether this machine can run the kernel.
+    pub fn is_supported(self) -> bool {
+        self.missing().is_none()
+    }
+
+    /// The fastest kernel of this machine for a table of `table` numbers. For bf16 that is a float32 kernel where the
+    /// processor's own bf16 product is slower (Intel's without AMX).
+    pub fn detect(table: Numbers) -> Self {
+        let for_bf16: &[Self] = match table {
+            Numbers::F32 => &[],
+            Numbers::Bf16 if has_fast_bf16_pairs() => &[Self::AmxBf16, Self::Avx512Bf16],
+            Numbers::Bf16 => &[Self::AmxBf16],
+        };
+        for_bf16
             .iter()
-            .rev()
+            .chain(Self::FOR_F32)
             .copied()
             .find(|kernel| kernel.is_supported())
             .unwrap_or(Self::PortableF32)
     }
 
-    /// Keys (or outputs) that one packed panel holds: the width of the kernel's register tile.
-    pub(crate) fn panel_width(self) -> usize {
+    /// The kernel that multiplies weights where this one measures windows: weights are float32, whatever a window's
+    /// numbers are, so kernels that round to bf16 leave them to `avx512-f32`.
+    #[must_use]
+    pub fn for_weights(self) -> Self {
         match self {
-            Self::PortableF32 => crate::tile::PORTABLE_COLUMNS,
-            Self::Avx2F32 => crate::tile::AVX2_COLUMNS,
+            Self::Avx512Bf16 | Self::AmxBf16 => Self::Avx512F32,
+            float => float,
         }
     }
 
-    /// Rows of one packed panel: the height of the kernel's register tile.
-    pub(crate) fn panel_height(self) -> usize {
+    /// How the kernel wants queries and keys.
+    pub(crate) fn layout(self) -> Layout {
         match self {
-            Self::PortableF32 => crate::tile::PORTABLE_ROWS,
-            Self::Avx2F32 => crate::tile::AVX2_ROWS,
+            Self::PortableF32 => tile::PORTABLE,
+            Self::Avx2F32 => tile::AVX2,
+            Self::Avx512F32 => tile::AVX512,
+            Self::Avx512Bf16 => tile::PAIRS,
+            Self::AmxBf16 => tile::AMX,
         }
     }
 
     /// Stops a caller that would run instructions the processor lacks.
     pub(crate) fn assert_supported(self) {
-        assert!(
-            self.is_supported(),
-            "kernel `{}` needs processor features that this machine lacks",
-            self.name()
-        );
+        if let Some(why) = self.missing() {
+            panic!("this machine does not run the kernel `{}`: {why}", self.name());
+        }
     }
 }
 
@@ -90,8 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn the_detected_kernel_is_supported_and_the_portable_one_always_is() {
-        assert!(Kernel::detect().is_supported());
+    fn the_detected_kernel_is_supported_and_fits_the_table() {
+        for table in [Numbers::F32, Numbers::Bf16] {
+            let kernel = Kernel::detect(table);
+            assert!(kernel.is_supported() && kernel.is_for(table), "{kernel:?}");
+        }
         assert!(Kernel::PortableF32.is_supported());
+    }
+
+    #[test]
+    fn only_a_bf16_table_may_be_rounded_to_bf16() {
+        for &kernel in Kernel::ALL {
+            assert!(kernel.is_for(Numbers::Bf16));
+            assert_eq!(kernel.is_for(Numbers::F32), kernel.name().ends_with("-f32"));
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
 //! map. It knows nothing of model families, files of a pipeline or devices.
 
+pub mod bench;
 mod block;
 mod exponential;
 mod gather;
@@ -19,13 +20,17 @@ mod projected;
 mod reference;
 mod rope;
 mod rows;
+mod simd;
 mod statistics;
+mod steps;
 mod stream;
+mod support;
 mod tile;
 mod trigonometry;
+mod words;
 
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
-pub use kernel::Kernel;
+pub use kernel::{Kernel, Numbers};
 pub use mapped::{MapError, MappedFile};
 pub use project::{PackedWeights, project};
 pub use projected::{ProjectedWindow, Side, WindowRows};

@@ -5,8 +5,9 @@ use rayon::prelude::*;
 use crate::kernel::Kernel;
 use crate::panels::pack;
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{AVX2_COLUMNS, AVX2_ROWS, Fused};
-use crate::tile::{Arithmetic, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply};
+use crate::simd::{Avx2, Avx512, Degree5};
+use crate::simd::{Portable, Simd};
+use crate::tile::multiply;
 
 /// Depth of one running float32 sum; the sums of such pieces are then added, so that the rounding of a long sum grows
 /// with the piece and not with the hidden size.
@@ -33,16 +34,18 @@ impl std::fmt::Debug for PackedWeights {
 }
 
 impl PackedWeights {
-    /// Packs `weights`, `[outputs, hidden]`, and `bias`, `[outputs]`. Holds a copy of both.
+    /// Packs `weights`, `[outputs, hidden]`, and `bias`, `[outputs]`. Holds a copy of both. Products are float32 with
+    /// every kernel: those that round to bf16 multiply weights as `avx512-f32` does.
     ///
     /// # Panics
     /// If the lengths do not fit, or the processor lacks `kernel`.
     pub fn new(kernel: Kernel, weights: &[f32], bias: Option<&[f32]>, hidden: usize) -> Self {
+        let kernel = kernel.for_weights();
         kernel.assert_supported();
         assert!(hidden > 0 && weights.len().is_multiple_of(hidden), "weights are rows of {hidden}");
         let outputs = weights.len() / hidden;
         assert!(bias.is_none_or(|bias| bias.len() == outputs), "one bias per output");
-        let width = kernel.panel_width();
+        let width = kernel.layout().keys;
         let padded = outputs.next_multiple_of(width);
         let mut panels = vec![0.0; padded * hidden];
         for start in (0..hidden).step_by(DEPTH) {
@@ -97,18 +100,16 @@ impl PackedWeights {
     }
 
     fn block(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
+        self.kernel.assert_supported();
         match self.kernel {
-            Kernel::PortableF32 => {
-                self.rows::<Plain, PORTABLE_ROWS, PORTABLE_COLUMNS>(x, packed, out);
-            }
+            Kernel::PortableF32 => self.rows::<_, 4, 1>(Portable, x, packed, out),
             #[cfg(target_arch = "x86_64")]
-            Kernel::Avx2F32 => {
-                self.kernel.assert_supported();
-                // SAFETY: the line above stops on a processor without AVX2 and FMA.
-                unsafe { self.rows_avx2(x, packed, out) }
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            Kernel::Avx2F32 => self.kernel.assert_supported(),
+            // SAFETY: the kernel is supported: AVX2 and FMA are there.
+            Kernel::Avx2F32 => unsafe { self.rows_avx2(x, packed, out) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
+            Kernel::Avx512F32 => unsafe { self.rows_avx512(x, packed, out) },
+            _ => unreachable!("not a kernel for weights on this target"),
         }
         if let Some(bias) = &self.bias {
             for row in out.chunks_exact_mut(self.outputs) {
@@ -120,36 +121,58 @@ impl PackedWeights {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
     fn rows_avx2(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
-        self.rows::<Fused, AVX2_ROWS, AVX2_COLUMNS>(x, packed, out);
+        self.rows::<_, 6, 2>(Avx2::new(), x, packed, out);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn rows_avx512(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
+        self.rows::<_, 12, 2>(Avx512::<Degree5>::new(), x, packed, out);
     }
 
     /// One block of rows: for each piece of the depth, every panel of weights meets every panel of rows.
     #[inline(always)]
-    fn rows<A: Arithmetic, const HEIGHT: usize, const WIDTH: usize>(
+    fn rows<S: Simd, const HEIGHT: usize, const VECTORS: usize>(
         &self,
+        simd: S,
         x: &[f32],
         packed: &mut [f32],
         out: &mut [f32],
     ) {
         let rows = x.len() / self.hidden;
-        let padded = self.outputs.next_multiple_of(WIDTH);
+        let width = VECTORS * S::LANES;
+        let padded = self.outputs.next_multiple_of(width);
         out.fill(0.0);
         for start in (0..self.hidden).step_by(DEPTH) {
             let depth = DEPTH.min(self.hidden - start);
             let packed = &mut packed[..rows.next_multiple_of(HEIGHT) * depth];
             pack(&x[start..], self.hidden, depth, HEIGHT, packed);
             let weights = &self.panels[start * padded..][..depth * padded];
-            for (panel, weights) in weights.chunks_exact(depth * WIDTH).enumerate() {
-                let columns = panel * WIDTH..self.outputs.min((panel + 1) * WIDTH);
+            for (panel, weights) in weights.chunks_exact(depth * width).enumerate() {
+                let columns = panel * width..self.outputs.min((panel + 1) * width);
                 for (index, x) in packed.chunks_exact(depth * HEIGHT).enumerate() {
-                    let tile = multiply::<A, HEIGHT, WIDTH>(x, weights);
-                    for (row, values) in (index * HEIGHT..rows).zip(&tile) {
+                    let tile = multiply::<S, HEIGHT, VECTORS>(simd, x, weights);
+                    for (row, vectors) in (index * HEIGHT..rows).zip(&tile) {
                         let out = &mut out[row * self.outputs..][columns.clone()];
-                        out.iter_mut().zip(values).for_each(|(out, value)| *out += value);
+                        for (vector, out) in vectors.iter().zip(out.chunks_mut(S::LANES)) {
+                            add_to(simd, *vector, out);
+                        }
                     }
                 }
             }
         }
+    }
+}
+
+/// Adds as many lanes as `out` has room for.
+#[inline(always)]
+fn add_to<S: Simd>(simd: S, vector: S::Vector, out: &mut [f32]) {
+    if out.len() == S::LANES {
+        simd.store(simd.add(simd.load(out), vector), out);
+    } else {
+        let mut lanes = [0.0; 16];
+        simd.store(vector, &mut lanes);
+        out.iter_mut().zip(lanes).for_each(|(out, value)| *out += value);
     }
 }
 

@@ -1,20 +1,25 @@
 //! The softmax of one row, met tile by tile: sums of exponentials per distance segment, in O(1) memory a row.
 //!
-//! Exponentials are float32, relative to an offset that follows the row's largest logit lazily; what they sum to
-//! within a tile is added up in float64.
+//! Exponentials are float32, relative to an offset: zero where the logits are known to be small, else one that follows the
+//! row's largest logit lazily. What they sum to within a tile is added up in float64.
 
 use std::ops::Range;
 
-use crate::exponential::{exp2, exp2_f32};
+use crate::exponential::exp2;
 use crate::masks::Segments;
-use crate::tile::Arithmetic;
-
-/// Running sums side by side, so that one addition need not wait for the other.
-const LANES: usize = 16;
+use crate::simd::Simd;
 
 /// A logit may exceed the offset by this many powers of two before the offset moves. A tile of 256 squares of `2^32`
 /// is far from the largest float32.
 const SLACK: f32 = 32.0;
+
+/// Logits further below the offset count as this far below: what they add to a sum of millions beside 1 is nothing, and
+/// their squares are still normal numbers.
+const FLOOR: f32 = -62.0;
+
+/// Logits known to lie within this of zero need no offset: a tile of 256 squares of `2^56` fits a float32, and squares
+/// of `2^-56` are normal numbers.
+pub(crate) const BOUND: f32 = 56.0;
 
 /// Running sums of many rows. Logits are in units of log2.
 pub(crate) struct Rows {
@@ -27,6 +32,16 @@ pub(crate) struct Rows {
     /// `[rows, segments]`: `Σ 2^(logit - offset)`.
     masses: Vec<f64>,
     segments: usize,
+}
+
+/// Logits of one row, in units of log2.
+pub(crate) struct Logits<'a> {
+    /// Columns beside those that are asked for may hold anything.
+    pub(crate) values: &'a [f32],
+    /// The key that column 0 stands for.
+    pub(crate) first: usize,
+    /// Promises that what is asked for lies within [`BOUND`] of zero and the row [is at zero](Rows::are_at_zero).
+    pub(crate) bounded: bool,
 }
 
 /// What one row gives once all its keys have passed.
@@ -69,49 +84,77 @@ impl Rows {
         self.masses.fill(0.0);
     }
 
-    /// Adds the keys `keys` of the row at window position `position`, in three passes over their logits, which are used
-    /// up. `logits[0]` is that of key `keys.start`. Calls for one row come with ascending keys, at least one each.
+    /// Whether no offset has moved: exponentials of the rows `rows` may still be taken of the logits as they are.
+    pub(crate) fn are_at_zero(&self, rows: Range<usize>) -> bool {
+        self.offsets[rows].iter().all(|&offset| offset == 0.0 || offset == f32::NEG_INFINITY)
+    }
+
+    /// Adds the keys `keys` of the row at window position `position`. Calls for one row come with ascending keys, at
+    /// least one each. One pass over the logits where they are bounded, else one more to find the largest.
     #[inline(always)]
-    pub(crate) fn absorb<A: Arithmetic>(
+    pub(crate) fn absorb<S: Simd>(
         &mut self,
+        simd: S,
         row: usize,
         position: usize,
         keys: Range<usize>,
-        logits: &mut [f32],
+        logits: &Logits<'_>,
         segments: &Segments,
     ) {
-        let logits = &mut logits[..keys.len()];
+        let &Logits { values, first, bounded } = logits;
         let mut segment = self.current[row];
-        let masses = &mut self.masses[row * self.segments..(row + 1) * self.segments];
         // 1. The offset follows the largest logit.
-        let largest = largest(logits);
-        let offset = self.offsets[row];
-        if largest > offset + SLACK {
-            let factor = exp2(f64::from(offset) - f64::from(largest));
-            masses[..=segment].iter_mut().for_each(|mass| *mass *= factor);
-            self.squares[row] *= factor * factor;
-            self.offsets[row] = largest;
+        if bounded {
+            self.offsets[row] = 0.0;
+        } else {
+            self.follow(row, largest(simd, values, keys.start - first..keys.end - first));
         }
-        // 2. Exponentials.
         let offset = self.offsets[row];
-        for logit in logits.iter_mut() {
-            *logit = exp2_f32::<A>(*logit - offset);
-        }
-        // 3. Sums, segment by segment.
-        let mut key = keys.start;
-        while key < keys.end {
+        // 2. Exponentials and their sums, segment by segment.
+        let masses = &mut self.masses[row * self.segments..(row + 1) * self.segments];
+        let near = Near::of(segments, position, &keys, first);
+        let (mut key, end_of_pieces) =
+            (keys.start, near.as_ref().map_or(keys.end, |near| near.start));
+        while key < end_of_pieces {
             while segments.end(segment, position) <= key {
                 segment += 1;
             }
-            let end = keys.end.min(segments.end(segment, position));
-            let powers = &logits[key - keys.start..end - keys.start];
-            masses[segment] += f64::from(sum(powers));
-            if segment < segments.far {
-                self.squares[row] += f64::from(sum_of_squares::<A>(powers));
-            }
+            let end = end_of_pieces.min(segments.end(segment, position));
+            let columns = key - first..end - first;
+            let (mass, square) = match (bounded, segment < segments.far) {
+                (true, true) => powers::<S, true, true>(simd, values, columns, offset),
+                (true, false) => powers::<S, true, false>(simd, values, columns, offset),
+                (false, true) => powers::<S, false, true>(simd, values, columns, offset),
+                (false, false) => powers::<S, false, false>(simd, values, columns, offset),
+            };
+            masses[segment] += f64::from(mass);
+            self.squares[row] += f64::from(square);
             key = end;
         }
+        if let Some(near) = near {
+            let logits = &values[near.start - first..][..NEAR];
+            let masses = &mut masses[near.segment..];
+            if bounded {
+                near_powers::<S, true>(simd, logits, offset, masses);
+            } else {
+                near_powers::<S, false>(simd, logits, offset, masses);
+            }
+        }
         self.current[row] = segment;
+    }
+
+    /// Moves the row's offset if `largest` exceeds it by too much.
+    fn follow(&mut self, row: usize, largest: f32) {
+        let offset = self.offsets[row];
+        if largest > offset + SLACK {
+            let factor = exp2(f64::from(offset) - f64::from(largest));
+            let masses = &mut self.masses[row * self.segments..(row + 1) * self.segments];
+            for mass in masses {
+                *mass *= factor;
+            }
+            self.squares[row] *= factor * factor;
+            self.offsets[row] = largest;
+        }
     }
 
     /// The row's attention. `sink` (a logit in units of log2) joins the denominator.
@@ -134,68 +177,163 @@ impl Rows {
     }
 }
 
+/// `2^x` of a vector of logits, relative to `offset` unless they are bounded.
 #[inline(always)]
-fn largest(values: &[f32]) -> f32 {
-    by_lanes(values, f32::NEG_INFINITY, larger, larger)
+fn power<S: Simd, const BOUNDED: bool>(simd: S, logits: &[f32], offset: S::Vector) -> S::Vector {
+    let x = simd.load(logits);
+    if BOUNDED { simd.exp2(x) } else { simd.exp2(simd.max(simd.splat(FLOOR), simd.sub(x, offset))) }
 }
 
+/// `Σ 2^(x - offset)` over the logits at `columns`, not empty, and the sum of squares of the same terms if wanted.
+/// Terms are added lane by lane, ascending, then the lanes in halves.
 #[inline(always)]
-fn sum(values: &[f32]) -> f32 {
-    by_lanes(values, 0.0, |value, sum| sum + value, |a, b| a + b)
-}
-
-#[inline(always)]
-fn sum_of_squares<A: Arithmetic>(values: &[f32]) -> f32 {
-    by_lanes(values, 0.0, |value, sum| A::mul_add(value, value, sum), |a, b| a + b)
-}
-
-/// One vector instruction, unlike `f32::max`, which has rules of its own for `NaN`.
-#[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if a > b { a } else { b }
-}
-
-/// Folds value `n` into lane `n mod LANES`, then the lanes in halves: a fixed order that vectors can follow.
-#[inline(always)]
-fn by_lanes(
-    values: &[f32],
-    start: f32,
-    take: impl Fn(f32, f32) -> f32,
-    combine: impl Fn(f32, f32) -> f32,
-) -> f32 {
-    let mut lanes = [start; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for lane in 0..LANES {
-            lanes[lane] = take(chunk[lane], lanes[lane]);
+fn powers<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
+    simd: S,
+    logits: &[f32],
+    columns: Range<usize>,
+    offset: f32,
+) -> (f32, f32) {
+    let (zero, offset) = (simd.splat(0.0), simd.splat(offset));
+    let parts = Parts::of::<S>(&columns);
+    let (mut mass, mut square) = (zero, zero);
+    if let Some((at, lanes)) = parts.head {
+        let power = power::<S, BOUNDED>(simd, &logits[at..], offset);
+        mass = simd.keep(lanes, power, zero);
+        square = simd.mul(mass, mass);
+    }
+    for logits in logits[parts.whole].chunks_exact(S::LANES) {
+        let power = power::<S, BOUNDED>(simd, logits, offset);
+        mass = simd.add(mass, power);
+        if SQUARES {
+            square = simd.mul_add(power, power, square);
         }
     }
-    for (lane, &value) in lanes.iter_mut().zip(rest) {
-        *lane = take(value, *lane);
+    if let Some((at, lanes)) = parts.tail {
+        let power = power::<S, BOUNDED>(simd, &logits[at..], offset);
+        let power = simd.keep(lanes, power, zero);
+        mass = simd.add(mass, power);
+        square = simd.mul_add(power, power, square);
     }
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+    (simd.sum(mass), if SQUARES { simd.sum(square) } else { 0.0 })
+}
+
+/// Distances of a row's nearest keys, whose seven segments are summed together.
+const NEAR: usize = 64;
+/// Segments of those keys: distances `[32, 64)`, `[16, 32)`, `[8, 16)`, `[4, 8)`, 2 and 3, 1, and 0.
+const NEAR_SEGMENTS: usize = 7;
+
+/// A row's nearest keys, all of them among those to be added.
+struct Near {
+    /// The farthest of them.
+    start: usize,
+    /// Its segment.
+    segment: usize,
+}
+
+impl Near {
+    /// `None` where a key is missing, lies before column 0, or is far.
+    #[inline(always)]
+    fn of(segments: &Segments, position: usize, keys: &Range<usize>, first: usize) -> Option<Self> {
+        let start = (position + 1).checked_sub(NEAR)?;
+        let segment = segments.count().checked_sub(1 + NEAR_SEGMENTS)?;
+        let there = keys.end == position + 1 && start >= keys.start && start >= first;
+        let cut_by_powers = segments.far <= segment
+            && segments.end(segment, position) == position + 1 - NEAR / 2
+            && (segment == 0 || segments.end(segment - 1, position) <= start);
+        (there && cut_by_powers).then_some(Self { start, segment })
+    }
+}
+
+/// Adds `Σ 2^(x - offset)` of a row's nearest keys, the farthest first, to the masses of their segments.
+#[inline(always)]
+fn near_powers<S: Simd, const BOUNDED: bool>(
+    simd: S,
+    logits: &[f32],
+    offset: f32,
+    masses: &mut [f64],
+) {
+    let offset = simd.splat(offset);
+    let mut powers = [0.0_f32; NEAR];
+    for (logits, powers) in logits.chunks_exact(S::LANES).zip(powers.chunks_exact_mut(S::LANES)) {
+        simd.store(power::<S, BOUNDED>(simd, logits, offset), powers);
+    }
+    let vectors = |powers: &[f32]| {
+        let mut sum = simd.splat(0.0);
+        for powers in powers.chunks_exact(S::LANES) {
+            sum = simd.add(sum, simd.load(powers));
         }
-        half /= 2;
+        f64::from(simd.sum(sum))
+    };
+    let p = &powers[NEAR - 16..];
+    let pair = |at: usize| p[at] + p[at + 1];
+    masses[0] += vectors(&powers[..32]);
+    masses[1] += vectors(&powers[32..48]);
+    masses[2] += f64::from((pair(0) + pair(2)) + (pair(4) + pair(6)));
+    masses[3] += f64::from(pair(8) + pair(10));
+    masses[4] += f64::from(pair(12));
+    masses[5] += f64::from(p[14]);
+    masses[6] += f64::from(p[15]);
+}
+
+/// The largest of the logits at `columns`, not empty.
+#[inline(always)]
+fn largest<S: Simd>(simd: S, logits: &[f32], columns: Range<usize>) -> f32 {
+    let none = simd.splat(f32::NEG_INFINITY);
+    let parts = Parts::of::<S>(&columns);
+    let mut largest = none;
+    if let Some((at, lanes)) = parts.head {
+        largest = simd.keep(lanes, simd.load(&logits[at..]), none);
     }
-    lanes[0]
+    for logits in logits[parts.whole].chunks_exact(S::LANES) {
+        largest = simd.max(simd.load(logits), largest);
+    }
+    if let Some((at, lanes)) = parts.tail {
+        largest = simd.max(simd.keep(lanes, simd.load(&logits[at..]), none), largest);
+    }
+    simd.largest(largest)
+}
+
+/// A range of columns cut at whole vectors, which start at multiples of their length.
+struct Parts {
+    /// Where a first, partial vector begins, and which of its lanes are meant.
+    head: Option<(usize, Range<usize>)>,
+    /// Columns of the whole vectors.
+    whole: Range<usize>,
+    /// As `head`, after the whole vectors.
+    tail: Option<(usize, Range<usize>)>,
+}
+
+impl Parts {
+    #[inline(always)]
+    fn of<S: Simd>(columns: &Range<usize>) -> Self {
+        let (before, after) = (columns.start % S::LANES, columns.end % S::LANES);
+        let (first, last) = (columns.start - before, columns.end - after);
+        if before == 0 {
+            let tail = (after > 0).then_some((last, 0..after));
+            return Self { head: None, whole: first..last, tail };
+        }
+        if first == last {
+            return Self { head: Some((first, before..after)), whole: last..last, tail: None };
+        }
+        let tail = (after > 0).then_some((last, 0..after));
+        Self { head: Some((first, before..S::LANES)), whole: first + S::LANES..last, tail }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Portable;
     use crate::statistics::{AttentionShape, Measure};
-    use crate::tile::{Fused, Plain};
     use proptest::prelude::*;
 
     /// One row over `logits`, met in pieces of `piece` keys, against float64; returns the worst relative error.
-    fn worst_error<A: Arithmetic>(
+    fn worst_error(
         logits: &[f32],
         piece: usize,
         distance: usize,
         sink: Option<f64>,
+        bounded: bool,
     ) -> f64 {
         let tokens = logits.len();
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
@@ -203,13 +341,17 @@ mod tests {
         let mut rows = Rows::new(1, segments.count());
         for start in (0..tokens).step_by(piece) {
             let end = tokens.min(start + piece);
-            rows.absorb::<A>(
-                0,
-                tokens - 1,
-                start..end,
-                &mut logits[start..end].to_vec(),
-                &segments,
-            );
+            // The piece begins at a column of its own, between columns that hold nonsense.
+            let column = start % 5;
+            let mut columns =
+                vec![f32::NAN; (column + piece + 2).next_multiple_of(Portable::LANES)];
+            columns[column..column + end - start].copy_from_slice(&logits[start..end]);
+            assert!(rows.are_at_zero(0..1) || !bounded);
+            // Column 0 would be a key before the first one, were there a window before it.
+            let position = tokens - 1 + 5;
+            let keys = start + 5..end + 5;
+            let logits = Logits { values: &columns, first: keys.start - column, bounded };
+            rows.absorb(Portable, 0, position, keys, &logits, &segments);
         }
         let row = rows.finish(0, sink, &segments);
 
@@ -231,35 +373,37 @@ mod tests {
         #[test]
         fn pieces_of_any_size_merge_to_the_dense_softmax(
             logits in prop::collection::vec(-40.0_f32..40.0, 1..700), piece in 1_usize..300, distance in 0_usize..700,
-            sink in proptest::option::of(-30.0_f64..60.0),
+            sink in proptest::option::of(-30.0_f64..60.0), bounded: bool,
         ) {
-            let (plain, fused) = (
-                worst_error::<Plain>(&logits, piece, distance, sink),
-                worst_error::<Fused>(&logits, piece, distance, sink),
-            );
-            prop_assert!(plain < 4e-6 && fused < 4e-6, "plain {plain:e}, fused {fused:e}");
+            let error = worst_error(&logits, piece, distance, sink, bounded);
+            prop_assert!(error < 4e-6, "{error:e}");
         }
     }
 
     #[test]
     fn logits_that_climb_by_hundreds_move_the_offset_and_keep_the_sums() {
         let logits: Vec<f32> = (0..600).map(|key| key as f32 * 1.5 - 200.0).collect();
-        assert!(worst_error::<Fused>(&logits, 64, 3, None) < 3e-5);
+        assert!(worst_error(&logits, 64, 3, None, false) < 3e-5);
         let falling: Vec<f32> = logits.iter().rev().copied().collect();
-        assert!(worst_error::<Fused>(&falling, 64, 3, None) < 3e-5);
+        assert!(worst_error(&falling, 64, 3, None, false) < 3e-5);
     }
 
     #[test]
     fn a_sink_far_above_the_logits_takes_everything_and_one_far_below_nothing() {
         let logits = [1.0; 40];
-        assert!(worst_error::<Plain>(&logits, 16, 10, Some(5000.0)) < 1e-12);
-        assert!(worst_error::<Plain>(&logits, 16, 10, Some(-5000.0)) < 1e-6);
+        for bounded in [true, false] {
+            assert!(worst_error(&logits, 16, 10, Some(5000.0), bounded) < 1e-12);
+            assert!(worst_error(&logits, 16, 10, Some(-5000.0), bounded) < 1e-6);
+        }
     }
 
     #[test]
     fn nan_logits_are_not_hidden() {
         let mut logits = [1.0; 40];
         logits[7] = f32::NAN;
-        assert!(worst_error::<Fused>(&logits, 16, 10, None).is_nan());
+        assert!(worst_error(&logits, 16, 10, None, false).is_nan());
+        let mut columns = [1.0; 40];
+        columns[39] = f32::INFINITY;
+        assert!(worst_error(&columns, 16, 10, None, false).is_nan());
     }
 }

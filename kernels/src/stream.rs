@@ -4,18 +4,20 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::block::{BLOCK_ROWS, BlockSums, Scratch, TILE_KEYS, Window, block_sums};
+use crate::block::{BLOCK_ROWS, BlockSums, Keys, Scratch, Window, block_sums};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
-use crate::panels::pack;
+use crate::panels::{norm, regroup};
 use crate::statistics::{
     AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
     histogram_bins,
 };
+use crate::tile::TILE_KEYS;
+use crate::words::Words;
 
 /// Blocks that should be under way at once: enough to keep many threads busy to the end. Key heads are packed together
 /// until a round has as many.
-const ROUND_BLOCKS: usize = 512;
+const ROUND_BLOCKS: usize = 256;
 
 /// Far mass, far sum of squares and distance histogram of every head of one window, in one pass over the keys.
 ///
@@ -40,7 +42,7 @@ const ROUND_BLOCKS: usize = 512;
 /// }
 /// let shape = AttentionShape { tokens: 4, query_heads: 2, key_heads: 1, head_dim: 8 };
 /// let measure = Measure { distance: 2, rows: true };
-/// let sums = attention_statistics(Kernel::detect(), &shape, &LogitRules::causal(8), &measure, &Uniform);
+/// let sums = attention_statistics(Kernel::detect(Numbers::F32), &shape, &LogitRules::causal(8), &measure, &Uniform);
 /// // Row 2 gives 1/3 to key 0, row 3 gives 1/4 to keys 0 and 1.
 /// assert!((sums.dependency_strength(4)[0] - (1.0 / 3.0 + 2.0 / 4.0) / 4.0).abs() < 1e-6);
 /// ```
@@ -106,13 +108,17 @@ fn sums_of_heads(
     let mut sums = Totals::new(&window, measure.rows, key_heads.clone());
 
     let heads_at_once = heads_at_once(shape).min(key_heads.len());
-    let head_floats = shape.tokens.next_multiple_of(kernel.panel_width()) * shape.head_dim;
-    let blocks = rows.div_ceil(BLOCK_ROWS);
-    let mut packed = vec![0.0_f32; heads_at_once * head_floats];
+    let layout = kernel.layout();
+    let head_words = shape.tokens.next_multiple_of(layout.keys) * layout.depth(shape.head_dim);
+    let (blocks, tiles) = (rows.div_ceil(BLOCK_ROWS), shape.tokens.div_ceil(TILE_KEYS));
+    let mut packed = Words::new(heads_at_once * head_words);
+    let mut norms = vec![0.0; heads_at_once * tiles];
     for first in key_heads.clone().step_by(heads_at_once.max(1)) {
         let heads = heads_at_once.min(key_heads.end - first);
-        for (head, packed) in packed.chunks_exact_mut(head_floats.max(1)).take(heads).enumerate() {
-            pack_keys(&window, first + head, packed);
+        let panels = packed.chunks_exact_mut(head_words.max(1)).take(heads);
+        for (head, (panels, norms)) in panels.zip(norms.chunks_exact_mut(tiles.max(1))).enumerate()
+        {
+            pack_keys(&window, first + head, panels, norms);
         }
         // The last blocks of a causal window are the long ones: they start first.
         let done: Vec<BlockSums> = (0..heads * blocks)
@@ -122,13 +128,11 @@ fn sums_of_heads(
                 |scratch, task| {
                     let (block, head) = (blocks - 1 - task / heads, task % heads);
                     let rows = block * BLOCK_ROWS..rows.min((block + 1) * BLOCK_ROWS);
-                    block_sums(
-                        &window,
-                        first + head,
-                        rows,
-                        &packed[head * head_floats..][..head_floats],
-                        scratch,
-                    )
+                    let keys = Keys {
+                        panels: &packed[head * head_words..][..head_words],
+                        norms: &norms[head * tiles..][..tiles],
+                    };
+                    block_sums(&window, first + head, rows, keys, scratch)
                 },
             )
             .collect();
@@ -143,18 +147,22 @@ fn sums_of_heads(
 
 /// The most heap memory that one call of [`attention_statistics`] holds at a time on `threads` threads, in bytes:
 /// packed keys of the heads in work, running sums, buffers of each thread. What the source holds comes on top.
-pub fn window_bytes(shape: &AttentionShape, threads: usize) -> u64 {
-    let float = size_of::<f32>() as u64;
+pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u64 {
     let blocks = shape.tokens.div_ceil(BLOCK_ROWS) as u64;
-    let heads = heads_at_once(shape) as u64;
-    let (tokens, head_dim) = (shape.tokens as u64, shape.head_dim as u64);
+    let tiles = shape.tokens.div_ceil(TILE_KEYS);
+    let (heads, layout) = (heads_at_once(shape), kernel.layout());
+    let depth = layout.depth(shape.head_dim);
     let bins = histogram_bins(shape.tokens) as u64;
     // The far distance may add one segment to those of the bins, and the keys after the row are one more.
-    let scratch = Scratch::bytes(shape, bins as usize + 2) + TILE_KEYS as u64 * head_dim * float;
+    let block = Scratch::bytes(kernel, shape, bins as usize + 2);
+    let packing = (TILE_KEYS * (shape.head_dim + depth) * size_of::<f32>()) as u64;
     let sums_per_block =
         (2 * shape.group() as u64 + bins + BLOCK_ROWS as u64) * 8 + size_of::<BlockSums>() as u64;
-    let keys = heads * tokens.next_multiple_of(16) * head_dim * float;
-    keys + heads * blocks * sums_per_block + 2 * tokens * 8 + threads as u64 * scratch
+    let keys = Words::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
+        + (heads * tiles * size_of::<f32>()) as u64;
+    keys + heads as u64 * blocks * sums_per_block
+        + 2 * shape.tokens as u64 * 8
+        + threads as u64 * block.max(packing)
 }
 
 /// Key heads whose keys are packed together: one for long windows, more where one alone would leave threads idle.
@@ -163,16 +171,26 @@ fn heads_at_once(shape: &AttentionShape) -> usize {
     ROUND_BLOCKS.div_ceil(blocks).min(shape.key_heads)
 }
 
-/// Packs the keys of one head into panels, a tile at a time.
-fn pack_keys(window: &Window<'_>, head: usize, packed: &mut [f32]) {
+/// Packs the keys of one head into panels, a tile at a time, and notes the largest norm of each tile's keys.
+fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [f32]) {
     let (tokens, head_dim) = (window.shape.tokens, window.shape.head_dim);
-    packed.par_chunks_mut(TILE_KEYS * head_dim).enumerate().for_each_init(
-        || vec![0.0; TILE_KEYS * head_dim],
-        |gathered, (tile, panels)| {
+    let layout = window.kernel.layout();
+    let depth = layout.depth(head_dim);
+    let tiles = panels.par_chunks_mut(TILE_KEYS * depth).zip(norms).enumerate();
+    tiles.for_each_init(
+        || (vec![0.0; TILE_KEYS * head_dim], vec![0; TILE_KEYS * depth]),
+        |(gathered, converted), (tile, (panels, largest))| {
             let rows = tile * TILE_KEYS..tokens.min((tile + 1) * TILE_KEYS);
             let gathered = &mut gathered[..rows.len() * head_dim];
+            let converted = &mut converted[..rows.len() * depth];
             window.source.keys(head, rows, gathered);
-            pack(gathered, head_dim, head_dim, window.kernel.panel_width(), panels);
+            *largest = 0.0;
+            let rows = gathered.chunks_exact_mut(head_dim).zip(converted.chunks_exact_mut(depth));
+            for (gathered, converted) in rows {
+                layout.convert(gathered, None, converted);
+                *largest = largest.max(norm(gathered));
+            }
+            regroup(converted, depth, layout.keys, panels);
         },
     );
 }

@@ -1,56 +1,139 @@
-//! The register tile: a few rows times a few columns, summed over the depth in a fixed order.
+//! How a kernel multiplies a few queries and a few keys: the one part that differs from kernel to kernel.
 //!
-//! Bodies are generic and `#[inline(always)]`, so that each kernel compiles them again with its own instructions; the
-//! shape of a tile changes the speed, never a bit: an element is one running sum over the depth in ascending order.
+//! The register tile of the float32 kernels is a few rows times a few vectors of columns. Its shape changes the speed,
+//! never a bit: an element is one running sum over the depth, ascending.
 
-/// Height of the portable tile: 8 accumulators of the 16 registers that every `x86_64` has.
-pub(crate) const PORTABLE_ROWS: usize = 4;
-/// Width of the portable tile.
-pub(crate) const PORTABLE_COLUMNS: usize = 8;
-/// Height of the AVX2 tile: 12 accumulators, two columns and one row value fill its 16 registers.
-pub(crate) const AVX2_ROWS: usize = 6;
-/// Width of the AVX2 tile.
-pub(crate) const AVX2_COLUMNS: usize = 16;
+use crate::kernel::Numbers;
+use crate::panels::Layout;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512, Degree5};
+use crate::simd::{Portable, Simd};
 
-/// How a product is added: the one difference in rounding between kernels.
-pub(crate) trait Arithmetic {
-    /// `a·b + c`.
-    fn mul_add(a: f32, b: f32, c: f32) -> f32;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod pairs;
+
+/// Floats from one row of logits to the next; the pad keeps rows out of each other's cache sets.
+pub(crate) const LOGIT_STRIDE: usize = TILE_KEYS + 16;
+/// Keys of a tile, which stays in the second-level cache. A multiple of every panel's width.
+pub(crate) const TILE_KEYS: usize = 256;
+
+/// How a kernel multiplies.
+pub(crate) trait Tile: Copy {
+    /// The vectors that the softmax of the products is done in.
+    type Simd: Simd;
+    /// What must live while products are formed.
+    type Session;
+    /// Rows whose logits are held at once: their tile stays in the first-level cache. Divides
+    /// [`BLOCK_ROWS`](crate::block::BLOCK_ROWS).
+    const STRIP_ROWS: usize;
+
+    /// Proof of the vectors.
+    fn simd(self) -> Self::Simd;
+    /// How queries and keys come.
+    fn layout(self) -> Layout;
+    /// Gets this thread ready for products; to be called before the first, and to be kept until after the last.
+    fn begin(self) -> Self::Session;
+    /// The products of `rows` queries of a strip with one panel of keys. Row `r`'s begin at `r · LOGIT_STRIDE` of
+    /// `logits`; what stands in rows from `rows` on is of no meaning.
+    fn multiply(self, queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]);
 }
 
-/// Multiply, round, add, round.
-pub(crate) struct Plain;
+/// Float32 numbers, a register tile of `ROWS · VECTORS` vectors.
+#[derive(Clone, Copy)]
+pub(crate) struct Floats<S, const ROWS: usize, const VECTORS: usize>(S);
 
-/// Multiply and add with one rounding; fast only where the processor has the instruction.
-#[cfg(any(target_arch = "x86_64", test))]
-pub(crate) struct Fused;
-
-impl Arithmetic for Plain {
+impl<S: Simd, const ROWS: usize, const VECTORS: usize> Floats<S, ROWS, VECTORS> {
     #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        a * b + c
+    pub(crate) fn new(simd: S) -> Self {
+        Self(simd)
     }
 }
 
-#[cfg(any(target_arch = "x86_64", test))]
-impl Arithmetic for Fused {
+/// The portable tile: 8 accumulators of the 16 registers that every `x86_64` has.
+pub(crate) type PortableTile = Floats<Portable, 4, 1>;
+/// The AVX2 tile: 12 accumulators, two columns and one row value fill its 16 registers.
+#[cfg(target_arch = "x86_64")]
+pub(crate) type Avx2Tile = Floats<Avx2, 6, 2>;
+/// The AVX-512 tile: 24 accumulators of its 32 registers, and a height that divides a block.
+#[cfg(target_arch = "x86_64")]
+pub(crate) type Avx512Tile = Floats<Avx512<Degree5>, 12, 2>;
+
+/// The layout of a float32 tile.
+pub(crate) const fn floats(query_rows: usize, keys: usize) -> Layout {
+    Layout { numbers: Numbers::F32, depth_multiple: 1, query_rows, keys }
+}
+
+/// The layout of [`PortableTile`].
+pub(crate) const PORTABLE: Layout = floats(4, 8);
+/// The layout of [`Avx2Tile`].
+pub(crate) const AVX2: Layout = floats(6, 16);
+/// The layout of [`Avx512Tile`].
+pub(crate) const AVX512: Layout = floats(12, 32);
+/// The layout of [`PairTile`](pairs::PairTile).
+pub(crate) const PAIRS: Layout =
+    Layout { numbers: Numbers::Bf16, depth_multiple: 1, query_rows: 12, keys: 32 };
+/// The layout of [`AmxTile`](amx::AmxTile): queries as they are, `[32, depth]`, keys in panels of 32; zeros fill the
+/// depth of the last tile.
+pub(crate) const AMX: Layout =
+    Layout { numbers: Numbers::Bf16, depth_multiple: 16, query_rows: 0, keys: 32 };
+
+impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, VECTORS> {
+    type Simd = S;
+    type Session = ();
+    const STRIP_ROWS: usize = 24;
+
     #[inline(always)]
-    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
+    fn simd(self) -> S {
+        self.0
+    }
+
+    #[inline(always)]
+    fn layout(self) -> Layout {
+        floats(ROWS, VECTORS * S::LANES)
+    }
+
+    #[inline(always)]
+    fn begin(self) {}
+
+    #[inline(always)]
+    fn multiply(self, queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
+        let width = VECTORS * S::LANES;
+        let depth = keys.len() / width;
+        let (queries, keys) = (bytemuck::cast_slice(queries), bytemuck::cast_slice(keys));
+        let panels = queries.chunks_exact(ROWS * depth).take(rows.div_ceil(ROWS));
+        for (queries, logits) in panels.zip(logits.chunks_mut(ROWS * LOGIT_STRIDE)) {
+            let products = multiply::<S, ROWS, VECTORS>(self.0, queries, keys);
+            for (products, logits) in products.iter().zip(logits.chunks_mut(LOGIT_STRIDE)) {
+                for (index, product) in products.iter().enumerate() {
+                    self.0.store(*product, &mut logits[index * S::LANES..]);
+                }
+            }
+        }
     }
 }
 
-/// `tile[r][c] = Σ_d rows[d, r] · columns[d, c]`, `d` ascending. `rows`: `[depth, ROWS]`, `columns`: `[depth, COLUMNS]`.
+/// `tile[r][c] = Σ_d rows[d, r] · columns[d, c]`, `d` ascending.
+///
+/// `rows`: `[depth, ROWS]`, `columns`: `[depth, VECTORS · LANES]`.
 #[inline(always)]
-pub(crate) fn multiply<A: Arithmetic, const ROWS: usize, const COLUMNS: usize>(
+pub(crate) fn multiply<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    simd: S,
     rows: &[f32],
     columns: &[f32],
-) -> [[f32; COLUMNS]; ROWS] {
-    let mut tile = [[0.0; COLUMNS]; ROWS];
-    for (row, column) in rows.as_chunks::<ROWS>().0.iter().zip(columns.as_chunks::<COLUMNS>().0) {
-        for r in 0..ROWS {
-            for c in 0..COLUMNS {
-                tile[r][c] = A::mul_add(row[r], column[c], tile[r][c]);
+) -> [[S::Vector; VECTORS]; ROWS] {
+    let mut tile = [[simd.splat(0.0); VECTORS]; ROWS];
+    let rows = rows.as_chunks::<ROWS>().0;
+    for (row, columns) in rows.iter().zip(columns.chunks_exact(VECTORS * S::LANES)) {
+        let mut column = [simd.splat(0.0); VECTORS];
+        for (index, column) in column.iter_mut().enumerate() {
+            *column = simd.load(&columns[index * S::LANES..]);
+        }
+        for (row, tile) in row.iter().zip(&mut tile) {
+            let row = simd.splat(*row);
+            for (column, sum) in column.iter().zip(tile) {
+                *sum = simd.mul_add(row, *column, *sum);
             }
         }
     }
@@ -62,18 +145,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_of_any_shape_give_the_same_bits() {
+    fn tiles_of_any_height_give_the_same_bits() {
         let value = |d: usize, n: usize| ((d * 31 + n * 17) as f32 * 0.618).sin();
         let depth = 37;
-        let narrow = |n: usize| -> Vec<f32> { (0..depth).map(|d| value(d, n)).collect() };
-        let wide = |width: usize, shift: usize| -> Vec<f32> {
+        let panel = |width: usize, shift: usize| -> Vec<f32> {
             (0..depth * width).map(|index| value(index / width, index % width + shift)).collect()
         };
-        let tile = multiply::<Plain, 6, 16>(&wide(6, 3), &wide(16, 50));
+        let width = 2 * Portable::LANES;
+        let tile = multiply::<_, 6, 2>(Portable, &panel(6, 3), &panel(width, 50));
         for (r, row) in tile.iter().enumerate() {
-            for (c, value) in row.iter().enumerate() {
-                let single = multiply::<Plain, 1, 1>(&narrow(r + 3), &narrow(c + 50));
-                assert_eq!(value.to_bits(), single[0][0].to_bits());
+            for (c, value) in row.as_flattened().iter().enumerate() {
+                let single = multiply::<_, 1, 1>(
+                    Portable,
+                    &panel(1, r + 3),
+                    &panel(Portable::LANES, c + 50),
+                );
+                assert_eq!(value.to_bits(), single[0][0][0].to_bits());
             }
         }
     }

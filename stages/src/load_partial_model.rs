@@ -2,6 +2,7 @@
 //!
 //! What differs between model families lives in [`crate::model`]; this file has the settings.
 
+use longsift_kernels::Numbers;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,8 @@ pub struct LoadPartialModel {
     /// Relative to the pipeline file's folder.
     pub model: String,
     /// The number format of the layer-zero table. `f32` (default) is exact; `bf16` halves the table and rounds each
-    /// query and key to 8 significant bits (relative error 2^-9 per entry).
+    /// query and key to 8 significant bits (relative error 2^-9 per entry). Where the processor multiplies bf16 faster
+    /// (AMX; AVX-512 BF16 on AMD's), its kernel rounds both once more after the rotation; `--kernel` chooses another.
     #[serde(default)]
     pub precision: Precision,
     /// Replaces the checkpoint's rotary base frequency (`rope_theta`); its frequency scaling stays as it is. Leave it
@@ -52,6 +54,14 @@ impl Precision {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
+        }
+    }
+
+    /// The numbers that kernels read from such a table.
+    pub fn numbers(self) -> Numbers {
+        match self {
+            Self::F32 => Numbers::F32,
+            Self::Bf16 => Numbers::Bf16,
         }
     }
 

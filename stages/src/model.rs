@@ -13,11 +13,11 @@
 //!
 //! ```no_run
 //! # use std::path::Path;
-//! # use longsift_kernels::Kernel;
+//! # use longsift_kernels::{Kernel, Numbers};
 //! # use longsift_stages::load_partial_model::Precision;
 //! # use longsift_stages::model::{LayerZeroTable, ModelFolder};
 //! let model = ModelFolder::open(Path::new("models/Llama-3.1-8B"), None).map_err(|mut all| all.remove(0))?;
-//! let (kernel, cache) = (Kernel::detect(), Path::new("cache"));
+//! let (kernel, cache) = (Kernel::detect(Numbers::Bf16), Path::new("cache"));
 //! let opened = LayerZeroTable::open_or_build(&model, kernel, Precision::Bf16, cache, &|_, _| {})?;
 //! assert_eq!(opened.table.row_width(), (32 + 8) * 128);
 //! # Ok::<(), longsift_stages::model::ModelProblem>(())

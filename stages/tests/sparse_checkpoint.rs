@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-use longsift_kernels::Kernel;
+use longsift_kernels::{Kernel, Numbers};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroTable, ModelFolder};
 use serde_json::{Map, json};
@@ -99,7 +99,7 @@ fn of_five_gigabytes_only_layer_zero_is_read() {
     let model = ModelFolder::open(folder.path(), None).unwrap();
     let opened = started.elapsed();
     let cache = folder.path().join("cache");
-    let kernel = Kernel::detect();
+    let kernel = Kernel::detect(Numbers::F32);
     let table = LayerZeroTable::open_or_build(&model, kernel, Precision::F32, &cache, &|_, _| {});
     let (table, built) = (table.unwrap(), started.elapsed());
     let touched = bytes_read().unwrap() - before;

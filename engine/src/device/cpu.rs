@@ -41,7 +41,7 @@ impl Compute for Cpu {
 
     /// The heads of a window take turns, so their number does not matter.
     fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, _: Range<usize>) -> u64 {
-        longsift_kernels::window_bytes(&layer.attention_shape(tokens), self.threads)
+        longsift_kernels::window_bytes(self.kernel, &layer.attention_shape(tokens), self.threads)
             + layer.source_bytes(tokens as u64)
     }
 

@@ -1,6 +1,7 @@
 //! What can stand against a pipeline once its input, model and tokenizer are open.
 
 use longsift_kernels::Kernel;
+use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::ModelFolder;
 use longsift_stages::tokenize::encoder::Encoder;
 
@@ -33,9 +34,10 @@ pub(super) fn devices(
     options: &PlanOptions,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Devices> {
+    let table = spec.load_partial_model().precision;
     let kernel = match &options.kernel {
-        None => Kernel::detect(),
-        Some(name) => kernel_by_name(name, problems)?,
+        None => Kernel::detect(table.numbers()),
+        Some(name) => kernel_by_name(name, table, problems)?,
     };
     let chosen = choose(Choice {
         settings: spec.shard_across_devices(),
@@ -55,26 +57,32 @@ pub(super) fn devices(
     }
 }
 
-fn kernel_by_name(name: &str, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
-    let supported: Vec<&str> = Kernel::ALL
-        .iter()
-        .filter(|kernel| kernel.is_supported())
-        .map(|kernel| kernel.name())
+/// The kernel called `name`, if it is for this table and this machine has it.
+fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
+    let found = Kernel::from_name(name);
+    let message = match found.map(|kernel| (kernel, kernel.missing())) {
+        Some((kernel, None)) if kernel.is_for(table.numbers()) => return found,
+        Some((_, Some(why))) => format!("this machine does not run the kernel `{name}`: {why}"),
+        Some((_, None)) => format!(
+            "the kernel `{name}` rounds queries and keys to bf16, but `precision` is {}",
+            table.name()
+        ),
+        None => format!("there is no kernel `{name}`"),
+    };
+    let fits = |kernel: &&Kernel| kernel.is_for(table.numbers());
+    let (has, lacks): (Vec<&Kernel>, Vec<&Kernel>) =
+        Kernel::ALL.iter().filter(fits).partition(|kernel| kernel.is_supported());
+    let has: Vec<&str> = has.into_iter().map(|kernel| kernel.name()).collect();
+    let lacks: Vec<String> = lacks
+        .into_iter()
+        .filter_map(|kernel| Some(format!("{} ({})", kernel.name(), kernel.missing()?)))
         .collect();
-    match Kernel::from_name(name) {
-        Some(kernel) if kernel.is_supported() => return Some(kernel),
-        Some(_) => problems.push(
-            Diagnostic::error(
-                Blame::Pipeline,
-                format!("this processor does not run the kernel `{name}`"),
-            )
-            .hint(format!("it runs: {}", supported.join(", "))),
-        ),
-        None => problems.push(
-            Diagnostic::error(Blame::Pipeline, format!("there is no kernel `{name}`"))
-                .hint(format!("this processor runs: {}", supported.join(", "))),
-        ),
+    let mut hint =
+        format!("with `precision: {}` this machine has {}", table.name(), has.join(", "));
+    if !lacks.is_empty() {
+        hint += &format!("; it lacks {}", lacks.join(", "));
     }
+    problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
     None
 }
 

@@ -133,7 +133,7 @@ fn header(
     let spec = model.spec();
     let mut content = json!({
         "builder": BUILDER_VERSION,
-        "kernel": kernel.name(),
+        "kernel": kernel.for_weights().name(),
         "norm": spec.norm,
         "precision": precision,
         "row_width": spec.row_width(),

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longsift_kernels::{Kernel, Measure, TableView, attention_statistics, reference_rows};
+use longsift_kernels::{Kernel, Measure, Numbers, TableView, attention_statistics, reference_rows};
 use serde_json::Value;
 
 use super::*;
@@ -114,7 +114,7 @@ struct Figures {
 
 /// The kernels know nothing of the model but what the specification tells them.
 fn figures(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Figures {
-    let (tokens, kernel) = (ids.len(), Kernel::detect());
+    let (tokens, kernel) = (ids.len(), Kernel::detect(Numbers::F32));
     let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: true };
     layer.with_source(kernel, ids, |shape, rules, source| {
         let sums = attention_statistics(kernel, shape, rules, &measure, source);

@@ -1,0 +1,174 @@
+//! What a processor can do at most: loops of nothing but multiply-adds, and of nothing but exponentials.
+
+use std::hint::black_box;
+
+use super::{Case, Clock};
+use crate::kernel::{Kernel, Numbers};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512, Degree5};
+use crate::simd::{Portable, Simd};
+use crate::tile::multiply;
+#[cfg(target_arch = "x86_64")]
+use crate::tile::{Tile, amx::AmxTile, pairs::PairTile};
+
+/// The limits of one thread for one kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Multiply-adds a second, in the kernel's own instruction and numbers, operands in registers; for the portable
+    /// kernel, whose registers are the compiler's, its register tile on operands in the first-level cache.
+    pub multiply: f64,
+    /// Exponentials a second: logits from the first-level cache, the kernel's own polynomial, summed up.
+    pub exponential: f64,
+}
+
+/// Rounds of a loop of multiply-adds: some ten milliseconds.
+const MULTIPLY_ROUNDS: usize = 5_000_000;
+/// Logits of the loop of exponentials.
+const LOGITS: usize = 1024;
+/// Rounds over them.
+const EXPONENTIAL_ROUNDS: usize = 10_000;
+
+impl Limits {
+    /// Measures this thread's limits; some tens of milliseconds.
+    ///
+    /// # Panics
+    /// If the processor lacks the kernel.
+    pub fn measure(kernel: Kernel) -> Self {
+        kernel.assert_supported();
+        match kernel {
+            Kernel::PortableF32 => portable(),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX2 and FMA are there.
+            Kernel::Avx2F32 => unsafe { avx2() },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
+            Kernel::Avx512F32 => unsafe { avx512() },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX-512 F, DQ and BF16 are there.
+            Kernel::Avx512Bf16 => unsafe { pairs() },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
+            Kernel::AmxBf16 => unsafe { amx() },
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("not supported on this target"),
+        }
+    }
+
+    #[inline(always)]
+    fn of<S: Simd, const CHAINS: usize>(simd: S) -> Self {
+        Self { multiply: multiply_adds::<S, CHAINS>(simd), exponential: exponentials(simd) }
+    }
+
+    /// The mean of two measurements.
+    pub(super) fn mean(&self, other: &Self) -> Self {
+        Self {
+            multiply: f64::midpoint(self.multiply, other.multiply),
+            exponential: f64::midpoint(self.exponential, other.exponential),
+        }
+    }
+
+    /// Pairs a second that the limits allow: for float32 the multiply-adds alone count.
+    pub(super) fn pairs(&self, case: &Case) -> f64 {
+        let multiply = self.multiply / case.head_dim as f64;
+        match case.kernel.numbers() {
+            Numbers::F32 => multiply,
+            Numbers::Bf16 => multiply.min(self.exponential),
+        }
+    }
+}
+
+fn portable() -> Limits {
+    const DEPTH: usize = 256;
+    let (rows, columns) = (vec![0.5; 4 * DEPTH], vec![0.25; Portable::LANES * DEPTH]);
+    let rounds = MULTIPLY_ROUNDS / DEPTH;
+    let clock = Clock::start();
+    for _ in 0..rounds {
+        black_box(multiply::<_, 4, 1>(Portable, black_box(&rows), &columns));
+    }
+    let seconds = clock.seconds();
+    let multiply = (rounds * DEPTH * 4 * Portable::LANES) as f64 / seconds;
+    Limits { multiply, exponential: exponentials(Portable) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn avx2() -> Limits {
+    Limits::of::<_, 12>(Avx2::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn avx512() -> Limits {
+    Limits::of::<_, 12>(Avx512::<Degree5>::new())
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
+fn pairs() -> Limits {
+    const CHAINS: usize = 16;
+    let (tile, simd) = (PairTile::new(), PairTile::new().simd());
+    let (a, b) = (tile.splat(black_box(0x3F80_3F00)), tile.splat(black_box(0x3A00_3A00)));
+    let mut sums = [simd.splat(1.0); CHAINS];
+    let rounds = MULTIPLY_ROUNDS / 4;
+    let clock = Clock::start();
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = tile.multiply_add(a, b, *sum);
+        }
+    }
+    let seconds = clock.seconds();
+    for sum in sums {
+        black_box(simd.sum(sum));
+    }
+    let multiply = (rounds * CHAINS * 32) as f64 / seconds;
+    Limits { multiply, exponential: exponentials(simd) }
+}
+
+/// # Safety
+/// As for [`AmxTile::new`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq")]
+unsafe fn amx() -> Limits {
+    // SAFETY: the caller's promise.
+    let tile = unsafe { AmxTile::new() };
+    let session = tile.begin();
+    let clock = Clock::start();
+    tile.repeat(MULTIPLY_ROUNDS / 16);
+    let seconds = clock.seconds();
+    drop(session);
+    let multiply = (MULTIPLY_ROUNDS / 16 * AmxTile::REPEATED_PRODUCTS) as f64 / seconds;
+    Limits { multiply, exponential: exponentials(tile.simd()) }
+}
+
+/// `CHAINS` independent sums: enough to hide an addition's latency, few enough for the registers.
+#[inline(always)]
+fn multiply_adds<S: Simd, const CHAINS: usize>(simd: S) -> f64 {
+    let (factor, term) = (simd.splat(black_box(0.999)), simd.splat(black_box(0.001)));
+    let mut sums = [simd.splat(1.0); CHAINS];
+    let clock = Clock::start();
+    for _ in 0..MULTIPLY_ROUNDS {
+        for sum in &mut sums {
+            *sum = simd.mul_add(*sum, factor, term);
+        }
+    }
+    let seconds = clock.seconds();
+    for sum in sums {
+        black_box(simd.sum(sum));
+    }
+    (MULTIPLY_ROUNDS * CHAINS * S::LANES) as f64 / seconds
+}
+
+#[inline(always)]
+fn exponentials<S: Simd>(simd: S) -> f64 {
+    let logits: Vec<f32> = (0..LOGITS).map(|index| (index % 83) as f32 * 0.37 - 15.0).collect();
+    let mut sum = simd.splat(0.0);
+    let clock = Clock::start();
+    for _ in 0..EXPONENTIAL_ROUNDS {
+        for logits in black_box(&logits).chunks_exact(S::LANES) {
+            sum = simd.add(sum, simd.exp2(simd.load(logits)));
+        }
+    }
+    let seconds = clock.seconds();
+    black_box(simd.sum(sum));
+    (EXPONENTIAL_ROUNDS * LOGITS) as f64 / seconds
+}

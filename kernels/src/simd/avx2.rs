@@ -1,0 +1,89 @@
+//! 256-bit vectors with fused multiply-add.
+
+use std::arch::x86_64::{
+    __m256, _mm_add_ps, _mm_cvtss_f32, _mm_max_ps, _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+};
+use std::ops::Range;
+
+use super::Simd;
+use crate::exponential::{AROUND_ZERO, ROUND, horner};
+
+/// AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Implements operations whose body is an intrinsic, or a few.
+macro_rules! operations {
+    ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $argument:ident: $type:ty)*) -> $result:ty { $($body:tt)* })*) => {
+        $($(#[$doc])* #[inline(always)]
+        fn $name($self $(, $argument: $type)*) -> $result {
+            // SAFETY: `new` can only be called where AVX2 and FMA are there, and `self` comes from it.
+            unsafe { $($body)* }
+        })*
+    };
+}
+
+impl Simd for Avx2 {
+    type Vector = __m256;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> __m256 {
+        let from = &from[..Self::LANES];
+        // SAFETY: eight floats are there, and AVX: `new` can only be called where it is.
+        unsafe { _mm256_loadu_ps(from.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store(self, vector: __m256, to: &mut [f32]) {
+        let to = &mut to[..Self::LANES];
+        // SAFETY: eight floats are there, and AVX: `new` can only be called where it is.
+        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), vector) }
+    }
+    operations! {
+        fn splat(self, value: f32) -> __m256 { _mm256_set1_ps(value) }
+        fn add(self, a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
+        fn sub(self, a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }
+        fn mul(self, a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
+        fn div(self, a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
+        fn min(self, a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
+        fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        fn max(self, a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
+        fn keep(self, lanes: Range<usize>, vector: __m256, otherwise: __m256) -> __m256 {
+            let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let from_start = _mm256_cmpgt_epi32(index, _mm256_set1_epi32(lanes.start as i32 - 1));
+            let to_end = _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes.end as i32), index);
+            let kept = _mm256_castsi256_ps(_mm256_and_si256(from_start, to_end));
+            _mm256_blendv_ps(otherwise, vector, kept)
+        }
+        fn exp2(self, x: __m256) -> __m256 {
+            let shifted = _mm256_add_ps(x, _mm256_set1_ps(ROUND));
+            let fraction = _mm256_sub_ps(x, _mm256_sub_ps(shifted, _mm256_set1_ps(ROUND)));
+            let value = horner(self, &AROUND_ZERO, fraction);
+            // The integer part goes straight into the exponent's bits.
+            let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(value), exponent))
+        }
+        fn sum(self, vector: __m256) -> f32 {
+            let four = _mm_add_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ps(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+        fn largest(self, vector: __m256) -> f32 {
+            let four = _mm_max_ps(_mm256_castps256_ps128(vector), _mm256_extractf128_ps::<1>(vector));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ps(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+}

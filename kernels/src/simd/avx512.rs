@@ -1,0 +1,99 @@
+//! 512-bit vectors.
+
+use std::arch::x86_64::{
+    __m512, _mm512_add_ps, _mm512_div_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps,
+    _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
+    _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_sub_ps,
+};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::Simd;
+use crate::exponential::{ABOVE_FLOOR_3, ABOVE_FLOOR_5, horner};
+
+/// The polynomial behind an exponential.
+pub(crate) trait Polynomial: Copy {
+    /// Of `2^f` for `f` in [0, 1], highest power first.
+    const COEFFICIENTS: &[f32];
+}
+
+/// Relative error 9e-8: as exact as float32.
+#[derive(Clone, Copy)]
+pub(crate) struct Degree5;
+
+impl Polynomial for Degree5 {
+    const COEFFICIENTS: &[f32] = &ABOVE_FLOOR_5;
+}
+
+/// Relative error 7.5e-5, of alternating sign: a fiftieth of what rounding one number to bf16 does.
+#[derive(Clone, Copy)]
+pub(crate) struct Degree3;
+
+impl Polynomial for Degree3 {
+    const COEFFICIENTS: &[f32] = &ABOVE_FLOOR_3;
+}
+
+/// AVX-512 F and DQ, with exponentials by the polynomial `P`.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512<P>(PhantomData<P>);
+
+impl<P: Polynomial> Avx512<P> {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub(crate) fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// Implements operations whose body is an intrinsic, or a few.
+macro_rules! operations {
+    ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $argument:ident: $type:ty)*) -> $result:ty { $($body:tt)* })*) => {
+        $($(#[$doc])* #[inline(always)]
+        fn $name($self $(, $argument: $type)*) -> $result {
+            // SAFETY: `new` can only be called where AVX-512 F and DQ are there, and `self` comes from it.
+            unsafe { $($body)* }
+        })*
+    };
+}
+
+/// Rounds down, and reports no inexact result: the operand of `vreduceps`.
+const FLOOR: i32 = 0b1001;
+
+impl<P: Polynomial> Simd for Avx512<P> {
+    type Vector = __m512;
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> __m512 {
+        let from = &from[..Self::LANES];
+        // SAFETY: sixteen floats are there, and AVX-512: `new` can only be called where it is.
+        unsafe { _mm512_loadu_ps(from.as_ptr()) }
+    }
+    #[inline(always)]
+    fn store(self, vector: __m512, to: &mut [f32]) {
+        let to = &mut to[..Self::LANES];
+        // SAFETY: sixteen floats are there, and AVX-512: `new` can only be called where it is.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), vector) }
+    }
+    operations! {
+        fn splat(self, value: f32) -> __m512 { _mm512_set1_ps(value) }
+        fn add(self, a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        fn sub(self, a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
+        fn mul(self, a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        fn div(self, a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
+        fn min(self, a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
+        fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        fn max(self, a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        fn keep(self, lanes: Range<usize>, vector: __m512, otherwise: __m512) -> __m512 {
+            let kept = (1_u32 << lanes.end) - (1_u32 << lanes.start);
+            _mm512_mask_mov_ps(otherwise, kept as u16, vector)
+        }
+        // Two instructions take the integer part off and put it back; one with no integer part left is 2^0 = 1.
+        fn exp2(self, x: __m512) -> __m512 {
+            let fraction = _mm512_reduce_ps::<FLOOR>(x);
+            _mm512_scalef_ps(horner(self, P::COEFFICIENTS, fraction), x)
+        }
+        fn sum(self, vector: __m512) -> f32 { _mm512_reduce_add_ps(vector) }
+        fn largest(self, vector: __m512) -> f32 { _mm512_reduce_max_ps(vector) }
+    }
+}

@@ -1,0 +1,258 @@
+//! AMX tiles: 16 × 16 sums of 32 bf16 products each, an instruction.
+//!
+//! The compiler's intrinsics are unstable, so the instructions are inline assembly. Everything around [`AmxTile`]'s
+//! product is what `avx512-bf16` runs: the same panels of keys (a panel's rows of 16 words are what the instruction
+//! wants of its second operand), the same softmax.
+
+use std::arch::asm;
+
+use super::{AMX, LOGIT_STRIDE, Tile};
+use crate::panels::Layout;
+use crate::simd::{Avx512, Degree3};
+
+/// Rows of a hardware tile, words of its row.
+const SIDE: usize = 16;
+/// Queries and keys of a product: two tiles of each meet in four tiles of sums.
+const SPAN: usize = AMX.keys;
+
+/// AMX-TILE and AMX-BF16, allowed by the operating system, beside AVX-512 F and DQ.
+#[derive(Clone, Copy)]
+pub(crate) struct AmxTile(Avx512<Degree3>);
+
+#[expect(clippy::unused_self, reason = "a value is the proof that the instructions are there")]
+impl AmxTile {
+    /// # Safety
+    /// The processor has AMX-TILE and AMX-BF16, and the operating system lets this process use them.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub(crate) unsafe fn new() -> Self {
+        Self(Avx512::new())
+    }
+
+    /// Multiply-adds of a round of [`Self::repeat`].
+    pub(crate) const REPEATED_PRODUCTS: usize = 4 * SIDE * SIDE * 2 * SIDE;
+
+    /// Nothing but products, four at a time, of what the tiles hold. Must be called while this thread has a session.
+    pub(crate) fn repeat(self, rounds: usize) {
+        assert!(rounds > 0, "the loop runs at least once");
+        // SAFETY: `new` promises AMX, the caller a session; no memory is touched.
+        unsafe {
+            asm!(
+                "2:",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "dec {rounds}",
+                "jnz 2b",
+                rounds = inout(reg) rounds => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem),
+            );
+        }
+    }
+}
+
+/// The shapes of the eight tiles, as `ldtilecfg` reads them.
+#[repr(C, align(64))]
+struct TileShapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// This thread's tiles are configured while it lives.
+pub(crate) struct TileSession(());
+
+impl Drop for TileSession {
+    fn drop(&mut self) {
+        // SAFETY: a session exists only where AMX may be used; releasing the tiles touches no memory.
+        unsafe {
+            asm!("tilerelease", out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem, preserves_flags));
+        }
+    }
+}
+
+impl Tile for AmxTile {
+    type Simd = Avx512<Degree3>;
+    type Session = TileSession;
+    const STRIP_ROWS: usize = SPAN;
+
+    #[inline(always)]
+    fn simd(self) -> Avx512<Degree3> {
+        self.0
+    }
+
+    #[inline(always)]
+    fn layout(self) -> Layout {
+        AMX
+    }
+
+    #[inline(always)]
+    fn begin(self) -> TileSession {
+        let mut shapes = TileShapes {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        shapes.row_bytes[..8].fill(4 * SIDE as u16);
+        shapes.rows[..8].fill(SIDE as u8);
+        // SAFETY: `new` promises AMX; the instruction reads the 64 bytes of `shapes` and zeroes the tiles.
+        unsafe {
+            asm!("ldtilecfg [{shapes}]", shapes = in(reg) &raw const shapes,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly, preserves_flags));
+        }
+        TileSession(())
+    }
+
+    /// All 32 rows, whatever `rows` says. Must be called while this thread has a session.
+    #[inline(always)]
+    fn multiply(self, queries: &[u32], keys: &[u32], _rows: usize, logits: &mut [f32]) {
+        let depth = keys.len() / SPAN;
+        assert!(depth > 0 && depth.is_multiple_of(SIDE), "rows are padded to whole tiles");
+        let queries = &queries[..SPAN * depth];
+        let logits = &mut logits[..(SPAN - 1) * LOGIT_STRIDE + SPAN];
+        let query_bytes = 4 * depth;
+        // SAFETY: `new` promises AMX, the caller a session. Loads: 2·16 rows of 64 bytes, `query_bytes` apart, at each of
+        // depth/16 steps of 64 bytes, which are `queries`; 16 rows of 128 bytes at each step, which are `keys`. Stores:
+        // 32 rows of 128 bytes, LOGIT_STRIDE floats apart, which are within `logits`.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm4, [{upper} + {query_bytes}]",
+                "tileloadd tmm6, [{keys} + {key_bytes}]",
+                "tileloadd tmm7, [{keys} + {key_bytes} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{lower} + {query_bytes}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {upper}, 64",
+                "add {lower}, 64",
+                "add {keys}, {step_bytes}",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{top} + {row_bytes}], tmm0",
+                "tilestored [{top} + {row_bytes} + 64], tmm1",
+                "tilestored [{bottom} + {row_bytes}], tmm2",
+                "tilestored [{bottom} + {row_bytes} + 64], tmm3",
+                upper = inout(reg) queries.as_ptr() => _,
+                lower = inout(reg) queries.as_ptr().add(SIDE * depth) => _,
+                keys = inout(reg) keys.as_ptr() => _,
+                steps = inout(reg) depth / SIDE => _,
+                query_bytes = in(reg) query_bytes,
+                key_bytes = in(reg) 4 * SPAN,
+                row_bytes = in(reg) 4 * LOGIT_STRIDE,
+                top = in(reg) logits.as_mut_ptr(),
+                bottom = in(reg) logits.as_mut_ptr().add(SIDE * LOGIT_STRIDE),
+                step_bytes = const 4 * SPAN * SIDE,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::panels::regroup;
+
+    /// A tile register: 16 rows of 16 words.
+    type Register = [[u32; SIDE]; SIDE];
+
+    /// `tileloadd`: 16 rows of 64 bytes, `stride` words apart.
+    fn load(words: &[u32], stride: usize) -> Register {
+        std::array::from_fn(|row| std::array::from_fn(|word| words[row * stride + word]))
+    }
+
+    /// `tdpbf16ps` as Intel's manual, volume 2, defines it: row `m` of `a` holds pairs `k` of query `m`, row `k` of `b`
+    /// pair `k` of every key `n`; even and odd products are summed apart, then added to `c`.
+    fn multiply_add(c: &mut [[f32; SIDE]; SIDE], a: &Register, b: &Register) {
+        let halves =
+            |word: u32| [word as u16, (word >> 16) as u16].map(|x| bf16::from_bits(x).to_f32());
+        for m in 0..SIDE {
+            for n in 0..SIDE {
+                let mut sums = [0.0; 2];
+                for k in 0..SIDE {
+                    let (a, b) = (halves(a[m][k]), halves(b[k][n]));
+                    sums[0] += a[0] * b[0];
+                    sums[1] += a[1] * b[1];
+                }
+                c[m][n] += sums[0] + sums[1];
+            }
+        }
+    }
+
+    /// The steps and addresses of [`AmxTile::multiply`], on the model.
+    fn modelled(queries: &[u32], keys: &[u32]) -> Vec<f32> {
+        let depth = keys.len() / SPAN;
+        let mut products = vec![0.0; SPAN * SPAN];
+        for (rows, columns) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let mut sums = [[0.0; SIDE]; SIDE];
+            for step in 0..depth / SIDE {
+                let a = load(&queries[rows * SIDE * depth + step * SIDE..], depth);
+                let b = load(&keys[step * SIDE * SPAN + columns * SIDE..], SPAN);
+                multiply_add(&mut sums, &a, &b);
+            }
+            for (m, sums) in sums.iter().enumerate() {
+                let at = (rows * SIDE + m) * SPAN + columns * SIDE;
+                products[at..at + SIDE].copy_from_slice(sums);
+            }
+        }
+        products
+    }
+
+    /// Heads of any width: packed as the kernel packs them, the tiles' definition gives every product of query and key.
+    #[test]
+    fn the_layout_is_what_the_tile_instructions_want() {
+        for head_dim in [1, 31, 32, 33, 64, 80, 96, 128, 192, 256] {
+            let number = |row: usize, d: usize| ((row * 37 + d * 11) % 17) as f32 - 8.0;
+            let depth = AMX.depth(head_dim);
+            let pack = |shift: usize| {
+                let mut words = vec![7; SPAN * depth];
+                for (row, words) in words.chunks_exact_mut(depth).enumerate() {
+                    let mut values: Vec<f32> =
+                        (0..head_dim).map(|d| number(row + shift, d)).collect();
+                    AMX.convert(&mut values, None, words);
+                }
+                words
+            };
+            let queries = pack(0);
+            let mut keys = vec![9; SPAN * depth];
+            regroup(&pack(100), depth, AMX.keys, &mut keys);
+            for (at, product) in modelled(&queries, &keys).into_iter().enumerate() {
+                let (query, key) = (at / SPAN, at % SPAN);
+                let want: f32 =
+                    (0..head_dim).map(|d| number(query, d) * number(key + 100, d)).sum();
+                assert!(
+                    (product - want).abs() < 1e-3,
+                    "{query}, {key} of {head_dim}: {product}, not {want}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_configuration_has_the_bytes_that_the_instruction_reads() {
+        assert_eq!(size_of::<TileShapes>(), 64);
+        assert_eq!(std::mem::offset_of!(TileShapes, row_bytes), 16);
+        assert_eq!(std::mem::offset_of!(TileShapes, rows), 48);
+    }
+}

@@ -1,0 +1,68 @@
+//! 32-bit words that start on a cache line: what queries and keys are packed into, one float32 or two bf16 a word.
+
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::{Pod, Zeroable};
+
+/// Words of a cache line, which is also the widest vector.
+const LINE_WORDS: usize = 16;
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u32; LINE_WORDS]);
+
+// SAFETY: a line of zeros is sixteen zeros.
+unsafe impl Zeroable for Line {}
+// SAFETY: sixteen integers fill the 64 bytes of a line, which any bits may stand in and which has no padding.
+unsafe impl Pod for Line {}
+
+/// A fixed number of words, the first at the start of a cache line, so that no vector read from a panel straddles two.
+pub(crate) struct Words {
+    lines: Vec<Line>,
+    count: usize,
+}
+
+impl Words {
+    /// `count` zeros.
+    pub(crate) fn new(count: usize) -> Self {
+        Self { lines: vec![Line::zeroed(); count.div_ceil(LINE_WORDS)], count }
+    }
+
+    /// Heap bytes of `count` words.
+    pub(crate) fn bytes(count: usize) -> u64 {
+        (count.div_ceil(LINE_WORDS) * size_of::<Line>()) as u64
+    }
+
+    /// The same words as float32.
+    pub(crate) fn floats(&mut self) -> &mut [f32] {
+        bytemuck::cast_slice_mut(self)
+    }
+}
+
+impl Deref for Words {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        &bytemuck::cast_slice(&self.lines)[..self.count]
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut [u32] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_start_on_a_cache_line_and_are_as_many_as_asked_for() {
+        for count in [0, 1, 16, 17, 1000] {
+            let mut words = Words::new(count);
+            assert_eq!((words.len(), words.floats().len()), (count, count));
+            assert!(words.as_ptr().addr().is_multiple_of(64));
+        }
+    }
+}

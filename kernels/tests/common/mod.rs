@@ -1,0 +1,147 @@
+//! The shared test body: every kernel of this machine against the float64 reference.
+//!
+//! Tolerances. A float32 logit of size `l` carries an error of about `l · 1e-7`, which a probability shows as a
+//! relative error; averaged over the far rows and keys of random input it stays below [`MASS`] for logits of a few units.
+//! The square of a probability has twice the error and is dominated by fewer keys: [`SQUARE`]. Where only a handful of
+//! rows have far keys there is little to average: [`few_rows`].
+//!
+//! The bf16 kernels round scaled queries and keys to bf16. The reference is given the same rounded numbers
+//! ([`Rounded`]), so that what is compared is the kernels' arithmetic. It differs from float32's by the shorter
+//! exponential, at most 7.5e-5 either way, so a share is off by 1.5e-4 at most and its square by 3e-4: [`EXPONENTIAL`].
+//! What the rounding itself does to scores is a test of its own (`rounding.rs`).
+#![allow(dead_code, reason = "no test file needs all of it")]
+
+use std::ops::Range;
+
+use half::bf16;
+use longsift_kernels::{
+    AttentionShape, Kernel, LogitRules, Measure, Numbers, QueryKeySource, WindowSums,
+    attention_statistics, reference_statistics,
+};
+
+/// Relative, of a head's far mass, logits of standard deviation 3.
+pub(crate) const MASS: f64 = 1e-6;
+/// Relative, of a head's far sum of squares, logits of standard deviation 3.
+pub(crate) const SQUARE: f64 = 1e-5;
+/// Relative, of one row's far mass or of a histogram bin, which may hold the far end of a few rows: no averaging helps.
+pub(crate) const ROW: f64 = 1e-5;
+/// Relative, what the bf16 kernels' exponential adds to the tolerance of a share.
+pub(crate) const EXPONENTIAL: f64 = 1.5e-4;
+
+/// Factor of the tolerances where `rows` rows have far keys: an average of few errors is not much smaller than one.
+pub(crate) fn few_rows(rows: usize) -> f64 {
+    1.0 + 6.0 / (rows.max(1) as f64).sqrt()
+}
+
+/// Random queries and keys whose products have the standard deviation `spread · √head_dim`.
+pub(crate) struct Random {
+    pub(crate) head_dim: usize,
+    pub(crate) seed: u64,
+    pub(crate) spread: f32,
+}
+
+impl Random {
+    /// One normal deviate per (kind, head, row, dimension), the same in whatever pieces they are read.
+    fn fill(&self, kind: u64, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        for (row, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
+            let mut state = self.seed ^ (kind << 60) ^ ((head as u64) << 40) ^ ((row as u64) << 12);
+            for value in out {
+                let uniform = (0..4)
+                    .map(|_| (splitmix(&mut state) >> 40) as f32 / (1 << 24) as f32)
+                    .sum::<f32>();
+                *value = (uniform - 2.0) * 3.0_f32.sqrt() * self.spread.sqrt();
+            }
+        }
+    }
+}
+
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+impl QueryKeySource for Random {
+    fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.fill(1, head, rows, out);
+    }
+    fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.fill(2, head, rows, out);
+    }
+}
+
+/// A source as the bf16 kernels see it: queries rounded after their scale, which is then taken off again, and keys.
+pub(crate) struct Rounded<'a> {
+    pub(crate) source: &'a dyn QueryKeySource,
+    pub(crate) rules: &'a LogitRules,
+    pub(crate) head_dim: usize,
+}
+
+impl QueryKeySource for Rounded<'_> {
+    fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.source.queries(head, rows.clone(), out);
+        let unit = self.rules.softcap.map_or(std::f64::consts::LOG2_E, |cap| 1.0 / f64::from(cap));
+        for (row, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
+            let scale = self.rules.query_scale.as_ref().map_or(1.0, |scale| f64::from(scale[row]));
+            let factor = unit * f64::from(self.rules.scale) * scale;
+            for value in out {
+                let rounded = bf16::from_f32((f64::from(*value) * factor) as f32);
+                *value = (rounded.to_f64() / factor) as f32;
+            }
+        }
+    }
+    fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.source.keys(head, rows, out);
+        for value in out {
+            *value = bf16::from_f32(*value).to_f32();
+        }
+    }
+}
+
+pub(crate) fn supported() -> impl Iterator<Item = Kernel> {
+    Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported())
+}
+
+/// The shared test body. `slack` multiplies the tolerances where logits are large.
+pub(crate) fn check(
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    distance: usize,
+    source: &dyn QueryKeySource,
+    slack: f64,
+) {
+    let measure = Measure { distance, rows: true };
+    let slack = slack * few_rows(shape.tokens.saturating_sub(distance));
+    let exact = reference_statistics(shape, rules, &measure, source);
+    let rounded = supported().any(|kernel| kernel.numbers() == Numbers::Bf16).then(|| {
+        let source = Rounded { source, rules, head_dim: shape.head_dim };
+        reference_statistics(shape, rules, &measure, &source)
+    });
+    for kernel in supported() {
+        let (want, more) = match kernel.numbers() {
+            Numbers::F32 => (&exact, 0.0),
+            Numbers::Bf16 => (rounded.as_ref().expect("made above"), EXPONENTIAL),
+        };
+        let got = attention_statistics(kernel, shape, rules, &measure, source);
+        let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());
+        close(&got.far_mass, &want.far_mass, MASS * slack + more, 1e-9, &context);
+        close(&got.far_square, &want.far_square, SQUARE * slack + 2.0 * more, 1e-10, &context);
+        close(&got.histogram, &want.histogram, ROW * slack + more, 1e-9, &context);
+        let rows = |sums: &WindowSums| sums.row_far_mass.clone().expect("asked for");
+        close(&rows(&got), &rows(want), ROW * slack + more, 1e-9, &context);
+        assert!((got.histogram.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{context}");
+    }
+}
+
+pub(crate) fn close(got: &[f64], want: &[f64], relative: f64, absolute: f64, context: &str) {
+    assert_eq!(got.len(), want.len(), "{context}");
+    for (index, (got, want)) in got.iter().zip(want).enumerate() {
+        let error = (got - want).abs();
+        assert!(
+            error <= relative * want.abs() + absolute,
+            "[{index}] {got:e} for {want:e}: {error:e} off; {context}"
+        );
+    }
+}
