@@ -31,6 +31,7 @@ mod checkpoint;
 mod config;
 mod families;
 mod fields;
+mod forms;
 mod norm;
 mod problem;
 mod rope;
@@ -41,6 +42,7 @@ mod shard;
 mod side;
 mod spec;
 mod steps;
+mod stored;
 mod table;
 mod tensors;
 mod weights;
@@ -52,6 +54,8 @@ mod cache_tests;
 mod conformance_tests;
 #[cfg(test)]
 mod folder_tests;
+#[cfg(test)]
+mod form_tests;
 
 pub use cache::{OpenedTable, known_digest};
 pub use checkpoint::ModelFolder;

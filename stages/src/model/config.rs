@@ -139,6 +139,10 @@ impl ModelConfig {
         &self.bytes
     }
 
+    pub(crate) fn map(&self) -> &Map<String, Value> {
+        &self.map
+    }
+
     pub(crate) fn tensors(&self) -> &LayerZeroTensors {
         &self.tensors
     }

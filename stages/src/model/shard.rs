@@ -1,15 +1,17 @@
 //! One safetensors file: its header, checked against the file before anything is allocated or read.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata as FileMetadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::Metadata;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::problem::ModelProblem;
+use super::stored::{Entry, StoredType};
 use crate::contract::hex;
 
 /// Bytes before the header: its length.
@@ -46,8 +48,7 @@ pub(crate) struct Shard {
     pub(crate) name: String,
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
-    data_start: u64,
-    metadata: Metadata,
+    tensors: BTreeMap<String, Entry>,
 }
 
 impl Shard {
@@ -78,7 +79,8 @@ impl Shard {
             )));
         }
         let header_digest = hex(&Sha256::digest(&header));
-        Ok(Self { path, name: name.to_owned(), stamp, header_digest, data_start, metadata })
+        let tensors = entries(&metadata, data_start);
+        Ok(Self { path, name: name.to_owned(), stamp, header_digest, tensors })
     }
 
     /// Size of the file.
@@ -87,15 +89,13 @@ impl Shard {
     }
 
     /// The tensor of that name.
-    pub(crate) fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.metadata.info(name)
+    pub(crate) fn tensor(&self, name: &str) -> Option<&Entry> {
+        self.tensors.get(name)
     }
 
     /// The names of all tensors, sorted.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let mut names = self.metadata.offset_keys();
-        names.sort_unstable();
-        names
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.tensors.keys()
     }
 
     /// Opens the file for reading tensors, if it is still the file whose header was checked.
@@ -110,6 +110,20 @@ impl Shard {
         }
         Ok(ShardReader { shard: self, file, bytes_read: 0 })
     }
+}
+
+fn entries(metadata: &Metadata, data_start: u64) -> BTreeMap<String, Entry> {
+    let entry = |name: String| {
+        let info = metadata.info(&name).expect("the header names its own tensors");
+        let (start, end) = info.data_offsets;
+        let entry = Entry {
+            dtype: StoredType(info.dtype),
+            shape: info.shape.iter().map(|size| *size as u64).collect(),
+            bytes: data_start + start as u64..data_start + end as u64,
+        };
+        (name, entry)
+    };
+    metadata.offset_keys().into_iter().map(entry).collect()
 }
 
 /// Opens a file for reading unless it is something that would block or never end, such as a pipe.
@@ -158,13 +172,12 @@ impl ShardReader<'_> {
     /// Fills `buffer` from `offset` bytes into a tensor of this file.
     pub(crate) fn read(
         &mut self,
-        tensor: &TensorInfo,
+        tensor: &Entry,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<(), ModelProblem> {
-        let at = self.shard.data_start + tensor.data_offsets.0 as u64 + offset;
-        let inside =
-            at + buffer.len() as u64 <= self.shard.data_start + tensor.data_offsets.1 as u64;
+        let at = tensor.bytes.start + offset;
+        let inside = at + buffer.len() as u64 <= tensor.bytes.end;
         assert!(
             inside,
             "rows are checked against the tensor's shape, and the shape against its bytes"
@@ -200,7 +213,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let header = format!("{{{},{}}}", tensor("b", "[2,3]", 8, 32), tensor("a", "[2]", 0, 8));
         let shard = file(folder.path(), &header, 32).unwrap();
-        assert_eq!(shard.names(), ["a", "b"]);
+        assert_eq!(shard.names().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(shard.tensor("b").unwrap().shape, [2, 3]);
         let mut bytes = [1; 8];
         let mut reader = shard.reader().unwrap();

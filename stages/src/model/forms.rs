@@ -1,0 +1,180 @@
+//! The forms in which checkpoints keep a matrix: plain numbers, or packed codes with scales beside them.
+//!
+//! A form is one file: it finds the tensors that a matrix is stored as, checks their types and shapes against
+//! `config.json`, says which of their bytes some rows are made of, and turns these into floats. The table builder sees
+//! rows of floats and nothing else.
+
+mod gptq;
+mod method;
+mod numbers;
+mod plain;
+
+use std::fmt;
+use std::ops::Range;
+
+use safetensors::Dtype;
+
+use super::problem::ModelProblem;
+use super::stored::{Stored, StoredTensors};
+use super::tensors::NeededTensor;
+
+pub(crate) use method::{Method, read as method};
+
+pub(crate) use numbers::floats;
+
+/// How a matrix `[rows, columns]` is stored. What is left of rounding is said by each form; tests compare with the
+/// package that wrote the form.
+pub(crate) trait Form: fmt::Debug + Send + Sync {
+    /// The form with all its parameters: part of the weights' digest.
+    fn name(&self) -> String;
+
+    /// The part of stored tensor `index` that some rows are made of, or `None` if that tensor is read once and kept.
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice>;
+
+    /// Reading may pause before rows that are multiples of this: no byte then belongs to both sides.
+    fn row_step(&self) -> u64 {
+        1
+    }
+
+    /// The wanted numbers of some rows, `[rows, columns]`, from the slices of each stored tensor.
+    ///
+    /// # Errors
+    /// What is wrong with the values.
+    fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String>;
+}
+
+/// Some rows of a stored tensor, of each row some bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) rows: Range<u64>,
+    pub(crate) row_bytes: u64,
+    pub(crate) columns: Range<u64>,
+}
+
+impl Slice {
+    /// Whole rows.
+    pub(crate) fn rows(rows: &Range<u64>, row_bytes: u64) -> Self {
+        Self { rows: rows.clone(), row_bytes, columns: 0..row_bytes }
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.rows.end - self.rows.start) * (self.columns.end - self.columns.start)
+    }
+
+    /// Offset in the tensor and length of each stretch of bytes.
+    pub(crate) fn stretches(&self) -> Vec<(u64, u64)> {
+        let width = self.columns.end - self.columns.start;
+        if width == self.row_bytes {
+            return vec![(self.rows.start * width, self.bytes())];
+        }
+        self.rows.clone().map(|row| (row * self.row_bytes + self.columns.start, width)).collect()
+    }
+}
+
+/// A matrix, how it is stored and where.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) form: Box<dyn Form>,
+    /// In the form's order.
+    pub(crate) stored: Vec<Stored>,
+}
+
+/// Looks for the tensors that a needed one is stored as, and notes what is missing or wrong.
+pub(crate) struct Finder<'a> {
+    pub(crate) tensors: &'a mut StoredTensors,
+    /// Prefixes that names on disk may have, the usual one first.
+    pub(crate) prefixes: &'static [&'static str],
+    /// What `config.json` calls the quantisation, for messages.
+    pub(crate) quantization: Option<&'a str>,
+    pub(crate) method: &'a Method,
+    pub(crate) missing: Vec<String>,
+    pub(crate) problems: Vec<ModelProblem>,
+}
+
+impl Finder<'_> {
+    /// How and where a needed tensor is stored; `None` with the reason noted.
+    pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<Found> {
+        if let Some(name) = self.on_disk(&needed.name) {
+            return plain::find(self, &name, needed);
+        }
+        let stem = needed.name.strip_suffix(".weight").filter(|_| needed.shape.len() == 2);
+        if let (Some(stem), Some(marker)) = (stem, self.method.marker())
+            && let Some(name) = self.on_disk(&format!("{stem}.{marker}"))
+        {
+            let stem = name.strip_suffix(marker).and_then(|name| name.strip_suffix('.'));
+            return self.packed(stem.expect("the name ends so"), needed);
+        }
+        self.missing.push(format!("{}{}", self.prefixes[0], needed.name));
+        None
+    }
+
+    /// A matrix that is not stored under its own name.
+    fn packed(&mut self, stem: &str, needed: &NeededTensor) -> Option<Found> {
+        if needed.columns.is_some() {
+            self.problems.push(method::refused(
+                &format!("`{stem}`"),
+                "is a packed matrix of inputs by outputs, which is not supported for this model type",
+            ));
+            return None;
+        }
+        match self.method {
+            Method::Gptq(gptq) => gptq::find(self, stem, needed, gptq),
+            Method::Plain => None,
+        }
+    }
+
+    /// The name with the prefix that this checkpoint uses.
+    pub(crate) fn on_disk(&self, name: &str) -> Option<String> {
+        let names = self.prefixes.iter().map(|prefix| format!("{prefix}{name}"));
+        names.into_iter().find(|name| self.tensors.has(name))
+    }
+
+    /// A tensor that must be there.
+    fn stored(&mut self, name: &str) -> Option<Stored> {
+        if !self.tensors.has(name) {
+            self.missing.push(name.to_owned());
+        }
+        self.tensors.find(name)
+    }
+
+    /// A tensor that must be there, of one of some types.
+    fn typed(&mut self, name: &str, types: &[Dtype]) -> Option<Stored> {
+        let stored = self.stored(name)?;
+        if types.contains(&stored.entry.dtype.0) {
+            return Some(stored);
+        }
+        let method = self
+            .quantization
+            .map(|method| format!(" (the checkpoint is quantised: `{method}`)"))
+            .unwrap_or_default();
+        let supported = types.iter().map(|dtype| dtype.to_string().to_lowercase());
+        let supported: Vec<String> = supported.collect();
+        self.problems.push(ModelProblem::settings(format!(
+            "`{name}` has numbers of type {}{method}; supported are {}",
+            stored.entry.dtype,
+            supported.join(", ")
+        )));
+        None
+    }
+
+    /// A tensor that must be there, of one of some types and exactly that shape.
+    fn shaped(&mut self, name: &str, types: &[Dtype], shape: &[u64]) -> Option<Stored> {
+        let stored = self.typed(name, types)?;
+        if stored.entry.shape == shape {
+            return Some(stored);
+        }
+        self.wrong_shape(&stored, &format!("{shape:?}"));
+        None
+    }
+
+    fn wrong_shape(&mut self, stored: &Stored, implied: &str) {
+        self.problems.push(ModelProblem::checkpoint(format!(
+            "`{}` in `{}` has shape {:?}; config.json implies {implied}",
+            stored.name, stored.file, stored.entry.shape
+        )));
+    }
+}
+
+/// The types that plain weights, scales and biases have.
+const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
