@@ -55,6 +55,8 @@ mod conformance_tests;
 #[cfg(test)]
 mod folder_tests;
 #[cfg(test)]
+mod form_refusal_tests;
+#[cfg(test)]
 mod form_tests;
 
 pub use cache::{OpenedTable, known_digest};

@@ -11,7 +11,7 @@ use super::tensors::Role;
 use super::weights::TensorReader;
 use super::*;
 
-fn folder() -> PathBuf {
+pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forms")
 }
 
@@ -81,4 +81,34 @@ macro_rules! forms {
     };
 }
 
-forms![gptq_2bit, gptq_3bit, gptq_4bit, gptq_4bit_act_order, gptq_4bit_v2, gptq_8bit,];
+forms! {
+    gptq_2bit,
+    gptq_3bit,
+    gptq_4bit,
+    gptq_4bit_act_order,
+    gptq_4bit_v2,
+    gptq_8bit,
+    awq_4bit,
+    bitsandbytes_nf4,
+    bitsandbytes_nf4_double,
+    bitsandbytes_fp4,
+    bitsandbytes_fp4_double,
+    bitsandbytes_int8,
+    fp8_blocks,
+    fp8_blocks_deepseek_v3,
+    fp8_one_scale,
+    compressed_float_tensor,
+    compressed_float_channel,
+    compressed_float_block,
+    compressed_int8_channel,
+    compressed_packed_int4,
+    compressed_packed_int4_zeros,
+    compressed_packed_int8,
+    mlx_2bit,
+    mlx_3bit,
+    mlx_4bit,
+    mlx_5bit,
+    mlx_6bit,
+    mlx_8bit,
+    mlx_mixed,
+}

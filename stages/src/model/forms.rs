@@ -4,10 +4,14 @@
 //! `config.json`, says which of their bytes some rows are made of, and turns these into floats. The table builder sees
 //! rows of floats and nothing else.
 
+mod awq;
+mod bitsandbytes;
 mod gptq;
 mod method;
 mod numbers;
+mod packed_rows;
 mod plain;
+mod scaled;
 
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +21,8 @@ use safetensors::Dtype;
 use super::problem::ModelProblem;
 use super::stored::{Stored, StoredTensors};
 use super::tensors::NeededTensor;
+
+use scaled::Scales;
 
 pub(crate) use method::{Method, read as method};
 
@@ -95,10 +101,10 @@ pub(crate) struct Finder<'a> {
 impl Finder<'_> {
     /// How and where a needed tensor is stored; `None` with the reason noted.
     pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<Found> {
-        if let Some(name) = self.on_disk(&needed.name) {
-            return plain::find(self, &name, needed);
-        }
         let stem = needed.name.strip_suffix(".weight").filter(|_| needed.shape.len() == 2);
+        if let Some(name) = self.on_disk(&needed.name) {
+            return self.named(&name, needed, stem.is_some());
+        }
         if let (Some(stem), Some(marker)) = (stem, self.method.marker())
             && let Some(name) = self.on_disk(&format!("{stem}.{marker}"))
         {
@@ -109,19 +115,64 @@ impl Finder<'_> {
         None
     }
 
-    /// A matrix that is not stored under its own name.
+    /// A tensor that is stored under its own name: plain, or codes with other tensors beside them.
+    fn named(&mut self, name: &str, needed: &NeededTensor, matrix: bool) -> Option<Found> {
+        let dtype = self.tensors.find(name)?.entry.dtype.0;
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let beside = |finder: &Self, part: &str| finder.tensors.has(&format!("{stem}.{part}"));
+        let form = match self.method {
+            Method::BitsAndBytes if dtype == Dtype::I8 => Beside::EightBits,
+            Method::BitsAndBytes if beside(self, "weight.absmax") || dtype == Dtype::U8 => {
+                Beside::FourBits
+            }
+            Method::Fp8 { block } if dtype == Dtype::F8_E4M3 => {
+                let blocks = block.iter().copied().collect();
+                Beside::Scales(Scales { name: "weight_scale_inv", blocks, zeros: false })
+            }
+            Method::CompressedTensors(settings) if [Dtype::F8_E4M3, Dtype::I8].contains(&dtype) => {
+                let blocks = settings.blocks.clone();
+                Beside::Scales(Scales { name: "weight_scale", blocks, zeros: settings.zeros })
+            }
+            Method::Mlx(settings) if dtype == Dtype::U32 => {
+                Beside::Affine(*settings.modules.get(stem).unwrap_or(&settings.all))
+            }
+            _ => return plain::find(self, name, needed),
+        };
+        if !matrix {
+            return plain::find(self, name, needed);
+        }
+        if needed.columns.is_some() {
+            return self.transposed(name);
+        }
+        match form {
+            Beside::EightBits => bitsandbytes::eight_bits(self, stem, needed),
+            Beside::FourBits => bitsandbytes::four_bits(self, name, needed),
+            Beside::Scales(scales) => scaled::find(self, stem, needed, &scales),
+            Beside::Affine(settings) => packed_rows::affine(self, stem, needed, settings),
+        }
+    }
+
+    /// A matrix that is stored under another name than its own.
     fn packed(&mut self, stem: &str, needed: &NeededTensor) -> Option<Found> {
         if needed.columns.is_some() {
-            self.problems.push(method::refused(
-                &format!("`{stem}`"),
-                "is a packed matrix of inputs by outputs, which is not supported for this model type",
-            ));
-            return None;
+            return self.transposed(stem);
         }
         match self.method {
-            Method::Gptq(gptq) => gptq::find(self, stem, needed, gptq),
-            Method::Plain => None,
+            Method::Gptq(settings) => gptq::find(self, stem, needed, settings),
+            Method::Awq { group_size } => awq::find(self, stem, needed, *group_size),
+            Method::CompressedTensors(settings) => {
+                let allowed = (settings.bits.as_slice(), settings.zeros);
+                packed_rows::compressed(self, stem, needed, allowed)
+            }
+            _ => None,
         }
+    }
+
+    /// GPT-2 keeps its projections as inputs by outputs, and packages differ in what they make of that.
+    fn transposed(&mut self, name: &str) -> Option<Found> {
+        let why = format!("`{name}` is packed, which is not supported for this model type");
+        self.problems.push(method::refused(&why));
+        None
     }
 
     /// The name with the prefix that this checkpoint uses.
@@ -168,12 +219,21 @@ impl Finder<'_> {
         None
     }
 
-    fn wrong_shape(&mut self, stored: &Stored, implied: &str) {
+    pub(super) fn wrong_shape(&mut self, stored: &Stored, implied: &str) {
         self.problems.push(ModelProblem::checkpoint(format!(
             "`{}` in `{}` has shape {:?}; config.json implies {implied}",
             stored.name, stored.file, stored.entry.shape
         )));
     }
+}
+
+/// Codes under a matrix's own name, and what they need to be numbers.
+enum Beside {
+    EightBits,
+    FourBits,
+    Scales(Scales),
+    /// Group size and bits.
+    Affine((u64, u64)),
 }
 
 /// The types that plain weights, scales and biases have.

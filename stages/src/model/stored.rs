@@ -85,6 +85,20 @@ impl StoredTensors {
         None
     }
 
+    /// All bytes of a small tensor, which the form needs to be checked at all; `None` with the problem noted.
+    pub(crate) fn read(&mut self, stored: &Stored) -> Option<Vec<u8>> {
+        let shard = self.shard(&stored.file)?;
+        let mut bytes = vec![0; stored.entry.byte_length() as usize];
+        let read = shard.reader().and_then(|mut reader| reader.read(&stored.entry, 0, &mut bytes));
+        match read {
+            Ok(()) => Some(bytes),
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+
     fn shard(&mut self, file: &str) -> Option<&Shard> {
         if !self.shards.contains_key(file) {
             let opened = Shard::open(&self.folder, file);

@@ -27,6 +27,17 @@ pub(super) fn rounded(dtype: Dtype, number: f32) -> f32 {
     }
 }
 
+/// A number of f8 e4m3 (without infinities: all ones are NaN), exactly.
+pub(super) fn float8(byte: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+    let size = match (exponent, byte & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => fraction / 512.0,
+        _ => (1.0 + fraction / 8.0) * f32::from_bits(((exponent + 120) as u32) << 23),
+    };
+    if byte >> 7 == 1 { -size } else { size }
+}
+
 /// Little-endian 32-bit words.
 pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
     let word = |four: &[u8]| u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
@@ -65,6 +76,22 @@ mod tests {
         assert_eq!(bits_at(&words, 31, 3), 0b011);
         assert_eq!(bits_at(&words, 32, 8), 5);
         assert_eq!(bits_at(&words, 60, 4), 0);
+    }
+
+    #[test]
+    fn numbers_of_eight_bits_are_exact() {
+        for (byte, number) in [
+            (0x00, 0.0),
+            (0x01, 1.0 / 512.0),
+            (0x07, 7.0 / 512.0),
+            (0x08, 1.0 / 64.0),
+            (0x38, 1.0),
+            (0x7e, 448.0),
+            (0xbc, -1.5),
+        ] {
+            assert_eq!(float8(byte).to_bits(), f32::to_bits(number), "{byte:#x}");
+        }
+        assert!(float8(0x7f).is_nan() && float8(0xff).is_nan());
     }
 
     #[test]
