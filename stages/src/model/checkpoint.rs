@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
-use super::forms::{self, Finder, Form, Found};
+use super::forms::{self, Finder, Form, Found, Method};
 use super::problem::ModelProblem;
 use super::shard::Shard;
 use super::spec::LayerZeroSpec;
@@ -17,7 +17,7 @@ use super::tensors::NeededTensor;
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
-/// A model folder whose `config.json` and safetensors headers have been read and agree. No weights are read yet.
+/// A model folder whose `config.json` and headers of weights have been read and agree. No weights are read yet.
 #[derive(Debug)]
 pub struct ModelFolder {
     config: ModelConfig,
@@ -134,8 +134,13 @@ impl ModelFolder {
 
 /// Finds every needed tensor in the folder's files.
 pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
-    let method = forms::method(config.map())?;
-    let catalogue = Catalogue::read(config.folder())?;
+    let (method, catalogue) = match config.gguf() {
+        None => (forms::method(config.map())?, Catalogue::read(config.folder())?),
+        Some((files, architecture)) => {
+            let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
+            (method, Catalogue::of_files(config.folder(), files)?)
+        }
+    };
     let checkpoint_bytes = catalogue.checkpoint_bytes;
     let mut tensors = StoredTensors::new(config.folder().to_owned(), catalogue);
     let mut finder = Finder {

@@ -1,18 +1,21 @@
 //! `config.json`: the first of the two steps into a model folder, and all that `inspect` needs.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::catalogue::{file_names, is_safetensors};
 use super::checkpoint::{self, ModelFolder};
 use super::families::{self, FirstLayer};
 use super::fields::Fields;
+use super::forms::Architecture;
+use super::gguf_config;
+use super::model_files::ModelFiles;
 use super::problem::ModelProblem;
 use super::rope::RopeSpec;
-use super::shard::open_regular;
+use super::shard::{Shard, open_regular};
 use super::side::side_arrays;
 use super::spec::LayerZeroSpec;
 use super::table::ALIGNMENT;
@@ -30,15 +33,21 @@ pub struct ModelConfig {
     map: Map<String, Value>,
     spec: LayerZeroSpec,
     tensors: LayerZeroTensors,
+    /// The GGUF files with the weights, where they are no safetensors.
+    gguf: Option<(Vec<String>, &'static Architecture)>,
 }
 
 impl ModelConfig {
     /// Reads `config.json` of a model folder and nothing else. `rope_theta` replaces the checkpoint's base frequency.
     ///
+    /// `path` may also be a GGUF file, or a folder with one: without a `config.json` beside it, its header says what
+    /// would be in there.
+    ///
     /// # Errors
     /// Everything that is wrong with it, together.
-    pub fn read(folder: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
-        let bytes = config_bytes(folder).map_err(|problem| vec![problem])?;
+    pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
+        let (files, bytes, gguf) = opened(path).map_err(|problem| vec![problem])?;
+        let folder = &files.folder;
         let map = object(folder, &bytes).map_err(|problem| vec![problem])?;
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&map, "config.json", &problems);
@@ -64,9 +73,17 @@ impl ModelConfig {
                 "config.json describes a rotary embedding whose frequencies are not finite",
             ));
         }
+        if let (Some((_, architecture)), Some(FirstLayer { spec, .. })) = (&gguf, &first)
+            && !architecture.model_types.contains(&spec.model_type.as_str())
+        {
+            fields.note(ModelProblem::checkpoint(format!(
+                "config.json describes a `{}` model, the GGUF file beside it one of the architecture `{}`",
+                spec.model_type, architecture.name
+            )));
+        }
         match (first, problems.into_inner()) {
             (Some(FirstLayer { spec, tensors }), problems) if problems.is_empty() => {
-                Ok(Self { folder: folder.to_owned(), bytes, map, spec, tensors })
+                Ok(Self { folder: files.folder, bytes, map, spec, tensors, gguf })
             }
             (_, problems) => Err(problems),
         }
@@ -89,8 +106,12 @@ impl ModelConfig {
         text("dtype").or_else(|| text("torch_dtype"))
     }
 
-    /// How the weights are quantised according to `config.json`, if they are: `gptq`, `fp8`, `mlx`, ….
+    /// How the weights are quantised according to `config.json`, if they are: `gptq`, `fp8`, `mlx`, …; `gguf` where they
+    /// lie in such a file.
     pub fn quantization(&self) -> Option<&str> {
+        if self.gguf.is_some() {
+            return Some("gguf");
+        }
         let quantized = self
             .map
             .get("quantization_config")
@@ -139,6 +160,16 @@ impl ModelConfig {
         &self.bytes
     }
 
+    /// Whether there are files with weights at all.
+    pub fn has_weights(&self) -> bool {
+        let names = || file_names(&self.folder).unwrap_or_default();
+        self.gguf.is_some() || names().iter().any(|name| is_safetensors(name))
+    }
+
+    pub(crate) fn gguf(&self) -> Option<(&[String], &'static Architecture)> {
+        self.gguf.as_ref().map(|(files, architecture)| (files.as_slice(), *architecture))
+    }
+
     pub(crate) fn map(&self) -> &Map<String, Value> {
         &self.map
     }
@@ -148,21 +179,25 @@ impl ModelConfig {
     }
 }
 
-fn config_bytes(folder: &Path) -> Result<Vec<u8>, ModelProblem> {
-    let what = folder.display();
-    match fs::metadata(folder) {
-        Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return Err(not_a_folder(format!("model folder `{what}` is a file"))),
-        Err(error) => {
-            return Err(not_a_folder(format!("cannot open model folder `{what}`: {error}")));
-        }
-    }
-    read_small_file(&folder.join("config.json"), MOST_CONFIG_BYTES)
-}
+/// The model's files, the bytes of its config.json, and the GGUF files if its weights lie in such.
+type Opened = (ModelFiles, Vec<u8>, Option<(Vec<String>, &'static Architecture)>);
 
-fn not_a_folder(message: String) -> ModelProblem {
-    ModelProblem::settings(message)
-        .with_hint("`model` is a folder with `config.json` and `.safetensors` files")
+fn opened(path: &Path) -> Result<Opened, ModelProblem> {
+    let mut files = ModelFiles::find(path)?;
+    let place = files.folder.join("config.json");
+    let gguf = std::mem::take(&mut files.gguf);
+    let Some(first) = gguf.first() else {
+        let bytes = read_small_file(&place, MOST_CONFIG_BYTES)?;
+        return Ok((files, bytes, None));
+    };
+    let shard = Shard::open(&files.folder, first)?;
+    let architecture = gguf_config::architecture(&shard)?;
+    let bytes = if place.exists() {
+        read_small_file(&place, MOST_CONFIG_BYTES)?
+    } else {
+        Value::Object(gguf_config::config(&shard, architecture)?).to_string().into_bytes()
+    };
+    Ok((files, bytes, Some((gguf, architecture))))
 }
 
 /// Reads a whole file of at most `most` bytes.

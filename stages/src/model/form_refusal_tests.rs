@@ -244,3 +244,103 @@ fn modules_that_were_left_plain_are_read_plain() {
     let part = model.parts().iter().find(|part| part.needed.role == Role::QueryWeight).unwrap();
     assert_eq!((part.form.name().as_str(), part.bytes()), ("BF16", 64 * 128 * 2));
 }
+
+/// A GGUF case in a folder of its own.
+fn gguf(name: &str) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["model.gguf", "config.json"] {
+        let from = folder().join(name).join(file);
+        if from.exists() {
+            fs::copy(from, copy.path().join(file)).unwrap();
+        }
+    }
+    copy
+}
+
+fn refused(path: &Path) -> ModelProblem {
+    let mut problems = ModelFolder::open(path, None).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    problems.remove(0)
+}
+
+#[test]
+fn a_gguf_file_a_folder_with_one_and_a_config_beside_it_are_the_same_model() {
+    let folder = gguf("gguf_llama_linear");
+    let alone = ModelFolder::open(folder.path(), None).unwrap();
+    let file = ModelFolder::open(&folder.path().join("model.gguf"), None).unwrap();
+    assert_eq!((file.identity(), file.spec()), (alone.identity(), alone.spec()));
+    assert_eq!(alone.config().folder(), folder.path());
+    assert_eq!((alone.config().quantization(), alone.bos_token_id()), (Some("gguf"), Some(1)));
+    assert!(alone.config().has_weights() && alone.checkpoint_bytes() > alone.bytes_to_read());
+    let config = json!({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-6, "rope_scaling": {"rope_type": "linear", "factor": 4.0}});
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let beside = ModelFolder::open(folder.path(), None).unwrap();
+    assert_eq!(beside.spec(), alone.spec());
+}
+
+#[test]
+fn a_gguf_file_that_needs_or_contradicts_its_config_is_refused() {
+    let folder = gguf("gguf_phi3_config");
+    fs::remove_file(folder.path().join("config.json")).unwrap();
+    let problem = refused(folder.path());
+    assert!(problem.message.contains("has no config.json beside it"), "{problem}");
+    assert!(problem.hint.unwrap().starts_with("put the model's config.json beside it"));
+    let folder = gguf("gguf_qwen3");
+    fs::copy(
+        super::form_tests::folder().join("gguf_phi3_config/config.json"),
+        folder.path().join("config.json"),
+    )
+    .unwrap();
+    assert_eq!(
+        refused(folder.path()).message,
+        "config.json describes a `phi3` model, the GGUF file beside it one of the architecture `qwen3`"
+    );
+}
+
+#[test]
+fn gguf_architectures_and_blocks_that_are_not_followed_are_refused_by_name() {
+    let changed = |from: &[u8], to: &[u8]| {
+        let folder = gguf("gguf_q8_0_q4_0_q4_1");
+        let mut bytes = fs::read(folder.path().join("model.gguf")).unwrap();
+        let place = bytes.windows(from.len()).position(|window| window == from).unwrap();
+        bytes[place..place + to.len()].copy_from_slice(to);
+        fs::write(folder.path().join("model.gguf"), bytes).unwrap();
+        refused(folder.path())
+    };
+    let problem = changed(b"llama", b"mamba");
+    assert_eq!(problem.message, "GGUF files of the architecture `mamba` are not supported");
+    assert!(problem.hint.unwrap().contains("llama, qwen2"));
+    let line = |kind: u32| {
+        let sizes = [
+            2u32.to_le_bytes().to_vec(),
+            64u64.to_le_bytes().to_vec(),
+            64u64.to_le_bytes().to_vec(),
+        ]
+        .concat();
+        [b"blk.0.attn_q.weight".as_slice(), &sizes, &kind.to_le_bytes()].concat()
+    };
+    let problem = changed(&line(2), &line(20));
+    assert_eq!(
+        problem.message,
+        "`blk.0.attn_q.weight` has blocks of type 20 of GGUF, which is not supported"
+    );
+    let problem = changed(b"blk.0.attn_k.weight", b"blk.9.attn_k.weight");
+    assert_eq!(
+        problem.message,
+        "the quantised (`gguf`) checkpoint lacks tensors of layer 0: `blk.0.attn_k.weight`"
+    );
+}
+
+#[test]
+fn several_gguf_files_in_a_folder_need_a_choice() {
+    let folder = gguf("gguf_f16");
+    fs::copy(folder.path().join("model.gguf"), folder.path().join("other.gguf")).unwrap();
+    let problem = refused(folder.path());
+    assert!(
+        problem.message.ends_with("has several GGUF files: `model.gguf`, `other.gguf`"),
+        "{problem}"
+    );
+    assert!(ModelFolder::open(&folder.path().join("other.gguf"), None).is_ok());
+}

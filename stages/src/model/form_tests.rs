@@ -43,7 +43,7 @@ fn wanted(model: &ModelFolder, name: &str, expected: &[f32], width: usize) -> Ve
 fn form(name: &str) {
     let folder = folder().join(name);
     let model = ModelFolder::open(&folder, None).unwrap();
-    let bytes = fs::read(folder.join("expected.safetensors")).unwrap();
+    let bytes = fs::read(folder.join("expected.tensors")).unwrap();
     for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
         let expected = forms::floats(tensor.dtype(), tensor.data());
         let expected = wanted(&model, &name, &expected, tensor.shape()[1]);
@@ -111,4 +111,18 @@ forms! {
     mlx_6bit,
     mlx_8bit,
     mlx_mixed,
+    gguf_bf16,
+    gguf_f16,
+    gguf_gemma,
+    gguf_gemma3_config,
+    gguf_llama_bias_config,
+    gguf_llama_frequencies,
+    gguf_llama_linear,
+    gguf_phi3_config,
+    gguf_q2_k_q3_k_q2_k,
+    gguf_q4_0_q5_0_q5_1,
+    gguf_q6_k_q4_k_q5_k,
+    gguf_q8_0_q4_0_q4_1,
+    gguf_qwen2_yarn,
+    gguf_qwen3,
 }

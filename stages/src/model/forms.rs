@@ -6,6 +6,8 @@
 
 mod awq;
 mod bitsandbytes;
+mod blocks;
+mod gguf;
 mod gptq;
 mod method;
 mod numbers;
@@ -19,11 +21,13 @@ use std::ops::Range;
 use safetensors::Dtype;
 
 use super::problem::ModelProblem;
-use super::stored::{Stored, StoredTensors};
+use super::stored::{Stored, StoredTensors, StoredType};
 use super::tensors::NeededTensor;
 
 use scaled::Scales;
 
+pub(crate) use blocks::BlockType;
+pub(crate) use gguf::Architecture;
 pub(crate) use method::{Method, read as method};
 
 pub(crate) use numbers::floats;
@@ -101,6 +105,9 @@ pub(crate) struct Finder<'a> {
 impl Finder<'_> {
     /// How and where a needed tensor is stored; `None` with the reason noted.
     pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<Found> {
+        if let Method::Gguf { architecture, head_dim } = self.method {
+            return gguf::find(self, needed, architecture, *head_dim);
+        }
         let stem = needed.name.strip_suffix(".weight").filter(|_| needed.shape.len() == 2);
         if let Some(name) = self.on_disk(&needed.name) {
             return self.named(&name, needed, stem.is_some());
@@ -117,7 +124,7 @@ impl Finder<'_> {
 
     /// A tensor that is stored under its own name: plain, or codes with other tensors beside them.
     fn named(&mut self, name: &str, needed: &NeededTensor, matrix: bool) -> Option<Found> {
-        let dtype = self.tensors.find(name)?.entry.dtype.0;
+        let dtype = self.tensors.find(name)?.dtype();
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let beside = |finder: &Self, part: &str| finder.tensors.has(&format!("{stem}.{part}"));
         let form = match self.method {
@@ -192,7 +199,7 @@ impl Finder<'_> {
     /// A tensor that must be there, of one of some types.
     fn typed(&mut self, name: &str, types: &[Dtype]) -> Option<Stored> {
         let stored = self.stored(name)?;
-        if types.contains(&stored.entry.dtype.0) {
+        if matches!(stored.entry.dtype, StoredType::Numbers(dtype) if types.contains(&dtype)) {
             return Some(stored);
         }
         let method = self

@@ -8,16 +8,28 @@ use std::path::PathBuf;
 use safetensors::Dtype;
 
 use super::catalogue::Catalogue;
+use super::forms::BlockType;
 use super::problem::ModelProblem;
 use super::shard::Shard;
 
 /// The type of a stored tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoredType(pub(crate) Dtype);
+pub(crate) enum StoredType {
+    /// Numbers one after the other.
+    Numbers(Dtype),
+    /// Blocks of codes with scales among them (GGUF).
+    Blocks(BlockType),
+    /// Another type of GGUF, by its number: no one can say how many bytes it takes.
+    Unknown(u32),
+}
 
 impl fmt::Display for StoredType {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
+        match self {
+            Self::Numbers(dtype) => dtype.fmt(formatter),
+            Self::Blocks(blocks) => blocks.name().fmt(formatter),
+            Self::Unknown(number) => write!(formatter, "{number} of GGUF"),
+        }
     }
 }
 
@@ -44,6 +56,16 @@ pub(crate) struct Stored {
     pub(crate) name: String,
     pub(crate) file: String,
     pub(crate) entry: Entry,
+}
+
+impl Stored {
+    /// The type of its numbers, once it was checked to have such.
+    pub(crate) fn dtype(&self) -> Dtype {
+        match self.entry.dtype {
+            StoredType::Numbers(dtype) => dtype,
+            other => unreachable!("{other} is refused when the header is read"),
+        }
+    }
 }
 
 /// All tensors of a folder. Headers of files are read when the first of their tensors is asked for.

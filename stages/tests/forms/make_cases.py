@@ -6,7 +6,7 @@
 gptqmodel builds from source: install torch first, then it with `--no-build-isolation` and `BUILD_CUDA_EXT=0`. autoawq
 is installed with `--no-deps`; only its packing functions are used. No GPU is needed.
 
-Each case is one folder: the checkpoint as the package stores it (layer 0 only), expected.safetensors with the
+Each case is one folder: the checkpoint as the package stores it (layer 0 only), expected.tensors with the
 dequantised matrices, bit for bit as the package gives them, and case.json with the versions and with the
 float64 figures of ../families/make_cases.py for a model that has these matrices as weights.
 """
@@ -48,7 +48,7 @@ class Case:
         self.model = AutoModelForCausalLM.from_config(self.config, attn_implementation="eager").eval()
         scramble(self.model, self.generator)
         self.dtype = dtype
-        unused = ("mlp.", "o_proj", "v_proj", "post_attention", "lm_head", "model.norm")
+        unused = ("mlp.", "o_proj", ".v_proj", "post_attention", "lm_head", "model.norm")
         self.tensors = {name: tensor.to(dtype).contiguous().clone() for name, tensor in self.model.state_dict().items()
                         if not any(word in name for word in unused)}
         self.expected, self.additions = {}, {}
@@ -77,11 +77,11 @@ class Case:
             self.config.dtype = str(self.dtype).removeprefix("torch.")
             written = {**self.config.to_dict(), **self.additions}
             (folder / "config.json").write_text(json.dumps(written, indent=1) + "\n")
-        save_file(self.expected, folder / "expected.safetensors")
+        save_file(self.expected, folder / "expected.tensors")
         weights = {name: tensor.double() for name, tensor in {**self.tensors, **self.expected}.items()}
         self.model.double()
         missing, _ = self.model.load_state_dict(weights, strict=False)
-        assert not [name for name in missing if "layers.0.self_attn" in name and not name.endswith(("v_proj.weight", "o_proj.weight"))]
+        assert not [name for name in missing if "layers.0.self_attn" in name and ".v_proj" not in name and ".o_proj" not in name]
         ids = torch.randint(3, self.config.vocab_size, (61,), generator=self.generator).tolist()
         ids[0] = 1
         ids[30:42] = ids[4:16]
@@ -322,7 +322,104 @@ def mlx(name, bits, group_size, dtype, embedding_bits=None):
     case.write()
 
 
+def gguf_blocks(matrix, kind, generator):
+    """A matrix as blocks of a type: quantised by gguf, or, where it cannot, blocks of random codes and small scales."""
+    import gguf
+    import numpy
+    if not kind.name.endswith("_K"):
+        return gguf.quantize(matrix, kind)
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    rows = matrix.shape[0] * matrix.shape[1] // block
+    blocks = torch.randint(0, 256, (rows, size), generator=generator, dtype=torch.uint8).numpy()
+    scales = (torch.rand(rows, 2, generator=generator) * 4e-4 + 1e-4).half().numpy().view(numpy.uint8)
+    place = {"Q2_K": 80, "Q3_K": 108, "Q4_K": 0, "Q5_K": 0, "Q6_K": 208}[kind.name]
+    width = 4 if kind.name in ("Q2_K", "Q4_K", "Q5_K") else 2
+    blocks[:, place:place + width] = scales[:, :width]
+    return blocks.reshape(matrix.shape[0], -1)
+
+
+def gguf_case(name, types, model_type="llama", architecture=None, with_config=False, frequencies=None, metadata=(),
+              **settings):
+    """Written with gguf's own writer as llama.cpp's conversion does (queries and keys of `llama` in the order of its
+    rotary embedding, norms of Gemma with 1 added); dequantised by gguf, put back in order by the transformers library."""
+    import gguf
+    import numpy
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
+    architecture = architecture or model_type
+    case = Case(name, model_type=model_type, dtype=torch.float32, **{"hidden_size": 256, **settings})
+    case.packages = ("gguf",)
+    config = case.config
+    types = dict(zip((EMBEDDING, *QUERY_AND_KEY, ATTENTION + "qkv_proj"), (*types, types[1])))
+    names = gguf.get_tensor_name_map({value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture], 1)
+    writer = gguf.GGUFWriter(case.folder() / "model.gguf", architecture)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_rope_freq_base(config.to_dict().get("rope_parameters", {}).get("rope_theta", 10000.0))
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_bos_token_id(1)
+    writer.add_token_list([f"<{index}>" for index in range(config.vocab_size)])
+    for method, *arguments in metadata:
+        getattr(writer, method)(*arguments)
+    if frequencies is not None:
+        writer.add_tensor("rope_freqs.weight", numpy.array(frequencies, dtype=numpy.float32))
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config.to_dict())
+    for hf_name, tensor in list(case.tensors.items()):
+        array = tensor.numpy()
+        stored = names.get_name(hf_name.removesuffix(".weight").removesuffix(".bias")) + "." + hf_name.split(".")[-1]
+        if architecture == "llama" and ("q_proj" in hf_name or "k_proj" in hf_name):
+            heads = config.num_attention_heads if "q_proj" in hf_name else config.num_key_value_heads
+            array = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+        if architecture.startswith("gemma") and "norm" in hf_name:
+            array = array + numpy.float32(1)
+        if array.ndim == 1:
+            writer.add_tensor(stored, array)
+            back = array
+        else:
+            kind = gguf.GGMLQuantizationType[types[hf_name.removesuffix(".weight")]]
+            blocks = gguf_blocks(array, kind, case.generator)
+            writer.add_tensor(stored, blocks, raw_dtype=kind)
+            back = gguf.dequantize(blocks, kind)
+        weight = torch.from_numpy(numpy.ascontiguousarray(processor.process(back, stored).weights))
+        if architecture == "gemma" and "norm" in hf_name:
+            weight = weight - 1
+        if weight.ndim == 2:
+            case.store(hf_name.removesuffix(".weight"), weight)
+        else:
+            case.tensors[hf_name] = weight
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    if with_config:
+        config.architectures = [type(case.model).__name__]
+        config.save_pretrained(case.folder())
+    case.write(checkpoint=False)
+
+
 half, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64, rope_theta=10000.0)
+LINEAR = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, rope_theta=10000.0)
+
+
+def llama3_factors(head_dim):
+    """What llama.cpp's conversion writes as `rope_freqs`: computed here by the transformers library."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    config = AutoConfig.for_model("llama", **{**LLAMA, "head_dim": head_dim, "rope_parameters": LLAMA3})
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    plain = 10000.0 ** -(torch.arange(0, head_dim, 2).float() / head_dim)
+    return (plain / scaled).tolist()
+
+
 FORMS = {
     "gptq_2bit": lambda name: gptq(name, 2, 32),
     "gptq_3bit": lambda name: gptq(name, 3, 32),
@@ -354,6 +451,31 @@ FORMS = {
     "mlx_6bit": lambda name: mlx(name, 6, 128, half),
     "mlx_8bit": lambda name: mlx(name, 8, 64, f32),
     "mlx_mixed": lambda name: mlx(name, 4, 32, bf16, embedding_bits=6),
+    "gguf_f16": lambda name: gguf_case(name, ("F16", "F16", "F32"), hidden_size=64),
+    "gguf_bf16": lambda name: gguf_case(name, ("BF16", "BF16", "BF16"), hidden_size=64),
+    "gguf_q8_0_q4_0_q4_1": lambda name: gguf_case(name, ("Q8_0", "Q4_0", "Q4_1"), hidden_size=64),
+    "gguf_q4_0_q5_0_q5_1": lambda name: gguf_case(name, ("Q4_0", "Q5_0", "Q5_1"), hidden_size=64),
+    "gguf_q6_k_q4_k_q5_k": lambda name: gguf_case(name, ("Q6_K", "Q4_K", "Q5_K"), vocab_size=40, head_dim=8),
+    "gguf_q2_k_q3_k_q2_k": lambda name: gguf_case(name, ("Q2_K", "Q3_K", "Q2_K"), vocab_size=40, head_dim=8),
+    "gguf_llama_bias_config": lambda name: gguf_case(
+        name, ("Q8_0", "Q8_0", "Q8_0"), with_config=True, hidden_size=64, attention_bias=True, rope_parameters=YARN),
+    "gguf_llama_frequencies": lambda name: gguf_case(
+        name, ("Q8_0", "Q4_0", "Q4_0"), hidden_size=64, rope_parameters=LLAMA3, frequencies=llama3_factors(16)),
+    "gguf_llama_linear": lambda name: gguf_case(
+        name, ("Q8_0", "Q4_0", "Q4_0"), hidden_size=64, rope_parameters=LINEAR,
+        metadata=[("add_rope_scaling_type", __import__("gguf").RopeScalingType.LINEAR),
+                  ("add_rope_scaling_factor", 4.0)]),
+    "gguf_qwen2_yarn": lambda name: gguf_case(
+        name, ("Q8_0", "Q4_0", "Q5_0"), "qwen2", hidden_size=64, rope_parameters=YARN,
+        metadata=[("add_rope_scaling_type", __import__("gguf").RopeScalingType.YARN),
+                  ("add_rope_scaling_factor", 4.0), ("add_rope_scaling_orig_ctx_len", 64)]),
+    "gguf_qwen3": lambda name: gguf_case(name, ("Q8_0", "Q8_0", "Q8_0"), "qwen3", hidden_size=64),
+    "gguf_gemma": lambda name: gguf_case(name, ("Q8_0", "Q8_0", "Q8_0"), "gemma", hidden_size=64),
+    "gguf_gemma3_config": lambda name: gguf_case(
+        name, ("Q8_0", "Q8_0", "Q8_0"), "gemma3_text", "gemma3", with_config=True, hidden_size=64,
+        query_pre_attn_scalar=16, sliding_window=40),
+    "gguf_phi3_config": lambda name: gguf_case(
+        name, ("Q4_0", "Q5_1", "Q5_1"), "phi3", with_config=True, hidden_size=64),
 }
 
 if __name__ == "__main__":

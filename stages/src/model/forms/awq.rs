@@ -45,7 +45,7 @@ pub(super) fn find(
     let scales = finder.shaped(&format!("{stem}.scales"), &FLOATS, &[groups, outputs]);
     let zeros = finder.shaped(&format!("{stem}.qzeros"), &[Dtype::I32], &[groups, packed]);
     let (codes, scales, zeros) = (codes?, scales?, zeros?);
-    let form = Gemm { inputs, outputs, group_size, scale_type: scales.entry.dtype.0 };
+    let form = Gemm { inputs, outputs, group_size, scale_type: scales.dtype() };
     Some(Found { form: Box::new(form), stored: vec![codes, scales, zeros] })
 }
 

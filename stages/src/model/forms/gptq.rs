@@ -61,7 +61,7 @@ pub(super) fn find(
         groups,
         second_format: method.second_format,
         ordered,
-        scale_type: scales.entry.dtype.0,
+        scale_type: scales.dtype(),
     };
     let stored = [codes, scales, zeros].into_iter().chain(order).collect();
     Some(Found { form: Box::new(form), stored })

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::Architecture;
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 
@@ -28,6 +29,11 @@ pub(crate) enum Method {
     },
     CompressedTensors(CompressedTensors),
     Mlx(Mlx),
+    /// The files are GGUF, whatever config.json says.
+    Gguf {
+        architecture: &'static Architecture,
+        head_dim: u64,
+    },
 }
 
 /// How GPTQ packs its codes.
@@ -63,7 +69,11 @@ impl Method {
         match self {
             Self::Gptq(_) | Self::Awq { .. } => Some("qweight"),
             Self::CompressedTensors(_) => Some("weight_packed"),
-            Self::Plain | Self::BitsAndBytes | Self::Fp8 { .. } | Self::Mlx(_) => None,
+            Self::Plain
+            | Self::BitsAndBytes
+            | Self::Fp8 { .. }
+            | Self::Mlx(_)
+            | Self::Gguf { .. } => None,
         }
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn compressed(
         bits: *bits,
         columns,
         group_size: columns / groups,
-        scale_type: scales.entry.dtype.0,
+        scale_type: scales.dtype(),
     };
     let stored = [codes, scales, shape].into_iter().chain(zeros_at).collect();
     Some(Found { form: Box::new(Compressed { packed: packed_rows, scale_rows, zeros }), stored })
@@ -173,7 +173,7 @@ pub(super) fn affine(
     let scales = finder.shaped(&format!("{stem}.scales"), &FLOATS, &groups);
     let biases = finder.shaped(&format!("{stem}.biases"), &FLOATS, &groups);
     let (codes, scales, biases) = (codes?, scales?, biases?);
-    let scale_type = scales.entry.dtype.0;
+    let scale_type = scales.dtype();
     let biases = finder.shaped(&biases.name, &[scale_type], &groups)?;
     let form = Affine(PackedRows { bits, columns, group_size, scale_type });
     Some(Found { form: Box::new(form), stored: vec![codes, scales, biases] })

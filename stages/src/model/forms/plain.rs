@@ -8,18 +8,24 @@ use super::{FLOATS, Finder, Form, Found, Slice, floats};
 use crate::model::tensors::NeededTensor;
 
 #[derive(Debug)]
-struct Plain {
+pub(super) struct Plain {
     dtype: Dtype,
     row_width: u64,
     columns: Range<u64>,
 }
 
+impl Plain {
+    pub(super) fn new(dtype: Dtype, needed: &NeededTensor) -> Self {
+        let row_width = needed.row_width();
+        let columns = needed.columns.clone().unwrap_or(0..row_width);
+        Self { dtype, row_width, columns }
+    }
+}
+
 /// The tensor itself, with the shape that config.json implies.
 pub(super) fn find(finder: &mut Finder<'_>, name: &str, needed: &NeededTensor) -> Option<Found> {
     let stored = finder.shaped(name, &FLOATS, &needed.shape)?;
-    let row_width = needed.row_width();
-    let columns = needed.columns.clone().unwrap_or(0..row_width);
-    let form = Plain { dtype: stored.entry.dtype.0, row_width, columns };
+    let form = Plain::new(stored.dtype(), needed);
     Some(Found { form: Box::new(form), stored: vec![stored] })
 }
 

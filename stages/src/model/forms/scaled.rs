@@ -49,7 +49,7 @@ pub(super) fn find(
     let codes = finder.shaped(&format!("{stem}.weight"), &types, &needed.shape);
     let scales_at = finder.typed(&format!("{stem}.{}", scales.name), &FLOATS);
     let zeros_name = format!("{stem}.weight_zero_point");
-    let integers = codes.as_ref().is_some_and(|codes| codes.entry.dtype.0 == Dtype::I8);
+    let integers = codes.as_ref().is_some_and(|codes| codes.dtype() == Dtype::I8);
     let zeros = integers && (scales.zeros || finder.tensors.has(&zeros_name));
     let zeros_at = if zeros { Some(finder.typed(&zeros_name, &[Dtype::I8])?) } else { None };
     let (codes, scales_at) = (codes?, scales_at?);
@@ -69,13 +69,8 @@ pub(super) fn find(
         finder.wrong_shape(zeros, &format!("{:?}", scales_at.entry.shape));
         return None;
     }
-    let form = Scaled {
-        code_type: codes.entry.dtype.0,
-        columns,
-        block,
-        scale_type: scales_at.entry.dtype.0,
-        zeros,
-    };
+    let form =
+        Scaled { code_type: codes.dtype(), columns, block, scale_type: scales_at.dtype(), zeros };
     let stored = [codes, scales_at].into_iter().chain(zeros_at).collect();
     Some(Found { form: Box::new(form), stored })
 }
