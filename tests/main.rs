@@ -29,6 +29,8 @@ mod resume;
 #[cfg(test)]
 mod reuse;
 #[cfg(test)]
+mod sampled_rows;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod windows;

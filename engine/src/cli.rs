@@ -95,6 +95,8 @@ pub enum Command {
     },
     /// Writes the lock of a pipeline: settings as resolved, model, tokenizer and kernel by content.
     Lock(PlanArguments),
+    /// Measures this machine: kernels, and with a pipeline its tokenizer, its table and whole runs.
+    Bench(BenchArguments),
     /// Prints the token windows of a pipeline as JSON lines, to see what is scored.
     Tokens {
         /// The pipeline.
@@ -157,4 +159,32 @@ pub struct RunArguments {
     /// Exit code where there was nothing to do (Airflow: 99).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub nothing_to_do_exit: u8,
+}
+
+/// What to measure.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArguments {
+    /// A pipeline to measure as well: tokenization, the table, and whole runs of it into a temporary folder.
+    pub pipeline: Option<PathBuf>,
+    /// Changes a setting of the pipeline, by path.
+    #[arg(long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Sets a parameter that the pipeline declares.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub param: Vec<String>,
+    /// Window lengths in tokens; whole runs leave out those beyond the model's positions.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [4096, 8192, 16_384, 32_768])]
+    pub windows: Vec<usize>,
+    /// Widths of a head.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [64, 128])]
+    pub head_dims: Vec<usize>,
+    /// How often each figure is measured; the median is shown.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repeats: usize,
+    /// Writes the figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draws the figures as an SVG.
+    #[arg(long, value_name = "FILE")]
+    pub chart: Option<PathBuf>,
 }

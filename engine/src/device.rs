@@ -1,9 +1,11 @@
 //! The devices windows are measured on. Here: the processor.
 
-use longsift_kernels::Kernel;
-use longsift_stages::contract::compute::Compute;
-use longsift_stages::first_layer_attention::{FirstLayer, WindowStatistics, WindowTokens};
-use rayon::prelude::*;
+use std::ops::Range;
+
+use longsift_kernels::{HeadSums, Kernel};
+use longsift_stages::contract::compute::{Compute, DeviceFailure};
+use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
+use longsift_stages::model::LayerZeroSpec;
 
 /// The processor: windows, heads and blocks of rows are spread over one pool of threads.
 #[derive(Clone, Debug)]
@@ -30,6 +32,11 @@ impl Cpu {
         let fitting = usize::try_from(budget / window_bytes.max(1)).unwrap_or(usize::MAX);
         self.windows_in_flight = fitting.min(limit).max(1);
     }
+
+    /// Windows measured at a time.
+    pub fn windows_in_flight(&self) -> usize {
+        self.windows_in_flight
+    }
 }
 
 impl Compute for Cpu {
@@ -41,11 +48,32 @@ impl Compute for Cpu {
         self.kernel
     }
 
-    fn measure(&self, layer: &FirstLayer, windows: &[WindowTokens]) -> Vec<WindowStatistics> {
-        windows.par_iter().map(|window| layer.measure(self.kernel, window)).collect()
+    /// None: the table is mapped.
+    fn resident_bytes(&self, _: &LayerZeroSpec, _: u64) -> u64 {
+        0
     }
 
-    fn windows_in_flight(&self) -> usize {
-        self.windows_in_flight
+    fn load(&self, _: &FirstLayer) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    /// The heads of a window take turns, so their number does not matter.
+    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, _: Range<usize>) -> u64 {
+        longsift_kernels::window_bytes(&layer.attention_shape(tokens), self.threads)
+            + layer.source_bytes(tokens as u64)
+    }
+
+    /// Not told apart from the rest of the process.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
+    fn measure(
+        &self,
+        layer: &FirstLayer,
+        window: &WindowTokens,
+        key_heads: Range<usize>,
+    ) -> Result<HeadSums, DeviceFailure> {
+        Ok(layer.measure_heads(self.kernel, window, key_heads))
     }
 }

@@ -16,6 +16,7 @@
 //! kernels in `longsift-kernels`.
 
 pub mod accounting;
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod commit;

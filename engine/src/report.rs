@@ -43,6 +43,9 @@ pub struct Summary {
     /// The largest resident memory of this run in bytes, the mapped table included; null where the system does not
     /// tell.
     pub peak_memory_bytes: Option<u64>,
+    /// The layer-zero table; null where this run measured nothing and opened none.
+    #[serde(default)]
+    pub table: Option<TableUse>,
     /// The exit code.
     pub exit_code: u8,
     /// What went wrong, if anything.
@@ -70,6 +73,7 @@ impl Summary {
             tokens_scored: 0,
             seconds: 0.0,
             peak_memory_bytes: None,
+            table: None,
             exit_code: 0,
             error: None,
         }
@@ -103,6 +107,23 @@ impl Summary {
     pub fn to_line(&self) -> String {
         serde_json::to_string(self).expect("a summary is plain data")
     }
+}
+
+/// The layer-zero table, as far as a run used it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TableUse {
+    /// Whether it was in the cache.
+    pub from_cache: bool,
+    /// Bytes of weights read to build it: 0 from the cache, else what `longsift plan` promised.
+    pub checkpoint_bytes_read: u64,
+    /// Its bytes: every row of the vocabulary.
+    pub bytes: u64,
+    /// Bytes of one row.
+    pub row_bytes: u64,
+    /// Rows whose ids occurred in a window that this run measured.
+    pub rows_used: u64,
+    /// What those rows take. The table is mapped, so this much of it is in memory.
+    pub bytes_used: u64,
 }
 
 /// The share that was kept per label.
@@ -144,6 +165,20 @@ pub fn closing_table(
     line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
     if let Some(peak) = summary.peak_memory_bytes {
         line("memory", format!("{} at most", bytes(peak)));
+    }
+    if let Some(table) = &summary.table {
+        let read = if table.from_cache {
+            "from the cache".to_owned()
+        } else {
+            format!("{} of the checkpoint read", bytes(table.checkpoint_bytes_read))
+        };
+        let used = format!(
+            "{} of {} used, {} rows; {read}",
+            bytes(table.bytes_used),
+            bytes(table.bytes),
+            count(table.rows_used)
+        );
+        line("table", used);
     }
     if let Some((column, shares)) = labels {
         text += &label_table(column, shares);
@@ -218,6 +253,14 @@ pub fn bytes(bytes: u64) -> String {
 pub fn peak_memory_bytes() -> Option<u64> {
     let status = crate::files::read_system("/proc/self/status")?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// Memory that this machine could give to a new process without swapping, where the system tells.
+pub fn free_memory_bytes() -> Option<u64> {
+    let text = crate::files::read_system("/proc/meminfo")?;
+    let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
     let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kibibytes * 1024)
 }

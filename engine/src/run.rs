@@ -20,7 +20,7 @@ use crate::manifest::Manifest;
 use crate::output::{self, Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
-use crate::report::{LabelShares, Summary, peak_memory_bytes};
+use crate::report::{LabelShares, Summary, TableUse, peak_memory_bytes};
 use crate::run_directory::{RunDirectory, RunLock};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
@@ -60,7 +60,28 @@ struct Run<'a> {
     scores: RunDirectory,
     _lock: RunLock,
     /// The first layer, once it was needed.
-    layer: Option<FirstLayer>,
+    layer: Option<OpenLayer>,
+}
+
+/// The first layer, and where its table came from.
+struct OpenLayer {
+    layer: FirstLayer,
+    from_cache: bool,
+    checkpoint_bytes_read: u64,
+}
+
+impl OpenLayer {
+    fn table_use(&self, row_bytes: u64) -> TableUse {
+        let rows_used = self.layer.rows_used();
+        TableUse {
+            from_cache: self.from_cache,
+            checkpoint_bytes_read: self.checkpoint_bytes_read,
+            bytes: self.layer.table().bytes(),
+            row_bytes,
+            rows_used,
+            bytes_used: rows_used * row_bytes,
+        }
+    }
 }
 
 /// Runs a plan.
@@ -149,7 +170,11 @@ impl Run<'_> {
         );
         let longest = plan.spec.tokenize().window_tokens as usize;
         let mask = plan.spec.first_layer_attention().mask;
-        self.layer = Some(FirstLayer::new(plan.model.spec().clone(), opened.table, mask, longest));
+        self.layer = Some(OpenLayer {
+            layer: FirstLayer::new(plan.model.spec().clone(), opened.table, mask, longest),
+            from_cache: opened.from_cache,
+            checkpoint_bytes_read: opened.bytes_read,
+        });
         Ok(opened.model_digest)
     }
 
@@ -214,7 +239,7 @@ impl Run<'_> {
         if self.layer.is_none() {
             self.open_model()?;
         }
-        let layer = self.layer.as_ref().expect("opened above");
+        let layer = &self.layer.as_ref().expect("opened above").layer;
         self.progress.phase("score", plan.estimate.tokens);
         let tools = Tools {
             plan,
@@ -253,8 +278,9 @@ impl Run<'_> {
         let summary = self.summary(scored, &staged)?;
         let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
         let selection_fingerprint = selection_fingerprint(&select_settings, &scored.records);
-        let manifest =
+        let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
+        manifest.table.clone_from(&summary.table);
         self.commit(&manifest, &staged, &selection, &summary)?;
         Ok(Outcome { summary, labels, warnings: selection.warnings })
     }
@@ -299,6 +325,8 @@ impl Run<'_> {
         let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();
         summary.peak_memory_bytes = peak_memory_bytes();
+        let row_bytes = self.plan.estimate.table_row_bytes;
+        summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
         summary
     }
 
@@ -310,6 +338,7 @@ impl Run<'_> {
             run_dir: now.run_dir,
             seconds: now.seconds,
             peak_memory_bytes: now.peak_memory_bytes,
+            table: now.table,
             windows_reused: before.windows_scored + before.windows_reused,
             windows_scored: 0,
             ..before

@@ -61,6 +61,8 @@ mod folder_tests;
 mod form_refusal_tests;
 #[cfg(test)]
 mod form_tests;
+#[cfg(test)]
+mod refusal_tests;
 
 pub use cache::{OpenedTable, known_digest};
 pub use checkpoint::ModelFolder;

@@ -6,8 +6,10 @@ use std::path::Path;
 use clap::{ColorChoice, CommandFactory};
 
 use super::{
-    AnswerFormat, Cli, Command, LogFormat, PipelineArguments, PlanArguments, RunArguments, logging,
+    AnswerFormat, BenchArguments, Cli, Command, LogFormat, PipelineArguments, PlanArguments,
+    RunArguments, logging,
 };
+use crate::bench::BenchOptions;
 use crate::diagnostic::{Blame, Diagnostic, render};
 use crate::error::{BUG, DONE, Failure, Result};
 use crate::execute;
@@ -20,7 +22,7 @@ use crate::run::{self, RunOptions};
 use crate::run_directory::RunDirectory;
 use crate::spec::{Overrides, Spec, init};
 use crate::stop::Stop;
-use crate::{files, inspect, reference, status, tokens};
+use crate::{bench, files, inspect, reference, status, tokens};
 
 /// Runs a command and prints what went wrong, once. Returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
@@ -72,6 +74,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             Ok(DONE)
         }
         Command::Lock(arguments) => write_lock(cli, arguments),
+        Command::Bench(arguments) => bench(cli, arguments),
         Command::Tokens { arguments, ids } => {
             let plan = planned(cli, arguments)?;
             let mut out = std::io::stdout().lock();
@@ -186,6 +189,36 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     let path = lock::path_beside(&arguments.pipeline.pipeline);
     Lock::of(&plan, &digest).write(&path)?;
     print_line(&format!("wrote `{}`", path.display()));
+    Ok(DONE)
+}
+
+fn bench(cli: &Cli, arguments: &BenchArguments) -> Result<u8> {
+    let options = BenchOptions {
+        pipeline: arguments.pipeline.clone(),
+        overrides: Overrides { set: arguments.set.clone(), param: arguments.param.clone() },
+        windows: arguments.windows.clone(),
+        head_dims: arguments.head_dims.clone(),
+        repeats: arguments.repeats,
+    };
+    if let Some(problem) = options.problem() {
+        return Err(problem.into());
+    }
+    let bench = bench::bench(&options, &|figure| {
+        if !cli.quiet {
+            eprint(&format!("{figure}\n"));
+        }
+    })?;
+    if let Some(path) = &arguments.json {
+        let json = serde_json::to_vec_pretty(&bench).expect("plain data");
+        files::write_atomic(path, &json)?;
+    }
+    if let Some(path) = &arguments.chart {
+        let svg = bench::draw(&bench).map_err(|why| {
+            Diagnostic::error(Blame::Bug, format!("the chart cannot be drawn: {why}"))
+        })?;
+        files::write_atomic(path, svg.as_bytes())?;
+    }
+    print(&bench.to_string());
     Ok(DONE)
 }
 

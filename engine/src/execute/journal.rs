@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! header  [u32 length][u32 crc32][fingerprint of the unit, text]
-//! record  [u32 length][u32 crc32][row u64][window u32][heads u32][bins u32][f64 …]   little-endian
+//! record  [u32 length][u32 crc32][row u64][window u32][heads u32][bins u32][f64 …][standard errors, f64, f64]   little-endian
 //! ```
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use longsift_stages::first_layer_attention::WindowStatistics;
+use longsift_stages::first_layer_attention::{StandardErrors, WindowStatistics};
 
 use crate::error::Result;
 use crate::files;
@@ -93,7 +93,9 @@ fn encode((row, window): WindowKey, statistics: &WindowStatistics) -> Vec<u8> {
         .iter()
         .chain(&statistics.far_variance_by_head)
         .chain(&statistics.distance_histogram);
-    for figure in figures {
+    let errors = statistics.standard_errors;
+    let errors = errors.map(|errors| [errors.dependency_strength, errors.far_variance]);
+    for figure in figures.chain(errors.as_ref().into_iter().flatten()) {
         payload.extend(figure.to_le_bytes());
     }
     payload
@@ -107,13 +109,20 @@ fn decode(payload: &[u8]) -> Option<(WindowKey, WindowStatistics)> {
         .chunks_exact(8)
         .map(|bytes| f64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes")))
         .collect();
-    if figures.len() != heads.checked_mul(2)?.checked_add(bins)? {
-        return None;
-    }
+    let whole = heads.checked_mul(2)?.checked_add(bins)?;
+    let standard_errors = match figures.get(whole..)? {
+        [] => None,
+        [dependency_strength, far_variance] => Some(StandardErrors {
+            dependency_strength: *dependency_strength,
+            far_variance: *far_variance,
+        }),
+        _ => return None,
+    };
     let statistics = WindowStatistics {
         dependency_strength_by_head: figures[..heads].to_vec(),
         far_variance_by_head: figures[heads..2 * heads].to_vec(),
-        distance_histogram: figures[2 * heads..].to_vec(),
+        distance_histogram: figures[2 * heads..whole].to_vec(),
+        standard_errors,
     };
     Some(((row, window), statistics))
 }
@@ -149,6 +158,8 @@ mod tests {
             dependency_strength_by_head: vec![seed, seed / 3.0],
             far_variance_by_head: vec![seed * 1e-9, f64::MIN_POSITIVE],
             distance_histogram: vec![0.1, 0.2, 0.7],
+            standard_errors: (seed > 1.5)
+                .then_some(StandardErrors { dependency_strength: 0.01, far_variance: seed }),
         }
     }
 

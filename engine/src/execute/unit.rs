@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use longsift_stages::contract::compute::DeviceFailure;
 use longsift_stages::first_layer_attention::{WindowStatistics, WindowTokens};
+use rayon::prelude::*;
 
 use super::Tools;
 use super::journal::{Journal, WindowKey};
@@ -153,22 +155,30 @@ impl<'a> OpenUnit<'a> {
             }
         }
         let plan = self.tools.plan;
-        for some in missing.chunks(self.tools.device.windows_in_flight().max(1)) {
+        let windows_in_flight = plan.device.windows_in_flight();
+        for some in missing.chunks(windows_in_flight.max(1)) {
             self.tools.stop.check()?;
             let windows: Vec<WindowTokens> = some
                 .iter()
                 .map(|(_, cut, window)| {
                     let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
                     let ids = plan.bos.before(tokens);
-                    let distance = plan.spec.first_layer_attention().distance(ids.len() as u64);
-                    WindowTokens { ids, distance }
+                    plan.spec.first_layer_attention().window(ids)
                 })
                 .collect();
             let (device, layer) = (self.tools.device, self.tools.layer);
-            let measured = self
+            let key_heads = 0..layer.spec().key_heads as usize;
+            let measure = |window: &WindowTokens| {
+                let sums = device.measure(layer, window, key_heads.clone())?;
+                Ok::<_, DeviceFailure>(WindowStatistics::new(sums, window))
+            };
+            let measured: std::result::Result<Vec<_>, DeviceFailure> = self
                 .tools
                 .progress
-                .timed("first-layer-attention", || device.measure(layer, &windows));
+                .timed("first-layer-attention", || windows.par_iter().map(measure).collect());
+            let measured = measured.map_err(|failure| {
+                Diagnostic::error(Blame::Machine, format!("{}: {failure}", device.name()))
+            })?;
             for ((key, ..), figures) in some.iter().zip(measured) {
                 self.journal.append(*key, &figures)?;
                 statistics.insert(*key, figures);

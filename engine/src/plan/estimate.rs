@@ -24,6 +24,10 @@ pub struct Estimate {
     pub windows: u64,
     /// Bytes of the layer-zero table, memory-mapped.
     pub table_bytes: u64,
+    /// Bytes of one row of it. Only rows whose ids occur are ever in memory.
+    pub table_row_bytes: u64,
+    /// Bytes of projections in memory beside the table; 0 for models whose table holds the heads themselves.
+    pub packed_bytes: u64,
     /// Whether the table is in the cache.
     pub table_cached: bool,
     /// Bytes of memory that one window in flight needs at most.
@@ -54,9 +58,8 @@ impl Estimate {
         let settings = spec.tokenize();
         let window = u64::from(settings.window_tokens);
         let limit = spec.pipeline.input.memory_limit_bytes;
-        let shape = model.spec().attention_shape(settings.window_tokens as usize);
-        let window_bytes = longsift_kernels::window_bytes(&shape, device.threads())
-            + model.spec().source_bytes(window);
+        let key_heads = 0..model.spec().key_heads as usize;
+        let window_bytes = device.window_bytes(model.spec(), window as usize, key_heads);
         let workers = super::checks::workers(spec).unwrap_or(device.threads());
         device.admit(window_bytes, limit / 2, workers);
         let share =
@@ -74,6 +77,7 @@ impl Estimate {
         let heads = model.spec().query_heads;
         let precision = spec.load_partial_model().precision;
         let table_bytes = model.table_bytes(precision);
+        let packed_bytes = model.config().packed_bytes();
         let table_cached = known_digest(model, cache_folder).is_some();
         let input_bytes: u64 = dataset.files.iter().map(|file| file.size).sum();
         let overlap = if settings.windows == Windows::BothEnds { 2.0 } else { 1.0 };
@@ -82,10 +86,13 @@ impl Estimate {
             tokens,
             windows,
             table_bytes,
+            table_row_bytes: model.config().row_bytes(precision),
+            packed_bytes,
             table_cached,
             window_bytes,
             windows_in_flight: device.windows_in_flight(),
-            memory_bytes: limit.max(window_bytes * device.windows_in_flight() as u64),
+            memory_bytes: packed_bytes
+                + limit.max(window_bytes * device.windows_in_flight() as u64),
             cache_bytes: if table_cached { 0 } else { table_bytes },
             scores_bytes: windows * (16 * heads + 256),
             output_bytes: (input_bytes as f64 * share * kept * overlap) as u64,

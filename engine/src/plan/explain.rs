@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use longsift_stages::contract::Decimal;
 use longsift_stages::contract::compute::Compute;
 use longsift_stages::filter::KeepTokens;
-use longsift_stages::first_layer_attention::Mask;
+use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::score::Standardise;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use serde_json::{Value, json};
@@ -74,9 +74,8 @@ fn input(plan: &Plan) -> String {
 
 fn model(plan: &Plan) -> String {
     let layer = plan.model.spec();
-    let rows = layer.vocabulary_size;
     format!(
-        "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → table {} × {} {} = {}{}",
+        "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → {} table, {} rows of {} = {} at most{}",
         layer.model_type,
         if layer.unverified {
             " (unverified: never compared with the model's own code)"
@@ -89,9 +88,9 @@ fn model(plan: &Plan) -> String {
         layer.head_dim,
         bytes(plan.model.bytes_to_read()),
         bytes(plan.model.checkpoint_bytes()),
-        count(rows),
-        count(layer.row_width()),
         plan.spec.load_partial_model().precision.name(),
+        count(layer.vocabulary_size),
+        bytes(plan.estimate.table_row_bytes),
         bytes(plan.estimate.table_bytes),
         if plan.estimate.table_cached { " (cached)" } else { "" }
     )
@@ -139,12 +138,20 @@ fn attention(plan: &Plan) -> String {
         (Some(_), _) => "as set".to_owned(),
         (None, fraction) => format!("{} of the window", fraction.unwrap_or(Decimal(0.25))),
     };
+    let rows = match attention.rows {
+        Rows::All(_) => "all rows".to_owned(),
+        Rows::Sampled(sampled) => format!(
+            "{} rows of a window at random (seed {})",
+            count(u64::from(sampled.per_window)),
+            sampled.seed
+        ),
+    };
     let mask = match attention.mask {
         Mask::Causal => "causal",
         Mask::Unmasked => "unmasked",
     };
     format!(
-        "windows → statistics: {mask}, far from {} tokens ({rule})",
+        "windows → statistics: {mask}, far from {} tokens ({rule}), {rows}",
         count(attention.distance(window))
     )
 }
@@ -211,8 +218,12 @@ fn output(plan: &Plan) -> String {
 
 fn memory(plan: &Plan) -> String {
     let estimate = &plan.estimate;
+    let packed = match estimate.packed_bytes {
+        0 => String::new(),
+        packed => format!(", {} of projections among it", bytes(packed)),
+    };
     format!(
-        "{}: at most {} besides the mapped table; {} per window in flight",
+        "{}: at most {} besides the mapped table{packed}; {} per window in flight",
         plan.device.name(),
         bytes(estimate.memory_bytes),
         bytes(estimate.window_bytes)

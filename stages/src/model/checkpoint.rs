@@ -143,16 +143,17 @@ pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>
     };
     let checkpoint_bytes = catalogue.checkpoint_bytes;
     let mut tensors = StoredTensors::new(config.folder().to_owned(), catalogue);
-    let mut finder = Finder {
-        tensors: &mut tensors,
-        prefixes: config.tensors().prefixes,
-        quantization: config.quantization(),
-        method: &method,
-        missing: Vec::new(),
-        problems: Vec::new(),
+    let config = match config.otherwise() {
+        Some(other)
+            if !finder(&config, &method, &mut tensors).has_all(&needed(&config))
+                && finder(&other, &method, &mut tensors).has_all(&needed(&other)) =>
+        {
+            other
+        }
+        _ => config,
     };
-    let needed = config.tensors().needed(config.spec());
-    let found: Vec<(NeededTensor, Found)> = needed
+    let mut finder = finder(&config, &method, &mut tensors);
+    let found: Vec<(NeededTensor, Found)> = needed(&config)
         .into_iter()
         .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
         .collect();
@@ -180,6 +181,25 @@ pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>
     };
     let parts = found.into_iter().map(part).collect();
     Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
+}
+
+fn needed(config: &ModelConfig) -> Vec<NeededTensor> {
+    config.tensors().needed(config.spec())
+}
+
+fn finder<'a>(
+    config: &'a ModelConfig,
+    method: &'a Method,
+    tensors: &'a mut StoredTensors,
+) -> Finder<'a> {
+    Finder {
+        tensors,
+        prefixes: config.tensors().prefixes,
+        quantization: config.quantization(),
+        method,
+        missing: Vec::new(),
+        problems: Vec::new(),
+    }
 }
 
 fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem {

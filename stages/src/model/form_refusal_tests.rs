@@ -10,6 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
 use super::form_tests::folder;
+use super::refusal_tests::shown;
 use super::tensors::Role;
 use super::*;
 use crate::load_partial_model::Precision;
@@ -73,8 +74,8 @@ impl Changed {
         fs::write(folder.join("model.safetensors"), bytes).unwrap();
     }
 
-    /// The one problem that opening or building finds.
-    fn problem(&self) -> String {
+    /// What opening or building finds.
+    fn refusal(&self, case: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         self.write(folder.path());
         let cache = tempfile::tempdir().unwrap();
@@ -88,145 +89,131 @@ impl Changed {
                     cache.path(),
                     &|_, _| {},
                 );
-                vec![built.unwrap_err()]
+                vec![built.expect_err(case)]
             }
         };
-        assert_eq!(problems.len(), 1, "{problems:#?}");
-        assert!(problems[0].hint.is_some() || problems[0].message.contains("implies"));
-        problems[0].message.clone()
+        heading(case, folder.path(), &problems)
     }
+}
+
+fn heading(case: &str, folder: &Path, problems: &[ModelProblem]) -> String {
+    assert!(problems.iter().all(|problem| problem.hint.is_some()), "{problems:#?}");
+    format!("── {case}\n{}\n", shown(folder, problems))
 }
 
 const QUERY: &str = "model.layers.0.self_attn.q_proj";
 
 #[test]
-fn whatever_a_packed_matrix_lacks_is_listed() {
-    let lacks = |case: &str, names: &[&str], method: &str| {
-        let names_on_disk: Vec<String> =
-            names.iter().map(|name| format!("`{QUERY}.{name}`")).collect();
-        let wanted = format!(
-            "the quantised (`{method}`) checkpoint lacks tensors of layer 0: {}",
-            names_on_disk.join(", ")
-        );
-        assert_eq!(Changed::of(case).without(names).problem(), wanted);
-    };
-    lacks("gptq_4bit", &["scales", "qzeros"], "gptq");
-    lacks("awq_4bit", &["scales", "qzeros"], "awq");
-    lacks("bitsandbytes_nf4_double", &["weight.absmax", "weight.nested_absmax"], "bitsandbytes");
-    lacks("bitsandbytes_nf4", &["weight.quant_state.bitsandbytes__nf4"], "bitsandbytes");
-    lacks("bitsandbytes_int8", &["SCB"], "bitsandbytes");
-    lacks("fp8_blocks", &["weight_scale_inv"], "fp8");
-    lacks("compressed_float_channel", &["weight_scale"], "compressed-tensors");
-    lacks("compressed_packed_int4_zeros", &["weight_scale"], "compressed-tensors");
-    lacks("compressed_packed_int4_zeros", &["weight_zero_point"], "compressed-tensors");
-    lacks("mlx_4bit", &["scales", "biases"], "mlx");
+fn of_what_a_packed_matrix_lacks() {
+    let cases: [(&str, &[&str]); 10] = [
+        ("gptq_4bit", &["scales", "qzeros"]),
+        ("awq_4bit", &["scales", "qzeros"]),
+        ("bitsandbytes_nf4_double", &["weight.absmax", "weight.nested_absmax"]),
+        ("bitsandbytes_nf4", &["weight.quant_state.bitsandbytes__nf4"]),
+        ("bitsandbytes_int8", &["SCB"]),
+        ("fp8_blocks", &["weight_scale_inv"]),
+        ("compressed_float_channel", &["weight_scale"]),
+        ("compressed_packed_int4_zeros", &["weight_scale"]),
+        ("compressed_packed_int4_zeros", &["weight_zero_point"]),
+        ("mlx_4bit", &["scales", "biases"]),
+    ];
+    let refusal = |(case, names): &(&str, &[&str])| Changed::of(case).without(names).refusal(case);
+    insta::assert_snapshot!(cases.iter().map(refusal).collect::<String>());
 }
 
 #[test]
-fn shapes_that_config_json_does_not_imply_are_refused() {
-    let wrong = |changed: Changed, name: &str, shapes: &str| {
-        let wanted = format!("`{QUERY}.{name}` in `model.safetensors` has shape {shapes}");
-        assert_eq!(changed.problem(), wanted);
+fn of_shapes_of_packed_matrices() {
+    let shaped = |case: &str, name: &str, shape: &[usize]| {
+        Changed::of(case).shaped(name, shape).refusal(&format!("{case}, {name}"))
     };
-    wrong(
-        Changed::of("gptq_4bit").shaped("qweight", &[32, 32]),
-        "qweight",
-        "[32, 32]; config.json implies [16, 64]",
-    );
-    wrong(
-        Changed::of("awq_4bit").shaped("qweight", &[64, 16]),
-        "qweight",
-        "[64, 16]; config.json implies [128, 8]",
-    );
-    wrong(
-        Changed::of("bitsandbytes_nf4").shaped("weight.absmax", &[64, 2]),
-        "weight.absmax",
-        "[64, 2]; config.json implies [128]",
-    );
-    wrong(
-        Changed::of("bitsandbytes_nf4").with("weight", Dtype::U8, &[4095, 1], vec![0; 4095]),
-        "weight",
-        "[4095, 1]; config.json implies 4096 bytes",
-    );
-    wrong(
-        Changed::of("fp8_blocks").shaped("weight_scale_inv", &[4, 2]),
-        "weight_scale_inv",
-        "[4, 2]; config.json implies [1] or [64, 1] or [2, 4]",
-    );
-    wrong(
-        Changed::of("compressed_packed_int4").shaped("weight_packed", &[32, 32]),
-        "weight_packed",
-        "[32, 32]; config.json implies [64, 16]",
-    );
-    wrong(
-        Changed::of("mlx_4bit").shaped("scales", &[2, 64]),
-        "scales",
-        "[2, 64]; config.json implies [64, 2]",
+    let cut = Changed::of("bitsandbytes_nf4").with("weight", Dtype::U8, &[4095, 1], vec![0; 4095]);
+    insta::assert_snapshot!(
+        [
+            shaped("gptq_4bit", "qweight", &[32, 32]),
+            shaped("awq_4bit", "qweight", &[64, 16]),
+            shaped("bitsandbytes_nf4", "weight.absmax", &[64, 2]),
+            cut.refusal("bitsandbytes_nf4, weight"),
+            shaped("fp8_blocks", "weight_scale_inv", &[4, 2]),
+            shaped("compressed_packed_int4", "weight_packed", &[32, 32]),
+            shaped("compressed_packed_int4", "weight_scale", &[32, 8]),
+            shaped("mlx_4bit", "scales", &[2, 64]),
+        ]
+        .concat()
     );
 }
 
 #[test]
-fn values_that_contradict_the_matrix_are_refused() {
-    let group: Vec<u8> = std::iter::repeat_n(4i32.to_le_bytes(), 128).flatten().collect();
-    let changed = Changed::of("gptq_4bit_act_order").with("g_idx", Dtype::I32, &[128], group);
-    assert_eq!(changed.problem(), format!("`{QUERY}.qweight`: `g_idx` names group 4 of 4"));
+fn of_values_of_packed_matrices() {
+    let groups: Vec<u8> = std::iter::repeat_n(4i32.to_le_bytes(), 128).flatten().collect();
+    let groups = Changed::of("gptq_4bit_act_order").with("g_idx", Dtype::I32, &[128], groups);
     let shape: Vec<u8> = [64i64, 120].iter().flat_map(|size| size.to_le_bytes()).collect();
-    let changed =
-        Changed::of("compressed_packed_int4").with("weight_shape", Dtype::I64, &[2], shape);
-    assert_eq!(
-        changed.problem(),
-        format!(
-            "`{QUERY}.weight_packed`: `weight_shape` is [64, 120]; config.json implies 128 columns"
-        )
+    let shape = Changed::of("compressed_packed_int4").with("weight_shape", Dtype::I64, &[2], shape);
+    let nan = vec![0x7f; 64 * 128];
+    let nan = Changed::of("fp8_blocks").with("weight", Dtype::F8_E4M3, &[64, 128], nan);
+    let order = Changed::of("bitsandbytes_int8").with("weight_format", Dtype::U8, &[], vec![2]);
+    insta::assert_snapshot!(
+        [
+            groups.refusal("a group that is not there"),
+            shape.refusal("a shape beside the matrix that is another"),
+            nan.refusal("codes of NaN"),
+            order.refusal("rows in the order of a card"),
+        ]
+        .concat()
     );
-    let nan =
-        Changed::of("fp8_blocks").with("weight", Dtype::F8_E4M3, &[64, 128], vec![0x7f; 64 * 128]);
-    assert!(nan.problem().starts_with(&format!("`{QUERY}.weight` holds NaN")));
 }
 
 #[test]
-fn a_quantisation_state_is_checked_before_anything_follows_from_it() {
+fn of_quantisation_states() {
     let name = "weight.quant_state.bitsandbytes__nf4";
-    let with = |text: &[u8]| {
+    let with = |case: &str, text: &[u8]| {
         Changed::of("bitsandbytes_nf4")
             .with(name, Dtype::U8, &[text.len()], text.to_vec())
-            .problem()
+            .refusal(case)
     };
     let state = |field: &str, value: Value| {
         let mut state =
             json!({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [64, 128]});
         state[field] = value;
-        with(state.to_string().as_bytes())
+        with(field, state.to_string().as_bytes())
     };
-    assert!(with(b"{").contains("is not a quantisation state: EOF"));
-    assert!(with(&vec![b' '; 70_000]).contains("is not a quantisation state: it has 70000 bytes"));
-    assert!(
-        state("shape", json!([128, 64]))
-            .ends_with("has shape [128, 64]; config.json implies [64, 128]")
+    insta::assert_snapshot!(
+        [
+            with("no JSON", b"{"),
+            with("too long", &vec![b' '; 70_000]),
+            state("shape", json!([128, 64])),
+            state("blocksize", json!(0)),
+            state("quant_type", json!("fp4")),
+            state("dtype", json!("float64")),
+            state("nested_blocksize", json!(256)),
+        ]
+        .concat()
     );
-    for (field, value) in [
-        ("blocksize", json!(0)),
-        ("quant_type", json!("fp4")),
-        ("dtype", json!("float64")),
-        ("nested_blocksize", json!(256)),
-    ] {
-        assert!(state(field, value).contains("makes no sense"), "{field}");
-    }
 }
 
 #[test]
-fn packed_numbers_that_config_json_does_not_speak_of_are_refused() {
-    for (case, dtype) in
-        [("bitsandbytes_nf4", "U8"), ("fp8_blocks", "F8_E4M3"), ("mlx_4bit", "U32")]
-    {
+fn of_packed_numbers_that_config_json_does_not_speak_of() {
+    let refusal = |case: &str| {
         let mut changed = Changed::of(case);
         let config = changed.config.as_object_mut().unwrap();
         config.remove("quantization_config");
         config.remove("quantization");
-        let problems = changed.opened().unwrap_err();
-        let message = format!("has numbers of type {dtype}; supported are f32, f16, bf16");
-        assert!(problems[0].message.ends_with(&message), "{problems:?}");
-    }
+        changed.refusal(case)
+    };
+    insta::assert_snapshot!(
+        ["bitsandbytes_nf4", "fp8_blocks", "mlx_4bit", "gptq_4bit"].map(refusal).concat()
+    );
+}
+
+#[test]
+fn of_methods_that_are_not_followed() {
+    let refusal = |name: &str| {
+        let mut changed = Changed::of("gptq_4bit");
+        changed.config["quantization_config"]["quant_method"] = json!(name);
+        changed.refusal(name)
+    };
+    insta::assert_snapshot!(
+        ["hqq", "aqlm", "eetq", "quanto", "torchao", "bitnet"].map(refusal).concat()
+    );
 }
 
 #[test]
@@ -257,10 +244,20 @@ fn gguf(name: &str) -> tempfile::TempDir {
     copy
 }
 
-fn refused(path: &Path) -> ModelProblem {
-    let mut problems = ModelFolder::open(path, None).unwrap_err();
-    assert_eq!(problems.len(), 1, "{problems:#?}");
-    problems.remove(0)
+fn gguf_refusal(case: &str, folder: &tempfile::TempDir) -> String {
+    let problems = ModelFolder::open(folder.path(), None).expect_err(case);
+    heading(case, folder.path(), &problems)
+}
+
+/// A GGUF case in which the first `from` is `to`.
+fn gguf_changed(case: &str, from: &[u8], to: &[u8]) -> String {
+    let folder = gguf("gguf_q8_0_q4_0_q4_1");
+    let path = folder.path().join("model.gguf");
+    let mut bytes = fs::read(&path).unwrap();
+    let place = bytes.windows(from.len()).position(|window| window == from).unwrap();
+    bytes[place..place + to.len()].copy_from_slice(to);
+    fs::write(path, bytes).unwrap();
+    gguf_refusal(case, &folder)
 }
 
 #[test]
@@ -281,66 +278,41 @@ fn a_gguf_file_a_folder_with_one_and_a_config_beside_it_are_the_same_model() {
 }
 
 #[test]
-fn a_gguf_file_that_needs_or_contradicts_its_config_is_refused() {
-    let folder = gguf("gguf_phi3_config");
-    fs::remove_file(folder.path().join("config.json")).unwrap();
-    let problem = refused(folder.path());
-    assert!(problem.message.contains("has no config.json beside it"), "{problem}");
-    assert!(problem.hint.unwrap().starts_with("put the model's config.json beside it"));
-    let folder = gguf("gguf_qwen3");
-    fs::copy(
-        super::form_tests::folder().join("gguf_phi3_config/config.json"),
-        folder.path().join("config.json"),
-    )
-    .unwrap();
-    assert_eq!(
-        refused(folder.path()).message,
-        "config.json describes a `phi3` model, the GGUF file beside it one of the architecture `qwen3`"
-    );
-}
-
-#[test]
-fn gguf_architectures_and_blocks_that_are_not_followed_are_refused_by_name() {
-    let changed = |from: &[u8], to: &[u8]| {
-        let folder = gguf("gguf_q8_0_q4_0_q4_1");
-        let mut bytes = fs::read(folder.path().join("model.gguf")).unwrap();
-        let place = bytes.windows(from.len()).position(|window| window == from).unwrap();
-        bytes[place..place + to.len()].copy_from_slice(to);
-        fs::write(folder.path().join("model.gguf"), bytes).unwrap();
-        refused(folder.path())
+fn of_gguf_files() {
+    let alone = gguf("gguf_phi3_config");
+    fs::remove_file(alone.path().join("config.json")).unwrap();
+    let other = gguf("gguf_qwen3");
+    let config = folder().join("gguf_phi3_config/config.json");
+    fs::copy(config, other.path().join("config.json")).unwrap();
+    let several = gguf("gguf_f16");
+    fs::copy(several.path().join("model.gguf"), several.path().join("other.gguf")).unwrap();
+    let cut = gguf("gguf_f16");
+    let bytes = fs::read(cut.path().join("model.gguf")).unwrap();
+    fs::write(cut.path().join("model.gguf"), &bytes[..bytes.len() - 100]).unwrap();
+    let line = |name: &str, sizes: [u64; 2], kind: u32| {
+        let sizes = sizes.iter().flat_map(|size| size.to_le_bytes()).collect::<Vec<u8>>();
+        [name.as_bytes(), &2u32.to_le_bytes(), &sizes, &kind.to_le_bytes()].concat()
     };
-    let problem = changed(b"llama", b"mamba");
-    assert_eq!(problem.message, "GGUF files of the architecture `mamba` are not supported");
-    assert!(problem.hint.unwrap().contains("llama, qwen2"));
-    let line = |kind: u32| {
-        let sizes = [
-            2u32.to_le_bytes().to_vec(),
-            64u64.to_le_bytes().to_vec(),
-            64u64.to_le_bytes().to_vec(),
+    let query = |kind| line("blk.0.attn_q.weight", [64, 64], kind);
+    let key = |sizes| line("blk.0.attn_k.weight", sizes, 3);
+    insta::assert_snapshot!(
+        [
+            gguf_refusal("an architecture that needs a config.json", &alone),
+            gguf_refusal("a config.json of another model", &other),
+            gguf_refusal("several files", &several),
+            gguf_refusal("a file that is cut", &cut),
+            gguf_changed("an unknown architecture", b"llama", b"mamba"),
+            gguf_changed("unknown blocks", &query(2), &query(20)),
+            gguf_changed("a missing tensor", b"blk.0.attn_k.weight", b"blk.9.attn_k.weight"),
+            gguf_changed("another shape", &key([64, 32]), &key([32, 64])),
         ]
-        .concat();
-        [b"blk.0.attn_q.weight".as_slice(), &sizes, &kind.to_le_bytes()].concat()
-    };
-    let problem = changed(&line(2), &line(20));
-    assert_eq!(
-        problem.message,
-        "`blk.0.attn_q.weight` has blocks of type 20 of GGUF, which is not supported"
-    );
-    let problem = changed(b"blk.0.attn_k.weight", b"blk.9.attn_k.weight");
-    assert_eq!(
-        problem.message,
-        "the quantised (`gguf`) checkpoint lacks tensors of layer 0: `blk.0.attn_k.weight`"
+        .concat()
     );
 }
 
 #[test]
-fn several_gguf_files_in_a_folder_need_a_choice() {
+fn of_several_gguf_files_one_may_be_named() {
     let folder = gguf("gguf_f16");
     fs::copy(folder.path().join("model.gguf"), folder.path().join("other.gguf")).unwrap();
-    let problem = refused(folder.path());
-    assert!(
-        problem.message.ends_with("has several GGUF files: `model.gguf`, `other.gguf`"),
-        "{problem}"
-    );
     assert!(ModelFolder::open(&folder.path().join("other.gguf"), None).is_ok());
 }

@@ -103,29 +103,63 @@ pub(crate) struct Finder<'a> {
 }
 
 impl Finder<'_> {
+    /// Whether the checkpoint names all of these; opens no file.
+    pub(crate) fn has_all(&self, needed: &[NeededTensor]) -> bool {
+        needed.iter().all(|needed| self.place(needed).is_some())
+    }
+
     /// How and where a needed tensor is stored; `None` with the reason noted.
     pub(crate) fn find(&mut self, needed: &NeededTensor) -> Option<Found> {
-        if let Method::Gguf { architecture, head_dim } = self.method {
-            return gguf::find(self, needed, architecture, *head_dim);
+        match self.place(needed) {
+            Some(Place::Named(name)) => match self.method {
+                Method::Gguf { architecture, head_dim } => {
+                    gguf::find(self, &name, needed, architecture, *head_dim)
+                }
+                _ => self.named(&name, needed),
+            },
+            Some(Place::Packed(stem)) => self.packed(&stem, needed),
+            None if let Some(name) = self.unexplained(needed) => {
+                let message = format!("`{name}` is packed, but config.json does not say how");
+                self.problems.push(ModelProblem::settings(message).with_hint(method::NO_METHOD));
+                None
+            }
+            None => {
+                let gguf = matches!(self.method, Method::Gguf { .. });
+                let name = gguf.then(|| gguf::name_of(&needed.name)).flatten();
+                let usual = || format!("{}{}", self.prefixes[0], needed.name);
+                self.missing.push(name.unwrap_or_else(usual));
+                None
+            }
         }
-        let stem = needed.name.strip_suffix(".weight").filter(|_| needed.shape.len() == 2);
+    }
+
+    /// What a needed matrix is stored as, where config.json names no method that stores it so.
+    fn unexplained(&self, needed: &NeededTensor) -> Option<String> {
+        let stem = matrix_stem(&needed.name, needed)?;
+        let names = ["qweight", "weight_packed"].map(|marker| format!("{stem}.{marker}"));
+        names.iter().find_map(|name| self.on_disk(name))
+    }
+
+    /// Under which name a needed tensor is stored.
+    fn place(&self, needed: &NeededTensor) -> Option<Place> {
+        if let Method::Gguf { .. } = self.method {
+            return gguf::name_of(&needed.name)
+                .filter(|name| self.tensors.has(name))
+                .map(Place::Named);
+        }
         if let Some(name) = self.on_disk(&needed.name) {
-            return self.named(&name, needed, stem.is_some());
+            return Some(Place::Named(name));
         }
-        if let (Some(stem), Some(marker)) = (stem, self.method.marker())
-            && let Some(name) = self.on_disk(&format!("{stem}.{marker}"))
-        {
-            let stem = name.strip_suffix(marker).and_then(|name| name.strip_suffix('.'));
-            return self.packed(stem.expect("the name ends so"), needed);
-        }
-        self.missing.push(format!("{}{}", self.prefixes[0], needed.name));
-        None
+        let stem = matrix_stem(&needed.name, needed)?;
+        let marker = self.method.marker()?;
+        let name = self.on_disk(&format!("{stem}.{marker}"))?;
+        Some(Place::Packed(name.strip_suffix(marker)?.strip_suffix('.')?.to_owned()))
     }
 
     /// A tensor that is stored under its own name: plain, or codes with other tensors beside them.
-    fn named(&mut self, name: &str, needed: &NeededTensor, matrix: bool) -> Option<Found> {
+    fn named(&mut self, name: &str, needed: &NeededTensor) -> Option<Found> {
         let dtype = self.tensors.find(name)?.dtype();
-        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        let Some(stem) = matrix_stem(name, needed) else { return plain::find(self, name, needed) };
         let beside = |finder: &Self, part: &str| finder.tensors.has(&format!("{stem}.{part}"));
         let form = match self.method {
             Method::BitsAndBytes if dtype == Dtype::I8 => Beside::EightBits,
@@ -145,9 +179,6 @@ impl Finder<'_> {
             }
             _ => return plain::find(self, name, needed),
         };
-        if !matrix {
-            return plain::find(self, name, needed);
-        }
         if needed.columns.is_some() {
             return self.transposed(name);
         }
@@ -202,17 +233,21 @@ impl Finder<'_> {
         if matches!(stored.entry.dtype, StoredType::Numbers(dtype) if types.contains(&dtype)) {
             return Some(stored);
         }
-        let method = self
-            .quantization
-            .map(|method| format!(" (the checkpoint is quantised: `{method}`)"))
-            .unwrap_or_default();
+        let (method, hint) = match self.quantization {
+            Some(method) => (
+                format!(" (the checkpoint is quantised: `{method}`)"),
+                "use the checkpoint it was made from",
+            ),
+            None => (String::new(), "take the config.json that came with these weights"),
+        };
         let supported = types.iter().map(|dtype| dtype.to_string().to_lowercase());
         let supported: Vec<String> = supported.collect();
-        self.problems.push(ModelProblem::settings(format!(
+        let message = format!(
             "`{name}` has numbers of type {}{method}; supported are {}",
             stored.entry.dtype,
             supported.join(", ")
-        )));
+        );
+        self.problems.push(ModelProblem::settings(message).with_hint(hint));
         None
     }
 
@@ -232,6 +267,19 @@ impl Finder<'_> {
             stored.name, stored.file, stored.entry.shape
         )));
     }
+}
+
+/// Where a needed tensor is.
+enum Place {
+    /// The tensor itself, or its codes.
+    Named(String),
+    /// What other names begin with.
+    Packed(String),
+}
+
+/// The name of a matrix without `.weight`: nothing else is ever packed.
+fn matrix_stem<'a>(name: &'a str, needed: &NeededTensor) -> Option<&'a str> {
+    name.strip_suffix(".weight").filter(|_| needed.shape.len() == 2)
 }
 
 /// Codes under a matrix's own name, and what they need to be numbers.

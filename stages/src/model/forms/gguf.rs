@@ -69,7 +69,7 @@ impl Architecture {
 }
 
 /// GGUF's name of a tensor of the first layer.
-fn name_of(name: &str) -> Option<String> {
+pub(super) fn name_of(name: &str) -> Option<String> {
     let name = name.strip_prefix("model.").unwrap_or(name);
     if name == "embed_tokens.weight" {
         return Some("token_embd.weight".to_owned());
@@ -90,15 +90,12 @@ fn name_of(name: &str) -> Option<String> {
 /// The tensor under its GGUF name, in the order that the model's own code has.
 pub(super) fn find(
     finder: &mut Finder<'_>,
+    name: &str,
     needed: &NeededTensor,
     architecture: &Architecture,
     head_dim: u64,
 ) -> Option<Found> {
-    let Some(name) = name_of(&needed.name) else {
-        finder.missing.push(needed.name.clone());
-        return None;
-    };
-    let stored = finder.stored(&name)?;
+    let stored = finder.stored(name)?;
     let form = form(finder, &stored, needed)?;
     let of_heads = [Role::QueryWeight, Role::QueryBias, Role::KeyWeight, Role::KeyBias];
     let norms = [Role::NormWeight, Role::QueryNormWeight, Role::KeyNormWeight];

@@ -84,6 +84,10 @@ const EXPERTS_ONLY: [&str; 1] = ["mxfp4"];
 const SUPPORTED: &str = "supported are gptq, awq, bitsandbytes, fp8, compressed-tensors (float-quantized, int-quantized \
                          and pack-quantized), MLX's affine form and GGUF";
 
+/// What to do about packed weights that config.json does not explain.
+pub(super) const NO_METHOD: &str = "take the config.json that came with these weights; what older GPTQ checkpoints keep in quantize_config.json belongs \
+     into it as `quantization_config`, with `\"quant_method\": \"gptq\"`";
+
 /// The form that `quantization_config` or `quantization` of `config.json` describes.
 pub(crate) fn read(config: &Map<String, Value>) -> Result<Method, Vec<ModelProblem>> {
     let problems = RefCell::new(Vec::new());
