@@ -1,6 +1,8 @@
 //! `longsift run`: score → select → write → commit, in a run directory that remembers.
 
 mod finished;
+mod missing;
+mod shard;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -21,7 +23,7 @@ use crate::output::{self, Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
 use crate::report::{LabelShares, Summary, TableUse, peak_memory_bytes};
-use crate::run_directory::{RunDirectory, RunLock};
+use crate::run_directory::RunDirectory;
 use crate::select::{self, Selection};
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
@@ -36,6 +38,20 @@ pub struct RunOptions {
     pub fresh: bool,
     /// Refuses anything that differs from the lock beside the pipeline file.
     pub locked: Option<PathBuf>,
+    /// Which part of the run.
+    pub phase: Phase,
+}
+
+/// Which part of a run a process does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Phase {
+    /// Everything, alone in the run directory.
+    #[default]
+    All,
+    /// Scores the work units of a shard, beside other processes.
+    Score,
+    /// Selects and writes, once every work unit has scores.
+    Select,
 }
 
 /// What a run did.
@@ -58,7 +74,6 @@ struct Run<'a> {
     directory: &'a RunDirectory,
     /// Where scores are read from: this run's directory, or that of `--scores-from`.
     scores: RunDirectory,
-    _lock: RunLock,
     /// The first layer, once it was needed.
     layer: Option<OpenLayer>,
 }
@@ -92,14 +107,19 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         Some(path) => RunDirectory::at(path)?,
         None => directory.clone(),
     };
-    let lock = directory.take()?;
+    let run = |layer| Run { plan, progress, stop, started, directory, scores, layer };
+    if options.phase == Phase::Score {
+        let _shared = directory.share()?;
+        return run(None).score_shard(options);
+    }
+    let _alone = directory.take()?;
     events::mend(directory)?;
     let replayed = commit::replay(directory);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
         replayed?;
     }
-    Run { plan, progress, stop, started, directory, scores, _lock: lock, layer: None }.go(options)
+    run(None).go(options)
 }
 
 impl Run<'_> {
@@ -127,6 +147,9 @@ impl Run<'_> {
         if complete && let Some(summary) = finished(plan, &standing)? {
             self.tidy()?;
             return Ok(self.nothing(summary));
+        }
+        if options.phase == Phase::Select {
+            missing::refuse_missing(plan, &standing)?;
         }
         lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
         self.write_plan(&standing)?;
@@ -241,16 +264,19 @@ impl Run<'_> {
         }
         let layer = &self.layer.as_ref().expect("opened above").layer;
         self.progress.phase("score", plan.estimate.tokens);
-        let tools = Tools {
-            plan,
+        execute::score(self.tools(layer, fingerprint), standing)
+    }
+
+    fn tools<'t>(&'t self, layer: &'t FirstLayer, score_fingerprint: &'t str) -> Tools<'t> {
+        Tools {
+            plan: self.plan,
             directory: self.directory,
             layer,
-            device: &plan.device,
-            score_fingerprint: fingerprint,
+            device: &self.plan.device,
+            score_fingerprint,
             progress: self.progress,
             stop: self.stop,
-        };
-        execute::score(tools, standing)
+        }
     }
 
     /// Writes the selection and commits it.
@@ -416,7 +442,7 @@ impl Run<'_> {
             finished: false,
         };
         let json = crate::plan::explain::json(self.plan, done);
-        files::write_atomic(&self.directory.root.join("plan.json"), &pretty(&json))?;
+        files::write_atomic(&self.directory.plan(), &pretty(&json))?;
         Ok(())
     }
 }

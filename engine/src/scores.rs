@@ -14,9 +14,9 @@ use longsift_stages::first_layer_attention::{StandardErrors, WindowStatistics};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+use crate::dataset::ParquetFile;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
-use crate::files;
 
 /// One measured window.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,7 +187,16 @@ pub fn read(path: &Path, mut each: impl FnMut(ScoredWindow) -> Result<()>) -> Re
         .hint("remove it and the unit's record in `units/`, and run again: the unit is scored anew")
         .into()
     };
-    let file = files::open(path)?;
+    let file = ParquetFile::open(path)?;
+    let source = file.clone();
+    let damaged = |error: &dyn std::fmt::Display| match source.refused() {
+        Some(refused) => Diagnostic::error(
+            Blame::Machine,
+            format!("cannot read the score file `{}`: {refused}", path.display()),
+        )
+        .into(),
+        None => damaged(error),
+    };
     let builder =
         ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| damaged(&error))?;
     let light = builder.schema().fields().iter().enumerate();

@@ -10,13 +10,14 @@
 //! ```
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use longsift_stages::first_layer_attention::{StandardErrors, WindowStatistics};
 
+use crate::clock;
 use crate::error::Result;
 use crate::files;
 
@@ -32,26 +33,39 @@ pub struct Journal {
     path: PathBuf,
     file: BufWriter<File>,
     synced: Instant,
+    /// Locked as long as the journal is open: no other process writes to it.
+    _claim: File,
 }
 
 impl Journal {
     /// Opens the journal of a unit and returns what it already holds. A journal of another fingerprint is started
-    /// afresh.
+    /// afresh. Where another process writes to it, this one gets a journal of its own.
     pub fn open(
         path: &Path,
         fingerprint: &str,
     ) -> Result<(Self, HashMap<WindowKey, WindowStatistics>)> {
+        let (path, claim) = claim(path)?;
+        let path = path.as_path();
         let bytes = files::read_if_present(path)?.unwrap_or_default();
         let (finished, whole) = replay(&bytes, fingerprint);
         let file = files::open_for_append(path, whole as u64)?;
-        let mut journal =
-            Self { path: path.to_owned(), file: BufWriter::new(file), synced: Instant::now() };
+        let mut journal = Self {
+            path: path.to_owned(),
+            file: BufWriter::new(file),
+            synced: Instant::now(),
+            _claim: claim,
+        };
         if whole == 0 {
             journal.write(fingerprint.as_bytes())?;
             journal.sync()?;
             files::fsync_folder(path.parent().unwrap_or(path))?;
         }
         Ok((journal, finished))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Adds a finished window.
@@ -77,6 +91,29 @@ impl Journal {
             .and_then(|()| self.file.write_all(payload));
         done.map_err(|error| files::failed("write", &self.path)(error).into())
     }
+}
+
+/// Whether another process is writing to the journal of a unit now.
+pub fn is_claimed(path: &Path) -> Result<bool> {
+    if files::size(path)?.is_none() {
+        return Ok(false);
+    }
+    let file = files::open_read_write(path)?;
+    Ok(matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Locks the journal at `path`, or one beside it whose name no other process uses. A file system without locks cannot
+/// say who else writes: there every process has its own.
+fn claim(path: &Path) -> Result<(PathBuf, File)> {
+    let file = files::open_read_write(path)?;
+    if file.try_lock().is_ok() {
+        return Ok((path.to_owned(), file));
+    }
+    let mut own = path.to_owned().into_os_string();
+    own.push(format!(".{}-{:x}", std::process::id(), clock::nanoseconds()));
+    let own = PathBuf::from(own);
+    let file = files::open_read_write(&own)?;
+    Ok((own, file))
 }
 
 fn encode((row, window): WindowKey, statistics: &WindowStatistics) -> Vec<u8> {
@@ -182,6 +219,23 @@ mod tests {
     }
 
     #[test]
+    fn two_writers_have_a_journal_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let (mut first, _) = Journal::open(&path, "f").unwrap();
+        first.append((0, 0), &statistics(0.5)).unwrap();
+        first.sync().unwrap();
+        assert!(is_claimed(&path).unwrap());
+        let (second, finished) = Journal::open(&path, "f").unwrap();
+        assert!(finished.is_empty());
+        assert_ne!(second.path(), first.path());
+        drop(first);
+        assert!(!is_claimed(&path).unwrap());
+        let (third, finished) = Journal::open(&path, "f").unwrap();
+        assert_eq!((third.path(), finished.len()), (path.as_path(), 1));
+    }
+
+    #[test]
     fn a_journal_cut_or_damaged_anywhere_keeps_only_whole_records() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
@@ -190,6 +244,7 @@ mod tests {
             journal.append((0, window), &statistics(0.5)).unwrap();
         }
         journal.sync().unwrap();
+        drop(journal);
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..bytes.len() {
             let (finished, whole) = replay(&bytes[..cut], "f");

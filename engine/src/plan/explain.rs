@@ -65,6 +65,14 @@ fn input(plan: &Plan) -> String {
         plan.dataset.schema.fields().len(),
         count(plan.units.len() as u64)
     );
+    if let Some(shard) = plan.options.shard {
+        let _ = write!(
+            text,
+            " (shard {shard} of {} work units, {} rows)",
+            count(plan.whole.units),
+            count(plan.whole.rows)
+        );
+    }
     if let Some(limit) = plan.options.limit_rows {
         let _ =
             write!(text, " (the first {} rows of {})", count(limit), count(plan.dataset.rows()));

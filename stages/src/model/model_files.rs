@@ -4,8 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::{file_names, is_safetensors};
-use super::problem::ModelProblem;
+use super::problem::{ModelProblem, ProblemKind};
 use super::shard::is_gguf;
+
+/// The most parts of a split GGUF file.
+const MOST_PARTS: u32 = 1000;
 
 /// The folder with `config.json` and the tokenizer, and the GGUF files if the weights lie in such.
 #[derive(Debug)]
@@ -19,9 +22,13 @@ impl ModelFiles {
     /// Looks at the path and, for a folder, at the names in it. GGUF files count where there are no safetensors.
     pub(crate) fn find(path: &Path) -> Result<Self, ModelProblem> {
         let shown = path.display();
-        let metadata = fs::metadata(path);
-        let metadata = metadata
-            .map_err(|error| not_a_model(format!("cannot open model folder `{shown}`: {error}")))?;
+        let metadata = fs::metadata(path).map_err(|error| {
+            let problem = ModelProblem::reading(path, &error);
+            match problem.kind {
+                ProblemKind::Machine => problem,
+                _ => not_a_model(format!("cannot open model folder `{shown}`: {error}")),
+            }
+        })?;
         let name = path.file_name().and_then(|name| name.to_str());
         if let Some(name) = name.filter(|name| metadata.is_file() && is_gguf(name)) {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -68,7 +75,9 @@ fn not_a_model(message: String) -> ModelProblem {
 fn part(name: &str) -> Option<(&str, u32, u32)> {
     let (stem, count) = name.get(..name.len().checked_sub(5)?)?.rsplit_once("-of-")?;
     let (stem, part) = stem.rsplit_once('-')?;
-    let number = |text: &str| text.parse().ok().filter(|_| text.len() == 5);
+    let number = |text: &str| {
+        text.parse().ok().filter(|number| text.len() == 5 && (1..=MOST_PARTS).contains(number))
+    };
     Some((stem, number(part)?, number(count)?))
 }
 
