@@ -9,7 +9,7 @@
 //!                 layer            checked         built, cached, mapped
 //! ```
 //!
-//! A family is one short file in `families/`.
+//! A family is one short file in `families/`, a form of packed weights one in `forms/`.
 //!
 //! ```no_run
 //! # use std::path::Path;

@@ -150,6 +150,8 @@ fn of_values_of_packed_matrices() {
     let shape = Changed::of("compressed_packed_int4").with("weight_shape", Dtype::I64, &[2], shape);
     let nan = vec![0x7f; 64 * 128];
     let nan = Changed::of("fp8_blocks").with("weight", Dtype::F8_E4M3, &[64, 128], nan);
+    let mut ordered = Changed::of("compressed_packed_int4");
+    ordered.tensors.insert(format!("{QUERY}.weight_g_idx"), (Dtype::I32, vec![128], vec![0; 512]));
     let order = Changed::of("bitsandbytes_int8").with("weight_format", Dtype::U8, &[], vec![2]);
     insta::assert_snapshot!(
         [
@@ -157,6 +159,7 @@ fn of_values_of_packed_matrices() {
             shape.refusal("a shape beside the matrix that is another"),
             nan.refusal("codes of NaN"),
             order.refusal("rows in the order of a card"),
+            ordered.refusal("groups in an order of their own"),
         ]
         .concat()
     );
@@ -315,4 +318,59 @@ fn of_several_gguf_files_one_may_be_named() {
     let folder = gguf("gguf_f16");
     fs::copy(folder.path().join("model.gguf"), folder.path().join("other.gguf")).unwrap();
     assert!(ModelFolder::open(&folder.path().join("other.gguf"), None).is_ok());
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_changed_gguf_file_is_refused_or_read_and_never_panics(
+        changes in proptest::collection::vec((0usize..1600, 0usize..6), 1..4),
+    ) {
+        let folder = gguf("gguf_q8_0_q4_0_q4_1");
+        let path = folder.path().join("model.gguf");
+        let mut bytes = fs::read(&path).unwrap();
+        for (place, value) in changes {
+            bytes[place] = [0, 1, 2, 32, 127, 255][value];
+        }
+        fs::write(path, bytes).unwrap();
+        if let Ok(model) = ModelFolder::open(folder.path(), None) {
+            let cache = tempfile::tempdir().unwrap();
+            let built = LayerZeroTable::open_or_build(
+                &model, Kernel::PortableF32, Precision::F32, cache.path(), &|_, _| {});
+            if let Ok(opened) = built {
+                proptest::prop_assert_eq!(opened.bytes_read, model.bytes_to_read());
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_packed_checkpoint_is_refused_or_read_and_never_panics(
+        case in 0usize..5,
+        tensor in proptest::prelude::any::<proptest::sample::Index>(),
+        dtype in 0usize..6,
+        swap in proptest::prelude::any::<bool>(),
+        byte in proptest::option::of(proptest::prelude::any::<u8>()),
+    ) {
+        let cases = ["gptq_4bit_act_order", "awq_4bit", "bitsandbytes_nf4_double", "fp8_blocks_deepseek_v3", "mlx_3bit"];
+        let mut changed = Changed::of(cases[case]);
+        let names: Vec<String> = changed.tensors.keys().cloned().collect();
+        let entry = changed.tensors.get_mut(tensor.get(&names)).unwrap();
+        if swap {
+            entry.1.reverse();
+        }
+        let types = [Dtype::U8, Dtype::I8, Dtype::F16, Dtype::F32, Dtype::I32, Dtype::F8_E4M3];
+        if types[dtype].bitsize() == entry.0.bitsize() {
+            entry.0 = types[dtype];
+        }
+        if let Some(byte) = byte {
+            entry.2.fill(byte);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        changed.write(folder.path());
+        if let Ok(model) = ModelFolder::open(folder.path(), None) {
+            let cache = tempfile::tempdir().unwrap();
+            let _ = LayerZeroTable::open_or_build(
+                &model, Kernel::PortableF32, Precision::F32, cache.path(), &|_, _| {});
+        }
+    }
 }

@@ -121,6 +121,9 @@ fn of_config(config: &Fields<'_>) -> Method {
         Some("compressed-tensors") => compressed_tensors(&settings),
         Some(name) if EXPERTS_ONLY.contains(&name) => Method::Plain,
         Some(name) => not_followed(&settings, &format!("`{name}` is not supported")),
+        None if settings.is_empty() => Method::Plain,
+        // What mlx-lm writes as `quantization`, it writes under this name too.
+        None if settings.has("group_size") && settings.has("bits") => mlx(&settings),
         None => not_followed(&settings, "config.json does not say how (no `quant_method`)"),
     }
 }
@@ -352,6 +355,13 @@ mod tests {
         }
         let mode = json!({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}});
         assert!(method(&mode).unwrap_err().ends_with("MLX's mode `mxfp4` is not supported"));
+    }
+
+    #[test]
+    fn settings_without_a_method_are_those_of_mlx_or_none() {
+        assert_eq!(of(&json!({})), Ok(Method::Plain));
+        let mlx = Mlx { all: (32, 8), ..Mlx::default() };
+        assert_eq!(of(&json!({"group_size": 32, "bits": 8})), Ok(Method::Mlx(mlx)));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::method::refused;
 use super::numbers::{bits_at, floats, rounded, words};
 use super::{FLOATS, Finder, Form, Found, Slice};
 use crate::model::tensors::NeededTensor;
@@ -74,6 +75,12 @@ pub(super) fn compressed(
     (bits, zeros): (&[u64], bool),
 ) -> Option<Found> {
     let (rows, columns) = (needed.shape[0], needed.row_width());
+    let order = format!("{stem}.weight_g_idx");
+    if finder.tensors.has(&order) {
+        let why = format!("`{order}` reorders the groups, which compressed-tensors no longer does");
+        finder.problems.push(refused(&why));
+        return None;
+    }
     let codes = finder.typed(&format!("{stem}.weight_packed"), &[Dtype::I32]);
     let scales = finder.typed(&format!("{stem}.weight_scale"), &FLOATS);
     let shape = finder.shaped(&format!("{stem}.weight_shape"), &[Dtype::I64], &[2]);
