@@ -145,6 +145,8 @@ impl Workspace {
             .env("XDG_CACHE_HOME", self.path("cache"))
             // Memory figures depend on the number of threads, which differs from machine to machine.
             .env("RAYON_NUM_THREADS", "2")
+            // Plans and logs say why there is no GPU: the same on every machine.
+            .env("CUDA_VISIBLE_DEVICES", "")
             .env_remove("RUST_BACKTRACE");
         command
     }

@@ -8,8 +8,6 @@ mod unit;
 pub use prepare::{BadRow, Outcome, content_hash, prepare};
 pub use shared::{SharedWork, score_shared};
 
-use longsift_stages::contract::compute::Compute;
-use longsift_stages::first_layer_attention::FirstLayer;
 use serde_json::json;
 
 use crate::accounting::Counts;
@@ -19,6 +17,7 @@ use crate::events;
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::run_directory::RunDirectory;
+use crate::schedule::{Scheduler, Watch};
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
 
@@ -62,10 +61,10 @@ pub struct Tools<'a> {
     pub plan: &'a Plan,
     /// Where the results go.
     pub directory: &'a RunDirectory,
-    /// The first layer of the model.
-    pub layer: &'a FirstLayer,
     /// Where windows are measured.
-    pub device: &'a dyn Compute,
+    pub scheduler: &'a Scheduler<'a>,
+    /// What is noted of the devices.
+    pub watch: &'a Watch<'a>,
     /// Everything a score depends on besides the input.
     pub score_fingerprint: &'a str,
     /// What people see.

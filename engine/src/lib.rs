@@ -40,6 +40,7 @@ pub mod reference;
 pub mod report;
 pub mod run;
 pub mod run_directory;
+pub mod schedule;
 pub mod scores;
 pub mod select;
 pub mod spec;

@@ -8,18 +8,19 @@ pub mod identity;
 pub mod shard;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use longsift_kernels::Kernel;
-use longsift_stages::contract::compute::Compute;
 use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use crate::dataset::{Content, Dataset, DocumentColumns, WorkUnit};
-use crate::device::Cpu;
+use crate::device::Devices;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::{Failure, Result};
 use crate::files;
 use crate::run_directory::RunDirectory;
+use crate::schedule::dispatch::Policy;
 use crate::spec::Spec;
 
 pub use estimate::Estimate;
@@ -28,6 +29,10 @@ pub use shard::Shard;
 /// Bytes of memory that tokenising takes per byte of text, at most: 65 to 115 were measured with the tokenizers of
 /// GPT-2, Qwen2.5 and Phi-3 on a document of 18 MB.
 const TOKENIZER_BYTES_PER_BYTE: u64 = 120;
+
+/// Pairs of a piece below which a window is not shared out by heads: a GPU measures so many in a fraction of a
+/// millisecond, and starting a piece takes a tenth of that.
+const SMALLEST_PIECE: u64 = 1 << 28;
 
 /// What the command line adds to a pipeline.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +97,7 @@ pub struct Plan {
     /// The BOS tokens before each window.
     pub bos: Bos,
     /// Where windows are measured.
-    pub device: Cpu,
+    pub devices: Devices,
     /// Where built tables are kept.
     pub cache_folder: PathBuf,
     /// The run directory and the output.
@@ -114,7 +119,7 @@ impl Plan {
         let model = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta);
         let model = checks::collect(model, &spec, "stages.load-partial-model.model", &mut problems);
         let encoder = open_encoder(&spec, &columns, &mut problems);
-        let device = checks::device(&spec, &options, &mut problems);
+        let devices = checks::devices(&spec, &options, &mut problems);
         let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));
         if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
             checks::columns(&spec, &columns, dataset, &mut problems);
@@ -124,8 +129,8 @@ impl Plan {
             checks::tokens(&spec, model, encoder.as_ref().and_then(Option::as_ref), &mut problems);
             checks::distance(&spec, model, &mut problems, &mut warnings);
         }
-        let (Some(dataset), Some(model), Some(encoder), Some(mut device), Some(bos)) =
-            (dataset, model, encoder, device, bos)
+        let (Some(dataset), Some(model), Some(encoder), Some(devices), Some(bos)) =
+            (dataset, model, encoder, devices, bos)
         else {
             return Err(Failure::Problems(problems));
         };
@@ -145,7 +150,7 @@ impl Plan {
             None => files::user_cache_folder()?,
         };
         let estimate =
-            Estimate::of(&spec, &dataset, &units, &columns, &model, &mut device, &cache_folder);
+            Estimate::of(&spec, &dataset, &units, &columns, &model, &devices, &cache_folder);
         let plan = Self {
             spec,
             options,
@@ -156,7 +161,7 @@ impl Plan {
             model,
             encoder,
             bos,
-            device,
+            devices,
             cache_folder,
             directory,
             estimate,
@@ -187,9 +192,20 @@ impl Plan {
         self.units.iter().map(|unit| unit.rows).sum()
     }
 
+    /// The rules by which windows are handed to devices.
+    pub fn policy(&self) -> Policy {
+        let settings = self.spec.shard_across_devices();
+        Policy {
+            by: settings.by,
+            memory_wait: Duration::from_secs(u64::from(settings.memory_wait_seconds)),
+            key_heads_at_once: settings.key_heads_at_once.map(|heads| heads as usize),
+            smallest_piece: SMALLEST_PIECE,
+        }
+    }
+
     /// The kernel that measures windows.
     pub fn kernel(&self) -> Kernel {
-        self.device.kernel()
+        self.devices.kernel
     }
 
     /// Bytes of documents that are read at a time: three batches are held at once, one of them being tokenised.

@@ -50,6 +50,9 @@ pub struct Summary {
     /// `windows_kept` are 0, and `rows_in` is the shard's rows, `rows_scored` + dropped + quarantined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<ShardSummary>,
+    /// What measured windows; null where this run measured none.
+    #[serde(default)]
+    pub devices: Option<DeviceUse>,
     /// The exit code.
     pub exit_code: u8,
     /// What went wrong, if anything.
@@ -79,6 +82,7 @@ impl Summary {
             peak_memory_bytes: None,
             table: None,
             shard: None,
+            devices: None,
             exit_code: 0,
             error: None,
         }
@@ -150,6 +154,37 @@ pub struct ShardSummary {
     pub rows_scored: u64,
 }
 
+/// What the devices of a run did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceUse {
+    /// Each device.
+    pub list: Vec<DeviceWork>,
+    /// How often the scheduler had to do something besides measuring, by kind: `out_of_memory`, `fewer_in_flight`,
+    /// `head_groups`, `memory_wait`, `window_given_up`, `device_failed`, `device_retired`, … Each is an event, too.
+    pub steps: BTreeMap<String, u64>,
+}
+
+/// What one device of a run did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceWork {
+    /// `cpu`, `cuda:0`.
+    pub name: String,
+    /// The GPU's own name, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Windows, and pieces of windows, that it measured.
+    pub pieces: u64,
+    /// Tokens of those windows; of a piece, in proportion to its heads.
+    pub tokens: u64,
+    /// Seconds in which it was at work.
+    pub busy_seconds: f64,
+    /// The most bytes that were reserved on it at a time.
+    pub most_reserved_bytes: u64,
+    /// Why it was given up, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired: Option<String>,
+}
+
 /// The share that was kept per label.
 pub type LabelShares = Vec<(Option<String>, u64, u64)>;
 
@@ -217,8 +252,36 @@ pub fn closing_table(
         );
         line("table", used);
     }
+    if let Some(devices) = &summary.devices {
+        for device in &devices.list {
+            line("device", device_line(device, summary.seconds));
+        }
+        let steps: Vec<String> = devices
+            .steps
+            .iter()
+            .map(|(step, number)| format!("{} {step}", count(*number)))
+            .collect();
+        if !steps.is_empty() {
+            line("steps", steps.join(", "));
+        }
+    }
     if let Some((column, shares)) = labels {
         text += &label_table(column, shares);
+    }
+    text
+}
+
+fn device_line(device: &DeviceWork, seconds: f64) -> String {
+    let mut text = format!(
+        "{}: {} pieces, {} tokens, at work {:.0} % of the time, {} reserved at most",
+        device.name,
+        count(device.pieces),
+        count(device.tokens),
+        100.0 * device.busy_seconds / seconds.max(1e-3),
+        bytes(device.most_reserved_bytes)
+    );
+    if let Some(reason) = &device.retired {
+        let _ = write!(text, "; given up: {reason}");
     }
     text
 }

@@ -22,8 +22,9 @@ use crate::manifest::Manifest;
 use crate::output::{self, Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
-use crate::report::{LabelShares, Summary, TableUse, peak_memory_bytes};
+use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
 use crate::run_directory::RunDirectory;
+use crate::schedule::{Scheduler, Watch};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
@@ -76,6 +77,8 @@ struct Run<'a> {
     scores: RunDirectory,
     /// The first layer, once it was needed.
     layer: Option<OpenLayer>,
+    /// What the devices did, once they were needed.
+    device_use: Option<DeviceUse>,
 }
 
 /// The first layer, and where its table came from.
@@ -107,7 +110,8 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         Some(path) => RunDirectory::at(path)?,
         None => directory.clone(),
     };
-    let run = |layer| Run { plan, progress, stop, started, directory, scores, layer };
+    let run =
+        |layer| Run { plan, progress, stop, started, directory, scores, layer, device_use: None };
     if options.phase == Phase::Score {
         let _shared = directory.share()?;
         return run(None).score_shard(options);
@@ -262,21 +266,42 @@ impl Run<'_> {
         if self.layer.is_none() {
             self.open_model()?;
         }
-        let layer = &self.layer.as_ref().expect("opened above").layer;
         self.progress.phase("score", plan.estimate.tokens);
-        execute::score(self.tools(layer, fingerprint), standing)
+        self.on_devices(fingerprint, |tools| execute::score(tools, standing))
     }
 
-    fn tools<'t>(&'t self, layer: &'t FirstLayer, score_fingerprint: &'t str) -> Tools<'t> {
-        Tools {
-            plan: self.plan,
-            directory: self.directory,
-            layer,
-            device: &self.plan.device,
-            score_fingerprint,
-            progress: self.progress,
-            stop: self.stop,
-        }
+    /// Runs `work` with the scheduler of the plan's devices; the first layer is open.
+    fn on_devices<T>(
+        &mut self,
+        score_fingerprint: &str,
+        work: impl FnOnce(Tools<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let plan = self.plan;
+        let layer = &self.layer.as_ref().expect("opened before anything is measured").layer;
+        let devices = &plan.devices.list;
+        tracing::info!(
+            devices = plan.devices.names(),
+            why = plan.devices.why,
+            kernel = plan.kernel().name(),
+            "measuring windows"
+        );
+        let watch = Watch::new(self.directory, self.progress, devices);
+        let done = Scheduler::run(devices, layer, plan.policy(), |scheduler| {
+            let done = work(Tools {
+                plan,
+                directory: self.directory,
+                scheduler,
+                watch: &watch,
+                score_fingerprint,
+                progress: self.progress,
+                stop: self.stop,
+            });
+            self.progress.took("first-layer-attention", scheduler.busy());
+            watch.finish(scheduler)?;
+            done
+        });
+        self.device_use = Some(watch.into_use());
+        done
     }
 
     /// Writes the selection and commits it.
@@ -353,6 +378,7 @@ impl Run<'_> {
         summary.peak_memory_bytes = peak_memory_bytes();
         let row_bytes = self.plan.estimate.table_row_bytes;
         summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
+        summary.devices.clone_from(&self.device_use);
         summary
     }
 
@@ -365,6 +391,7 @@ impl Run<'_> {
             seconds: now.seconds,
             peak_memory_bytes: now.peak_memory_bytes,
             table: now.table,
+            devices: now.devices,
             windows_reused: before.windows_scored + before.windows_reused,
             windows_scored: 0,
             ..before

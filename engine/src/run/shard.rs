@@ -41,16 +41,13 @@ impl Run<'_> {
         if missing > 0 && self.layer.is_none() {
             self.open_model()?;
         }
-        let (scored, work) = match &self.layer {
-            Some(open) if missing > 0 => {
-                self.progress.phase("score", plan.estimate.tokens);
-                execute::score_shared(self.tools(&open.layer, &fingerprint), standing)?
-            }
-            _ => {
-                let reused = plan.units.len() as u64;
-                let work = SharedWork { reused, ..SharedWork::default() };
-                (execute::reuse(plan, directory, standing)?, work)
-            }
+        let (scored, work) = if missing > 0 {
+            self.progress.phase("score", plan.estimate.tokens);
+            self.on_devices(&fingerprint, |tools| execute::score_shared(tools, standing))?
+        } else {
+            let reused = plan.units.len() as u64;
+            let work = SharedWork { reused, ..SharedWork::default() };
+            (execute::reuse(plan, directory, standing)?, work)
         };
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
         let status = if work.scored > 0 { "scored" } else { "nothing_to_do" };
