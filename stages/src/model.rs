@@ -62,6 +62,8 @@ mod form_refusal_tests;
 #[cfg(test)]
 mod form_tests;
 #[cfg(test)]
+mod gguf_tests;
+#[cfg(test)]
 mod refusal_tests;
 
 pub use cache::{OpenedTable, known_digest};
