@@ -11,6 +11,8 @@ mod edges;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod forms;
+#[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod integrity;

@@ -13,7 +13,6 @@ use serde::Serialize;
 
 use crate::diagnostic::Diagnostic;
 use crate::error::Result;
-use crate::files;
 use crate::report::{bytes, count, free_memory_bytes};
 
 /// Window lengths that memory is shown for, in tokens.
@@ -91,7 +90,7 @@ pub struct Window {
 /// the page, because the config alone is worth looking at.
 pub fn inspect(folder: &Path) -> Result<Page> {
     let config = ModelConfig::read(folder, None)?;
-    let weights = with_weights(folder, config.clone());
+    let weights = with_weights(config.clone());
     let config = weights.as_ref().map_or(config, |model| model.config().clone());
     let bytes_per_number = if config.stated_dtype() == Some("float32") { 4 } else { 2 };
     let (checkpoint_bytes, bytes_to_read, weights_problem, undecided) = match weights {
@@ -127,15 +126,9 @@ pub fn inspect(folder: &Path) -> Result<Page> {
     })
 }
 
-fn with_weights(folder: &Path, config: ModelConfig) -> std::result::Result<ModelFolder, String> {
-    let has_weights = files::list_if_present(folder)
-        .unwrap_or_default()
-        .iter()
-        .any(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
-    if !has_weights {
-        return Err(
-            "there are no safetensors files here; figures come from config.json alone".to_owned()
-        );
+fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String> {
+    if !config.has_weights() {
+        return Err("there are no weights here; figures come from config.json alone".to_owned());
     }
     config.with_weights().map_err(|problems| {
         let messages: Vec<String> =

@@ -29,7 +29,7 @@ pub(crate) const ROW: f64 = 1e-5;
 pub(crate) const EXPONENTIAL: f64 = 1.5e-4;
 
 /// Factor of the tolerances where `rows` rows have far keys: an average of few errors is not much smaller than one.
-pub(crate) fn few_rows(rows: usize) -> f64 {
+fn few_rows(rows: usize) -> f64 {
     1.0 + 6.0 / (rows.max(1) as f64).sqrt()
 }
 

@@ -182,27 +182,36 @@ fn a_bias_that_config_json_does_not_ask_for_is_ignored_with_a_warning() {
 }
 
 #[test]
-fn other_number_types_are_refused_with_the_quantisation() {
-    let mut tiny = Tiny::new().with("quantization_config", json!({"quant_method": "bitsandbytes"}));
+fn other_number_types_are_refused() {
+    let mut tiny = Tiny::new();
     tiny.dtype = Dtype::I8;
     let found = tiny.opened().unwrap_err();
     assert_eq!(found.len(), 4);
     assert_eq!(
         found[0],
-        "`model.layers.0.input_layernorm.weight` has numbers of type I8 (the checkpoint is quantised: \
-         `bitsandbytes`); supported are f32, f16 and bf16"
+        "`model.layers.0.input_layernorm.weight` has numbers of type I8; supported are f32, f16, bf16"
     );
 }
 
 #[test]
-fn a_quantised_checkpoint_without_plain_weights_is_blamed_on_the_pipeline() {
-    let mut tiny = Tiny::new().with("quantization_config", json!({"quant_method": "gptq"}));
-    tiny.tensors.remove("model.layers.0.self_attn.q_proj.weight");
-    let folder = tempfile::tempdir().unwrap();
-    tiny.write(folder.path());
-    let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
-    assert_eq!(problem.kind, ProblemKind::Settings);
-    assert!(problem.message.starts_with("the checkpoint is quantised (`gptq`)"), "{problem}");
+fn quantisations_that_are_not_followed_are_refused_by_name() {
+    for name in ["hqq", "aqlm", "eetq", "quanto", "torchao"] {
+        let tiny = Tiny::new().with("quantization_config", json!({"quant_method": name}));
+        let folder = tempfile::tempdir().unwrap();
+        tiny.write(folder.path());
+        let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
+        assert_eq!(problem.kind, ProblemKind::Settings);
+        let message = format!("the checkpoint is quantised: `{name}` is not supported");
+        assert_eq!(problem.message, message);
+        assert!(problem.hint.unwrap().starts_with("use the checkpoint it was made from, or one"));
+    }
+}
+
+#[test]
+fn a_method_that_packs_experts_alone_leaves_layer_zero_plain() {
+    let config = json!({"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn"]});
+    let model = Tiny::new().with("quantization_config", config).opened().unwrap();
+    assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::folder_tests::Tiny;
 use super::*;
 
 /// A refusal: its kind, what is wrong, and what to do.
-fn shown(folder: &Path, problems: &[ModelProblem]) -> String {
+pub(super) fn shown(folder: &Path, problems: &[ModelProblem]) -> String {
     let mut text = String::new();
     for problem in problems {
         let _ = writeln!(text, "{:?}: {}", problem.kind, problem.message);

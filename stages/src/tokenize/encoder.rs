@@ -39,12 +39,21 @@ impl Encoder {
     /// English books.
     pub const BYTES_PER_PART_BYTE: u64 = 120;
 
-    /// Reads a `tokenizer.json`, or the one in a folder.
+    /// Reads a `tokenizer.json`, the one in a folder, or the one beside a GGUF file.
     pub fn open(path: &Path, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
-        let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
+        let path = if path.is_dir() {
+            path.join("tokenizer.json")
+        } else if is_gguf(path) {
+            path.with_file_name("tokenizer.json")
+        } else {
+            path.to_owned()
+        };
         match fs::read(&path) {
             Ok(json) => Self::from_bytes(&json, special)
                 .map_err(|reason| TokenizerProblem::Invalid { path, reason }),
+            Err(problem) if is_beside_gguf(&path) => {
+                Err(TokenizerProblem::BesideGguf { path, problem })
+            }
             Err(problem) => Err(TokenizerProblem::Unreadable { path, problem }),
         }
     }
@@ -137,6 +146,16 @@ impl Encoder {
         let ends = character_ends(text, encoding.get_offsets());
         Ok(EncodedText { ids: encoding.get_ids().to_vec(), ends })
     }
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// Whether there is a GGUF file in the folder of `path`.
+fn is_beside_gguf(path: &Path) -> bool {
+    let entries = path.parent().and_then(|folder| fs::read_dir(folder).ok());
+    entries.is_some_and(|entries| entries.flatten().any(|entry| is_gguf(&entry.path())))
 }
 
 impl fmt::Debug for Encoder {

@@ -14,6 +14,14 @@ pub enum TokenizerProblem {
         /// What the operating system says.
         problem: io::Error,
     },
+    /// The file is not there or cannot be read, and would lie beside a GGUF file.
+    #[error("cannot read the tokenizer `{}` beside the GGUF file: {problem}", path.display())]
+    BesideGguf {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        problem: io::Error,
+    },
     /// The file is not a usable `tokenizer.json`.
     #[error("`{}` is not a usable tokenizer.json: {reason}", path.display())]
     Invalid {
@@ -31,6 +39,10 @@ impl TokenizerProblem {
             Self::Unreadable { .. } => {
                 "point `tokenizer` at a tokenizer.json or its folder; a tokenizer.model becomes one with transformers' \
                  `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
+            }
+            Self::BesideGguf { .. } => {
+                "the tokenizer inside a GGUF file is not read: put the tokenizer.json of the model that it was made from \
+                 beside it, or point `tokenizer` at one"
             }
             Self::Invalid { .. } => {
                 "save it again with a current transformers: `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
