@@ -223,6 +223,17 @@ fn models_that_cannot_be_used() {
         let bytes = fs::read(&path).unwrap();
         fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
     });
+    wrong("a_model_of_pickled_weights_alone", 2, &[], |workspace| {
+        fs::rename(
+            workspace.path("model/model.safetensors"),
+            workspace.path("model/pytorch_model.bin"),
+        )
+        .unwrap();
+    });
+    wrong("a_quantisation_that_is_not_followed", 2, &[], |workspace| {
+        let config = model().with("quantization_config", json!({ "quant_method": "hqq" })).config;
+        workspace.write("model/config.json", config.to_string());
+    });
     wrong("a_family_that_is_not_known", 2, &[], |workspace| {
         let config = model().with("model_type", json!("lyre")).config.to_string();
         workspace.write("model/config.json", config);
@@ -254,6 +265,14 @@ fn tokenizers_that_do_not_fit() {
     });
     wrong("a_tokenizer_that_is_not_there", 2, &[], |workspace| {
         fs::remove_file(workspace.path("model/tokenizer.json")).unwrap();
+    });
+    let gguf = [("model: model", "model: model/model.gguf")];
+    wrong("a_gguf_file_without_a_tokenizer_beside_it", 2, &gguf, |workspace| {
+        let file = repository().join("stages/tests/forms/gguf_f16/model.gguf");
+        fs::copy(file, workspace.path("model/model.gguf")).unwrap();
+        for name in ["tokenizer.json", "config.json"] {
+            fs::remove_file(workspace.path("model").join(name)).unwrap();
+        }
     });
     let bos = ("window_tokens: 256", "window_tokens: 256\n    bos: 1");
     wrong("a_bos_that_the_model_has_not", 2, &[bos], |workspace| {

@@ -13,8 +13,7 @@ use serde::Serialize;
 
 use crate::diagnostic::Diagnostic;
 use crate::error::Result;
-use crate::files;
-use crate::report::{bytes, count};
+use crate::report::{bytes, count, free_memory_bytes};
 
 /// Window lengths that memory is shown for, in tokens.
 const WINDOWS: [u64; 6] = [4_096, 8_192, 32_768, 131_072, 262_144, 1_048_576];
@@ -40,8 +39,14 @@ pub struct Page {
     pub bytes_to_read: u64,
     /// The layer-zero table, by precision.
     pub tables: Vec<Table>,
+    /// Bytes of projections in memory beside the table; 0 for models whose table holds the heads themselves.
+    pub packed_bytes: u64,
+    /// What `config.json` leaves open and the weights will decide.
+    pub undecided: Option<String>,
     /// Memory per window, by length.
     pub windows: Vec<Window>,
+    /// Bytes of memory that this machine has free; null where the system does not tell.
+    pub free_memory_bytes: Option<u64>,
     /// The BOS token, if the model has one.
     pub bos_token_id: Option<u32>,
     /// Positions the model was trained for, as far as the config tells.
@@ -55,6 +60,8 @@ pub struct Table {
     pub precision: &'static str,
     /// Its bytes.
     pub bytes: u64,
+    /// Bytes of one row.
+    pub row_bytes: u64,
 }
 
 /// What windows of one length take.
@@ -68,6 +75,8 @@ pub struct Window {
     pub card_bytes: u64,
     /// How many windows fit a card beside a bf16 table, by the card's memory in 10^9 bytes.
     pub fitting: Vec<(u64, u64)>,
+    /// How many windows fit the memory that this machine has free, beside an f32 table.
+    pub fitting_here: Option<u64>,
     /// Whether the first layer sees the default far distance of such a window.
     pub sees_far: bool,
     /// Whether the model has positions for such a window at all.
@@ -81,44 +90,45 @@ pub struct Window {
 /// the page, because the config alone is worth looking at.
 pub fn inspect(folder: &Path) -> Result<Page> {
     let config = ModelConfig::read(folder, None)?;
+    let weights = with_weights(config.clone());
+    let config = weights.as_ref().map_or(config, |model| model.config().clone());
     let bytes_per_number = if config.stated_dtype() == Some("float32") { 4 } else { 2 };
-    let (stated, bos_token_id) = (config.stated_dtype().map(str::to_owned), config.bos_token_id());
-    let estimated = config.bytes_to_read_at(bytes_per_number);
-    let layer = config.spec().clone();
-    let tables = [Precision::F32, Precision::Bf16]
-        .map(|precision| Table {
-            precision: precision.name(),
-            bytes: config.table_bytes(precision),
-        })
-        .to_vec();
-    let weights = with_weights(folder, config);
-    let (checkpoint_bytes, bytes_to_read, weights_problem) = match weights {
-        Ok(model) => (Some(model.checkpoint_bytes()), model.bytes_to_read(), None),
-        Err(problem) => (None, estimated, Some(problem)),
+    let (checkpoint_bytes, bytes_to_read, weights_problem, undecided) = match weights {
+        Ok(model) => (Some(model.checkpoint_bytes()), model.bytes_to_read(), None, None),
+        Err(why) => {
+            (None, config.bytes_to_read_at(bytes_per_number), Some(why), config.undecided())
+        }
     };
-    let card_table = tables[1].bytes;
+    let layer = config.spec().clone();
+    let tables = [Precision::F32, Precision::Bf16].map(|precision| Table {
+        precision: precision.name(),
+        bytes: config.table_bytes(precision),
+        row_bytes: config.row_bytes(precision),
+    });
+    let free = free_memory_bytes();
+    let beside = Beside {
+        card: tables[1].bytes,
+        here: free.map(|free| free.saturating_sub(tables[0].bytes + config.packed_bytes())),
+    };
     Ok(Page {
-        windows: WINDOWS.map(|tokens| window(&layer, card_table, tokens)).to_vec(),
+        windows: WINDOWS.map(|tokens| window(&layer, &beside, tokens)).to_vec(),
+        free_memory_bytes: free,
         trained_positions: layer.trained_positions(),
         layer,
-        stated_dtype: stated,
+        stated_dtype: config.stated_dtype().map(str::to_owned),
         weights_problem,
         checkpoint_bytes,
         bytes_to_read,
-        tables,
-        bos_token_id,
+        tables: tables.to_vec(),
+        packed_bytes: config.packed_bytes(),
+        undecided,
+        bos_token_id: config.bos_token_id(),
     })
 }
 
-fn with_weights(folder: &Path, config: ModelConfig) -> std::result::Result<ModelFolder, String> {
-    let has_weights = files::list_if_present(folder)
-        .unwrap_or_default()
-        .iter()
-        .any(|path| path.extension().is_some_and(|extension| extension == "safetensors"));
-    if !has_weights {
-        return Err(
-            "there are no safetensors files here; figures come from config.json alone".to_owned()
-        );
+fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String> {
+    if !config.has_weights() {
+        return Err("there are no weights here; figures come from config.json alone".to_owned());
     }
     config.with_weights().map_err(|problems| {
         let messages: Vec<String> =
@@ -127,7 +137,15 @@ fn with_weights(folder: &Path, config: ModelConfig) -> std::result::Result<Model
     })
 }
 
-fn window(layer: &LayerZeroSpec, card_table: u64, tokens: u64) -> Window {
+/// What windows share memory with.
+struct Beside {
+    /// Bytes of the table on a card.
+    card: u64,
+    /// Bytes that are left on this machine.
+    here: Option<u64>,
+}
+
+fn window(layer: &LayerZeroSpec, beside: &Beside, tokens: u64) -> Window {
     let threads = rayon::current_num_threads();
     let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
     let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);
@@ -135,14 +153,16 @@ fn window(layer: &LayerZeroSpec, card_table: u64, tokens: u64) -> Window {
     let card_bytes = heads * 2 * tokens + 4 * tokens;
     let fitting = |card: u64| {
         let budget = (card as f64 * 1e9 * (1.0 - HEADROOM)) as u64;
-        (card, budget.saturating_sub(card_table) / card_bytes)
+        (card, budget.saturating_sub(beside.card) / card_bytes)
     };
     let distance = FirstLayerAttention::default().distance(tokens);
+    let cpu_bytes = longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
+        + rotary
+        + layer.source_bytes(tokens);
     Window {
         tokens,
-        cpu_bytes: longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
-            + rotary
-            + layer.source_bytes(tokens),
+        cpu_bytes,
+        fitting_here: beside.here.map(|bytes| bytes / cpu_bytes),
         card_bytes,
         fitting: CARDS.map(fitting).to_vec(),
         sees_far: layer.distance_problem(distance).is_none(),
@@ -182,13 +202,29 @@ impl fmt::Display for Page {
         line("vocabulary", &format!("{} entries", count(layer.vocabulary_size)))?;
         line("reads", &self.reads())?;
         for table in &self.tables {
-            line("table", &format!("{:>9} in {}", bytes(table.bytes), table.precision))?;
+            let row = bytes(table.row_bytes);
+            line(
+                "table",
+                &format!("{:>9} in {}, {row} a row", bytes(table.bytes), table.precision),
+            )?;
+        }
+        if self.packed_bytes > 0 {
+            line("projections", &format!("{:>9} in memory beside it", bytes(self.packed_bytes)))?;
+        }
+        if let Some(open) = &self.undecided {
+            line("undecided", open)?;
         }
         if let Some(problem) = &self.weights_problem {
             line("weights", problem)?;
         }
         writeln!(f, "\nmemory per window, besides the table")?;
         f.write_str(&self.window_table())?;
+        if let Some(free) = self.free_memory_bytes {
+            let fitting = self.windows.iter().filter_map(|window| window.fitting_here.map(count));
+            let fitting: Vec<String> = fitting.collect();
+            let fitting = fitting.join(", ");
+            writeln!(f, "  of these lengths fit this machine, {} free: {fitting}", bytes(free))?;
+        }
         writeln!(f, "\nfor the pipeline\n{}", self.settings())
     }
 }

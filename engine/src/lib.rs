@@ -16,6 +16,7 @@
 //! kernels in `longsift-kernels`.
 
 pub mod accounting;
+pub mod bench;
 pub mod cli;
 pub mod clock;
 pub mod commit;
@@ -39,6 +40,7 @@ pub mod reference;
 pub mod report;
 pub mod run;
 pub mod run_directory;
+pub mod schedule;
 pub mod scores;
 pub mod select;
 pub mod spec;

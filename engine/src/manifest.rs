@@ -4,8 +4,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use longsift_stages::contract::compute::Compute;
-
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::execute::Scored;
@@ -13,6 +11,7 @@ use crate::files;
 use crate::lock::Lock;
 use crate::output::Staged;
 use crate::plan::Plan;
+use crate::report::TableUse;
 use crate::run_directory::RunDirectory;
 use crate::units::{Part, UnitRecord};
 
@@ -33,6 +32,9 @@ pub struct Manifest {
     pub selection_fingerprint: String,
     /// The device that measured windows.
     pub device: Value,
+    /// The layer-zero table, as far as the committing run used it; null where it measured nothing.
+    #[serde(default)]
+    pub table: Option<TableUse>,
     /// The input files: path, size, rows, footer hash.
     pub input: Vec<Value>,
     /// One record per work unit.
@@ -63,7 +65,8 @@ impl Manifest {
             lock: lock.clone(),
             select_settings,
             selection_fingerprint,
-            device: json!({ "name": plan.device.name(), "kernel": plan.device.kernel().name() }),
+            device: json!({ "name": plan.devices.names(), "kernel": plan.kernel().name() }),
+            table: None,
             input: input.collect(),
             units: scored.records.clone(),
             data: staged.data.clone(),

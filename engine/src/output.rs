@@ -7,6 +7,7 @@ mod slices;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use arrow::array::{
     ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt32Array,
@@ -168,22 +169,33 @@ impl Writer<'_> {
             }
             kept.entry(sample.row).or_default().push(sample);
         }
-        for batch in dataset::read_rows(&self.plan.dataset, unit, &rows, BATCH_ROWS)? {
-            self.stop.check()?;
-            let (numbers, batch) = batch?;
-            self.verify(unit, &numbers, &batch, windows)?;
-            let samples: Vec<Kept<'_>> = numbers
-                .iter()
-                .enumerate()
-                .flat_map(|(position, row)| kept[row].iter().map(move |sample| (position, *sample)))
-                .map(|(position, sample)| Kept::new(position, sample, &windows[&sample.row]))
-                .collect();
-            let others = self.other_bytes(&batch)?;
-            for some in by_bytes(&samples, &others) {
-                writer.write(&self.batch(unit, schema, &batch, some)?)?;
+        let batches = dataset::read_rows(&self.plan.dataset, unit, &rows, BATCH_ROWS)?;
+        std::thread::scope(|scope| {
+            // The next batch is read while this one is written; without room in the channel there are two at most.
+            let (sender, read) = sync_channel(0);
+            scope.spawn(move || {
+                // A closed channel means that the writer has stopped.
+                batches.into_iter().try_for_each(|batch| sender.send(batch))
+            });
+            for batch in read {
+                self.stop.check()?;
+                let (numbers, batch) = batch?;
+                self.verify(unit, &numbers, &batch, windows)?;
+                let samples: Vec<Kept<'_>> = numbers
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(position, row)| {
+                        kept[row].iter().map(move |sample| (position, *sample))
+                    })
+                    .map(|(position, sample)| Kept::new(position, sample, &windows[&sample.row]))
+                    .collect();
+                let others = self.other_bytes(&batch)?;
+                for some in by_bytes(&samples, &others) {
+                    writer.write(&self.batch(unit, schema, &batch, some)?)?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// For each row, the bytes that every window of it comes with: all columns but the one windows are cut from.

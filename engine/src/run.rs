@@ -1,6 +1,8 @@
 //! `longsift run`: score → select → write → commit, in a run directory that remembers.
 
 mod finished;
+mod missing;
+mod shard;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,8 +22,9 @@ use crate::manifest::Manifest;
 use crate::output::{self, Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
-use crate::report::{LabelShares, Summary, peak_memory_bytes};
-use crate::run_directory::{RunDirectory, RunLock};
+use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
+use crate::run_directory::RunDirectory;
+use crate::schedule::{Scheduler, Watch};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
@@ -36,6 +39,20 @@ pub struct RunOptions {
     pub fresh: bool,
     /// Refuses anything that differs from the lock beside the pipeline file.
     pub locked: Option<PathBuf>,
+    /// Which part of the run.
+    pub phase: Phase,
+}
+
+/// Which part of a run a process does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Phase {
+    /// Everything, alone in the run directory.
+    #[default]
+    All,
+    /// Scores the work units of a shard, beside other processes.
+    Score,
+    /// Selects and writes, once every work unit has scores.
+    Select,
 }
 
 /// What a run did.
@@ -58,9 +75,31 @@ struct Run<'a> {
     directory: &'a RunDirectory,
     /// Where scores are read from: this run's directory, or that of `--scores-from`.
     scores: RunDirectory,
-    _lock: RunLock,
     /// The first layer, once it was needed.
-    layer: Option<FirstLayer>,
+    layer: Option<OpenLayer>,
+    /// What the devices did, once they were needed.
+    device_use: Option<DeviceUse>,
+}
+
+/// The first layer, and where its table came from.
+struct OpenLayer {
+    layer: FirstLayer,
+    from_cache: bool,
+    checkpoint_bytes_read: u64,
+}
+
+impl OpenLayer {
+    fn table_use(&self, row_bytes: u64) -> TableUse {
+        let rows_used = self.layer.rows_used();
+        TableUse {
+            from_cache: self.from_cache,
+            checkpoint_bytes_read: self.checkpoint_bytes_read,
+            bytes: self.layer.table().bytes(),
+            row_bytes,
+            rows_used,
+            bytes_used: rows_used * row_bytes,
+        }
+    }
 }
 
 /// Runs a plan.
@@ -71,14 +110,20 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         Some(path) => RunDirectory::at(path)?,
         None => directory.clone(),
     };
-    let lock = directory.take()?;
+    let run =
+        |layer| Run { plan, progress, stop, started, directory, scores, layer, device_use: None };
+    if options.phase == Phase::Score {
+        let _shared = directory.share()?;
+        return run(None).score_shard(options);
+    }
+    let _alone = directory.take()?;
     events::mend(directory)?;
     let replayed = commit::replay(directory);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
         replayed?;
     }
-    Run { plan, progress, stop, started, directory, scores, _lock: lock, layer: None }.go(options)
+    run(None).go(options)
 }
 
 impl Run<'_> {
@@ -106,6 +151,9 @@ impl Run<'_> {
         if complete && let Some(summary) = finished(plan, &standing)? {
             self.tidy()?;
             return Ok(self.nothing(summary));
+        }
+        if options.phase == Phase::Select {
+            missing::refuse_missing(plan, &standing)?;
         }
         lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
         self.write_plan(&standing)?;
@@ -149,7 +197,11 @@ impl Run<'_> {
         );
         let longest = plan.spec.tokenize().window_tokens as usize;
         let mask = plan.spec.first_layer_attention().mask;
-        self.layer = Some(FirstLayer::new(plan.model.spec().clone(), opened.table, mask, longest));
+        self.layer = Some(OpenLayer {
+            layer: FirstLayer::new(plan.model.spec().clone(), opened.table, mask, longest),
+            from_cache: opened.from_cache,
+            checkpoint_bytes_read: opened.bytes_read,
+        });
         Ok(opened.model_digest)
     }
 
@@ -214,18 +266,42 @@ impl Run<'_> {
         if self.layer.is_none() {
             self.open_model()?;
         }
-        let layer = self.layer.as_ref().expect("opened above");
         self.progress.phase("score", plan.estimate.tokens);
-        let tools = Tools {
-            plan,
-            directory: self.directory,
-            layer,
-            device: &plan.device,
-            score_fingerprint: fingerprint,
-            progress: self.progress,
-            stop: self.stop,
-        };
-        execute::score(tools, standing)
+        self.on_devices(fingerprint, |tools| execute::score(tools, standing))
+    }
+
+    /// Runs `work` with the scheduler of the plan's devices; the first layer is open.
+    fn on_devices<T>(
+        &mut self,
+        score_fingerprint: &str,
+        work: impl FnOnce(Tools<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let plan = self.plan;
+        let layer = &self.layer.as_ref().expect("opened before anything is measured").layer;
+        let devices = &plan.devices.list;
+        tracing::info!(
+            devices = plan.devices.names(),
+            why = plan.devices.why,
+            kernel = plan.kernel().name(),
+            "measuring windows"
+        );
+        let watch = Watch::new(self.directory, self.progress, devices);
+        let done = Scheduler::run(devices, layer, plan.policy(), |scheduler| {
+            let done = work(Tools {
+                plan,
+                directory: self.directory,
+                scheduler,
+                watch: &watch,
+                score_fingerprint,
+                progress: self.progress,
+                stop: self.stop,
+            });
+            self.progress.took("first-layer-attention", scheduler.busy());
+            watch.finish(scheduler)?;
+            done
+        });
+        self.device_use = Some(watch.into_use());
+        done
     }
 
     /// Writes the selection and commits it.
@@ -253,8 +329,9 @@ impl Run<'_> {
         let summary = self.summary(scored, &staged)?;
         let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
         let selection_fingerprint = selection_fingerprint(&select_settings, &scored.records);
-        let manifest =
+        let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
+        manifest.table.clone_from(&summary.table);
         self.commit(&manifest, &staged, &selection, &summary)?;
         Ok(Outcome { summary, labels, warnings: selection.warnings })
     }
@@ -299,6 +376,9 @@ impl Run<'_> {
         let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();
         summary.peak_memory_bytes = peak_memory_bytes();
+        let row_bytes = self.plan.estimate.table_row_bytes;
+        summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
+        summary.devices.clone_from(&self.device_use);
         summary.kernel = Some(self.plan.kernel().name().to_owned());
         summary
     }
@@ -311,6 +391,8 @@ impl Run<'_> {
             run_dir: now.run_dir,
             seconds: now.seconds,
             peak_memory_bytes: now.peak_memory_bytes,
+            table: now.table,
+            devices: now.devices,
             windows_reused: before.windows_scored + before.windows_reused,
             windows_scored: 0,
             ..before
@@ -388,7 +470,7 @@ impl Run<'_> {
             finished: false,
         };
         let json = crate::plan::explain::json(self.plan, done);
-        files::write_atomic(&self.directory.root.join("plan.json"), &pretty(&json))?;
+        files::write_atomic(&self.directory.plan(), &pretty(&json))?;
         Ok(())
     }
 }

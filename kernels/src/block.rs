@@ -10,7 +10,7 @@ use crate::rows::{BOUND, Logits, Rows};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Portable, Simd};
-use crate::statistics::{AttentionShape, LogitRules, QueryKeySource};
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 use crate::steps::{Step, Steps};
 #[cfg(target_arch = "x86_64")]
 use crate::tile::{Avx2Tile, Avx512Tile, amx::AmxTile, pairs::PairTile};
@@ -32,6 +32,37 @@ pub(crate) struct Window<'a> {
     pub(crate) segments: Segments,
     pub(crate) source: &'a dyn QueryKeySource,
     pub(crate) bins: usize,
+    /// The rows that are measured; all of them without it.
+    pub(crate) sample: Option<&'a RowSample>,
+}
+
+impl Window<'_> {
+    /// How many rows are measured.
+    pub(crate) fn rows(&self) -> usize {
+        self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
+    }
+
+    /// The position in the window of a measured row.
+    #[inline(always)]
+    pub(crate) fn position(&self, row: usize) -> usize {
+        self.sample.map_or(row, |sample| sample.positions[row])
+    }
+
+    /// How many rows of the window a measured row stands for.
+    fn weight(&self, row: usize) -> f64 {
+        self.sample.map_or(1.0, |sample| sample.weights[row])
+    }
+
+    /// Gathers the queries of measured rows: `[rows, head_dim]`.
+    fn gather(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        let Some(sample) = self.sample else {
+            return self.source.queries(head, rows, out);
+        };
+        let positions = sample.positions[rows].iter();
+        for (position, out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
+            self.source.queries(head, *position..position + 1, out);
+        }
+    }
 }
 
 /// The keys of one head.
@@ -53,6 +84,8 @@ pub(crate) struct BlockSums {
     pub(crate) histogram: Vec<f64>,
     /// `[rows]`: far mass of each row, summed over the group's heads.
     pub(crate) rows: Vec<f64>,
+    /// `[rows]`: far sum of squares of each row, summed over the group's heads.
+    pub(crate) row_squares: Vec<f64>,
 }
 
 /// Buffers of one thread, reused from block to block.
@@ -231,7 +264,8 @@ impl Block<'_> {
     ) {
         let Window { shape, rules, segments, .. } = self.window;
         for row in rows {
-            let position = step.rows.start + row;
+            let measured = step.rows.start + row;
+            let position = self.window.position(measured);
             let seen = visible_keys(rules, shape.tokens, position);
             let seen = seen.start.max(step.keys.start)..seen.end.min(step.keys.end);
             if seen.is_empty() {
@@ -242,7 +276,7 @@ impl Block<'_> {
                 let head = self.key_head * shape.group() + step.head;
                 bend(simd, rules, head, position, seen.clone(), step.tile, logits);
             }
-            let state = step.head * BLOCK_ROWS + position - self.rows.start;
+            let state = step.head * BLOCK_ROWS + measured - self.rows.start;
             let logits = Logits { values: logits, first: step.tile, bounded };
             states.absorb(simd, state, position, seen, &logits, segments);
         }
@@ -265,7 +299,7 @@ impl Block<'_> {
     /// of log2 (or, with a softcap, the argument of its tanh).
     #[inline(always)]
     fn load_queries<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
-        let Window { shape, rules, source, .. } = self.window;
+        let Window { shape, rules, .. } = self.window;
         let (group, head_dim, layout) = (shape.group(), shape.head_dim, tile.layout());
         let depth = layout.depth(head_dim);
         let unit = match rules.softcap {
@@ -279,11 +313,12 @@ impl Block<'_> {
         let heads = scratch.queries.chunks_exact_mut(BLOCK_ROWS * depth);
         let norms = scratch.norms.chunks_exact_mut(BLOCK_ROWS / T::STRIP_ROWS);
         for (head, (panels, norms)) in heads.zip(norms).enumerate() {
-            source.queries(self.key_head * group + head, self.rows.clone(), gathered);
+            self.window.gather(self.key_head * group + head, self.rows.clone(), gathered);
             let rows = gathered.chunks_exact_mut(head_dim).zip(converted.chunks_exact_mut(depth));
             for (row, (gathered, converted)) in rows.enumerate() {
+                let position = self.window.position(self.rows.start + row);
                 let scale = rules.query_scale.as_ref();
-                let scale = scale.map_or(1.0, |scale| f64::from(scale[self.rows.start + row]));
+                let scale = scale.map_or(1.0, |scale| f64::from(scale[position]));
                 layout.convert(gathered, Some(unit * scale), converted);
                 let largest = &mut norms[row / T::STRIP_ROWS];
                 *largest = largest.max(norm(gathered));
@@ -306,6 +341,7 @@ impl Block<'_> {
             far_square: vec![0.0; group],
             histogram: vec![0.0; *bins],
             rows: vec![0.0; self.rows.len()],
+            row_squares: vec![0.0; self.rows.len()],
         };
         for head in 0..group {
             let sinks = rules.sinks.as_ref();
@@ -313,12 +349,14 @@ impl Block<'_> {
             let sink = sink.map(|logit| logit * std::f64::consts::LOG2_E);
             for row in 0..self.rows.len() {
                 let finished = states.finish(head * BLOCK_ROWS + row, sink, segments);
-                sums.far_mass[head] += finished.far_mass;
-                sums.far_square[head] += finished.far_square;
+                let weight = self.window.weight(self.rows.start + row);
+                sums.far_mass[head] += weight * finished.far_mass;
+                sums.far_square[head] += weight * finished.far_square;
                 sums.rows[row] += finished.far_mass;
+                sums.row_squares[row] += finished.far_square;
                 for (segment, mass) in finished.masses.iter().enumerate() {
                     if let Some(bin) = segments.bin(segment) {
-                        sums.histogram[bin] += mass * finished.scale;
+                        sums.histogram[bin] += weight * mass * finished.scale;
                     }
                 }
             }

@@ -83,7 +83,7 @@ impl Iterator for Steps<'_> {
 
 /// The keys that some row of `rows` (not empty) sees, or that lie between such keys.
 fn visible_rows(window: &Window<'_>, rows: &Range<usize>) -> Range<usize> {
-    let first = visible_keys(window.rules, window.shape.tokens, rows.start);
-    let last = visible_keys(window.rules, window.shape.tokens, rows.end - 1);
+    let first = visible_keys(window.rules, window.shape.tokens, window.position(rows.start));
+    let last = visible_keys(window.rules, window.shape.tokens, window.position(rows.end - 1));
     first.start..last.end.min(window.shape.tokens)
 }

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Random, check, supported};
+use common::{EXPONENTIAL, ROW, Random, Rounded, check, close, supported};
 use longsift_kernels::{
-    AttentionShape, LogitRules, Measure, WindowSums, attention_statistics, reference_rows,
+    AttentionShape, HeadSums, LogitRules, Measure, Numbers, QueryKeySource, RowSample, WindowSums,
+    attention_statistics, head_statistics, reference_rows,
 };
 use proptest::prelude::*;
 
@@ -130,6 +131,23 @@ proptest! {
             prop_assert!(runs.all(|run| run == first), "{}", kernel.name());
         }
     }
+
+    #[test]
+    fn how_the_heads_are_grouped_never_changes_a_bit(
+        shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), cut in any::<prop::sample::Index>(),
+    ) {
+        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: false });
+        let cut = cut.index(shape.key_heads + 1);
+        for kernel in supported() {
+            let whole = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let mut parts = HeadSums::default();
+            for heads in [0..cut, cut..shape.key_heads] {
+                parts.append(&head_statistics(kernel, &shape, &rules, distance, &source, heads, None));
+            }
+            prop_assert_eq!(bits(&parts.window_sums(shape.tokens)), bits(&whole), "{}", kernel.name());
+        }
+    }
 }
 
 fn bits(sums: &WindowSums) -> Vec<u64> {
@@ -200,4 +218,71 @@ fn reference_rows_are_probabilities_over_the_visible_keys() {
         assert!(visible.eq(row.saturating_sub(6)..=row));
     });
     assert!(seen.into_iter().eq((0..2).flat_map(|head| (0..40).map(move |row| (head, row)))));
+}
+
+/// `[query_heads, tokens]`: far mass and far sum of squares of every row, in float64.
+fn reference_by_row(
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    distance: usize,
+    source: &dyn QueryKeySource,
+) -> [Vec<Vec<f64>>; 2] {
+    let mut mass = vec![vec![0.0; shape.tokens]; shape.query_heads];
+    let mut square = mass.clone();
+    reference_rows(shape, rules, source, |head, row, probabilities| {
+        for far in &probabilities[..(row + 1).saturating_sub(distance)] {
+            mass[head][row] += far;
+            square[head][row] += far * far;
+        }
+    });
+    [mass, square]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn sampled_rows_are_rows_of_the_whole_and_their_weights_count(
+        shape in shapes(), distance in distances(), hooks in hooks(), seed: u64, every in 1_usize..9,
+    ) {
+        let (source, rules) =
+            (Random { head_dim: shape.head_dim, seed, spread: 3.0 }, rules(&hooks, &shape));
+        let positions: Vec<usize> = (0..shape.tokens)
+            .filter(|row| (row * 7 + seed as usize % 11).is_multiple_of(every))
+            .collect();
+        prop_assume!(!positions.is_empty());
+        let weights: Vec<f64> = positions.iter().map(|row| 1.0 + (row % 3) as f64).collect();
+        let sample = RowSample { positions, weights };
+        let rounded = Rounded { source: &source, rules: &rules, head_dim: shape.head_dim };
+        let exact = reference_by_row(&shape, &rules, distance, &source);
+        let rounded = reference_by_row(&shape, &rules, distance, &rounded);
+        let weighted = |rows: &[Vec<f64>]| -> Vec<f64> {
+            let of = |row: &Vec<f64>| {
+                let pairs = sample.positions.iter().zip(&sample.weights);
+                pairs.map(|(position, weight)| weight * row[*position]).sum()
+            };
+            rows.iter().map(of).collect()
+        };
+        let by_row = |rows: &[Vec<f64>]| -> Vec<f64> {
+            let groups = rows.chunks(shape.group()).flat_map(|heads| {
+                let of = |row: &usize| heads.iter().map(|head| head[*row]).sum::<f64>();
+                sample.positions.iter().map(of).collect::<Vec<f64>>()
+            });
+            groups.collect()
+        };
+        // A weighted sum may be that of one row: the tolerance is a row's.
+        for kernel in supported() {
+            let heads = 0..shape.key_heads;
+            let got =
+                head_statistics(kernel, &shape, &rules, distance, &source, heads, Some(&sample));
+            let ([mass, square], more) = match kernel.numbers() {
+                Numbers::F32 => (&exact, 0.0),
+                Numbers::Bf16 => (&rounded, EXPONENTIAL),
+            };
+            let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());
+            close(&got.far_mass, &weighted(mass), ROW + more, 1e-9, &context);
+            close(&got.far_square, &weighted(square), 2.0 * (ROW + more), 1e-9, &context);
+            close(&got.row_far_mass, &by_row(mass), ROW + more, 1e-9, &context);
+            close(&got.row_far_square, &by_row(square), 2.0 * (ROW + more), 1e-9, &context);
+        }
+    }
 }

@@ -14,8 +14,9 @@ use crate::contract::Stage;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadPartialModel {
-    /// Folder of the checkpoint in the Hugging Face layout: `config.json` and one or more `.safetensors` files.
-    /// Relative to the pipeline file's folder.
+    /// Folder of the checkpoint in the Hugging Face layout: `config.json` and one or more `.safetensors` files, plain or
+    /// quantised (GPTQ, AWQ, bitsandbytes, fp8, compressed-tensors, MLX). Or a `.gguf` file, or a folder with one; the
+    /// tokenizer is the `tokenizer.json` beside it. Relative to the pipeline file's folder.
     pub model: String,
     /// The number format of the layer-zero table. `f32` (default) is exact; `bf16` halves the table and rounds each
     /// query and key to 8 significant bits (relative error 2^-9 per entry). Where the processor multiplies bf16 faster

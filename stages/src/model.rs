@@ -9,7 +9,7 @@
 //!                 layer            checked         built, cached, mapped
 //! ```
 //!
-//! A family is one short file in `families/`.
+//! A family is one short file in `families/`, a form of packed weights one in `forms/`.
 //!
 //! ```no_run
 //! # use std::path::Path;
@@ -31,6 +31,10 @@ mod checkpoint;
 mod config;
 mod families;
 mod fields;
+mod forms;
+mod gguf;
+mod gguf_config;
+mod model_files;
 mod norm;
 mod problem;
 mod rope;
@@ -41,6 +45,7 @@ mod shard;
 mod side;
 mod spec;
 mod steps;
+mod stored;
 mod table;
 mod tensors;
 mod weights;
@@ -52,6 +57,14 @@ mod cache_tests;
 mod conformance_tests;
 #[cfg(test)]
 mod folder_tests;
+#[cfg(test)]
+mod form_refusal_tests;
+#[cfg(test)]
+mod form_tests;
+#[cfg(test)]
+mod gguf_tests;
+#[cfg(test)]
+mod refusal_tests;
 
 pub use cache::{OpenedTable, known_digest};
 pub use checkpoint::ModelFolder;

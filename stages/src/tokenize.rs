@@ -1,11 +1,20 @@
 //! Turns documents into token windows.
 
+mod added;
+mod compose;
 mod encoded;
 pub mod encoder;
 #[cfg(test)]
 pub(crate) mod fixtures;
+mod matcher;
+mod memo;
+mod pairs;
+mod parts;
 mod patterns;
 mod problem;
+mod split;
+#[cfg(test)]
+mod split_tests;
 pub mod windows;
 
 use schemars::JsonSchema;

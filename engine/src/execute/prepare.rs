@@ -93,15 +93,15 @@ fn outcome(plan: &Plan, document: Document) -> Result<Outcome, Refusal> {
             let largest = plan.largest_text_bytes();
             if text.len() as u64 > largest {
                 let message = format!(
-                    "the text has {} bytes; within `memory_limit_bytes` at most {largest} can be tokenised at once",
+                    "the text has {} bytes; within `memory_limit_bytes` at most {largest} can be scored",
                     text.len()
                 );
                 return Err(("tokenize", "document_too_large", message));
             }
             let encoder = plan.encoder.as_ref().expect("the plan opens a tokenizer for text");
             let mut encoded = encoder
-                .encode(&text)
-                .map_err(|problem| ("tokenize", "tokenizer_failed", problem.to_string()))?;
+                .encode(&text, usize::try_from(plan.largest_part_bytes()).unwrap_or(usize::MAX))
+                .map_err(|problem| ("tokenize", problem.code(), problem.to_string()))?;
             (std::mem::take(&mut encoded.ids), Some(encoded), text.len())
         }
     };

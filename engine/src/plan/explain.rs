@@ -3,11 +3,10 @@
 use std::fmt::{self, Write};
 
 use longsift_stages::contract::Decimal;
-use longsift_stages::contract::compute::Compute;
 use longsift_stages::filter::KeepTokens;
-use longsift_stages::first_layer_attention::Mask;
+use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::score::Standardise;
-use longsift_stages::tokenize::{ShortDocuments, Windows};
+use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
 
 use super::Plan;
@@ -65,6 +64,14 @@ fn input(plan: &Plan) -> String {
         plan.dataset.schema.fields().len(),
         count(plan.units.len() as u64)
     );
+    if let Some(shard) = plan.options.shard {
+        let _ = write!(
+            text,
+            " (shard {shard} of {} work units, {} rows)",
+            count(plan.whole.units),
+            count(plan.whole.rows)
+        );
+    }
     if let Some(limit) = plan.options.limit_rows {
         let _ =
             write!(text, " (the first {} rows of {})", count(limit), count(plan.dataset.rows()));
@@ -74,9 +81,8 @@ fn input(plan: &Plan) -> String {
 
 fn model(plan: &Plan) -> String {
     let layer = plan.model.spec();
-    let rows = layer.vocabulary_size;
     format!(
-        "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → table {} × {} {} = {}{}",
+        "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → {} table, {} rows of {} = {} at most{}",
         layer.model_type,
         if layer.unverified {
             " (unverified: never compared with the model's own code)"
@@ -89,9 +95,9 @@ fn model(plan: &Plan) -> String {
         layer.head_dim,
         bytes(plan.model.bytes_to_read()),
         bytes(plan.model.checkpoint_bytes()),
-        count(rows),
-        count(layer.row_width()),
         plan.spec.load_partial_model().precision.name(),
+        count(layer.vocabulary_size),
+        bytes(plan.estimate.table_row_bytes),
         bytes(plan.estimate.table_bytes),
         if plan.estimate.table_cached { " (cached)" } else { "" }
     )
@@ -114,8 +120,13 @@ fn tokenize(plan: &Plan) -> String {
         (_, ShortDocuments::Drop) => "short documents are dropped",
         (_, ShortDocuments::Score) => "short documents are scored",
     };
+    let whole = plan.encoder.as_ref().and_then(Encoder::whole_texts_because);
+    let whole = whole.map_or(String::new(), |why| {
+        let most = count(plan.largest_part_bytes());
+        format!("; long texts are tokenised whole, up to {most} bytes, because {why}")
+    });
     format!(
-        "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}",
+        "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}{whole}",
         count(u64::from(settings.window_tokens)),
         plan.bos.count,
         count(plan.estimate.windows)
@@ -123,11 +134,14 @@ fn tokenize(plan: &Plan) -> String {
 }
 
 fn devices(plan: &Plan) -> String {
+    let devices = &plan.devices;
+    let threads =
+        if devices.is_cpu() { format!("{} threads, ", devices.threads) } else { String::new() };
     format!(
-        "{}: {} threads, kernel {}, {} windows in flight",
-        plan.device.name(),
-        plan.device.threads(),
-        plan.device.kernel().name(),
+        "{} ({}): {threads}kernel {}, {} windows in flight",
+        devices.names(),
+        devices.why,
+        devices.kernel.name(),
         plan.estimate.windows_in_flight
     )
 }
@@ -139,12 +153,20 @@ fn attention(plan: &Plan) -> String {
         (Some(_), _) => "as set".to_owned(),
         (None, fraction) => format!("{} of the window", fraction.unwrap_or(Decimal(0.25))),
     };
+    let rows = match attention.rows {
+        Rows::All(_) => "all rows".to_owned(),
+        Rows::Sampled(sampled) => format!(
+            "{} rows of a window at random (seed {})",
+            count(u64::from(sampled.per_window)),
+            sampled.seed
+        ),
+    };
     let mask = match attention.mask {
         Mask::Causal => "causal",
         Mask::Unmasked => "unmasked",
     };
     format!(
-        "windows → statistics: {mask}, far from {} tokens ({rule})",
+        "windows → statistics: {mask}, far from {} tokens ({rule}), {rows}",
         count(attention.distance(window))
     )
 }
@@ -211,9 +233,13 @@ fn output(plan: &Plan) -> String {
 
 fn memory(plan: &Plan) -> String {
     let estimate = &plan.estimate;
+    let packed = match estimate.packed_bytes {
+        0 => String::new(),
+        packed => format!(", {} of projections among it", bytes(packed)),
+    };
     format!(
-        "{}: at most {} besides the mapped table; {} per window in flight",
-        plan.device.name(),
+        "{}: at most {} besides the mapped table{packed}; {} per window in flight",
+        if plan.devices.is_cpu() { "cpu" } else { "host" },
         bytes(estimate.memory_bytes),
         bytes(estimate.window_bytes)
     )
@@ -267,7 +293,13 @@ pub fn json(plan: &Plan, done: Done) -> Value {
         },
         "bos": plan.bos.count,
         "distance": attention.distance(u64::from(plan.spec.tokenize().window_tokens)),
-        "device": { "name": plan.device.name(), "kernel": plan.device.kernel().name(), "threads": plan.device.threads() },
+        "device": {
+            "name": plan.devices.names(),
+            "why": plan.devices.why,
+            "kernel": plan.kernel().name(),
+            "threads": plan.devices.threads,
+            "workers": plan.devices.list.iter().map(|device| device.workers).collect::<Vec<_>>(),
+        },
         "estimate": plan.estimate,
         "done": { "work_units": done.units, "windows": done.windows, "finished": done.finished },
         "warnings": plan.warnings.iter().map(|warning| &warning.message).collect::<Vec<_>>(),

@@ -62,8 +62,9 @@ pub struct Input {
     pub tokens_column: Option<String>,
     /// Host memory that a run aims to stay below, in bytes, besides the memory-mapped layer-zero table (64 MiB to
     /// 16 TiB). Default 4 GiB. It bounds batches and windows in flight; it changes no score and no output byte, but for
-    /// one thing: a text beyond a 240th of it (17 MB by default) is quarantined as `document_too_large`, because
-    /// tokenising it would not fit.
+    /// one thing: a text beyond a 16th of it (268 MB by default) is quarantined as `document_too_large`, because scoring
+    /// it would not fit; so is one with a stretch beyond a 240th (17 MB) that the tokenizer must see at once, which is a
+    /// single word or run of blanks with most tokenizers (`longsift plan` names the others).
     #[serde(default = "default_memory_limit_bytes")]
     #[schemars(range(min = 67_108_864, max = 17_592_186_044_416_u64))]
     pub memory_limit_bytes: u64,

@@ -1,4 +1,4 @@
-//! Which safetensors files a model folder has, and which tensor lies in which.
+//! Which files of weights a model folder has, and which tensor lies in which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -51,7 +51,8 @@ impl Catalogue {
         Self::of_files(folder, &files)
     }
 
-    fn of_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
+    /// The files of these names.
+    pub(crate) fn of_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
         let mut catalogue = Self::default();
         let mut problems = Vec::new();
         for name in names {
@@ -125,11 +126,12 @@ fn is_plain_name(name: &str) -> bool {
     one && components.next().is_none() && !name.contains(['\\', '\0', ':']) && is_safetensors(name)
 }
 
-fn is_safetensors(name: &str) -> bool {
+pub(crate) fn is_safetensors(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == "safetensors")
 }
 
-fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
+/// The names of all entries of a folder, sorted.
+pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = entries.map_err(|error| ModelProblem::reading(folder, &error))?;
     let mut names: Vec<String> =

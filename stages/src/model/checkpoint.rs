@@ -1,24 +1,23 @@
 //! A model folder with its weights located: every tensor that the table needs, checked, not yet read.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use safetensors::Dtype;
-use safetensors::tensor::TensorInfo;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
+use super::forms::{self, Finder, Form, Found, Method};
 use super::problem::ModelProblem;
 use super::shard::Shard;
 use super::spec::LayerZeroSpec;
+use super::stored::{Stored, StoredTensors};
 use super::tensors::NeededTensor;
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
-/// A model folder whose `config.json` and safetensors headers have been read and agree. No weights are read yet.
+/// A model folder whose `config.json` and headers of weights have been read and agree. No weights are read yet.
 #[derive(Debug)]
 pub struct ModelFolder {
     config: ModelConfig,
@@ -28,25 +27,36 @@ pub struct ModelFolder {
     warnings: Vec<String>,
 }
 
-/// A needed tensor and where it is.
+/// A needed tensor, how it is stored and where.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) needed: NeededTensor,
-    /// Its name on disk.
-    pub(crate) name: String,
-    pub(crate) shard: usize,
-    pub(crate) info: TensorInfo,
+    pub(crate) form: Box<dyn Form>,
+    /// What it is stored as, in the form's order.
+    pub(crate) stored: Vec<Stored>,
+    /// For each of these the file it lies in.
+    pub(crate) shards: Vec<usize>,
 }
 
 impl Part {
-    /// Bytes of one number on disk.
-    pub(crate) fn number_bytes(&self) -> u64 {
-        self.info.dtype.bitsize() as u64 / 8
+    /// Its name on disk, or that of the first tensor that it is stored as.
+    pub(crate) fn name(&self) -> &str {
+        &self.stored[0].name
+    }
+
+    /// Which of the stored tensors are read once, whole.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
+        (0..self.stored.len()).filter(|index| self.form.slice(*index, &(0..0)).is_none())
     }
 
     /// Bytes that the table builder reads of it.
     pub(crate) fn bytes(&self) -> u64 {
-        self.needed.numbers() * self.number_bytes()
+        let kept: u64 = self.kept().map(|index| self.stored[index].entry.byte_length()).sum();
+        let sliced = |rows| {
+            let slices = (0..self.stored.len()).filter_map(|index| self.form.slice(index, rows));
+            slices.map(|slice| slice.bytes()).sum::<u64>()
+        };
+        kept + self.needed.rows.iter().map(sliced).sum::<u64>()
     }
 }
 
@@ -124,127 +134,93 @@ impl ModelFolder {
 
 /// Finds every needed tensor in the folder's files.
 pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
-    let mut catalogue = Catalogue::read(config.folder())?;
-    let needed = config.tensors().needed(config.spec());
-    let (found, missing): (Vec<_>, Vec<_>) = needed
+    let (method, catalogue) = match config.gguf() {
+        None => (forms::method(config.map())?, Catalogue::read(config.folder())?),
+        Some((files, architecture)) => {
+            let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
+            (method, Catalogue::of_files(config.folder(), files)?)
+        }
+    };
+    let checkpoint_bytes = catalogue.checkpoint_bytes;
+    let mut tensors = StoredTensors::new(config.folder().to_owned(), catalogue);
+    let config = match config.otherwise() {
+        Some(other)
+            if !finder(&config, &method, &mut tensors).has_all(&needed(&config))
+                && finder(&other, &method, &mut tensors).has_all(&needed(&other)) =>
+        {
+            other
+        }
+        _ => config,
+    };
+    let mut finder = finder(&config, &method, &mut tensors);
+    let found: Vec<(NeededTensor, Found)> = needed(&config)
         .into_iter()
-        .map(|tensor| (name_on_disk(&config, &catalogue, &tensor.name), tensor))
-        .partition(|(name, _)| name.is_some());
+        .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
+        .collect();
+    let warnings = ignored_biases(&config, &finder);
+    let (missing, problems) = (finder.missing, finder.problems);
     if !missing.is_empty() {
-        let missing: Vec<NeededTensor> = missing.into_iter().map(|(_, tensor)| tensor).collect();
-        return Err(vec![missing_tensors(&config, &missing)]);
+        return Err(vec![missing_tensors(&config, missing)]);
     }
-    let mut problems = Vec::new();
-    let mut shards: BTreeMap<String, Shard> =
-        catalogue.opened.drain(..).map(|shard| (shard.name.clone(), shard)).collect();
-    let mut located = Vec::new();
-    let mut unreadable = Vec::new();
-    for (name, needed) in found {
-        let name = name.expect("tensors without a name are the missing ones");
-        let file = catalogue.files_by_tensor[&name].clone();
-        if !shards.contains_key(&file) && !unreadable.contains(&file) {
-            match Shard::open(config.folder(), &file) {
-                Ok(shard) => drop(shards.insert(file.clone(), shard)),
-                Err(problem) => {
-                    problems.push(problem);
-                    unreadable.push(file.clone());
-                }
-            }
-        }
-        let Some(shard) = shards.get(&file) else { continue };
-        match checked(&config, shard, &name, &needed) {
-            Ok(info) => located.push((needed, name, file, info)),
-            Err(problem) => problems.push(problem),
-        }
-    }
+    let problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
     if !problems.is_empty() {
         return Err(problems);
     }
     // A file without a needed tensor is no part of the model's identity.
-    shards.retain(|name, _| located.iter().any(|(_, _, file, _)| file == name));
-    let names: Vec<&String> = shards.keys().collect();
-    let part = |(needed, name, file, info)| {
-        let shard = names.binary_search(&&file).expect("every located tensor's file was kept");
-        Part { needed, name, shard, info }
+    let stored = found.iter().flat_map(|(_, found)| &found.stored);
+    let shards = tensors.into_shards(&stored.map(|stored| stored.file.clone()).collect());
+    let shard = |stored: &Stored| {
+        let place = shards.binary_search_by(|shard| shard.name.cmp(&stored.file));
+        place.expect("the file of every found tensor was kept")
     };
-    let parts = located.into_iter().map(part).collect();
-    let warnings = ignored_biases(&config, &catalogue);
-    let checkpoint_bytes = catalogue.checkpoint_bytes;
-    Ok(ModelFolder {
-        shards: shards.into_values().collect(),
-        parts,
-        checkpoint_bytes,
-        warnings,
-        config,
-    })
+    let part = |(needed, Found { form, stored }): (NeededTensor, Found)| Part {
+        needed,
+        form,
+        shards: stored.iter().map(shard).collect(),
+        stored,
+    };
+    let parts = found.into_iter().map(part).collect();
+    Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
 }
 
-fn name_on_disk(config: &ModelConfig, catalogue: &Catalogue, name: &str) -> Option<String> {
-    let names = config.tensors().prefixes.iter().map(|prefix| format!("{prefix}{name}"));
-    names.into_iter().find(|name| catalogue.files_by_tensor.contains_key(name))
+fn needed(config: &ModelConfig) -> Vec<NeededTensor> {
+    config.tensors().needed(config.spec())
 }
 
-fn missing_tensors(config: &ModelConfig, missing: &[NeededTensor]) -> ModelProblem {
-    let prefix = config.tensors().prefixes[0];
-    let mut names: Vec<String> =
-        missing.iter().map(|tensor| format!("`{prefix}{}`", tensor.name)).collect();
+fn finder<'a>(
+    config: &'a ModelConfig,
+    method: &'a Method,
+    tensors: &'a mut StoredTensors,
+) -> Finder<'a> {
+    Finder {
+        tensors,
+        prefixes: config.tensors().prefixes,
+        quantization: config.quantization(),
+        method,
+        missing: Vec::new(),
+        problems: Vec::new(),
+    }
+}
+
+fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem {
     // Queries and keys may lie in one tensor.
     names.dedup();
-    let names = names.join(", ");
-    match config.quantization() {
-        Some(method) => ModelProblem::settings(format!(
-            "the checkpoint is quantised (`{method}`) and has no plain weights for layer 0: {names}"
-        ))
-        .with_hint("use the checkpoint it was made from, in f32, f16 or bf16"),
-        None => ModelProblem::checkpoint(format!(
-            "the checkpoint lacks tensors of layer 0: {names}"
-        ))
-        .with_hint(
-            "is the download complete, and does `model_type` in config.json fit the weights?",
-        ),
-    }
-}
-
-/// The tensor's entry in its file's header, with the type and shape that the table needs.
-fn checked(
-    config: &ModelConfig,
-    shard: &Shard,
-    name: &str,
-    needed: &NeededTensor,
-) -> Result<TensorInfo, ModelProblem> {
-    let info = shard.tensor(name).ok_or_else(|| {
-        ModelProblem::checkpoint(format!(
-            "the index says that `{name}` is in `{}`; it is not",
-            shard.name
-        ))
-    })?;
-    if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-        let method = config
-            .quantization()
-            .map(|method| format!(" (the checkpoint is quantised: `{method}`)"));
-        return Err(ModelProblem::settings(format!(
-            "`{name}` has numbers of type {}{}; supported are f32, f16 and bf16",
-            info.dtype,
-            method.unwrap_or_default()
-        )));
-    }
-    let shape: Vec<u64> = info.shape.iter().map(|size| *size as u64).collect();
-    if shape != needed.shape {
-        return Err(ModelProblem::checkpoint(format!(
-            "`{name}` in `{}` has shape {shape:?}; config.json implies {:?}",
-            shard.name, needed.shape
-        )));
-    }
-    Ok(info.clone())
+    let names = names.join("`, `");
+    let quantised = config.quantization().map(|method| format!("quantised (`{method}`) "));
+    ModelProblem::checkpoint(format!(
+        "the {}checkpoint lacks tensors of layer 0: `{names}`",
+        quantised.unwrap_or_default()
+    ))
+    .with_hint("is the download complete, and does `model_type` in config.json fit the weights?")
 }
 
 /// Biases that the checkpoint has and config.json does not ask for. The transformers library ignores them as well.
-fn ignored_biases(config: &ModelConfig, catalogue: &Catalogue) -> Vec<String> {
+fn ignored_biases(config: &ModelConfig, finder: &Finder<'_>) -> Vec<String> {
     let tensors = config.tensors();
     let unasked =
         [&tensors.query, &tensors.key].into_iter().filter(|projection| projection.bias.is_none());
     let names = unasked.filter_map(|projection| projection.weight.strip_suffix(".weight"));
-    let found = names.filter_map(|name| name_on_disk(config, catalogue, &format!("{name}.bias")));
+    let found = names.filter_map(|name| finder.on_disk(&format!("{name}.bias")));
     found
         .map(|name| format!("`{name}` is ignored: by config.json this model has no such bias"))
         .collect()

@@ -1,19 +1,22 @@
 //! `config.json`: the first of the two steps into a model folder, and all that `inspect` needs.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::catalogue::{file_names, is_safetensors};
 use super::checkpoint::{self, ModelFolder};
 use super::families::{self, FirstLayer};
 use super::fields::Fields;
-use super::problem::ModelProblem;
+use super::forms::Architecture;
+use super::gguf_config;
+use super::model_files::ModelFiles;
+use super::problem::{ModelProblem, ProblemKind};
 use super::rope::RopeSpec;
-use super::shard::open_regular;
-use super::side::side_arrays;
+use super::shard::{Shard, open_regular};
+use super::side::{packed_bytes, side_arrays};
 use super::spec::LayerZeroSpec;
 use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
@@ -25,36 +28,55 @@ const MOST_CONFIG_BYTES: u64 = 16 << 20;
 /// A model folder of which only `config.json` has been read: enough to know the first layer, not to build its table.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
-    folder: PathBuf,
+    files: WeightFiles,
     bytes: Vec<u8>,
     map: Map<String, Value>,
     spec: LayerZeroSpec,
     tensors: LayerZeroTensors,
+    rope_theta: Option<f64>,
 }
 
 impl ModelConfig {
     /// Reads `config.json` of a model folder and nothing else. `rope_theta` replaces the checkpoint's base frequency.
     ///
+    /// `path` may also be a GGUF file, or a folder with one: without a `config.json` beside it, its header says what
+    /// would be in there.
+    ///
     /// # Errors
     /// Everything that is wrong with it, together.
-    pub fn read(folder: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
-        let bytes = config_bytes(folder).map_err(|problem| vec![problem])?;
-        let map = object(folder, &bytes).map_err(|problem| vec![problem])?;
+    pub fn read(path: &Path, rope_theta: Option<f64>) -> Result<Self, Vec<ModelProblem>> {
+        let unreadable = |problem| {
+            with_remedies(vec![problem], "`model` is a checkpoint's folder, with its config.json")
+        };
+        let (files, bytes) = opened(path).map_err(unreadable)?;
+        let map = object(&files.folder, &bytes).map_err(unreadable)?;
+        Self::understood(files, bytes, map, rope_theta)
+    }
+
+    fn understood(
+        files: WeightFiles,
+        bytes: Vec<u8>,
+        map: Map<String, Value>,
+        rope_theta: Option<f64>,
+    ) -> Result<Self, Vec<ModelProblem>> {
         let problems = RefCell::new(Vec::new());
         let fields = Fields::new(&map, "config.json", &problems);
         if let Some(theta) = rope_theta.filter(|theta| !(theta.is_finite() && *theta >= 1.0)) {
             fields.note(ModelProblem::settings(format!(
                 "`rope_theta` is {theta}, not a number from 1"
-            )));
+            )).with_hint("remove `rope_theta` from `load-partial-model`; config.json has the model's own"));
         }
         let first = families::first_layer(&fields, rope_theta);
         if let Some(FirstLayer { spec, .. }) = &first
             && rope_theta.is_some()
             && spec.rope.is_none()
         {
-            fields.note(ModelProblem::settings(
-                "`rope_theta` is given, but this model has no rotary embedding",
-            ));
+            fields.note(
+                ModelProblem::settings(
+                    "`rope_theta` is given, but this model has no rotary embedding",
+                )
+                .with_hint("remove `rope_theta` from `load-partial-model`"),
+            );
         }
         if let Some(FirstLayer { spec, .. }) = &first
             && fields.is_clean()
@@ -64,12 +86,39 @@ impl ModelConfig {
                 "config.json describes a rotary embedding whose frequencies are not finite",
             ));
         }
+        if let (Some((_, architecture)), Some(FirstLayer { spec, .. })) = (&files.gguf, &first)
+            && !architecture.model_types.contains(&spec.model_type.as_str())
+        {
+            fields.note(ModelProblem::checkpoint(format!(
+                "config.json describes a `{}` model, the GGUF file beside it one of the architecture `{}`",
+                spec.model_type, architecture.name
+            )));
+        }
         match (first, problems.into_inner()) {
             (Some(FirstLayer { spec, tensors }), problems) if problems.is_empty() => {
-                Ok(Self { folder: folder.to_owned(), bytes, map, spec, tensors })
+                Ok(Self { files, bytes, map, spec, tensors, rope_theta })
             }
-            (_, problems) => Err(problems),
+            (_, problems) => {
+                Err(with_remedies(problems, "correct config.json, or download it again"))
+            }
         }
+    }
+
+    /// The other reading of a `config.json` that lacks a key on which the tensors depend: with the key `null`.
+    pub(crate) fn otherwise(&self) -> Option<Self> {
+        let mut map = self.map.clone();
+        map.insert(self.tensors.absent_key?.to_owned(), Value::Null);
+        Self::understood(self.files.clone(), self.bytes.clone(), map, self.rope_theta).ok()
+    }
+
+    /// What `config.json` leaves open and the weights will decide, in words.
+    pub fn undecided(&self) -> Option<String> {
+        let key = self.tensors.absent_key?;
+        let rank = self.spec.latent.as_ref()?.query_rank?;
+        Some(format!(
+            "config.json has no `{key}`: figures are for the model type's default, {rank}; weights without those \
+             tensors are read as `null`"
+        ))
     }
 
     /// The first layer.
@@ -79,7 +128,7 @@ impl ModelConfig {
 
     /// The folder, as it was given.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.files.folder
     }
 
     /// The number format that `config.json` says the weights have (`dtype`, formerly `torch_dtype`), without
@@ -89,8 +138,12 @@ impl ModelConfig {
         text("dtype").or_else(|| text("torch_dtype"))
     }
 
-    /// How the weights are quantised according to `config.json`, if they are: `gptq`, `fp8`, `mlx`, ….
+    /// How the weights are quantised according to `config.json`, if they are: `gptq`, `fp8`, `mlx`, …; `gguf` where they
+    /// lie in such a file.
     pub fn quantization(&self) -> Option<&str> {
+        if self.files.gguf.is_some() {
+            return Some("gguf");
+        }
         let quantized = self
             .map
             .get("quantization_config")
@@ -120,11 +173,21 @@ impl ModelConfig {
 
     /// Bytes of the layer-zero table, with what lies beside its rows.
     pub fn table_bytes(&self, precision: Precision) -> u64 {
-        let rows = self.spec.vocabulary_size * self.spec.row_width() * precision.bytes();
+        let rows = self.spec.vocabulary_size * self.row_bytes(precision);
         match side_arrays(&self.spec).iter().map(|(_, numbers)| 4 * numbers).sum() {
             0 => rows,
             side => rows.next_multiple_of(ALIGNMENT as u64) + side,
         }
+    }
+
+    /// Bytes of one row of the layer-zero table: what each further vocabulary entry takes.
+    pub fn row_bytes(&self, precision: Precision) -> u64 {
+        self.spec.row_width() * precision.bytes()
+    }
+
+    /// Bytes of projections that stay in memory beside the table, for models whose heads are projected per window.
+    pub fn packed_bytes(&self) -> u64 {
+        packed_bytes(&self.spec)
     }
 
     /// The second step: the headers of the safetensors files, no weights.
@@ -132,11 +195,27 @@ impl ModelConfig {
     /// # Errors
     /// Everything that is wrong with the files, together.
     pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
-        checkpoint::open(self)
+        checkpoint::open(self).map_err(|problems| {
+            with_remedies(problems, "is the download complete? fetch the checkpoint again")
+        })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Whether there are files with weights at all.
+    pub fn has_weights(&self) -> bool {
+        let names = || file_names(&self.files.folder).unwrap_or_default();
+        self.files.gguf.is_some() || names().iter().any(|name| is_safetensors(name))
+    }
+
+    pub(crate) fn gguf(&self) -> Option<(&[String], &'static Architecture)> {
+        self.files.gguf.as_ref().map(|(files, architecture)| (files.as_slice(), *architecture))
+    }
+
+    pub(crate) fn map(&self) -> &Map<String, Value> {
+        &self.map
     }
 
     pub(crate) fn tensors(&self) -> &LayerZeroTensors {
@@ -144,21 +223,43 @@ impl ModelConfig {
     }
 }
 
-fn config_bytes(folder: &Path) -> Result<Vec<u8>, ModelProblem> {
-    let what = folder.display();
-    match fs::metadata(folder) {
-        Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return Err(not_a_folder(format!("model folder `{what}` is a file"))),
-        Err(error) => {
-            return Err(not_a_folder(format!("cannot open model folder `{what}`: {error}")));
+/// Gives problems without advice the usual one: of a checkpoint `of_checkpoint`, of a model that cannot be scored that
+/// another one is needed.
+pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
+    let advised = |problem: ModelProblem| match problem.kind {
+        _ if problem.hint.is_some() => problem,
+        ProblemKind::Settings => {
+            problem.with_hint("this model cannot be scored: choose another one")
         }
-    }
-    read_small_file(&folder.join("config.json"), MOST_CONFIG_BYTES)
+        ProblemKind::Checkpoint => problem.with_hint(of_checkpoint),
+        ProblemKind::Machine => problem.with_hint("run again; what is done already is kept"),
+    };
+    problems.into_iter().map(advised).collect()
 }
 
-fn not_a_folder(message: String) -> ModelProblem {
-    ModelProblem::settings(message)
-        .with_hint("`model` is a folder with `config.json` and `.safetensors` files")
+/// The folder, and the GGUF files in it if the weights lie in such.
+#[derive(Clone, Debug)]
+struct WeightFiles {
+    folder: PathBuf,
+    gguf: Option<(Vec<String>, &'static Architecture)>,
+}
+
+/// Where the model's files are, and the bytes of its config.json.
+fn opened(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
+    let ModelFiles { folder, gguf } = ModelFiles::find(path)?;
+    let place = folder.join("config.json");
+    let Some(first) = gguf.first() else {
+        let bytes = read_small_file(&place, MOST_CONFIG_BYTES)?;
+        return Ok((WeightFiles { folder, gguf: None }, bytes));
+    };
+    let shard = Shard::open(&folder, first)?;
+    let architecture = gguf_config::architecture(&shard)?;
+    let bytes = if place.exists() {
+        read_small_file(&place, MOST_CONFIG_BYTES)?
+    } else {
+        Value::Object(gguf_config::config(&shard, architecture)?).to_string().into_bytes()
+    };
+    Ok((WeightFiles { folder, gguf: Some((gguf, architecture)) }, bytes))
 }
 
 /// Reads a whole file of at most `most` bytes.

@@ -194,7 +194,7 @@ fn families() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/families")
 }
 
-fn check(name: &str, folder: &Path) {
+pub(super) fn check(name: &str, folder: &Path) {
     let case: Value = serde_json::from_slice(&fs::read(folder.join("case.json")).unwrap()).unwrap();
     let model = ModelFolder::open(folder, None).unwrap();
     assert!(model.warnings().is_empty(), "{:?}", model.warnings());

@@ -51,6 +51,11 @@ impl<'a> Fields<'a> {
         self.map.is_empty()
     }
 
+    /// The names of all entries.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a String> + use<'a> {
+        self.map.keys()
+    }
+
     fn wrong(&self, name: &str, value: &Value, wanted: &str) {
         let text: String = value.to_string().chars().take(60).collect();
         self.note(ModelProblem::checkpoint(format!(

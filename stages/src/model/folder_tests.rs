@@ -80,7 +80,7 @@ impl Tiny {
         fs::write(folder.join("model.safetensors"), self.file(&names)).unwrap();
     }
 
-    fn write_config(&self, folder: &Path) {
+    pub(super) fn write_config(&self, folder: &Path) {
         fs::write(folder.join("config.json"), self.config.to_string()).unwrap();
     }
 
@@ -182,27 +182,36 @@ fn a_bias_that_config_json_does_not_ask_for_is_ignored_with_a_warning() {
 }
 
 #[test]
-fn other_number_types_are_refused_with_the_quantisation() {
-    let mut tiny = Tiny::new().with("quantization_config", json!({"quant_method": "bitsandbytes"}));
+fn other_number_types_are_refused() {
+    let mut tiny = Tiny::new();
     tiny.dtype = Dtype::I8;
     let found = tiny.opened().unwrap_err();
     assert_eq!(found.len(), 4);
     assert_eq!(
         found[0],
-        "`model.layers.0.input_layernorm.weight` has numbers of type I8 (the checkpoint is quantised: \
-         `bitsandbytes`); supported are f32, f16 and bf16"
+        "`model.layers.0.input_layernorm.weight` has numbers of type I8; supported are f32, f16, bf16"
     );
 }
 
 #[test]
-fn a_quantised_checkpoint_without_plain_weights_is_blamed_on_the_pipeline() {
-    let mut tiny = Tiny::new().with("quantization_config", json!({"quant_method": "gptq"}));
-    tiny.tensors.remove("model.layers.0.self_attn.q_proj.weight");
-    let folder = tempfile::tempdir().unwrap();
-    tiny.write(folder.path());
-    let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
-    assert_eq!(problem.kind, ProblemKind::Settings);
-    assert!(problem.message.starts_with("the checkpoint is quantised (`gptq`)"), "{problem}");
+fn quantisations_that_are_not_followed_are_refused_by_name() {
+    for name in ["hqq", "aqlm", "eetq", "quanto", "torchao"] {
+        let tiny = Tiny::new().with("quantization_config", json!({"quant_method": name}));
+        let folder = tempfile::tempdir().unwrap();
+        tiny.write(folder.path());
+        let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
+        assert_eq!(problem.kind, ProblemKind::Settings);
+        let message = format!("the checkpoint is quantised: `{name}` is not supported");
+        assert_eq!(problem.message, message);
+        assert!(problem.hint.unwrap().starts_with("use the checkpoint it was made from, or one"));
+    }
+}
+
+#[test]
+fn a_method_that_packs_experts_alone_leaves_layer_zero_plain() {
+    let config = json!({"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn"]});
+    let model = Tiny::new().with("quantization_config", config).opened().unwrap();
+    assert_eq!(model.bytes_to_read(), 4 * (12 * 8 + 8 + 4 * 8 + 8 * 8));
 }
 
 #[test]
@@ -272,7 +281,7 @@ fn sizes_that_would_overflow_are_refused() {
 }
 
 #[test]
-fn unknown_types_and_types_without_attention_are_refused_with_the_known_ones() {
+fn unknown_types_and_types_without_attention_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (model_type, message) in [
         (
@@ -285,9 +294,42 @@ fn unknown_types_and_types_without_attention_are_refused_with_the_known_ones() {
         let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
         assert!(problem.message.starts_with(message), "{problem}");
         assert_eq!(problem.kind, ProblemKind::Settings);
-        let known = format!("known model types: {}", known_model_types().join(", "));
-        assert_eq!(problem.hint.unwrap(), known);
     }
+}
+
+/// Latent attention without a low rank for queries.
+fn latent() -> Tiny {
+    let layer = "model.layers.0.self_attn";
+    let tensors = [
+        ("model.embed_tokens.weight".to_owned(), vec![12, 8]),
+        ("model.layers.0.input_layernorm.weight".to_owned(), vec![8]),
+        (format!("{layer}.q_proj.weight"), vec![12, 8]),
+        (format!("{layer}.kv_a_proj_with_mqa.weight"), vec![6, 8]),
+        (format!("{layer}.kv_a_layernorm.weight"), vec![4]),
+        (format!("{layer}.kv_b_proj.weight"), vec![16, 4]),
+    ];
+    let config = json!({"model_type": "deepseek_v2", "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 12,
+        "num_hidden_layers": 1, "max_position_embeddings": 64, "kv_lora_rank": 4, "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 2, "v_head_dim": 4, "q_lora_rank": null});
+    Tiny { config, tensors: tensors.into(), ..Tiny::new() }
+}
+
+#[test]
+fn a_query_rank_that_config_json_lacks_is_decided_by_the_tensors() {
+    let written = latent().opened().unwrap();
+    assert_eq!(written.config().undecided(), None);
+    let mut absent = latent();
+    absent.config.as_object_mut().unwrap().remove("q_lora_rank");
+    let decided = absent.opened().unwrap();
+    assert_eq!(decided.spec(), written.spec());
+    assert_eq!(decided.config().undecided(), None);
+    let folder = tempfile::tempdir().unwrap();
+    absent.write_config(folder.path());
+    let open = ModelConfig::read(folder.path(), None).unwrap();
+    assert!(open.undecided().unwrap().contains("no `q_lora_rank`"));
+    absent.tensors.remove("model.layers.0.self_attn.q_proj.weight");
+    let found = absent.opened().unwrap_err();
+    assert!(found[0].contains("q_a_proj"), "the default is what is missed: {found:?}");
 }
 
 #[test]

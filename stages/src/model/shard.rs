@@ -1,15 +1,18 @@
-//! One safetensors file: its header, checked against the file before anything is allocated or read.
+//! One file of weights, safetensors or GGUF: its header, checked against the file before anything is allocated or read.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata as FileMetadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::tensor::Metadata;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::gguf;
 use super::problem::ModelProblem;
+use super::stored::{Entry, StoredType};
 use crate::contract::hex;
 
 /// Bytes before the header: its length.
@@ -39,46 +42,48 @@ impl FileStamp {
     }
 }
 
-/// One safetensors file with a valid header. Symbolic links are followed: the Hugging Face cache is made of them.
+/// One file of weights with a valid header. Symbolic links are followed: the Hugging Face cache is made of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     pub(crate) path: PathBuf,
     pub(crate) name: String,
     pub(crate) stamp: FileStamp,
     pub(crate) header_digest: String,
-    data_start: u64,
-    metadata: Metadata,
+    tensors: BTreeMap<String, Entry>,
+    /// Of a GGUF file.
+    metadata: Option<gguf::Metadata>,
 }
 
 impl Shard {
-    /// Opens a file and checks its header: length, JSON, and that the tensors tile the rest of the file exactly,
-    /// each as large as its shape and type say.
+    /// Opens a file and checks its header: of safetensors its length, JSON, and that the tensors tile the rest of the
+    /// file exactly, each as large as its shape and type say; of GGUF see [`gguf`].
     pub(crate) fn open(folder: &Path, name: &str) -> Result<Self, ModelProblem> {
         let path = folder.join(name);
         let (file_metadata, file) =
             open_regular(&path).map_err(|error| ModelProblem::reading(&path, &error))?;
+        let format = if is_gguf(name) { "GGUF" } else { "safetensors" };
         let damaged = |why: String| {
             ModelProblem::checkpoint(format!(
-                "`{}` is not a valid safetensors file: {why}",
+                "`{}` is not a valid {format} file: {why}",
                 path.display()
             ))
             .with_hint("download the file again")
         };
         let stamp = FileStamp::of(&file_metadata);
-        let header = header_bytes(&file, stamp.bytes, &path, &damaged)?;
-        let metadata: Metadata = serde_json::from_slice(&header)
-            .map_err(|error| damaged(format!("its header: {error}")))?;
-        let data_start = LENGTH_BYTES + header.len() as u64;
-        let end = data_start.checked_add(metadata.data_len() as u64);
-        if end != Some(stamp.bytes) {
-            return Err(damaged(format!(
-                "its tensors have {} bytes, the file has room for {}",
-                metadata.data_len(),
-                stamp.bytes - data_start
-            )));
-        }
-        let header_digest = hex(&Sha256::digest(&header));
-        Ok(Self { path, name: name.to_owned(), stamp, header_digest, data_start, metadata })
+        let (tensors, metadata, digest) = if is_gguf(name) {
+            let header = gguf::read(&file, stamp.bytes).map_err(damaged)?;
+            (header.tensors, Some(header.metadata), header.digest)
+        } else {
+            let header = header_bytes(&file, stamp.bytes, &path, &damaged)?;
+            (tiling(&header, stamp.bytes, &damaged)?, None, Sha256::digest(&header).into())
+        };
+        let (name, header_digest) = (name.to_owned(), hex(&digest));
+        Ok(Self { path, name, stamp, header_digest, tensors, metadata })
+    }
+
+    /// What a GGUF file says about the model.
+    pub(crate) fn metadata(&self) -> Option<&gguf::Metadata> {
+        self.metadata.as_ref()
     }
 
     /// Size of the file.
@@ -87,15 +92,13 @@ impl Shard {
     }
 
     /// The tensor of that name.
-    pub(crate) fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.metadata.info(name)
+    pub(crate) fn tensor(&self, name: &str) -> Option<&Entry> {
+        self.tensors.get(name)
     }
 
     /// The names of all tensors, sorted.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let mut names = self.metadata.offset_keys();
-        names.sort_unstable();
-        names
+    pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
+        self.tensors.keys()
     }
 
     /// Opens the file for reading tensors, if it is still the file whose header was checked.
@@ -110,6 +113,41 @@ impl Shard {
         }
         Ok(ShardReader { shard: self, file, bytes_read: 0 })
     }
+}
+
+/// Whether a file's name says that it is GGUF.
+pub(crate) fn is_gguf(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// The tensors of a safetensors header: they tile what follows it.
+fn tiling(
+    header: &[u8],
+    file_bytes: u64,
+    damaged: &impl Fn(String) -> ModelProblem,
+) -> Result<BTreeMap<String, Entry>, ModelProblem> {
+    let metadata: Metadata =
+        serde_json::from_slice(header).map_err(|error| damaged(format!("its header: {error}")))?;
+    let data_start = LENGTH_BYTES + header.len() as u64;
+    let end = data_start.checked_add(metadata.data_len() as u64);
+    if end != Some(file_bytes) {
+        return Err(damaged(format!(
+            "its tensors have {} bytes, the file has room for {}",
+            metadata.data_len(),
+            file_bytes - data_start
+        )));
+    }
+    let entry = |name: String| {
+        let info = metadata.info(&name).expect("the header names its own tensors");
+        let (start, end) = info.data_offsets;
+        let entry = Entry {
+            dtype: StoredType::Numbers(info.dtype),
+            shape: info.shape.iter().map(|size| *size as u64).collect(),
+            bytes: data_start + start as u64..data_start + end as u64,
+        };
+        (name, entry)
+    };
+    Ok(metadata.offset_keys().into_iter().map(entry).collect())
 }
 
 /// Opens a file for reading unless it is something that would block or never end, such as a pipe.
@@ -158,13 +196,12 @@ impl ShardReader<'_> {
     /// Fills `buffer` from `offset` bytes into a tensor of this file.
     pub(crate) fn read(
         &mut self,
-        tensor: &TensorInfo,
+        tensor: &Entry,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<(), ModelProblem> {
-        let at = self.shard.data_start + tensor.data_offsets.0 as u64 + offset;
-        let inside =
-            at + buffer.len() as u64 <= self.shard.data_start + tensor.data_offsets.1 as u64;
+        let at = tensor.bytes.start + offset;
+        let inside = at + buffer.len() as u64 <= tensor.bytes.end;
         assert!(
             inside,
             "rows are checked against the tensor's shape, and the shape against its bytes"
@@ -200,7 +237,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let header = format!("{{{},{}}}", tensor("b", "[2,3]", 8, 32), tensor("a", "[2]", 0, 8));
         let shard = file(folder.path(), &header, 32).unwrap();
-        assert_eq!(shard.names(), ["a", "b"]);
+        assert_eq!(shard.names().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(shard.tensor("b").unwrap().shape, [2, 3]);
         let mut bytes = [1; 8];
         let mut reader = shard.reader().unwrap();

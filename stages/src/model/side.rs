@@ -84,6 +84,18 @@ pub(crate) fn side_arrays(spec: &LayerZeroSpec) -> Vec<(SideArray, u64)> {
     arrays
 }
 
+/// Bytes of the projections that are packed for the kernel when the first window comes.
+pub(crate) fn packed_bytes(spec: &LayerZeroSpec) -> u64 {
+    let projections = |(array, _): &(SideArray, u64)| {
+        matches!(array, SideArray::QueryWeight | SideArray::KeyWeight)
+    };
+    side_arrays(spec)
+        .iter()
+        .filter(|array| projections(array))
+        .map(|(_, numbers)| 4 * numbers)
+        .sum()
+}
+
 /// Takes the arrays out of the weights, in the order of [`side_arrays`]. Absent weights are 1, absent biases 0.
 pub(crate) fn collect(spec: &LayerZeroSpec, weights: &mut SmallWeights) -> Vec<Vec<f32>> {
     let take = |(array, length): (SideArray, u64)| {

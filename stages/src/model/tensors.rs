@@ -21,6 +21,9 @@ pub(crate) struct LayerZeroTensors {
     pub(crate) key: Projection,
     /// Whatever else the family has.
     pub(crate) more: Vec<WholeTensor>,
+    /// A key that config.json lacks although it decides which tensors there are. Where the tensors of its default
+    /// are missing, the checkpoint is read as if the key were `null`.
+    pub(crate) absent_key: Option<&'static str>,
 }
 
 /// A tensor of which all rows from `first` on are read.

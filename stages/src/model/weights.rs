@@ -1,84 +1,99 @@
-//! Weights as they lie on disk, turned into 32-bit floats.
+//! Needed tensors, read from disk as 32-bit floats.
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-use rayon::prelude::*;
-use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::checkpoint::{ModelFolder, Part};
 use super::problem::ModelProblem;
 use super::shard::ShardReader;
+use super::stored::{Entry, Stored};
 use super::tensors::Role;
 use crate::contract::hex;
 
-/// Bytes that are read at a time.
+/// Bytes of floats that are made at a time.
 const CHUNK_BYTES: u64 = 16 << 20;
-
-/// Little-endian numbers of a checkpoint as 32-bit floats: exact for all three types.
-pub(crate) fn to_f32(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
-    let pairs = || bytes.par_chunks_exact(2).map(|pair| [pair[0], pair[1]]);
-    match dtype {
-        Dtype::F32 => bytes
-            .par_chunks_exact(4)
-            .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
-            .collect(),
-        Dtype::F16 => pairs().map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
-        Dtype::BF16 => pairs().map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
-        other => unreachable!("{other} is refused when the header is read"),
-    }
-}
 
 /// Reads one needed tensor in order, in chunks of whole rows, hashing what it reads.
 pub(crate) struct TensorReader<'a> {
     part: &'a Part,
-    reader: ShardReader<'a>,
+    sources: Vec<Source<'a>>,
+    /// Of each stored tensor what the next floats are made of.
+    bytes: Vec<Vec<u8>>,
     /// Rows still to be read, in order.
     rows: Vec<Range<u64>>,
+}
+
+/// One stored tensor's file, and the hash of what was read of it.
+struct Source<'a> {
+    entry: &'a Entry,
+    reader: ShardReader<'a>,
     hash: Sha256,
 }
 
+impl Source<'_> {
+    /// Reads some stretches of the tensor, one after the other.
+    fn read(&mut self, stretches: &[(u64, u64)]) -> Result<Vec<u8>, ModelProblem> {
+        let total: u64 = stretches.iter().map(|(_, length)| length).sum();
+        let mut bytes = vec![0; total as usize];
+        let mut rest = bytes.as_mut_slice();
+        for (offset, length) in stretches {
+            let (now, later) = rest.split_at_mut(*length as usize);
+            self.reader.read(self.entry, *offset, now)?;
+            rest = later;
+        }
+        Ok(bytes)
+    }
+}
+
 impl<'a> TensorReader<'a> {
+    /// Opens the files and reads what is kept in memory.
     pub(crate) fn new(model: &'a ModelFolder, part: &'a Part) -> Result<Self, ModelProblem> {
-        let reader = model.shards()[part.shard].reader()?;
-        let rows = part.needed.rows.iter().rev().cloned().collect();
-        Ok(Self { part, reader, rows, hash: Sha256::new() })
+        let source = |(stored, shard): (&'a Stored, &usize)| {
+            let reader = model.shards()[*shard].reader()?;
+            Ok(Source { entry: &stored.entry, reader, hash: Sha256::new() })
+        };
+        let sources = part.stored.iter().zip(&part.shards).map(source);
+        let mut sources = sources.collect::<Result<Vec<_>, ModelProblem>>()?;
+        let rows: Vec<_> = part.needed.rows.iter().rev().cloned().collect();
+        let mut bytes = vec![Vec::new(); sources.len()];
+        for index in part.kept() {
+            let source = &mut sources[index];
+            bytes[index] = source.read(&[(0, source.entry.byte_length())])?;
+            source.hash.update(&bytes[index]);
+        }
+        Ok(Self { part, sources, bytes, rows })
     }
 
-    /// The next rows, at most `most_rows`, as floats; empty at the end.
+    /// The next rows, at most about `most_rows`, as floats; empty at the end.
     pub(crate) fn next(&mut self, most_rows: u64) -> Result<Vec<f32>, ModelProblem> {
         let Some(mut range) = self.rows.pop() else { return Ok(Vec::new()) };
-        let end = range.end.min(range.start + most_rows.max(1));
-        let bytes = self.bytes(range.start..end)?;
+        let end = chunk_end(&range, most_rows, self.part.form.row_step());
+        let rows = range.start..end;
+        let mut sliced = Vec::new();
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            if let Some(slice) = self.part.form.slice(index, &rows) {
+                self.bytes[index] = source.read(&slice.stretches())?;
+                sliced.push(index);
+            }
+        }
         range.start = end;
         if !range.is_empty() {
             self.rows.push(range);
         }
-        let (hash, dtype) = (&mut self.hash, self.part.info.dtype);
-        let ((), numbers) = rayon::join(|| hash.update(&bytes), || to_f32(dtype, &bytes));
-        Ok(numbers)
-    }
-
-    /// The wanted columns of some rows.
-    fn bytes(&mut self, rows: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
-        let (needed, number) = (&self.part.needed, self.part.number_bytes());
-        let (row_bytes, wanted) = (needed.row_width() * number, needed.row_numbers() * number);
-        let mut bytes = vec![0; ((rows.end - rows.start) * wanted) as usize];
-        let Some(columns) = &needed.columns else {
-            self.reader.read(&self.part.info, rows.start * row_bytes, &mut bytes)?;
-            return Ok(bytes);
-        };
-        for (row, bytes) in rows.zip(bytes.chunks_exact_mut(wanted.max(1) as usize)) {
-            self.reader.read(&self.part.info, row * row_bytes + columns.start * number, bytes)?;
-        }
-        Ok(bytes)
+        let (sources, bytes) = (&mut self.sources, &self.bytes);
+        let hash = || sliced.iter().for_each(|index| sources[*index].hash.update(&bytes[*index]));
+        let ((), floats) = rayon::join(hash, || self.part.form.floats(rows, bytes));
+        floats.map_err(|why| {
+            ModelProblem::checkpoint(format!("`{}`: {why}", self.part.name()))
+                .with_hint("download the checkpoint again")
+        })
     }
 
     /// All that is left of the tensor.
     pub(crate) fn rest(&mut self) -> Result<Vec<f32>, ModelProblem> {
         let needed = &self.part.needed;
-        let row_bytes = (needed.row_numbers() * self.part.number_bytes()).max(1);
+        let row_bytes = (needed.row_numbers() * 4).max(1);
         let mut numbers = Vec::with_capacity(needed.numbers() as usize);
         while !self.rows.is_empty() {
             numbers.extend(self.next(CHUNK_BYTES / row_bytes)?);
@@ -88,17 +103,31 @@ impl<'a> TensorReader<'a> {
 
     /// What was read, for the weights' digest, and how many bytes it took.
     pub(crate) fn finish(self) -> (TensorDigest, u64) {
-        let rows = self.part.needed.rows.iter().map(|rows| (rows.start, rows.end)).collect();
-        let digest = TensorDigest {
-            name: self.part.needed.name.clone(),
-            dtype: self.part.info.dtype.to_string(),
-            shape: self.part.needed.shape.clone(),
-            rows,
-            columns: self.part.needed.columns.as_ref().map(|range| (range.start, range.end)),
-            sha256: hex(&self.hash.finalize()),
+        let needed = &self.part.needed;
+        let bytes_read = self.sources.iter().map(|source| source.reader.bytes_read).sum();
+        let mut hashes: Vec<_> =
+            self.sources.into_iter().map(|source| source.hash.finalize()).collect();
+        let hash = match hashes.len() {
+            1 => hashes.remove(0),
+            _ => Sha256::digest(hashes.concat()),
         };
-        (digest, self.reader.bytes_read)
+        let digest = TensorDigest {
+            name: needed.name.clone(),
+            dtype: self.part.form.name(),
+            shape: needed.shape.clone(),
+            rows: needed.rows.iter().map(|rows| (rows.start, rows.end)).collect(),
+            columns: needed.columns.as_ref().map(|range| (range.start, range.end)),
+            sha256: hex(&hash),
+        };
+        (digest, bytes_read)
     }
+}
+
+/// Where a chunk of at most `most` rows ends, or of `step` if that is more: at the range's end or a multiple of `step`.
+fn chunk_end(range: &Range<u64>, most: u64, step: u64) -> u64 {
+    let before = range.start.saturating_add(most.max(1)) / step * step;
+    let end = if before > range.start { before } else { (range.start / step + 1) * step };
+    end.min(range.end)
 }
 
 /// One tensor's share in the weights' digest: content only.
@@ -136,7 +165,7 @@ impl SmallWeights {
             let mut numbers = reader.rest()?;
             if let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) {
                 let message =
-                    format!("`{}` holds {wrong}: every score would be undefined", part.name);
+                    format!("`{}` holds {wrong}: every score would be undefined", part.name());
                 return Err(
                     ModelProblem::checkpoint(message).with_hint("download the checkpoint again")
                 );
@@ -208,16 +237,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_types_are_exact() {
-        let numbers = [1.0f32, -0.5, 65_504.0, 0.0];
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        assert_eq!(to_f32(Dtype::F32, &bytes), numbers);
-        let bytes: Vec<u8> =
-            numbers.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect();
-        assert_eq!(to_f32(Dtype::F16, &bytes), numbers);
-        let bytes: Vec<u8> =
-            numbers[..2].iter().flat_map(|number| bf16::from_f32(*number).to_le_bytes()).collect();
-        assert_eq!(to_f32(Dtype::BF16, &bytes), numbers[..2]);
+    fn chunks_end_at_multiples_of_the_step_and_always_advance() {
+        assert_eq!(chunk_end(&(0..10), 4, 1), 4);
+        assert_eq!(chunk_end(&(3..10), 4, 1), 7);
+        assert_eq!(chunk_end(&(3..20), 8, 4), 8);
+        assert_eq!(chunk_end(&(3..20), 2, 8), 8);
+        assert_eq!(chunk_end(&(8..20), 2, 8), 16);
+        assert_eq!(chunk_end(&(16..20), 2, 8), 20);
+        assert_eq!(chunk_end(&(1..9), u64::MAX, 1), 9);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub struct EncodedText {
     /// Per token the byte of the text behind its last character: `[tokens]`, never descending, each on a character
     /// boundary. A token that ends inside a character (byte-level and byte-fallback tokens) has the character's end,
     /// as have the tokens that complete it. Text that the normaliser drops belongs to the token behind it.
-    pub ends: Vec<u64>,
+    pub ends: Vec<u32>,
 }
 
 impl EncodedText {
@@ -26,7 +26,7 @@ impl EncodedText {
         let end_of = |tokens: usize| match tokens {
             0 => 0,
             _ if tokens >= self.ends.len() => text_len,
-            _ => usize::try_from(self.ends[tokens - 1]).unwrap_or(usize::MAX).min(text_len),
+            _ => (self.ends[tokens - 1] as usize).min(text_len),
         };
         // A range of no tokens has no bytes, at the end of the text as well.
         let start = end_of(token_start);
@@ -35,12 +35,29 @@ impl EncodedText {
 }
 
 /// The ends of `offsets`, in bytes of `text`, moved up to the end of their character and never descending.
-pub(super) fn character_ends(text: &str, offsets: &[(usize, usize)]) -> Vec<u64> {
+///
+/// `text`: of less than 4 GiB, which [`super::Encoder`] sees to.
+pub(super) fn character_ends(text: &str, offsets: &[(usize, usize)]) -> Vec<u32> {
     let completed = offsets.iter().scan(0, |reached, &(_, end)| {
         *reached = text.ceil_char_boundary(end).max(*reached);
-        Some(*reached as u64)
+        Some(*reached as u32)
     });
     completed.collect()
+}
+
+impl EncodedText {
+    /// Adds a token; its end is moved up to that of the token before.
+    pub(super) fn push(&mut self, id: u32, end: u32) {
+        self.ids.push(id);
+        self.ends.push(end.max(self.ends.last().copied().unwrap_or(0)));
+    }
+
+    /// Adds the tokens of a part of the text; `end_of`: the byte of the whole text for one of theirs.
+    pub(super) fn extend(&mut self, part: &Self, end_of: impl Fn(u32) -> u32) {
+        for (id, end) in part.ids.iter().zip(&part.ends) {
+            self.push(*id, end_of(*end));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -57,7 +74,7 @@ mod tests {
 
     /// Whether windows of every length up to `longest` tile the text on character boundaries.
     fn assert_windows_tile(encoder: &Encoder, text: &str, longest: usize) {
-        let encoded = encoder.encode(text).unwrap();
+        let encoded = encoder.encode(text, usize::MAX).unwrap();
         let tokens = encoded.ids.len();
         for window in 1..=longest {
             let ranges = (0..tokens)
@@ -89,14 +106,14 @@ mod tests {
                 .collect();
             assert!(ids.len() > 40 && texts.len() >= ids.len());
             for (text, ids) in texts.iter().zip(ids) {
-                assert_eq!(encoder.encode(text).unwrap().ids, ids, "{name}: {text:?}");
+                assert_eq!(encoder.encode(text, usize::MAX).unwrap().ids, ids, "{name}: {text:?}");
             }
         }
     }
 
     #[test]
     fn a_token_inside_a_character_ends_behind_the_character() {
-        let encoded = encoder_with(|_| ()).encode("h\u{e9}!").unwrap();
+        let encoded = encoder_with(|_| ()).encode("h\u{e9}!", usize::MAX).unwrap();
         assert_eq!(encoded.ends, [1, 3, 3, 4]);
         assert_eq!(encoded.byte_range(0, 2, 4), 0..3);
         assert_eq!(encoded.byte_range(2, 4, 4), 3..4);
@@ -109,14 +126,14 @@ mod tests {
             form["normalizer"] = json!({"type": "Sequence", "normalizers": [{"type": "Strip", "strip_left": true, "strip_right": true}, drop]});
         });
         let text = "  axxb  ";
-        let encoded = encoder.encode(text).unwrap();
+        let encoded = encoder.encode(text, usize::MAX).unwrap();
         assert_eq!((encoded.ids.len(), encoded.ends.as_slice()), (2, [3, 6].as_slice()));
         assert_eq!((encoded.byte_range(0, 1, 8), encoded.byte_range(1, 2, 8)), (0..3, 3..8));
     }
 
     #[test]
     fn positions_outside_the_text_are_its_end() {
-        let encoded = encoder_with(|_| ()).encode("abc").unwrap();
+        let encoded = encoder_with(|_| ()).encode("abc", usize::MAX).unwrap();
         assert_eq!(encoded.byte_range(1, 99, 3), 1..3);
         assert_eq!(encoded.byte_range(7, 9, 3), 3..3);
         assert_eq!(encoded.byte_range(2, 1, 3), 2..2);

@@ -15,6 +15,8 @@ use crate::contract::hex;
 use super::SpecialTokensInText;
 use super::encoded::character_ends;
 use super::patterns::{PieceCutter, TextCleaner};
+use super::problem::Refusal;
+use super::split::Splitter;
 
 pub use super::encoded::EncodedText;
 pub use super::problem::{EncodeProblem, TokenizerProblem};
@@ -24,40 +26,65 @@ pub use super::problem::{EncodeProblem, TokenizerProblem};
 /// Truncation, padding and the post-processor (the special-token template, and offsets without blanks) are not
 /// applied, and a random `dropout` or sampling is switched off: the ids of a text depend on the text alone.
 pub struct Encoder {
-    tokenizer: Tokenizer,
+    pub(super) tokenizer: Tokenizer,
     cleaner: TextCleaner,
     cutter: PieceCutter,
+    pub(super) splitter: Result<Splitter, &'static str>,
     digest: String,
     largest_id: u32,
 }
 
 impl Encoder {
-    /// Reads a `tokenizer.json`, or the one in a folder.
+    /// Bytes of memory that encoding takes for each byte of a text that is not taken apart: 65 to 115 as measured on
+    /// English books.
+    pub const BYTES_PER_PART_BYTE: u64 = 120;
+
+    /// Reads a `tokenizer.json`, the one in a folder, or the one beside a GGUF file.
     pub fn open(path: &Path, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
-        let path = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
+        let path = if path.is_dir() {
+            path.join("tokenizer.json")
+        } else if is_gguf(path) {
+            path.with_file_name("tokenizer.json")
+        } else {
+            path.to_owned()
+        };
         match fs::read(&path) {
             Ok(json) => Self::from_bytes(&json, special)
                 .map_err(|reason| TokenizerProblem::Invalid { path, reason }),
+            Err(problem) if is_beside_gguf(&path) => {
+                Err(TokenizerProblem::BesideGguf { path, problem })
+            }
             Err(problem) => Err(TokenizerProblem::Unreadable { path, problem }),
         }
     }
 
     pub(super) fn from_bytes(json: &[u8], special: SpecialTokensInText) -> Result<Self, String> {
-        without_panic(|| {
+        let read = without_panic(|| {
             let mut tokenizer = Tokenizer::from_bytes(json)?;
             if let Some(model) = without_randomness(tokenizer.get_model()) {
                 tokenizer.with_model(model);
             }
             tokenizer.set_encode_special_tokens(special == SpecialTokensInText::AsText);
-            let largest_id =
-                tokenizer.get_vocab(true).into_values().max().ok_or("the vocabulary is empty")?;
+            let largest_id = tokenizer
+                .get_vocab(true)
+                .into_values()
+                .max()
+                .ok_or("the vocabulary is empty")
+                .map_err(tokenizers::Error::from)?;
+            let cleaner = TextCleaner::new(tokenizer.get_normalizer())?;
+            let cutter = PieceCutter::new(tokenizer.get_pre_tokenizer())?;
             Ok(Self {
-                cleaner: TextCleaner::new(tokenizer.get_normalizer())?,
-                cutter: PieceCutter::new(tokenizer.get_pre_tokenizer())?,
+                splitter: Splitter::new(&tokenizer, json, &cleaner, &cutter)?,
+                cleaner,
+                cutter,
                 tokenizer,
                 digest: hex(&Sha256::digest(json)),
                 largest_id,
             })
+        });
+        read.map_err(|problem| match problem {
+            Refusal::Failed(reason) => reason,
+            Refusal::TooLarge(_) => unreachable!("no text is encoded here"),
         })
     }
 
@@ -76,26 +103,59 @@ impl Encoder {
         self.tokenizer.token_to_id(content)
     }
 
-    /// Encodes a whole document; no special token is added.
-    ///
-    /// Memory while it runs: 65 to 115 bytes for each byte of `text`, as measured on English books. An error when the tokenizer gives up on the text;
-    /// ids that come back are those of the whole text.
-    pub fn encode(&self, text: &str) -> Result<EncodedText, EncodeProblem> {
-        without_panic(|| {
-            let cleaner = self.cleaner.watched();
-            let mut pieces =
-                self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&cleaner), text);
-            if let Some(problem) = cleaner.into_problem() {
-                return Err(problem.into());
-            }
-            self.cutter.pre_tokenize(&mut pieces)?;
-            self.tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
-            let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
-            let ends = character_ends(text, encoding.get_offsets());
-            Ok(EncodedText { ids: encoding.get_ids().to_vec(), ends })
-        })
-        .map_err(|reason| EncodeProblem { text_bytes: text.len(), reason })
+    /// Why long texts are not taken apart, where they are not: such a tokenizer is slow and needs much memory.
+    pub fn whole_texts_because(&self) -> Option<&'static str> {
+        self.splitter.as_ref().err().copied()
     }
+
+    /// Encodes a whole document; no special token is added. An error when the tokenizer gives up on the text; ids that
+    /// come back are those of the whole text.
+    ///
+    /// A text is taken apart where its tokens cannot depend on each other, and a long one is encoded by several threads.
+    /// Memory while it runs: eight bytes for each token, and [`Self::BYTES_PER_PART_BYTE`] for each byte of a part that
+    /// cannot be taken apart, a word as a rule. A part of more than `largest_part` bytes is refused.
+    pub fn encode(&self, text: &str, largest_part: usize) -> Result<EncodedText, EncodeProblem> {
+        let encoded = without_panic(|| match &self.splitter {
+            _ if u32::try_from(text.len()).is_err() => {
+                Err(Refusal::Failed("texts of 4 GiB and more are not supported".to_owned()))
+            }
+            Ok(splitter) => splitter.encode(&self.tokenizer, text, largest_part),
+            Err(_) if text.len() > largest_part => Err(Refusal::TooLarge(text.len())),
+            Err(_) => self.encode_whole(text),
+        });
+        let text_bytes = text.len();
+        encoded.map_err(|problem| match problem {
+            Refusal::Failed(reason) => EncodeProblem::Failed { text_bytes, reason },
+            Refusal::TooLarge(part_bytes) => {
+                EncodeProblem::TooLarge { text_bytes, part_bytes, largest_part }
+            }
+        })
+    }
+
+    /// Encodes a text without taking it apart.
+    pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, Refusal> {
+        let cleaner = self.cleaner.watched();
+        let mut pieces =
+            self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&cleaner), text);
+        if let Some(problem) = cleaner.into_problem() {
+            return Err(Refusal::Failed(problem));
+        }
+        self.cutter.pre_tokenize(&mut pieces)?;
+        self.tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+        let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
+        let ends = character_ends(text, encoding.get_offsets());
+        Ok(EncodedText { ids: encoding.get_ids().to_vec(), ends })
+    }
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+/// Whether there is a GGUF file in the folder of `path`.
+fn is_beside_gguf(path: &Path) -> bool {
+    let entries = path.parent().and_then(|folder| fs::read_dir(folder).ok());
+    entries.is_some_and(|entries| entries.flatten().any(|entry| is_gguf(&entry.path())))
 }
 
 impl fmt::Debug for Encoder {
@@ -130,11 +190,11 @@ fn without_randomness(model: &ModelWrapper) -> Option<ModelWrapper> {
 
 /// Runs `work` and makes a panic inside it an error, because the crate has asserts that a strange `tokenizer.json` can
 /// reach (a `FixedLength` of 0 panics on the first text).
-fn without_panic<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(outcome) => outcome.map_err(|problem| problem.to_string()),
-        Err(panic) => Err(format!("the tokenizer panicked: {}", panic_message(panic.as_ref()))),
-    }
+fn without_panic<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let message = panic_message(panic.as_ref());
+        Err(Refusal::Failed(format!("the tokenizer panicked: {message}")))
+    })
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
@@ -154,13 +214,13 @@ mod tests {
         let encoder = encoder_with(|form| {
             form["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
         });
-        let problem = encoder.encode("hello").unwrap_err();
-        assert!(problem.reason.starts_with("the tokenizer panicked: "), "{problem}");
+        let problem = encoder.encode("hello", usize::MAX).unwrap_err();
+        assert!(problem.to_string().contains("the tokenizer panicked: "), "{problem}");
     }
 
     #[test]
     fn truncation_padding_template_and_dropout_are_switched_off() {
-        let plain = encoder_with(|_| ()).encode("hello there").unwrap();
+        let plain = encoder_with(|_| ()).encode("hello there", usize::MAX).unwrap();
         assert_eq!(plain.ids.len(), 9);
         let changed = encoder_with(|form| {
             form["truncation"] = json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
@@ -172,7 +232,7 @@ mod tests {
             form["model"]["dropout"] = json!(0.9);
         });
         for _ in 0..20 {
-            assert_eq!(changed.encode("hello there").unwrap(), plain);
+            assert_eq!(changed.encode("hello there", usize::MAX).unwrap(), plain);
         }
     }
 
@@ -181,8 +241,8 @@ mod tests {
         let as_text =
             Encoder::from_bytes(&bytes_with(|_| ()), SpecialTokensInText::AsText).unwrap();
         let parsed = encoder_with(|_| ());
-        assert_eq!(parsed.encode("a<s>b").unwrap().ids[1], 257);
-        assert_eq!(as_text.encode("a<s>b").unwrap().ids.len(), 5);
+        assert_eq!(parsed.encode("a<s>b", usize::MAX).unwrap().ids[1], 257);
+        assert_eq!(as_text.encode("a<s>b", usize::MAX).unwrap().ids.len(), 5);
         assert_eq!(
             (as_text.token_id("<s>"), as_text.token_id("</s>"), as_text.largest_id()),
             (Some(257), None, 257)

@@ -110,6 +110,7 @@ fn latent_like(config: &Fields<'_>, family: &LatentLike, rope_theta: Option<f64>
     let (query, key) = up_projections(&spec, own, value);
     let mut first = named(spec, &["model.", ""], names, (query, key));
     down_projections(&mut first, config);
+    first.tensors.absent_key = (!config.has("q_lora_rank")).then_some("q_lora_rank");
     if sizes.query_heads * (own + value) > MOST_ENTRIES {
         config.note(ModelProblem::checkpoint(format!(
             "{} heads of {own} + {value} numbers are more than {MOST_ENTRIES}",

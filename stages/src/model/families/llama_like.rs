@@ -129,6 +129,7 @@ pub(super) fn llama_like_of(
         query: projection("q_proj", sizes.query_heads),
         key: projection("k_proj", sizes.key_heads),
         more: Vec::new(),
+        absent_key: None,
     };
     FirstLayer { spec, tensors }
 }
@@ -148,6 +149,7 @@ pub(super) fn named(
         query,
         key,
         more: Vec::new(),
+        absent_key: None,
     };
     FirstLayer { spec, tensors }
 }

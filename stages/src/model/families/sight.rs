@@ -10,7 +10,7 @@ pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, wind
     let Some(window) = window else { return };
     let types = config.optional_texts("layer_types").unwrap_or_default();
     if let Some(other) = types.iter().find(|kind| **kind != "sliding_attention") {
-        let model_type = &first.spec.model_type;
+        let model_type = config.optional_text("model_type").unwrap_or_default();
         config.note(ModelProblem::settings(format!(
             "config.json contradicts itself: with `sliding_window` {window} every layer of a `{model_type}` model \
              slides, but `layer_types` has `{other}`"

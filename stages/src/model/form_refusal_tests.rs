@@ -1,0 +1,376 @@
+//! Quantised checkpoints that lack something or contradict themselves: made from the cases of `form_tests`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use longsift_kernels::Kernel;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+
+use super::form_tests::folder;
+use super::refusal_tests::shown;
+use super::tensors::Role;
+use super::*;
+use crate::load_partial_model::Precision;
+
+/// A case's folder whose tensors and settings may be changed.
+struct Changed {
+    config: Value,
+    tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
+}
+
+impl Changed {
+    fn of(name: &str) -> Self {
+        let folder = folder().join(name);
+        let bytes = fs::read(folder.join("model.safetensors")).unwrap();
+        let tensor = |(name, view): (String, TensorView<'_>)| {
+            (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+        };
+        let tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+        let config = serde_json::from_slice(&fs::read(folder.join("config.json")).unwrap());
+        Self { config: config.unwrap(), tensors: tensors.into_iter().map(tensor).collect() }
+    }
+
+    /// Without the query projection's tensors of these names.
+    fn without(mut self, names: &[&str]) -> Self {
+        for name in names {
+            self.tensors.remove(&format!("{QUERY}.{name}")).unwrap();
+        }
+        self
+    }
+
+    /// With other content of one of them.
+    fn with(mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) -> Self {
+        self.tensors.insert(format!("{QUERY}.{name}"), (dtype, shape.to_vec(), bytes)).unwrap();
+        self
+    }
+
+    /// With another shape of one of them, of as many numbers.
+    fn shaped(mut self, name: &str, shape: &[usize]) -> Self {
+        self.tensors.get_mut(&format!("{QUERY}.{name}")).unwrap().1 = shape.to_vec();
+        self
+    }
+
+    /// With another setting of the quantisation.
+    fn set(mut self, name: &str, value: Value) -> Self {
+        self.config["quantization_config"][name] = value;
+        self
+    }
+
+    fn opened(&self) -> Result<ModelFolder, Vec<ModelProblem>> {
+        let folder = tempfile::tempdir().unwrap();
+        self.write(folder.path());
+        ModelFolder::open(folder.path(), None)
+    }
+
+    fn write(&self, folder: &Path) {
+        fs::write(folder.join("config.json"), self.config.to_string()).unwrap();
+        let views = self.tensors.iter().map(|(name, (dtype, shape, bytes))| {
+            (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        });
+        let bytes = safetensors::serialize(views, None).unwrap();
+        fs::write(folder.join("model.safetensors"), bytes).unwrap();
+    }
+
+    /// What opening or building finds.
+    fn refusal(&self, case: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        self.write(folder.path());
+        let cache = tempfile::tempdir().unwrap();
+        let problems = match ModelFolder::open(folder.path(), None) {
+            Err(problems) => problems,
+            Ok(model) => {
+                let built = LayerZeroTable::open_or_build(
+                    &model,
+                    Kernel::PortableF32,
+                    Precision::F32,
+                    cache.path(),
+                    &|_, _| {},
+                );
+                vec![built.expect_err(case)]
+            }
+        };
+        heading(case, folder.path(), &problems)
+    }
+}
+
+fn heading(case: &str, folder: &Path, problems: &[ModelProblem]) -> String {
+    assert!(problems.iter().all(|problem| problem.hint.is_some()), "{problems:#?}");
+    format!("── {case}\n{}\n", shown(folder, problems))
+}
+
+const QUERY: &str = "model.layers.0.self_attn.q_proj";
+
+#[test]
+fn of_what_a_packed_matrix_lacks() {
+    let cases: [(&str, &[&str]); 10] = [
+        ("gptq_4bit", &["scales", "qzeros"]),
+        ("awq_4bit", &["scales", "qzeros"]),
+        ("bitsandbytes_nf4_double", &["weight.absmax", "weight.nested_absmax"]),
+        ("bitsandbytes_nf4", &["weight.quant_state.bitsandbytes__nf4"]),
+        ("bitsandbytes_int8", &["SCB"]),
+        ("fp8_blocks", &["weight_scale_inv"]),
+        ("compressed_float_channel", &["weight_scale"]),
+        ("compressed_packed_int4_zeros", &["weight_scale"]),
+        ("compressed_packed_int4_zeros", &["weight_zero_point"]),
+        ("mlx_4bit", &["scales", "biases"]),
+    ];
+    let refusal = |(case, names): &(&str, &[&str])| Changed::of(case).without(names).refusal(case);
+    insta::assert_snapshot!(cases.iter().map(refusal).collect::<String>());
+}
+
+#[test]
+fn of_shapes_of_packed_matrices() {
+    let shaped = |case: &str, name: &str, shape: &[usize]| {
+        Changed::of(case).shaped(name, shape).refusal(&format!("{case}, {name}"))
+    };
+    let cut = Changed::of("bitsandbytes_nf4").with("weight", Dtype::U8, &[4095, 1], vec![0; 4095]);
+    insta::assert_snapshot!(
+        [
+            shaped("gptq_4bit", "qweight", &[32, 32]),
+            shaped("awq_4bit", "qweight", &[64, 16]),
+            shaped("bitsandbytes_nf4", "weight.absmax", &[64, 2]),
+            cut.refusal("bitsandbytes_nf4, weight"),
+            shaped("fp8_blocks", "weight_scale_inv", &[4, 2]),
+            shaped("compressed_packed_int4", "weight_packed", &[32, 32]),
+            shaped("compressed_packed_int4", "weight_scale", &[32, 8]),
+            shaped("mlx_4bit", "scales", &[2, 64]),
+        ]
+        .concat()
+    );
+}
+
+#[test]
+fn of_values_of_packed_matrices() {
+    let groups: Vec<u8> = std::iter::repeat_n(4i32.to_le_bytes(), 128).flatten().collect();
+    let groups = Changed::of("gptq_4bit_act_order").with("g_idx", Dtype::I32, &[128], groups);
+    let shape: Vec<u8> = [64i64, 120].iter().flat_map(|size| size.to_le_bytes()).collect();
+    let shape = Changed::of("compressed_packed_int4").with("weight_shape", Dtype::I64, &[2], shape);
+    let nan = vec![0x7f; 64 * 128];
+    let nan = Changed::of("fp8_blocks").with("weight", Dtype::F8_E4M3, &[64, 128], nan);
+    let mut ordered = Changed::of("compressed_packed_int4");
+    ordered.tensors.insert(format!("{QUERY}.weight_g_idx"), (Dtype::I32, vec![128], vec![0; 512]));
+    let order = Changed::of("bitsandbytes_int8").with("weight_format", Dtype::U8, &[], vec![2]);
+    insta::assert_snapshot!(
+        [
+            groups.refusal("a group that is not there"),
+            shape.refusal("a shape beside the matrix that is another"),
+            nan.refusal("codes of NaN"),
+            order.refusal("rows in the order of a card"),
+            ordered.refusal("groups in an order of their own"),
+        ]
+        .concat()
+    );
+}
+
+#[test]
+fn of_quantisation_states() {
+    let name = "weight.quant_state.bitsandbytes__nf4";
+    let with = |case: &str, text: &[u8]| {
+        Changed::of("bitsandbytes_nf4")
+            .with(name, Dtype::U8, &[text.len()], text.to_vec())
+            .refusal(case)
+    };
+    let state = |field: &str, value: Value| {
+        let mut state =
+            json!({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [64, 128]});
+        state[field] = value;
+        with(field, state.to_string().as_bytes())
+    };
+    insta::assert_snapshot!(
+        [
+            with("no JSON", b"{"),
+            with("too long", &vec![b' '; 70_000]),
+            state("shape", json!([128, 64])),
+            state("blocksize", json!(0)),
+            state("quant_type", json!("fp4")),
+            state("dtype", json!("float64")),
+            state("nested_blocksize", json!(256)),
+        ]
+        .concat()
+    );
+}
+
+#[test]
+fn of_packed_numbers_that_config_json_does_not_speak_of() {
+    let refusal = |case: &str| {
+        let mut changed = Changed::of(case);
+        let config = changed.config.as_object_mut().unwrap();
+        config.remove("quantization_config");
+        config.remove("quantization");
+        changed.refusal(case)
+    };
+    insta::assert_snapshot!(
+        ["bitsandbytes_nf4", "fp8_blocks", "mlx_4bit", "gptq_4bit"].map(refusal).concat()
+    );
+}
+
+#[test]
+fn of_methods_that_are_not_followed() {
+    let refusal = |name: &str| {
+        let mut changed = Changed::of("gptq_4bit");
+        changed.config["quantization_config"]["quant_method"] = json!(name);
+        changed.refusal(name)
+    };
+    insta::assert_snapshot!(
+        ["hqq", "aqlm", "eetq", "quanto", "torchao", "bitnet"].map(refusal).concat()
+    );
+}
+
+#[test]
+fn modules_that_were_left_plain_are_read_plain() {
+    let plain = Changed::of("bitsandbytes_nf4").without(&["weight"]);
+    let names: Vec<String> =
+        plain.tensors.keys().filter(|name| name.contains("q_proj")).cloned().collect();
+    let mut plain = plain.set("llm_int8_skip_modules", json!(["q_proj"]));
+    for name in names {
+        plain.tensors.remove(&name);
+    }
+    let weight = (Dtype::BF16, vec![64, 128], vec![0x3f; 64 * 128 * 2]);
+    plain.tensors.insert(format!("{QUERY}.weight"), weight);
+    let model = plain.opened().unwrap();
+    let part = model.parts().iter().find(|part| part.needed.role == Role::QueryWeight).unwrap();
+    assert_eq!((part.form.name().as_str(), part.bytes()), ("BF16", 64 * 128 * 2));
+}
+
+/// A GGUF case in a folder of its own.
+fn gguf(name: &str) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["model.gguf", "config.json"] {
+        let from = folder().join(name).join(file);
+        if from.exists() {
+            fs::copy(from, copy.path().join(file)).unwrap();
+        }
+    }
+    copy
+}
+
+fn gguf_refusal(case: &str, folder: &tempfile::TempDir) -> String {
+    let problems = ModelFolder::open(folder.path(), None).expect_err(case);
+    heading(case, folder.path(), &problems)
+}
+
+/// A GGUF case in which the first `from` is `to`.
+fn gguf_changed(case: &str, from: &[u8], to: &[u8]) -> String {
+    let folder = gguf("gguf_q8_0_q4_0_q4_1");
+    let path = folder.path().join("model.gguf");
+    let mut bytes = fs::read(&path).unwrap();
+    let place = bytes.windows(from.len()).position(|window| window == from).unwrap();
+    bytes[place..place + to.len()].copy_from_slice(to);
+    fs::write(path, bytes).unwrap();
+    gguf_refusal(case, &folder)
+}
+
+#[test]
+fn a_gguf_file_a_folder_with_one_and_a_config_beside_it_are_the_same_model() {
+    let folder = gguf("gguf_llama_linear");
+    let alone = ModelFolder::open(folder.path(), None).unwrap();
+    let file = ModelFolder::open(&folder.path().join("model.gguf"), None).unwrap();
+    assert_eq!((file.identity(), file.spec()), (alone.identity(), alone.spec()));
+    assert_eq!(alone.config().folder(), folder.path());
+    assert_eq!((alone.config().quantization(), alone.bos_token_id()), (Some("gguf"), Some(1)));
+    assert!(alone.config().has_weights() && alone.checkpoint_bytes() > alone.bytes_to_read());
+    let config = json!({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64, "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-6, "rope_scaling": {"rope_type": "linear", "factor": 4.0}});
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let beside = ModelFolder::open(folder.path(), None).unwrap();
+    assert_eq!(beside.spec(), alone.spec());
+}
+
+#[test]
+fn of_gguf_files() {
+    let alone = gguf("gguf_phi3_config");
+    fs::remove_file(alone.path().join("config.json")).unwrap();
+    let other = gguf("gguf_qwen3");
+    let config = folder().join("gguf_phi3_config/config.json");
+    fs::copy(config, other.path().join("config.json")).unwrap();
+    let several = gguf("gguf_f16");
+    fs::copy(several.path().join("model.gguf"), several.path().join("other.gguf")).unwrap();
+    let cut = gguf("gguf_f16");
+    let bytes = fs::read(cut.path().join("model.gguf")).unwrap();
+    fs::write(cut.path().join("model.gguf"), &bytes[..bytes.len() - 100]).unwrap();
+    let line = |name: &str, sizes: [u64; 2], kind: u32| {
+        let sizes = sizes.iter().flat_map(|size| size.to_le_bytes()).collect::<Vec<u8>>();
+        [name.as_bytes(), &2u32.to_le_bytes(), &sizes, &kind.to_le_bytes()].concat()
+    };
+    let query = |kind| line("blk.0.attn_q.weight", [64, 64], kind);
+    let key = |sizes| line("blk.0.attn_k.weight", sizes, 3);
+    insta::assert_snapshot!(
+        [
+            gguf_refusal("an architecture that needs a config.json", &alone),
+            gguf_refusal("a config.json of another model", &other),
+            gguf_refusal("several files", &several),
+            gguf_refusal("a file that is cut", &cut),
+            gguf_changed("an unknown architecture", b"llama", b"mamba"),
+            gguf_changed("unknown blocks", &query(2), &query(20)),
+            gguf_changed("a missing tensor", b"blk.0.attn_k.weight", b"blk.9.attn_k.weight"),
+            gguf_changed("another shape", &key([64, 32]), &key([32, 64])),
+        ]
+        .concat()
+    );
+}
+
+#[test]
+fn of_several_gguf_files_one_may_be_named() {
+    let folder = gguf("gguf_f16");
+    fs::copy(folder.path().join("model.gguf"), folder.path().join("other.gguf")).unwrap();
+    assert!(ModelFolder::open(&folder.path().join("other.gguf"), None).is_ok());
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_changed_gguf_file_is_refused_or_read_and_never_panics(
+        changes in proptest::collection::vec((0usize..1600, 0usize..6), 1..4),
+    ) {
+        let folder = gguf("gguf_q8_0_q4_0_q4_1");
+        let path = folder.path().join("model.gguf");
+        let mut bytes = fs::read(&path).unwrap();
+        for (place, value) in changes {
+            bytes[place] = [0, 1, 2, 32, 127, 255][value];
+        }
+        fs::write(path, bytes).unwrap();
+        if let Ok(model) = ModelFolder::open(folder.path(), None) {
+            let cache = tempfile::tempdir().unwrap();
+            let built = LayerZeroTable::open_or_build(
+                &model, Kernel::PortableF32, Precision::F32, cache.path(), &|_, _| {});
+            if let Ok(opened) = built {
+                proptest::prop_assert_eq!(opened.bytes_read, model.bytes_to_read());
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_packed_checkpoint_is_refused_or_read_and_never_panics(
+        case in 0usize..5,
+        tensor in proptest::prelude::any::<proptest::sample::Index>(),
+        dtype in 0usize..6,
+        swap in proptest::prelude::any::<bool>(),
+        byte in proptest::option::of(proptest::prelude::any::<u8>()),
+    ) {
+        let cases = ["gptq_4bit_act_order", "awq_4bit", "bitsandbytes_nf4_double", "fp8_blocks_deepseek_v3", "mlx_3bit"];
+        let mut changed = Changed::of(cases[case]);
+        let names: Vec<String> = changed.tensors.keys().cloned().collect();
+        let entry = changed.tensors.get_mut(tensor.get(&names)).unwrap();
+        if swap {
+            entry.1.reverse();
+        }
+        let types = [Dtype::U8, Dtype::I8, Dtype::F16, Dtype::F32, Dtype::I32, Dtype::F8_E4M3];
+        if types[dtype].bitsize() == entry.0.bitsize() {
+            entry.0 = types[dtype];
+        }
+        if let Some(byte) = byte {
+            entry.2.fill(byte);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        changed.write(folder.path());
+        if let Ok(model) = ModelFolder::open(folder.path(), None) {
+            let cache = tempfile::tempdir().unwrap();
+            let _ = LayerZeroTable::open_or_build(
+                &model, Kernel::PortableF32, Precision::F32, cache.path(), &|_, _| {});
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! GGUF's names, and what llama.cpp's conversion does to a checkpoint: undone here.
+//!
+//! For `llama`, the rows of a query or key head are reordered so that the two halves of each rotated pair are
+//! neighbours; norms of Gemma are stored with 1 added. Tensors are plain or made of [`blocks`](super::blocks).
+
+use std::ops::Range;
+
+use super::blocks::Blocks;
+use super::{FLOATS, Finder, Form, Found, Slice, plain};
+use crate::model::problem::ModelProblem;
+use crate::model::stored::{Stored, StoredType};
+use crate::model::tensors::{NeededTensor, Role};
+
+/// A `general.architecture` that is followed.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Architecture {
+    pub(crate) name: &'static str,
+    /// The model types that are stored under it, the usual one first.
+    pub(crate) model_types: &'static [&'static str],
+    /// Whether the file alone says all that the first layer needs.
+    pub(crate) alone: bool,
+    /// Whether rotated pairs of queries and keys are neighbours.
+    neighbours: bool,
+    /// Whether 1 is added to the weights of norms.
+    norms_plus_one: bool,
+}
+
+const fn plain_order(
+    name: &'static str,
+    model_types: &'static [&'static str],
+    alone: bool,
+) -> Architecture {
+    Architecture { name, model_types, alone, neighbours: false, norms_plus_one: false }
+}
+
+const ARCHITECTURES: [Architecture; 9] = [
+    Architecture {
+        neighbours: true,
+        ..plain_order("llama", &["llama", "mistral", "mixtral"], true)
+    },
+    plain_order("qwen2", &["qwen2"], true),
+    plain_order("qwen2moe", &["qwen2_moe"], true),
+    plain_order("qwen3", &["qwen3"], true),
+    plain_order("qwen3moe", &["qwen3_moe"], true),
+    Architecture { norms_plus_one: true, ..plain_order("gemma", &["gemma"], true) },
+    Architecture { norms_plus_one: true, ..plain_order("gemma2", &["gemma2"], false) },
+    Architecture { norms_plus_one: true, ..plain_order("gemma3", &["gemma3_text"], false) },
+    plain_order("phi3", &["phi3"], false),
+];
+
+impl Architecture {
+    /// The architecture of that name.
+    ///
+    /// # Errors
+    /// It is not followed.
+    pub(crate) fn of(name: &str) -> Result<&'static Self, ModelProblem> {
+        let found = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = ARCHITECTURES.iter().map(|known| known.name).collect();
+            ModelProblem::settings(format!(
+                "GGUF files of the architecture `{name}` are not supported"
+            ))
+            .with_hint(format!(
+                "use the checkpoint in safetensors, or a GGUF file of one of: {}",
+                known.join(", ")
+            ))
+        })
+    }
+}
+
+/// GGUF's name of a tensor of the first layer.
+pub(super) fn name_of(name: &str) -> Option<String> {
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    if name == "embed_tokens.weight" {
+        return Some("token_embd.weight".to_owned());
+    }
+    let (module, part) = name.strip_prefix("layers.0.")?.rsplit_once('.')?;
+    let module = match module {
+        "input_layernorm" => "attn_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.qkv_proj" => "attn_qkv",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        _ => return None,
+    };
+    Some(format!("blk.0.{module}.{part}"))
+}
+
+/// The tensor under its GGUF name, in the order that the model's own code has.
+pub(super) fn find(
+    finder: &mut Finder<'_>,
+    name: &str,
+    needed: &NeededTensor,
+    architecture: &Architecture,
+    head_dim: u64,
+) -> Option<Found> {
+    let stored = finder.stored(name)?;
+    let form = form(finder, &stored, needed)?;
+    let of_heads = [Role::QueryWeight, Role::QueryBias, Role::KeyWeight, Role::KeyBias];
+    let norms = [Role::NormWeight, Role::QueryNormWeight, Role::KeyNormWeight];
+    let form: Box<dyn Form> = if architecture.neighbours && of_heads.contains(&needed.role) {
+        Box::new(Neighbours { form, head_dim })
+    } else if architecture.norms_plus_one && norms.contains(&needed.role) {
+        Box::new(PlusOne { form })
+    } else {
+        form
+    };
+    Some(Found { form, stored: vec![stored] })
+}
+
+fn form(finder: &mut Finder<'_>, stored: &Stored, needed: &NeededTensor) -> Option<Box<dyn Form>> {
+    if stored.entry.shape != needed.shape {
+        finder.wrong_shape(stored, &format!("{:?}", needed.shape));
+        return None;
+    }
+    match stored.entry.dtype {
+        StoredType::Numbers(dtype) if FLOATS.contains(&dtype) => {
+            Some(Box::new(plain::Plain::new(dtype, needed)))
+        }
+        StoredType::Blocks(kind) => Some(Box::new(Blocks { kind, columns: needed.row_width() })),
+        other => {
+            let message =
+                format!("`{}` has blocks of type {other}, which is not supported", stored.name);
+            finder.problems.push(ModelProblem::settings(message).with_hint(
+                "use a GGUF file of f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or q2_k to q6_k, or the checkpoint in safetensors",
+            ));
+            None
+        }
+    }
+}
+
+/// Rows of heads in which row `2 · j + p` is row `p · head_dim / 2 + j` of the model.
+#[derive(Debug)]
+struct Neighbours {
+    form: Box<dyn Form>,
+    head_dim: u64,
+}
+
+impl Form for Neighbours {
+    fn name(&self) -> String {
+        format!("{}, pairs of {} are neighbours", self.form.name(), self.head_dim)
+    }
+
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
+        self.form.slice(index, rows)
+    }
+
+    fn row_step(&self) -> u64 {
+        self.head_dim
+    }
+
+    fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
+        let width = rows.end.saturating_sub(rows.start).max(1) as usize;
+        let floats = self.form.floats(rows, stored)?;
+        let (width, head_dim) = (floats.len() / width, self.head_dim as usize);
+        let row = |head: usize, place: usize| {
+            let from = head + place % (head_dim / 2) * 2 + place / (head_dim / 2);
+            floats[from * width..][..width].iter().copied()
+        };
+        let heads = (0..floats.len() / width.max(1)).step_by(head_dim);
+        Ok(heads.flat_map(|head| (0..head_dim).flat_map(move |place| row(head, place))).collect())
+    }
+}
+
+/// Weights of a norm with 1 added to each.
+#[derive(Debug)]
+struct PlusOne {
+    form: Box<dyn Form>,
+}
+
+impl Form for PlusOne {
+    fn name(&self) -> String {
+        format!("{}, plus 1", self.form.name())
+    }
+
+    fn slice(&self, index: usize, rows: &Range<u64>) -> Option<Slice> {
+        self.form.slice(index, rows)
+    }
+
+    fn floats(&self, rows: Range<u64>, stored: &[Vec<u8>]) -> Result<Vec<f32>, String> {
+        let floats = self.form.floats(rows, stored)?;
+        Ok(floats.into_iter().map(|number| number - 1.0).collect())
+    }
+}

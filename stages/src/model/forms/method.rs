@@ -1,0 +1,383 @@
+//! Which form `config.json` says the weights have.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::Architecture;
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+
+const MOST_GROUP: u64 = 1 << 20;
+
+/// The form of the matrices that are not plain. Which matrices these are, the tensors themselves tell: lists of modules
+/// that were left out are not needed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Method {
+    /// All matrices of layer 0 must be plain.
+    Plain,
+    Gptq(Gptq),
+    Awq {
+        /// Inputs that share a scale; `None` for all.
+        group_size: Option<u64>,
+    },
+    BitsAndBytes,
+    Fp8 {
+        /// Rows and columns that share a scale, where not all do.
+        block: Option<(u64, u64)>,
+    },
+    CompressedTensors(CompressedTensors),
+    Mlx(Mlx),
+    /// The files are GGUF, whatever config.json says.
+    Gguf {
+        architecture: &'static Architecture,
+        head_dim: u64,
+    },
+}
+
+/// How GPTQ packs its codes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Gptq {
+    pub(crate) bits: u64,
+    /// Inputs that share a scale; `None` for all.
+    pub(crate) group_size: Option<u64>,
+    /// Whether zero points are stored as they are, not less one.
+    pub(crate) second_format: bool,
+}
+
+/// What the groups of compressed-tensors allow; the shapes of the tensors choose among it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CompressedTensors {
+    pub(crate) bits: Vec<u64>,
+    pub(crate) blocks: Vec<(u64, u64)>,
+    /// Whether all groups have zero points.
+    pub(crate) zeros: bool,
+}
+
+/// Group size and bits of MLX's affine form.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Mlx {
+    pub(crate) all: (u64, u64),
+    /// Of modules that differ, by name.
+    pub(crate) modules: BTreeMap<String, (u64, u64)>,
+}
+
+impl Method {
+    /// What a matrix `{stem}.weight` is stored as in its place, as `{stem}.{marker}`.
+    pub(super) fn marker(&self) -> Option<&'static str> {
+        match self {
+            Self::Gptq(_) | Self::Awq { .. } => Some("qweight"),
+            Self::CompressedTensors(_) => Some("weight_packed"),
+            Self::Plain
+            | Self::BitsAndBytes
+            | Self::Fp8 { .. }
+            | Self::Mlx(_)
+            | Self::Gguf { .. } => None,
+        }
+    }
+}
+
+/// Methods whose attention weights are plain: they pack the experts alone.
+const EXPERTS_ONLY: [&str; 1] = ["mxfp4"];
+
+const SUPPORTED: &str = "supported are gptq, awq, bitsandbytes, fp8, compressed-tensors (float-quantized, int-quantized \
+                         and pack-quantized), MLX's affine form and GGUF";
+
+/// What to do about packed weights that config.json does not explain.
+pub(super) const NO_METHOD: &str = "take the config.json that came with these weights; what older GPTQ checkpoints keep in quantize_config.json belongs \
+     into it as `quantization_config`, with `\"quant_method\": \"gptq\"`";
+
+/// The form that `quantization_config` or `quantization` of `config.json` describes.
+pub(crate) fn read(config: &Map<String, Value>) -> Result<Method, Vec<ModelProblem>> {
+    let problems = RefCell::new(Vec::new());
+    let fields = Fields::new(config, "config.json", &problems);
+    let method = of_config(&fields);
+    match problems.into_inner() {
+        problems if problems.is_empty() => Ok(method),
+        problems => Err(problems),
+    }
+}
+
+fn of_config(config: &Fields<'_>) -> Method {
+    let nested = config.value("text_config").filter(|text| text.is_object());
+    let nested = nested.and_then(|_| config.optional_object("text_config"));
+    let written = |name| {
+        let found = config.optional_object(name);
+        found.or_else(|| nested.as_ref().and_then(|text| text.optional_object(name)))
+    };
+    if let Some(settings) = written("quantization") {
+        return mlx(&settings);
+    }
+    let Some(settings) = written("quantization_config") else { return Method::Plain };
+    match settings.optional_text("quant_method") {
+        Some("gptq") => gptq(&settings),
+        Some("awq") => awq(&settings),
+        Some("bitsandbytes") => Method::BitsAndBytes,
+        None if settings.has("load_in_4bit") || settings.has("load_in_8bit") => {
+            Method::BitsAndBytes
+        }
+        Some("fp8") => fp8(&settings),
+        Some("compressed-tensors") => compressed_tensors(&settings),
+        Some(name) if EXPERTS_ONLY.contains(&name) => Method::Plain,
+        Some(name) => not_followed(&settings, &format!("`{name}` is not supported")),
+        None if settings.is_empty() => Method::Plain,
+        // What mlx-lm writes as `quantization`, it writes under this name too.
+        None if settings.has("group_size") && settings.has("bits") => mlx(&settings),
+        None => not_followed(&settings, "config.json does not say how (no `quant_method`)"),
+    }
+}
+
+/// A quantisation that is not followed.
+pub(crate) fn refused(why: &str) -> ModelProblem {
+    ModelProblem::settings(format!("the checkpoint is quantised: {why}")).with_hint(format!(
+        "use the checkpoint it was made from, or one in another form: {SUPPORTED}"
+    ))
+}
+
+fn not_followed(settings: &Fields<'_>, why: &str) -> Method {
+    settings.note(refused(why));
+    Method::Plain
+}
+
+fn gptq(settings: &Fields<'_>) -> Method {
+    let bits = settings.size("bits", 64);
+    if settings.is_clean() && ![2, 3, 4, 8].contains(&bits) {
+        return not_followed(
+            settings,
+            &format!("`gptq` with {bits} bits is not supported (2, 3, 4 and 8 are)"),
+        );
+    }
+    let format = settings.optional_text("checkpoint_format").unwrap_or("gptq");
+    if !["gptq", "gptq_v2"].contains(&format) {
+        return not_followed(
+            settings,
+            &format!("`gptq` in the format `{format}` is not supported"),
+        );
+    }
+    let group_size = group_size(settings);
+    Method::Gptq(Gptq { bits, group_size, second_format: format == "gptq_v2" })
+}
+
+fn awq(settings: &Fields<'_>) -> Method {
+    let bits = settings.size_of(&["bits", "w_bit"], 64, None);
+    let version = settings.optional_text("version").unwrap_or("gemm").to_lowercase();
+    if settings.is_clean() && (bits != 4 || version != "gemm") {
+        return not_followed(
+            settings,
+            &format!(
+                "`awq` with {bits} bits in the version `{version}` is not supported (4 bits, `gemm` is)"
+            ),
+        );
+    }
+    Method::Awq { group_size: group_size(settings) }
+}
+
+/// `group_size`, where -1 stands for all inputs.
+fn group_size(settings: &Fields<'_>) -> Option<u64> {
+    let all = |name| settings.value(name).and_then(Value::as_i64) == Some(-1);
+    if all("group_size") || all("q_group_size") {
+        return None;
+    }
+    Some(settings.size_of(&["group_size", "q_group_size"], MOST_GROUP, Some(128)))
+}
+
+fn fp8(settings: &Fields<'_>) -> Method {
+    let format = settings.optional_text("fmt").unwrap_or("e4m3");
+    if format != "e4m3" {
+        return not_followed(settings, &format!("`fp8` in the format `{format}` is not supported"));
+    }
+    let block = settings.value("weight_block_size").map(|_| block(settings, "weight_block_size"));
+    Method::Fp8 { block: block.flatten() }
+}
+
+/// Rows and columns of a block.
+fn block(settings: &Fields<'_>, name: &str) -> Option<(u64, u64)> {
+    let sizes = settings.optional_numbers(name)?;
+    let whole = |size: f64| size.fract() == 0.0 && (1.0..=MOST_GROUP as f64).contains(&size);
+    match *sizes {
+        [rows, columns] if whole(rows) && whole(columns) => Some((rows as u64, columns as u64)),
+        _ => {
+            settings.note(ModelProblem::checkpoint(format!(
+                "`{name}` in {} is {sizes:?}, not two whole numbers from 1",
+                settings.place()
+            )));
+            None
+        }
+    }
+}
+
+fn compressed_tensors(settings: &Fields<'_>) -> Method {
+    const FORMATS: [&str; 5] = [
+        "float-quantized",
+        "int-quantized",
+        "naive-quantized",
+        "pack-quantized",
+        "mixed-precision",
+    ];
+    let mut found = CompressedTensors { zeros: true, ..CompressedTensors::default() };
+    let refuse = |what: &str, name: &str| {
+        not_followed(
+            settings,
+            &format!("`compressed-tensors` with the {what} `{name}` is not supported"),
+        )
+    };
+    let format = settings.optional_text("format").unwrap_or("dense");
+    if !FORMATS.contains(&format) && format != "dense" {
+        return refuse("format", format);
+    }
+    let sparsity = settings.optional_object("sparsity_config");
+    let sparsity = sparsity.as_ref().and_then(|sparsity| sparsity.optional_text("format"));
+    if let Some(format) = sparsity.filter(|format| *format != "dense") {
+        return refuse("sparsity", format);
+    }
+    let transforms = settings.optional_object("transform_config");
+    let transforms =
+        transforms.as_ref().and_then(|transforms| transforms.optional_object("config_groups"));
+    if transforms.is_some_and(|groups| !groups.is_empty()) {
+        return refuse("setting", "transform_config");
+    }
+    let groups = settings.optional_object("config_groups");
+    for name in groups.iter().flat_map(Fields::names) {
+        let group = groups.as_ref().and_then(|groups| groups.optional_object(name));
+        let format = group.as_ref().and_then(|group| group.optional_text("format"));
+        if let Some(format) = format.filter(|format| !FORMATS.contains(format)) {
+            return refuse("format", format);
+        }
+        let Some(weights) = group.as_ref().and_then(|group| group.optional_object("weights"))
+        else {
+            continue;
+        };
+        found.bits.extend(weights.optional_size("num_bits", 8));
+        found.zeros &= !weights.flag("symmetric", true);
+        if weights.value("block_structure").is_some_and(Value::is_array) {
+            found.blocks.extend(block(&weights, "block_structure"));
+        }
+        if weights.value("group_size").and_then(Value::as_i64).is_some_and(|size| size > 0) {
+            found
+                .blocks
+                .extend(weights.optional_size("group_size", MOST_GROUP).map(|size| (1, size)));
+        }
+    }
+    found.zeros &= !found.bits.is_empty();
+    Method::CompressedTensors(found)
+}
+
+fn mlx(settings: &Fields<'_>) -> Method {
+    let mode = settings.optional_text("mode").unwrap_or("affine");
+    if mode != "affine" {
+        return not_followed(settings, &format!("MLX's mode `{mode}` is not supported"));
+    }
+    let mut found = Mlx { all: affine(settings, (64, 4)), ..Mlx::default() };
+    for name in settings.names() {
+        if settings.value(name).is_some_and(Value::is_object)
+            && let Some(module) = settings.optional_object(name)
+        {
+            let mode = module.optional_text("mode").unwrap_or("affine");
+            if mode != "affine" {
+                return not_followed(
+                    settings,
+                    &format!("MLX's mode `{mode}` of `{name}` is not supported"),
+                );
+            }
+            found.modules.insert(name.clone(), affine(&module, found.all));
+        }
+    }
+    Method::Mlx(found)
+}
+
+fn affine(settings: &Fields<'_>, default: (u64, u64)) -> (u64, u64) {
+    let group_size = settings.optional_size("group_size", MOST_GROUP).unwrap_or(default.0);
+    let bits = settings.optional_size("bits", 64).unwrap_or(default.1);
+    if ![2, 3, 4, 5, 6, 8].contains(&bits) {
+        settings.note(refused(&format!("MLX's affine form has no {bits} bits")));
+    }
+    (group_size, bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn method(config: &Value) -> Result<Method, String> {
+        read(config.as_object().unwrap()).map_err(|problems| problems[0].to_string())
+    }
+
+    fn of(settings: &Value) -> Result<Method, String> {
+        method(&json!({ "quantization_config": settings }))
+    }
+
+    #[test]
+    fn a_group_size_of_minus_one_is_one_group() {
+        let gptq = of(&json!({"quant_method": "gptq", "bits": 4, "group_size": -1})).unwrap();
+        assert_eq!(gptq, Method::Gptq(Gptq { bits: 4, group_size: None, second_format: false }));
+        let awq = of(&json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64})).unwrap();
+        assert_eq!(awq, Method::Awq { group_size: Some(64) });
+    }
+
+    #[test]
+    fn layouts_that_are_not_followed_are_refused_by_name() {
+        for (settings, why) in [
+            (
+                json!({"quant_method": "gptq", "bits": 5}),
+                "`gptq` with 5 bits is not supported (2, 3, 4 and 8 are)",
+            ),
+            (
+                json!({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}),
+                "`gptq` in the format `marlin` is not supported",
+            ),
+            (
+                json!({"quant_method": "awq", "bits": 4, "version": "gemv"}),
+                "`awq` with 4 bits in the version `gemv` is not supported (4 bits, `gemm` is)",
+            ),
+            (
+                json!({"quant_method": "fp8", "fmt": "e5m2"}),
+                "`fp8` in the format `e5m2` is not supported",
+            ),
+            (
+                json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}),
+                "`compressed-tensors` with the format `nvfp4-pack-quantized` is not supported",
+            ),
+            (
+                json!({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}),
+                "`compressed-tensors` with the sparsity `sparse-24-bitmask` is not supported",
+            ),
+            (
+                json!({"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"u": {}}}}),
+                "`compressed-tensors` with the setting `transform_config` is not supported",
+            ),
+            (json!({"bits": 4}), "config.json does not say how (no `quant_method`)"),
+        ] {
+            let message = of(&settings).unwrap_err();
+            assert_eq!(message, format!("the checkpoint is quantised: {why}"));
+        }
+        let mode = json!({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp4"}});
+        assert!(method(&mode).unwrap_err().ends_with("MLX's mode `mxfp4` is not supported"));
+    }
+
+    #[test]
+    fn settings_without_a_method_are_those_of_mlx_or_none() {
+        assert_eq!(of(&json!({})), Ok(Method::Plain));
+        let mlx = Mlx { all: (32, 8), ..Mlx::default() };
+        assert_eq!(of(&json!({"group_size": 32, "bits": 8})), Ok(Method::Mlx(mlx)));
+    }
+
+    #[test]
+    fn mlx_modules_may_have_settings_of_their_own_or_be_left_out() {
+        let config = json!({"quantization": {"group_size": 64, "bits": 4, "lm_head": false,
+            "model.embed_tokens": {"bits": 6}}});
+        let Ok(Method::Mlx(mlx)) = method(&config) else { panic!("{config}") };
+        assert_eq!((mlx.all, mlx.modules.len()), ((64, 4), 1));
+        assert_eq!(mlx.modules["model.embed_tokens"], (64, 6));
+    }
+
+    #[test]
+    fn the_text_models_settings_count_too() {
+        let config = json!({"text_config": {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 128]}}});
+        assert_eq!(method(&config), Ok(Method::Fp8 { block: Some((64, 128)) }));
+        let wrong = json!({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0.5, 128]}});
+        assert!(method(&wrong).unwrap_err().contains("not two whole numbers from 1"));
+    }
+}

@@ -1,0 +1,345 @@
+//! The header of a GGUF file, checked against the file before anything is allocated.
+//!
+//! Written here because the published readers either map and read whole files or trust their lengths. Layout, version 2
+//! and 3, little-endian:
+//!
+//! ```text
+//! "GGUF"  version u32  tensors u64  entries u64
+//! entries: key text, type u32, value       a text is its length u64 and its bytes; a list is type, length, values
+//! tensors: name text, dimensions u32, sizes u64 (the fastest first), type u32, offset u64
+//! zeros to a multiple of `general.alignment`, then the tensors, each at its offset
+//! ```
+//!
+//! Long lists and texts, such as the tokenizer's, are walked through and not kept.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+
+use safetensors::Dtype;
+use sha2::{Digest, Sha256};
+
+use super::forms::BlockType;
+use super::stored::{Entry, StoredType};
+
+/// Texts and lists longer than this are not kept.
+const MOST_KEPT: u64 = 4096;
+const MOST_NAME_BYTES: u64 = 1 << 16;
+const MOST_DIMENSIONS: u32 = 4;
+const MOST_ALIGNMENT: u64 = 1 << 20;
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// What a header says.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) metadata: Metadata,
+    pub(crate) tensors: BTreeMap<String, Entry>,
+    /// SHA-256 of the header.
+    pub(crate) digest: [u8; 32],
+}
+
+/// The entries of a header that are short enough to be kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metadata(BTreeMap<String, Value>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Whole(u64),
+    Negative(i64),
+    Float(f64),
+    Flag(bool),
+    Text(String),
+    List(Vec<Value>),
+    /// Too long to be kept.
+    Long,
+}
+
+impl Metadata {
+    /// A text, if the entry is one.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        match self.0.get(key)? {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A whole number, or the first of a list with one per layer.
+    pub(crate) fn whole(&self, key: &str) -> Option<u64> {
+        match self.0.get(key)? {
+            Value::Whole(number) => Some(*number),
+            Value::List(list) => match list.first()? {
+                Value::Whole(number) => Some(*number),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A number. Single-precision ones are the shortest decimal number that is stored so: 1e-5, not 9.99999974e-6.
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
+        match self.0.get(key)? {
+            Value::Float(number) => Some(*number),
+            Value::Whole(number) => Some(*number as f64),
+            Value::Negative(number) => Some(*number as f64),
+            _ => None,
+        }
+    }
+
+    /// `true` or `false`.
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        match self.0.get(key)? {
+            Value::Flag(flag) => Some(*flag),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the header of a file of `file_bytes` bytes.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
+    let mut source = Source {
+        reader: BufReader::with_capacity(1 << 16, file),
+        left: file_bytes,
+        read: 0,
+        hash: Sha256::new(),
+    };
+    if source.bytes::<4>()? != *b"GGUF" {
+        return Err("it does not begin with `GGUF`".to_owned());
+    }
+    let version = source.u32()?;
+    if !(2..=3).contains(&version) {
+        let order =
+            if version.swap_bytes() <= 3 { " (written by a big-endian machine?)" } else { "" };
+        return Err(format!("it has version {version}{order}; 2 and 3 are supported"));
+    }
+    let (tensors, entries) = (source.u64()?, source.u64()?);
+    let mut metadata = Metadata::default();
+    for _ in 0..entries {
+        let key = source.name()?;
+        let kind = source.u32()?;
+        let value = source.value(kind, 0)?;
+        metadata.0.insert(key, value);
+    }
+    let alignment = metadata.whole("general.alignment").unwrap_or(DEFAULT_ALIGNMENT);
+    if !alignment.is_power_of_two() || alignment > MOST_ALIGNMENT {
+        return Err(format!("its alignment is {alignment}"));
+    }
+    let mut found = BTreeMap::new();
+    for _ in 0..tensors {
+        let (name, tensor) = source.tensor()?;
+        if found.insert(name.clone(), tensor).is_some() {
+            return Err(format!("tensor `{}` is in it twice", name.escape_debug()));
+        }
+    }
+    let start = source.read.next_multiple_of(alignment);
+    let tensors = placed(found, start, file_bytes, alignment)?;
+    Ok(Header { metadata, tensors, digest: source.hash.finalize().into() })
+}
+
+/// A tensor's line in the header, with an offset from the first tensor's place.
+struct Line {
+    dtype: StoredType,
+    shape: Vec<u64>,
+    bytes: u64,
+    offset: u64,
+}
+
+/// The tensors' places in the file: inside it, aligned, without overlaps.
+fn placed(
+    lines: BTreeMap<String, Line>,
+    start: u64,
+    file_bytes: u64,
+    alignment: u64,
+) -> Result<BTreeMap<String, Entry>, String> {
+    let mut entries = BTreeMap::new();
+    let mut places = Vec::new();
+    for (name, line) in lines {
+        let shown = name.escape_debug();
+        let first = start.checked_add(line.offset);
+        let range = first.and_then(|first| Some(first..first.checked_add(line.bytes)?));
+        let Some(bytes) = range.filter(|range| range.end <= file_bytes) else {
+            return Err(format!(
+                "tensor `{shown}` has {} bytes from {start} + {} on; the file has {file_bytes}",
+                line.bytes, line.offset
+            ));
+        };
+        if !line.offset.is_multiple_of(alignment) {
+            return Err(format!("tensor `{shown}` is not at a multiple of {alignment} bytes"));
+        }
+        places.push((bytes.start, bytes.end, name.clone()));
+        entries.insert(name, Entry { dtype: line.dtype, shape: line.shape, bytes });
+    }
+    places.retain(|(start, end, _)| start < end);
+    places.sort();
+    match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+        Some(pair) => {
+            let [one, other] = [&pair[0].2, &pair[1].2].map(|name| name.escape_debug());
+            Err(format!("tensors `{one}` and `{other}` overlap"))
+        }
+        None => Ok(entries),
+    }
+}
+
+/// What is left of a file, read in order.
+struct Source<'a> {
+    reader: BufReader<&'a File>,
+    left: u64,
+    read: u64,
+    hash: Sha256,
+}
+
+impl Source<'_> {
+    fn take(&mut self, bytes: u64) -> Result<(), String> {
+        self.left = self.left.checked_sub(bytes).ok_or("its header ends early")?;
+        self.read += bytes;
+        Ok(())
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<(), String> {
+        self.take(buffer.len() as u64)?;
+        self.reader.read_exact(buffer).map_err(|error| error.to_string())?;
+        self.hash.update(&*buffer);
+        Ok(())
+    }
+
+    fn bytes<const COUNT: usize>(&mut self) -> Result<[u8; COUNT], String> {
+        let mut bytes = [0; COUNT];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        Ok(u32::from_le_bytes(self.bytes()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        Ok(u64::from_le_bytes(self.bytes()?))
+    }
+
+    /// Reads bytes and keeps nothing of them.
+    fn skip(&mut self, mut bytes: u64) -> Result<(), String> {
+        if bytes > self.left {
+            return Err("its header ends early".to_owned());
+        }
+        let mut buffer = [0; 4096];
+        while bytes > 0 {
+            let now = bytes.min(buffer.len() as u64);
+            self.fill(&mut buffer[..now as usize])?;
+            bytes -= now;
+        }
+        Ok(())
+    }
+
+    /// A text of at most `most` bytes; a longer one is `None`.
+    fn text(&mut self, most: u64) -> Result<Option<String>, String> {
+        let length = self.u64()?;
+        if length > most {
+            self.skip(length)?;
+            return Ok(None);
+        }
+        let mut bytes = vec![0; length.min(self.left) as usize];
+        self.fill(&mut bytes)?;
+        if length > bytes.len() as u64 {
+            return Err("its header ends early".to_owned());
+        }
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    fn name(&mut self) -> Result<String, String> {
+        self.text(MOST_NAME_BYTES)?
+            .ok_or_else(|| format!("a name has more than {MOST_NAME_BYTES} bytes"))
+    }
+
+    fn value(&mut self, kind: u32, depth: u32) -> Result<Value, String> {
+        Ok(match kind {
+            0 => Value::Whole(self.bytes::<1>()?[0].into()),
+            1 => signed(self.bytes::<1>()?[0].cast_signed().into()),
+            2 => Value::Whole(u16::from_le_bytes(self.bytes()?).into()),
+            3 => signed(i16::from_le_bytes(self.bytes()?).into()),
+            4 => Value::Whole(self.u32()?.into()),
+            5 => signed(i32::from_le_bytes(self.bytes()?).into()),
+            6 => Value::Float(shortest(f32::from_le_bytes(self.bytes()?))),
+            7 => Value::Flag(self.bytes::<1>()?[0] != 0),
+            8 => self.text(MOST_KEPT)?.map_or(Value::Long, Value::Text),
+            9 => self.list(depth)?,
+            10 => Value::Whole(self.u64()?),
+            11 => signed(i64::from_le_bytes(self.bytes()?)),
+            12 => Value::Float(f64::from_le_bytes(self.bytes()?)),
+            _ => return Err(format!("an entry has the unknown type {kind}")),
+        })
+    }
+
+    fn list(&mut self, depth: u32) -> Result<Value, String> {
+        if depth > 2 {
+            return Err("an entry has lists of lists of lists".to_owned());
+        }
+        let (kind, length) = (self.u32()?, self.u64()?);
+        // Every value takes at least a byte.
+        if length > self.left {
+            return Err("its header ends early".to_owned());
+        }
+        let mut list = Vec::new();
+        for _ in 0..length {
+            let value = self.value(kind, depth + 1)?;
+            if length <= MOST_KEPT && kind < 8 {
+                list.push(value);
+            }
+        }
+        Ok(if list.len() as u64 == length { Value::List(list) } else { Value::Long })
+    }
+
+    fn tensor(&mut self) -> Result<(String, Line), String> {
+        let name = self.name()?;
+        let dimensions = self.u32()?;
+        let wrong = |why: &str| format!("tensor `{}` {why}", name.escape_debug());
+        if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
+            return Err(wrong(&format!("has {dimensions} dimensions")));
+        }
+        let mut shape = Vec::new();
+        for _ in 0..dimensions {
+            shape.push(self.u64()?);
+        }
+        let (kind, offset) = (self.u32()?, self.u64()?);
+        let numbers = shape.iter().try_fold(1u64, |numbers, size| numbers.checked_mul(*size));
+        let numbers = numbers.ok_or_else(|| wrong("has more numbers than a file can hold"))?;
+        let dtype = stored_type(kind);
+        let bytes = match dtype {
+            StoredType::Numbers(dtype) => numbers.checked_mul(dtype.bitsize() as u64 / 8),
+            StoredType::Blocks(blocks) if shape[0].is_multiple_of(blocks.numbers()) => {
+                (numbers / blocks.numbers()).checked_mul(blocks.bytes())
+            }
+            StoredType::Blocks(_) => return Err(wrong("has rows that are not whole blocks")),
+            StoredType::Unknown(_) => Some(0),
+        };
+        let bytes = bytes.ok_or_else(|| wrong("has more bytes than a file can hold"))?;
+        shape.reverse();
+        Ok((name, Line { dtype, shape, bytes, offset }))
+    }
+}
+
+fn signed(number: i64) -> Value {
+    u64::try_from(number).map_or(Value::Negative(number), Value::Whole)
+}
+
+/// The shortest decimal number that this is the nearest single-precision one to.
+fn shortest(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or_else(|_| number.into())
+}
+
+fn stored_type(kind: u32) -> StoredType {
+    let number = match kind {
+        0 => Some(Dtype::F32),
+        1 => Some(Dtype::F16),
+        24 => Some(Dtype::I8),
+        25 => Some(Dtype::I16),
+        26 => Some(Dtype::I32),
+        27 => Some(Dtype::I64),
+        28 => Some(Dtype::F64),
+        30 => Some(Dtype::BF16),
+        _ => None,
+    };
+    let blocks = || BlockType::of(kind).map(StoredType::Blocks);
+    number.map(StoredType::Numbers).or_else(blocks).unwrap_or(StoredType::Unknown(kind))
+}

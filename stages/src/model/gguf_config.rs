@@ -1,0 +1,156 @@
+//! `config.json` as it would be for a GGUF file that has none beside it.
+//!
+//! The keys are those of llama.cpp's conversion; what they become is what the transformers library reads from them. Only
+//! what the first layer needs is taken.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::forms::Architecture;
+use super::gguf::Metadata;
+use super::problem::ModelProblem;
+use super::shard::Shard;
+
+const MOST_FREQUENCIES: u64 = 1 << 12;
+
+/// The architecture that the file says it is of.
+pub(crate) fn architecture(shard: &Shard) -> Result<&'static Architecture, ModelProblem> {
+    match shard.metadata().and_then(|metadata| metadata.text("general.architecture")) {
+        Some(name) => Architecture::of(name),
+        None => Err(ModelProblem::checkpoint(format!(
+            "`{}` does not say of which architecture it is (`general.architecture`)",
+            shard.path.display()
+        ))
+        .with_hint("for a model in several files, name the first one")),
+    }
+}
+
+/// What config.json would say.
+pub(crate) fn config(
+    shard: &Shard,
+    architecture: &Architecture,
+) -> Result<Map<String, Value>, ModelProblem> {
+    let beside = |what: &str| {
+        let message = format!("`{}` {what}", shard.path.display());
+        ModelProblem::settings(message).with_hint(format!(
+            "put the model's config.json beside it, in `{}`",
+            shard.path.parent().unwrap_or(Path::new(".")).display()
+        ))
+    };
+    if !architecture.alone {
+        return Err(beside(&format!(
+            "has no config.json beside it, and GGUF files of the architecture `{}` do not say all that the first layer needs",
+            architecture.name
+        )));
+    }
+    let metadata = shard.metadata().expect("an architecture was found in it");
+    let key = |name: &str| format!("{}.{name}", architecture.name);
+    let mut config = Map::new();
+    config.insert("model_type".to_owned(), json!(architecture.model_types[0]));
+    for (name, field) in [
+        ("embedding_length", "hidden_size"),
+        ("block_count", "num_hidden_layers"),
+        ("attention.head_count", "num_attention_heads"),
+        ("attention.head_count_kv", "num_key_value_heads"),
+        ("attention.key_length", "head_dim"),
+        ("context_length", "max_position_embeddings"),
+    ] {
+        if let Some(size) = metadata.whole(&key(name)) {
+            config.insert(field.to_owned(), json!(size));
+        }
+    }
+    for (name, field) in
+        [("attention.layer_norm_rms_epsilon", "rms_norm_eps"), ("rope.freq_base", "rope_theta")]
+    {
+        if let Some(number) = metadata.number(&key(name)) {
+            config.insert(field.to_owned(), json!(number));
+        }
+    }
+    if let Some(embedding) = shard.tensor("token_embd.weight") {
+        config.insert("vocab_size".to_owned(), json!(embedding.shape[0]));
+    }
+    config.insert("attention_bias".to_owned(), json!(shard.tensor("blk.0.attn_q.bias").is_some()));
+    let bos = metadata.whole("tokenizer.ggml.bos_token_id");
+    if let Some(bos) = bos.filter(|_| metadata.flag("tokenizer.ggml.add_bos_token") != Some(false))
+    {
+        config.insert("bos_token_id".to_owned(), json!(bos));
+    }
+    if let Some(window) = metadata.whole(&key("attention.sliding_window")) {
+        return Err(beside(&format!(
+            "has a sliding window of {window} tokens, without saying which layers slide"
+        )));
+    }
+    if let Some(scaling) = scaling(shard, metadata, &key, &beside)? {
+        config.insert("rope_scaling".to_owned(), scaling);
+    }
+    Ok(config)
+}
+
+/// The rope scaling: factors of frequencies that the file holds as a tensor, or linear or `YaRN` by its metadata.
+fn scaling(
+    shard: &Shard,
+    metadata: &Metadata,
+    key: &impl Fn(&str) -> String,
+    beside: &impl Fn(&str) -> ModelProblem,
+) -> Result<Option<Value>, ModelProblem> {
+    let number = |name: &str| metadata.number(&key(&format!("rope.scaling.{name}")));
+    let kind = metadata.text(&key("rope.scaling.type")).unwrap_or("none");
+    let legacy = metadata.number(&key("rope.scale_linear"));
+    let unusual = ["attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"];
+    let unusual = unusual.into_iter().find(|name| number(name).is_some());
+    if let Some(name) = unusual.filter(|_| kind == "yarn") {
+        return Err(beside(&format!(
+            "has `rope.scaling.{name}`, which is followed only with a config.json"
+        )));
+    }
+    let factors = frequency_factors(shard)?;
+    match (kind, number("factor").or(legacy), factors) {
+        ("none" | "linear", None, None) | ("none", _, None) if legacy.is_none() => Ok(None),
+        ("none" | "linear", Some(factor), None) => {
+            Ok(Some(json!({"rope_type": "linear", "factor": factor})))
+        }
+        ("yarn", Some(factor), None) => {
+            let original = metadata.whole(&key("rope.scaling.original_context_length"));
+            let mut yarn = json!({"rope_type": "yarn", "factor": factor});
+            if let Some(original) = original {
+                yarn["original_max_position_embeddings"] = json!(original);
+            }
+            for (name, field) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")]
+            {
+                if let Some(value) = number(name) {
+                    yarn[field] = json!(value);
+                }
+            }
+            Ok(Some(yarn))
+        }
+        // Llama 3.1 and later: each frequency is divided by a factor of its own.
+        ("none" | "linear", None | Some(1.0), Some(factors)) => Ok(Some(json!({
+            "rope_type": "longrope",
+            "short_factor": factors,
+            "long_factor": factors,
+            "factor": 1.0,
+            "attention_factor": 1.0,
+        }))),
+        _ => Err(beside(&format!(
+            "has the rope scaling `{kind}`, which is followed only with a config.json"
+        ))),
+    }
+}
+
+/// `rope_freqs.weight`, `[head_dim / 2]`.
+fn frequency_factors(shard: &Shard) -> Result<Option<Vec<f32>>, ModelProblem> {
+    let Some(entry) = shard.tensor("rope_freqs.weight") else { return Ok(None) };
+    let float = entry.dtype == super::stored::StoredType::Numbers(safetensors::Dtype::F32);
+    if !float || entry.shape.len() != 1 || entry.shape[0] > MOST_FREQUENCIES {
+        return Err(ModelProblem::checkpoint(format!(
+            "`rope_freqs.weight` in `{}` has type {} and shape {:?}, not f32 and one size",
+            shard.path.display(),
+            entry.dtype,
+            entry.shape
+        )));
+    }
+    let mut bytes = vec![0; entry.byte_length() as usize];
+    shard.reader()?.read(entry, 0, &mut bytes)?;
+    Ok(Some(super::forms::floats(safetensors::Dtype::F32, &bytes)))
+}

@@ -1,0 +1,138 @@
+//! The tensors of a model folder's files as they are stored: types, shapes and places, known from the headers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use safetensors::Dtype;
+
+use super::catalogue::Catalogue;
+use super::forms::BlockType;
+use super::problem::ModelProblem;
+use super::shard::Shard;
+
+/// The type of a stored tensor's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredType {
+    /// Numbers one after the other.
+    Numbers(Dtype),
+    /// Blocks of codes with scales among them (GGUF).
+    Blocks(BlockType),
+    /// Another type of GGUF, by its number: no one can say how many bytes it takes.
+    Unknown(u32),
+}
+
+impl fmt::Display for StoredType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numbers(dtype) => dtype.fmt(formatter),
+            Self::Blocks(blocks) => blocks.name().fmt(formatter),
+            Self::Unknown(number) => write!(formatter, "{number} of GGUF"),
+        }
+    }
+}
+
+/// One tensor's line in the header of its file. The header was checked: the bytes are those of the shape and type, and
+/// they lie in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) dtype: StoredType,
+    pub(crate) shape: Vec<u64>,
+    /// From the start of the file.
+    pub(crate) bytes: Range<u64>,
+}
+
+impl Entry {
+    /// How many bytes the tensor has.
+    pub(crate) fn byte_length(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
+}
+
+/// A tensor, its name on disk and the file it lies in.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) name: String,
+    pub(crate) file: String,
+    pub(crate) entry: Entry,
+}
+
+impl Stored {
+    /// The type of its numbers, once it was checked to have such.
+    pub(crate) fn dtype(&self) -> Dtype {
+        match self.entry.dtype {
+            StoredType::Numbers(dtype) => dtype,
+            other => unreachable!("{other} is refused when the header is read"),
+        }
+    }
+}
+
+/// All tensors of a folder. Headers of files are read when the first of their tensors is asked for.
+pub(crate) struct StoredTensors {
+    folder: PathBuf,
+    files_by_tensor: BTreeMap<String, String>,
+    /// `None` for a file whose header could not be read.
+    shards: BTreeMap<String, Option<Shard>>,
+    /// What is wrong with the files that were opened.
+    pub(crate) problems: Vec<ModelProblem>,
+}
+
+impl StoredTensors {
+    pub(crate) fn new(folder: PathBuf, catalogue: Catalogue) -> Self {
+        let opened = catalogue.opened.into_iter();
+        Self {
+            folder,
+            files_by_tensor: catalogue.files_by_tensor,
+            shards: opened.map(|shard| (shard.name.clone(), Some(shard))).collect(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// Whether there is a tensor of that name; opens no file.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.files_by_tensor.contains_key(name)
+    }
+
+    /// The tensor of that name. `None`: there is none, or a problem of its file was noted.
+    pub(crate) fn find(&mut self, name: &str) -> Option<Stored> {
+        let file = self.files_by_tensor.get(name)?.clone();
+        let shard = self.shard(&file)?;
+        if let Some(entry) = shard.tensor(name) {
+            return Some(Stored { name: name.to_owned(), entry: entry.clone(), file });
+        }
+        self.problems.push(ModelProblem::checkpoint(format!(
+            "the index says that `{name}` is in `{file}`; it is not"
+        )));
+        None
+    }
+
+    /// All bytes of a small tensor, which the form needs to be checked at all; `None` with the problem noted.
+    pub(crate) fn read(&mut self, stored: &Stored) -> Option<Vec<u8>> {
+        let shard = self.shard(&stored.file)?;
+        let mut bytes = vec![0; stored.entry.byte_length() as usize];
+        let read = shard.reader().and_then(|mut reader| reader.read(&stored.entry, 0, &mut bytes));
+        match read {
+            Ok(()) => Some(bytes),
+            Err(problem) => {
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+
+    fn shard(&mut self, file: &str) -> Option<&Shard> {
+        if !self.shards.contains_key(file) {
+            let opened = Shard::open(&self.folder, file);
+            let opened = opened.map_err(|problem| self.problems.push(problem)).ok();
+            self.shards.insert(file.to_owned(), opened);
+        }
+        self.shards[file].as_ref()
+    }
+
+    /// The named files, sorted.
+    pub(crate) fn into_shards(self, files: &BTreeSet<String>) -> Vec<Shard> {
+        let shards = self.shards.into_iter().filter(|(name, _)| files.contains(name));
+        shards.filter_map(|(_, shard)| shard).collect()
+    }
+}

@@ -1,0 +1,168 @@
+//! Unicode's composed form (NFC), one short stretch at a time.
+//!
+//! The crate composes a text as a whole, with sixteen bytes of alignment for each byte. Almost all text is composed
+//! already; what is not is composed here by the crate too, between two characters that composition never reaches
+//! across, so the outcome is that of the whole.
+
+use std::borrow::Cow;
+
+use tokenizers::NormalizedString;
+use tokenizers::normalizer::Range;
+use unicode_normalization_alignments::char::canonical_combining_class;
+use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
+
+/// A composed text, and where its parts come from.
+#[derive(Debug)]
+pub(super) struct Composed<'a> {
+    /// The text.
+    pub(super) text: Cow<'a, str>,
+    /// Where the two texts go apart and meet again, ascending.
+    marks: Vec<Mark>,
+}
+
+/// The end of a changed character.
+#[derive(Debug)]
+struct Mark {
+    /// Its byte of the composed text.
+    end: usize,
+    /// The byte of the original at which a token that ends here ends.
+    source_end: usize,
+    /// The byte of the original that comes next.
+    source_next: usize,
+}
+
+impl<'a> Composed<'a> {
+    /// A text that is taken as it is.
+    pub(super) fn unchanged(text: &'a str) -> Self {
+        Self { text: Cow::Borrowed(text), marks: Vec::new() }
+    }
+
+    /// The composed form of `source`. Cost: one look at each character; memory: a copy where anything changes, and
+    /// twenty-four bytes for each character that does.
+    pub(super) fn new(source: &'a str) -> Self {
+        let (mut text, mut marks) = (String::new(), Vec::new());
+        let mut copied = 0;
+        for stretch in Stretches::of(source) {
+            if is_nfc_quick(source[stretch.clone()].chars()) == IsNormalized::Yes {
+                continue;
+            }
+            let mut composed = NormalizedString::from(&source[stretch.clone()]);
+            composed.nfc();
+            text.push_str(&source[copied..stretch.start]);
+            copied = stretch.end;
+            let (before, source_next) = (text.len(), stretch.end);
+            marks.push(Mark { end: before, source_end: stretch.start, source_next: stretch.start });
+            for (start, letter) in composed.get().char_indices() {
+                let letter = start..start + letter.len_utf8();
+                let end = before + letter.end;
+                let from = composed.convert_offsets(Range::Normalized(letter));
+                let source_end = stretch.start + from.map_or(0, |from| from.end);
+                marks.push(Mark { end, source_end, source_next });
+            }
+            text.push_str(composed.get());
+        }
+        if marks.is_empty() {
+            return Self::unchanged(source);
+        }
+        text.push_str(&source[copied..]);
+        Self { text: Cow::Owned(text), marks }
+    }
+
+    /// The byte of the original at which a token ends that ends at byte `end` of the composed text, the end of a
+    /// character.
+    pub(super) fn source_end(&self, end: usize) -> usize {
+        let passed = self.marks.partition_point(|mark| mark.end <= end);
+        match passed.checked_sub(1).map(|last| &self.marks[last]) {
+            None => end,
+            Some(mark) if mark.end == end => mark.source_end,
+            Some(mark) => mark.source_next + (end - mark.end),
+        }
+    }
+}
+
+/// The parts of a text that composition might change, each between two places that it never reaches across.
+struct Stretches<'a> {
+    source: &'a str,
+    at: usize,
+}
+
+impl<'a> Stretches<'a> {
+    fn of(source: &'a str) -> Self {
+        Self { source, at: 0 }
+    }
+}
+
+impl Iterator for Stretches<'_> {
+    type Item = std::ops::Range<usize>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut start = self.at;
+        let mut letters = self.source[self.at..].char_indices();
+        loop {
+            let (at, letter) = letters.next()?;
+            if !is_boundary_before(letter) {
+                break;
+            }
+            start = self.at + at;
+        }
+        let end = letters.find(|(_, letter)| is_boundary_before(*letter));
+        let end = end.map_or(self.source.len(), |(at, _)| self.at + at);
+        self.at = end;
+        Some(start..end)
+    }
+}
+
+/// Whether nothing before `letter` can compose or change places with it or with what follows: a starter that the
+/// composed form always allows (Unicode Standard Annex 15, section 9).
+fn is_boundary_before(letter: char) -> bool {
+    // Below U+0300 there is no mark, and no character of the CJK block composes with one before it.
+    matches!(letter, '\0'..='\u{2ff}' | '\u{4e00}'..='\u{9fff}')
+        || canonical_combining_class(letter) == 0
+            && is_nfc_quick(std::iter::once(letter)) == IsNormalized::Yes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use unicode_normalization_alignments::UnicodeNormalization;
+
+    use super::*;
+
+    fn letters() -> impl Iterator<Item = char> {
+        ('\0'..=char::MAX).filter(|letter| !letter.is_ascii())
+    }
+
+    #[test]
+    fn nothing_reaches_across_a_boundary() {
+        // Two characters compose only if the pair is what some character decomposes into. So no boundary may stand
+        // inside a decomposition, nor may a boundary's own decomposition begin with anything that is none.
+        for letter in letters() {
+            let parts: Vec<char> = std::iter::once(letter).nfd().map(|(part, _)| part).collect();
+            let inside = parts[1..].iter().any(|part| is_boundary_before(*part));
+            // A decomposition that is never composed again (U+2126) has nothing to reach across.
+            assert!(!inside || !parts.iter().copied().nfc().map(|part| part.0).eq([letter]));
+            if is_boundary_before(letter) {
+                assert_eq!(canonical_combining_class(parts[0]), 0, "{letter:?}");
+                assert!(is_boundary_before(parts[0]), "{letter:?}");
+                assert!([letter].into_iter().nfc().map(|part| part.0).eq([letter]), "{letter:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn stretches_compose_as_the_whole(
+            text in "([ aeoAs\u{300}\u{301}\u{323}\u{307}\u{31b}\u{344}\u{340}\u{f73}\u{1100}\u{1161}\u{11a8}\u{ac00}\u{ac01}\u{e9}\u{1e9b}\u{2126}\u{212b}\u{915}\u{93c}\u{958}\u{9c7}\u{9be}\u{2adc}\u{fb1d}\u{1d15e}\u{304b}\u{3099}]|\\PC)*"
+        ) {
+            let mut whole = NormalizedString::from(text.as_str());
+            whole.nfc();
+            let composed = Composed::new(&text);
+            prop_assert_eq!(&*composed.text, whole.get());
+            for (start, letter) in whole.get().char_indices() {
+                let end = start + letter.len_utf8();
+                let from = whole.convert_offsets(Range::Normalized(start..end)).unwrap();
+                prop_assert_eq!(composed.source_end(end), from.end, "{:?} at {}", letter, end);
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a thread remembers of the texts it has encoded: most parts of a text have been seen before.
+
+use hashbrown::HashMap;
+
+/// A token of a part: its id, and the byte of the part at which it ends.
+pub(super) type PartToken = (u32, u32);
+
+/// The longest part that is remembered, in bytes.
+const LONGEST: usize = 128;
+/// The most parts of each age that are remembered: about 4 MB.
+const MOST: usize = 1 << 15;
+
+/// The tokens of parts, in two ages: when there are too many, those that were not seen for long are forgotten.
+#[derive(Debug, Default)]
+pub(super) struct Memo {
+    recent: HashMap<Box<str>, Box<[PartToken]>>,
+    older: HashMap<Box<str>, Box<[PartToken]>>,
+}
+
+impl Memo {
+    /// Gives `take` the tokens of `part`: remembered, or those that `encode` gives.
+    pub(super) fn tokens<E>(
+        &mut self,
+        part: &str,
+        encode: impl FnOnce() -> Result<Vec<PartToken>, E>,
+        take: impl FnOnce(&[PartToken]),
+    ) -> Result<(), E> {
+        if part.len() > LONGEST {
+            take(&encode()?);
+        } else if let Some(tokens) = self.recent.get(part) {
+            take(tokens);
+        } else {
+            let (part, tokens) = match self.older.remove_entry(part) {
+                Some(known) => known,
+                None => (part.into(), encode()?.into()),
+            };
+            take(&tokens);
+            if self.recent.len() == MOST {
+                self.older = std::mem::take(&mut self.recent);
+            }
+            self.recent.insert(part, tokens);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_seen_again_is_remembered_and_the_rest_forgotten() {
+        let (mut memo, mut encoded) = (Memo::default(), 0);
+        let mut tokens = |part: String| {
+            let encode = || {
+                encoded += 1;
+                Ok::<_, ()>(vec![(u32::try_from(part.len()).unwrap(), 7)])
+            };
+            memo.tokens(&part, encode, |tokens| assert_eq!(tokens, [(part.len() as u32, 7)]))
+                .unwrap();
+            encoded
+        };
+        for number in 0..3 * MOST {
+            tokens("again".to_owned());
+            tokens(number.to_string());
+        }
+        assert_eq!(tokens("again".to_owned()), 1 + 3 * MOST);
+        assert_eq!(tokens((3 * MOST - 1).to_string()), 1 + 3 * MOST);
+        assert_eq!(tokens("0".to_owned()), 2 + 3 * MOST, "it was forgotten");
+        assert_eq!(tokens("x".repeat(LONGEST + 1)), 3 + 3 * MOST);
+        assert_eq!(tokens("x".repeat(LONGEST + 1)), 4 + 3 * MOST, "long parts are not kept");
+    }
+}

@@ -1,0 +1,123 @@
+//! Where byte-pair merges cannot reach across, in a tokenizer that merges whole texts (`SentencePiece` models).
+//!
+//! Each merge joins two neighbouring tokens to one of the vocabulary. Where no merge makes a token in which the two
+//! characters around a place stand side by side, no merge ever joins tokens across that place, whatever stands further
+//! away: the merges on its two sides take their course as if the other side were not there.
+
+use hashbrown::HashSet;
+use serde::Deserialize;
+
+/// The part of a `tokenizer.json` that matters here.
+#[derive(Deserialize)]
+struct Form {
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    merges: Vec<Merge>,
+    vocab: std::collections::HashMap<String, u32>,
+    #[serde(default)]
+    byte_fallback: bool,
+    #[serde(default)]
+    ignore_merges: bool,
+    #[serde(default)]
+    unk_token: Option<String>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    end_of_word_suffix: Option<String>,
+}
+
+/// The two tokens of a merge: as a list, or in older files as text with a blank between.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Parts(String, String),
+    Text(String),
+}
+
+impl Merge {
+    fn parts(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Parts(left, right) => Some((left, right)),
+            Self::Text(text) => text.split_once(' '),
+        }
+    }
+}
+
+/// The pairs of characters that a merge may join.
+#[derive(Debug)]
+pub(super) struct MergedPairs {
+    pairs: HashSet<(char, char)>,
+    /// The same for ASCII, by both characters.
+    ascii: Box<[[bool; 128]; 128]>,
+    /// The characters before which a place may be; any, where every character has tokens.
+    known: Option<HashSet<char>>,
+    /// Characters that the tokenizer replaces before it merges.
+    replaced: Vec<(char, char)>,
+}
+
+impl MergedPairs {
+    /// The pairs of a `tokenizer.json` with a `BPE` model; none where more than the merges decides what is joined.
+    /// `replaced`: single characters that become other single characters before the merges.
+    pub(super) fn new(json: &[u8], replaced: Vec<(char, char)>) -> Option<Self> {
+        let Form { model } = serde_json::from_slice(json).ok()?;
+        let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        if model.ignore_merges
+            || has(&model.continuing_subword_prefix)
+            || has(&model.end_of_word_suffix)
+        {
+            return None;
+        }
+        // A token that stands for something else than its characters must not take part in a merge.
+        let byte_tokens: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+        let stands_for_more = |part: &str| {
+            model.unk_token.as_deref() == Some(part)
+                || model.byte_fallback && byte_tokens.iter().any(|token| token == part)
+        };
+        let (mut pairs, mut ascii) = (HashSet::new(), Box::new([[false; 128]; 128]));
+        for merge in &model.merges {
+            let (left, right) = merge.parts()?;
+            if (left.starts_with('<') || right.starts_with('<'))
+                && (stands_for_more(left) || stands_for_more(right))
+            {
+                return None;
+            }
+            let letters: Vec<char> = left.chars().chain(right.chars()).collect();
+            for pair in letters.windows(2) {
+                pairs.insert((pair[0], pair[1]));
+                if pair[0].is_ascii() && pair[1].is_ascii() {
+                    ascii[pair[0] as usize][pair[1] as usize] = true;
+                }
+            }
+        }
+        // Unknown characters may be one token together; such a token ends where a known character follows.
+        let every_byte =
+            model.byte_fallback && byte_tokens.iter().all(|token| model.vocab.contains_key(token));
+        let known = || {
+            let single = |token: &String| {
+                let mut letters = token.chars();
+                letters.next().filter(|_| letters.next().is_none())
+            };
+            model.vocab.keys().filter_map(single).collect()
+        };
+        Some(Self { pairs, ascii, known: (!every_byte).then(known), replaced })
+    }
+
+    /// Whether text may be encoded for itself on both sides of a place between these two characters.
+    pub(super) fn may_part(&self, left: char, right: char) -> bool {
+        let replaced = |letter| {
+            self.replaced
+                .iter()
+                .fold(letter, |now, (from, to)| if now == *from { *to } else { now })
+        };
+        let (left, right) = (replaced(left), replaced(right));
+        let merged = if left.is_ascii() && right.is_ascii() {
+            self.ascii[left as usize][right as usize]
+        } else {
+            self.pairs.contains(&(left, right))
+        };
+        !merged && self.known.as_ref().is_none_or(|known| known.contains(&right))
+    }
+}

@@ -1,0 +1,296 @@
+//! How a tokenizer's texts come apart: into parts whose tokens do not depend on what stands around them.
+//!
+//! Which parts those are follows from the tokenizer's steps, and for each kind there is a reason why encoding the parts
+//! one by one gives the tokens of the whole:
+//!
+//! * [`Parts::Pieces`]: the pre-tokenizer's patterns are searched for from left to right, each search from the end of
+//!   the last match; the steps behind them and the model see one piece at a time.
+//! * [`Parts::Unmerged`]: no merge of the model joins characters across the ends of a part ([`MergedPairs`]).
+//! * [`Parts::Words`]: the normaliser looks at characters that combine at most with marks behind them, and the
+//!   pre-tokenizer drops white space before anything else: nothing reaches across an ASCII blank.
+
+use std::ops::Range;
+
+use tokenizers::models::ModelWrapper;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
+use tokenizers::{SplitDelimiterBehavior, Tokenizer};
+
+use super::matcher::{Matcher, MatcherCache};
+use super::pairs::MergedPairs;
+use super::patterns::{CleanStep, CutStep, PieceCutter, TextCleaner};
+
+/// How texts come apart.
+#[derive(Debug)]
+pub(super) enum Parts {
+    /// Into the pieces of these steps of the pre-tokenizer.
+    Pieces(Vec<Step>),
+    /// Where nothing is merged.
+    Unmerged(MergedPairs),
+    /// Before an ASCII blank that follows something else.
+    Words,
+}
+
+/// One step of a pre-tokenizer: cuts a piece at matches.
+#[derive(Debug)]
+pub(super) struct Step {
+    matcher: Matcher,
+    keeps_matches: bool,
+    keeps_gaps: bool,
+}
+
+/// The steps of a tokenizer around its model, told apart by what they look at.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    /// How texts come apart.
+    pub(super) parts: Parts,
+    /// Whether texts are composed (NFC) before they are cut.
+    pub(super) composes: bool,
+    /// Whether a text that does not begin with a space gets one.
+    pub(super) prefix_space: bool,
+    /// What happens to a part.
+    pub(super) part: PartSteps,
+    /// What happens to the first part of a text, where that is something else: at the front of a document, and behind
+    /// an added token.
+    pub(super) first: Option<[PartSteps; 2]>,
+}
+
+/// The steps that a part goes through before the model.
+#[derive(Debug)]
+pub(super) struct PartSteps {
+    /// The normaliser's.
+    pub(super) cleaner: TextCleaner,
+    /// The pre-tokenizer's.
+    pub(super) cutter: PieceCutter,
+}
+
+impl Recipe {
+    /// The recipe of a tokenizer; an error says why its texts cannot be taken apart. `cleaner`, `cutter`: all its steps.
+    pub(super) fn new(
+        tokenizer: &Tokenizer,
+        json: &[u8],
+        cleaner: &TextCleaner,
+        cutter: &PieceCutter,
+    ) -> Result<Self, &'static str> {
+        Self::pieces(cleaner, cutter)
+            .or_else(|| Self::words(cleaner, cutter))
+            .map_or_else(|| Self::unmerged(tokenizer, json, cleaner, cutter), Ok)
+    }
+
+    /// For a pre-tokenizer that begins with patterns, behind nothing but composition.
+    fn pieces(cleaner: &TextCleaner, cutter: &PieceCutter) -> Option<Self> {
+        let composes = match cleaner.0.as_slice() {
+            [] => false,
+            [CleanStep::Crate(NormalizerWrapper::NFC(_))] => true,
+            _ => return None,
+        };
+        let prefix_space = matches!(cutter.0.first(), Some(CutStep::PrefixSpace));
+        let rest = &cutter.0[usize::from(prefix_space)..];
+        let steps: Vec<Step> = rest.iter().map_while(Step::new).collect();
+        let inner = PieceCutter(rest[steps.len()..].to_vec());
+        let wants_place =
+            |step: &CutStep| matches!(step, CutStep::Crate(PreTokenizerWrapper::Metaspace(_)));
+        if steps.is_empty() || inner.0.iter().any(wants_place) {
+            return None;
+        }
+        let part = PartSteps { cleaner: TextCleaner(Vec::new()), cutter: inner };
+        Some(Self { parts: Parts::Pieces(steps), composes, prefix_space, part, first: None })
+    }
+
+    /// For a pre-tokenizer that drops white space first.
+    fn words(cleaner: &TextCleaner, cutter: &PieceCutter) -> Option<Self> {
+        use NormalizerWrapper as N;
+        use PreTokenizerWrapper as P;
+        let by_character = |step: &CleanStep| {
+            matches!(
+                step,
+                CleanStep::Crate(
+                    N::BertNormalizer(_)
+                        | N::NFC(_)
+                        | N::NFD(_)
+                        | N::NFKC(_)
+                        | N::NFKD(_)
+                        | N::StripAccents(_)
+                        | N::Lowercase(_)
+                )
+            )
+        };
+        let drops_blanks = matches!(
+            cutter.0.first(),
+            Some(CutStep::Crate(P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_)))
+        );
+        let wants_place = |step: &CutStep| matches!(step, CutStep::Crate(P::Metaspace(_)));
+        if !drops_blanks || !cleaner.0.iter().all(by_character) || cutter.0.iter().any(wants_place)
+        {
+            return None;
+        }
+        let part = PartSteps { cleaner: cleaner.clone(), cutter: cutter.clone() };
+        Some(Self { parts: Parts::Words, composes: false, prefix_space: false, part, first: None })
+    }
+
+    /// For a model that merges whole texts, in which blanks have become a visible character.
+    fn unmerged(
+        tokenizer: &Tokenizer,
+        json: &[u8],
+        cleaner: &TextCleaner,
+        cutter: &PieceCutter,
+    ) -> Result<Self, &'static str> {
+        if !matches!(tokenizer.get_model(), ModelWrapper::BPE(_)) {
+            return Err("its model sees whole texts and does not merge pairs");
+        }
+        let mut replaced = Vec::new();
+        let mut inner = Vec::new();
+        for step in &cleaner.0 {
+            match step {
+                CleanStep::Crate(NormalizerWrapper::Prepend(_)) => continue,
+                CleanStep::Crate(step) => replaced.push(
+                    replaced_character(step)
+                        .ok_or("its normaliser does more than to replace characters")?,
+                ),
+                CleanStep::Replace { .. } => return Err("its normaliser replaces a pattern"),
+            }
+            inner.push(step.clone());
+        }
+        let not_first = match cutter.0.as_slice() {
+            [] => None,
+            [CutStep::Crate(PreTokenizerWrapper::Metaspace(spaces))] if !spaces.split => {
+                replaced.push((' ', spaces.get_replacement()));
+                Some(spaces)
+            }
+            _ => return Err("its pre-tokenizer is of an unknown kind"),
+        };
+        let pairs = MergedPairs::new(json, replaced)
+            .ok_or("more than merges decides which tokens are joined")?;
+        let cutter_with = |scheme: fn(PrependScheme) -> PrependScheme| {
+            let metaspace = not_first.map(|spaces| {
+                let scheme = scheme(spaces.prepend_scheme);
+                let spaces = Metaspace::new(spaces.get_replacement(), scheme, false);
+                CutStep::Crate(PreTokenizerWrapper::Metaspace(spaces))
+            });
+            PieceCutter(metaspace.into_iter().collect())
+        };
+        let behind_a_token = |scheme| match scheme {
+            PrependScheme::First => PrependScheme::Never,
+            other => other,
+        };
+        let first = [
+            PartSteps { cleaner: cleaner.clone(), cutter: cutter.clone() },
+            PartSteps { cleaner: cleaner.clone(), cutter: cutter_with(behind_a_token) },
+        ];
+        let part = PartSteps {
+            cleaner: TextCleaner(inner),
+            cutter: cutter_with(|_| PrependScheme::Never),
+        };
+        let parts = Parts::Unmerged(pairs);
+        Ok(Self { parts, composes: false, prefix_space: false, part, first: Some(first) })
+    }
+}
+
+/// The character that a step replaces, and the one that takes its place; none for any other step.
+fn replaced_character(step: &NormalizerWrapper) -> Option<(char, char)> {
+    let NormalizerWrapper::Replace(replace) = step else { return None };
+    // The pattern is private; its serialised form is the file format.
+    let form = serde_json::to_value(replace).ok()?;
+    let only = |text: &str| {
+        let mut letters = text.chars();
+        letters.next().filter(|_| letters.next().is_none())
+    };
+    Some((only(form["pattern"]["String"].as_str()?)?, only(&replace.content)?))
+}
+
+impl Step {
+    /// A step that cuts at what a [`Matcher`] finds and keeps matches and gaps apart.
+    fn new(step: &CutStep) -> Option<Self> {
+        use SplitDelimiterBehavior::{Isolated, Removed};
+        let (matcher, keeps_matches, keeps_gaps) = match step {
+            CutStep::Pattern { regex, behavior: Isolated, .. } => {
+                (Matcher::new(regex.as_str())?, true, true)
+            }
+            CutStep::Pattern { regex, behavior: Removed, invert } => {
+                (Matcher::new(regex.as_str())?, *invert, !*invert)
+            }
+            CutStep::Crate(PreTokenizerWrapper::Digits(digits)) => {
+                (Matcher::Numbers { runs: !digits.individual_digits }, true, true)
+            }
+            _ => return None,
+        };
+        Some(Self { matcher, keeps_matches, keeps_gaps })
+    }
+}
+
+impl Parts {
+    /// What a thread needs to take texts apart.
+    pub(super) fn caches(&self) -> Vec<MatcherCache> {
+        match self {
+            Self::Pieces(steps) => steps.iter().map(|step| step.matcher.cache()).collect(),
+            Self::Unmerged(_) | Self::Words => Vec::new(),
+        }
+    }
+
+    /// Whether the parts from any place on are soon those of the whole text, whatever stands before.
+    pub(super) fn falls_in_step(&self) -> bool {
+        match self {
+            Self::Pieces(steps) => steps[0].matcher.is_dense(),
+            Self::Unmerged(_) | Self::Words => true,
+        }
+    }
+
+    /// Gives the next parts of `text` from byte `at` on, the end of a part, to `take`, and returns where they end:
+    /// behind `at`, and again the end of a part. What happens depends on `text` and `at` alone.
+    pub(super) fn next<E>(
+        &self,
+        caches: &mut [MatcherCache],
+        text: &str,
+        at: usize,
+        take: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let end = match self {
+            Self::Pieces(steps) => return next_match(steps, caches, text, 0, at, take),
+            Self::Unmerged(pairs) => {
+                let mut before = None;
+                text[at..].char_indices().find_map(|(place, letter)| {
+                    let parts = before.is_some_and(|before| pairs.may_part(before, letter));
+                    before = Some(letter);
+                    parts.then_some(at + place)
+                })
+            }
+            Self::Words => {
+                let bytes = &text.as_bytes()[at..];
+                let is_end = |pair: &[u8]| !is_blank(pair[0]) && is_blank(pair[1]);
+                bytes.windows(2).position(is_end).map(|place| at + place + 1)
+            }
+        };
+        let end = end.unwrap_or(text.len());
+        take(at..end)?;
+        Ok(end)
+    }
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
+}
+
+/// Cuts what stands before the next match of the first step, and the match, by the steps behind it. `text[at..]` is
+/// what is left of a piece that begins at byte `offset` of the text that the parts are given in.
+fn next_match<E>(
+    steps: &[Step],
+    caches: &mut [MatcherCache],
+    text: &str,
+    offset: usize,
+    at: usize,
+    take: &mut impl FnMut(Range<usize>) -> Result<(), E>,
+) -> Result<usize, E> {
+    let ([step, steps @ ..], [cache, caches @ ..]) = (steps, caches) else {
+        take(offset + at..offset + text.len())?;
+        return Ok(text.len());
+    };
+    let found = step.matcher.find(cache, text, at).unwrap_or(text.len()..text.len());
+    for (range, kept) in [(at..found.start, step.keeps_gaps), (found.clone(), step.keeps_matches)] {
+        let (piece, mut at) = (&text[range.clone()], 0);
+        while kept && at < piece.len() {
+            at = next_match(steps, caches, piece, offset + range.start, at, take)?;
+        }
+    }
+    Ok(found.end)
+}

@@ -1,0 +1,276 @@
+//! Encodes a text part by part, many parts of a long text at once: the tokens of the whole, in a fraction of its time
+//! and memory, because most parts have been seen before and only ids and ends are kept.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use rayon::prelude::*;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::{
+    Model, NormalizedString, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer,
+};
+
+use super::added::AddedTokens;
+use super::compose::Composed;
+use super::encoded::{EncodedText, character_ends};
+use super::matcher::MatcherCache;
+use super::memo::{Memo, PartToken};
+use super::parts::{PartSteps, Recipe};
+use super::patterns::{CleanStep, PieceCutter, TextCleaner};
+use super::problem::Refusal;
+
+/// Bytes of text that are encoded in one go; a longer text in several at once.
+const RUN_BYTES: usize = 256 << 10;
+/// Places that a run remembers to be joined at.
+const JOINTS: usize = 1024;
+
+/// A tokenizer whose texts come apart.
+#[derive(Debug)]
+pub(super) struct Splitter {
+    recipe: Recipe,
+    /// Added tokens that stand in the text as it is.
+    added: AddedTokens,
+    /// Added tokens that stand in the normalised text.
+    normalised: AddedTokens,
+    /// [`RUN_BYTES`]; tests choose others.
+    pub(super) run_bytes: usize,
+    /// What threads have left for the next.
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+/// What a thread works with.
+#[derive(Debug)]
+struct Scratch {
+    matchers: Vec<MatcherCache>,
+    memo: Memo,
+}
+
+/// The tokens of a stretch of a text: of all its parts from one that begins at or behind a given place on.
+#[derive(Debug, Default)]
+struct Run {
+    tokens: EncodedText,
+    /// The first places between parts, with the tokens before each.
+    joints: Vec<(usize, usize)>,
+    /// The end of the last part.
+    end: usize,
+}
+
+/// A text that is encoded, and what its first part goes through.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    tokenizer: &'a Tokenizer,
+    text: &'a str,
+    first: Option<&'a PartSteps>,
+    largest_part: usize,
+}
+
+impl Splitter {
+    /// The splitter of a tokenizer; an error says why its texts cannot be taken apart.
+    pub(super) fn new(
+        tokenizer: &Tokenizer,
+        json: &[u8],
+        cleaner: &TextCleaner,
+        cutter: &PieceCutter,
+    ) -> tokenizers::Result<Result<Self, &'static str>> {
+        let recipe = match Recipe::new(tokenizer, json, cleaner, cutter) {
+            Ok(recipe) => recipe,
+            Err(why) => return Ok(Err(why)),
+        };
+        let added = tokenizer.get_added_vocabulary();
+        let mut tokens: Vec<_> = added.get_added_tokens_decoder().iter().collect();
+        tokens.sort_unstable_by_key(|(id, _)| **id);
+        let (mut plain, mut normalised) = (Vec::new(), Vec::new());
+        for (id, token) in tokens {
+            let mut content = NormalizedString::from(token.content.as_str());
+            if token.normalized {
+                cleaner.watched().normalize(&mut content)?;
+                normalised.push((content.get().to_owned(), *id, token.clone()));
+            } else {
+                plain.push((token.content.clone(), *id, token.clone()));
+            }
+        }
+        let composes_at_most =
+            matches!(cleaner.0.as_slice(), [] | [CleanStep::Crate(NormalizerWrapper::NFC(_))]);
+        if !normalised.is_empty() && !composes_at_most {
+            return Ok(Err("its added tokens stand in the normalised text"));
+        }
+        let as_text = added.get_encode_special_tokens();
+        Ok(Ok(Self {
+            recipe,
+            added: AddedTokens::new(plain, as_text)?,
+            normalised: AddedTokens::new(normalised, as_text)?,
+            run_bytes: RUN_BYTES,
+            scratch: Mutex::default(),
+        }))
+    }
+
+    /// Encodes a text. `largest_part`: parts of more bytes than this are refused.
+    pub(super) fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        largest_part: usize,
+    ) -> Result<EncodedText, Refusal> {
+        let mut encoded = EncodedText::default();
+        for (id, range) in self.added.split(text) {
+            if let Some(id) = id {
+                encoded.push(id, range.end as u32);
+                continue;
+            }
+            let between = &text[range.clone()];
+            let composed = if self.recipe.composes {
+                Composed::new(between)
+            } else {
+                Composed::unchanged(between)
+            };
+            for (id, part) in self.normalised.split(&composed.text) {
+                let source_end = |end: u32| {
+                    let end = composed.source_end(part.start + end as usize);
+                    (range.start + between.ceil_char_boundary(end)) as u32
+                };
+                if let Some(id) = id {
+                    encoded.push(id, source_end(part.len() as u32));
+                    continue;
+                }
+                let at_front = range.start + part.start == 0;
+                let first = self.recipe.first.as_ref().map(|steps| &steps[usize::from(!at_front)]);
+                let text = &composed.text[part.clone()];
+                let source = Source { tokenizer, text, first, largest_part };
+                self.encode_between(source, &mut encoded, source_end)?;
+            }
+        }
+        Ok(encoded)
+    }
+
+    /// Encodes what stands between two added tokens. `source_end`: the byte of the whole text for one of this one.
+    fn encode_between(
+        &self,
+        source: Source<'_>,
+        encoded: &mut EncodedText,
+        source_end: impl Fn(u32) -> u32,
+    ) -> Result<(), Refusal> {
+        let text = source.text;
+        if !self.recipe.prefix_space || text.starts_with(' ') {
+            return self.encode_runs(source, |run| encoded.extend(&run.tokens, &source_end));
+        }
+        // The space in front belongs to the first character.
+        let first_character = text.chars().next().map_or(0, char::len_utf8) as u32;
+        let with_space = format!(" {text}");
+        self.encode_runs(Source { text: &with_space, ..source }, |run| {
+            encoded.extend(&run.tokens, |end| source_end((end - 1).max(first_character)));
+        })
+    }
+
+    /// Encodes a text in runs and gives them to `take` in their order.
+    ///
+    /// All runs but the first begin somewhere, perhaps inside a part. What follows the end of a part depends on that
+    /// place alone ([`super::parts::Parts::next`]), so as soon as the run before one ends at a place that it has passed,
+    /// too, the rest of it is that of the whole text.
+    fn encode_runs(&self, source: Source<'_>, mut take: impl FnMut(Run)) -> Result<(), Refusal> {
+        let text = source.text;
+        let starts: Vec<usize> = if self.recipe.parts.falls_in_step() {
+            (0..text.len()).step_by(self.run_bytes).map(|at| text.ceil_char_boundary(at)).collect()
+        } else {
+            vec![0]
+        };
+        let stop = |run: usize| starts.get(run + 1).copied().unwrap_or(text.len());
+        let mut reached = 0;
+        // A few runs at a time: what is alive besides the answer stays small.
+        let wave = 2 * rayon::current_num_threads();
+        for first in (0..starts.len()).step_by(wave) {
+            let wave = first..(first + wave).min(starts.len());
+            let runs: Vec<Run> = wave
+                .clone()
+                .into_par_iter()
+                .map(|run| self.run(source, starts[run], stop(run)))
+                .collect::<Result<_, _>>()?;
+            for (run, mut ahead) in wave.zip(runs) {
+                while reached < stop(run) {
+                    let places = &ahead.joints;
+                    if let Ok(joint) = places.binary_search_by_key(&reached, |(place, _)| *place) {
+                        ahead.drop_before(joint);
+                        reached = ahead.end;
+                        take(std::mem::take(&mut ahead));
+                        break;
+                    }
+                    let is_near = places.last().is_some_and(|(place, _)| reached < *place);
+                    let next = if is_near { reached + 1 } else { stop(run) };
+                    let between = self.run(source, reached, next)?;
+                    reached = between.end;
+                    take(between);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Encodes the parts from byte `start` on, up to the first that ends at or behind `stop`.
+    fn run(&self, source: Source<'_>, start: usize, stop: usize) -> Result<Run, Refusal> {
+        let mut scratch = self.take_scratch();
+        let Scratch { matchers, memo } = &mut scratch;
+        let mut run = Run { end: start, ..Run::default() };
+        while run.end < stop {
+            if run.joints.len() < JOINTS {
+                run.joints.push((run.end, run.tokens.ids.len()));
+            }
+            let tokens = &mut run.tokens;
+            let mut take = |part: Range<usize>| {
+                let (text, offset) = (&source.text[part.clone()], part.start as u32);
+                let mut add = |of_part: &[PartToken]| {
+                    tokens.ids.extend(of_part.iter().map(|(id, _)| id));
+                    tokens.ends.extend(of_part.iter().map(|(_, end)| offset + end));
+                };
+                match source.first {
+                    Some(first) if part.start == 0 => {
+                        add(&part_tokens(source, text, first)?);
+                        Ok(())
+                    }
+                    _ => memo.tokens(text, || part_tokens(source, text, &self.recipe.part), add),
+                }
+            };
+            run.end = self.recipe.parts.next(matchers, source.text, run.end, &mut take)?;
+        }
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        Ok(run)
+    }
+
+    fn take_scratch(&self) -> Scratch {
+        let left = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        left.unwrap_or_else(|| Scratch {
+            matchers: self.recipe.parts.caches(),
+            memo: Memo::default(),
+        })
+    }
+}
+
+impl Run {
+    /// Drops the tokens before a joint.
+    fn drop_before(&mut self, joint: usize) {
+        let tokens = self.joints[joint].1;
+        self.tokens.ids.drain(..tokens);
+        self.tokens.ends.drain(..tokens);
+    }
+}
+
+/// Encodes a part with the crate.
+fn part_tokens(
+    source: Source<'_>,
+    part: &str,
+    steps: &PartSteps,
+) -> Result<Vec<PartToken>, Refusal> {
+    if part.len() > source.largest_part {
+        return Err(Refusal::TooLarge(part.len()));
+    }
+    let mut text = NormalizedString::from(part);
+    let cleaner = steps.cleaner.watched();
+    cleaner.normalize(&mut text)?;
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pieces = PreTokenizedString::from(text);
+    steps.cutter.pre_tokenize(&mut pieces)?;
+    source.tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+    let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
+    let ends = character_ends(part, encoding.get_offsets());
+    Ok(encoding.get_ids().iter().copied().zip(ends).collect())
+}
