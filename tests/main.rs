@@ -9,6 +9,8 @@ mod determinism;
 #[cfg(test)]
 mod edges;
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod golden;
 #[cfg(test)]
 mod integrity;
@@ -28,6 +30,10 @@ mod ranking;
 mod resume;
 #[cfg(test)]
 mod reuse;
+#[cfg(test)]
+mod sampled_rows;
+#[cfg(test)]
+mod shards;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::plan::Shard;
+use crate::run::Phase;
+
 /// Keeps the documents whose tokens depend on far-away tokens.
 #[derive(Debug, Parser)]
 #[command(name = "longsift", version, about, max_term_width = 110)]
@@ -139,6 +142,10 @@ pub struct PlanArguments {
     /// Selects from the scores of another run of the same score settings.
     #[arg(long, value_name = "RUN_DIR")]
     pub scores_from: Option<PathBuf>,
+    /// Only the work units of one shard of many, numbered from 0: `--shard 3/16`. The cut depends on the input and
+    /// on nothing else.
+    #[arg(long, value_name = "INDEX/COUNT")]
+    pub shard: Option<Shard>,
     /// How to write the answer (`plan` only).
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
@@ -150,6 +157,9 @@ pub struct RunArguments {
     /// What to run.
     #[command(flatten)]
     pub plan: PlanArguments,
+    /// Which part of the run: `score` (with `--shard`, any number of processes at once), `select`, or `all`.
+    #[arg(long, value_enum, default_value = "all")]
+    pub phase: Phase,
     /// Starts anew: removes what earlier runs left in the run directory and the data files they wrote.
     #[arg(long)]
     pub fresh: bool,

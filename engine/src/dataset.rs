@@ -11,6 +11,7 @@ mod problem;
 mod read;
 mod row_bytes;
 mod rows;
+mod source;
 mod types;
 mod unify;
 mod units;
@@ -31,6 +32,7 @@ pub use part::{PartWriter, WrittenPart};
 pub use problem::{DataProblem, ProblemKind};
 pub use row_bytes::stored_row_bytes;
 pub use rows::{Rows, read_rows};
+pub(crate) use source::ParquetFile;
 pub use units::WorkUnit;
 
 /// The files of one input, proven to have the same columns.

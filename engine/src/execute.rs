@@ -2,9 +2,11 @@
 
 pub mod journal;
 mod prepare;
+mod shared;
 mod unit;
 
 pub use prepare::{BadRow, Outcome, content_hash, prepare};
+pub use shared::{SharedWork, score_shared};
 
 use serde_json::json;
 
@@ -41,6 +43,17 @@ impl Scored {
     }
 }
 
+/// What became of a unit.
+#[derive(Debug)]
+struct ScoredUnit {
+    /// The record that counts.
+    record: UnitRecord,
+    /// Windows measured here, whether or not they count.
+    windows_measured: u64,
+    /// Whether the record is another process's.
+    by_another: bool,
+}
+
 /// What all units are scored with.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
@@ -70,12 +83,12 @@ pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scor
             tools.progress.unit_reused(unit, &record.counts);
             scored.add(record, 0);
         } else {
-            let (record, windows_scored) = unit::score(&tools, unit)?;
+            let ScoredUnit { record, windows_measured, .. } = unit::score(&tools, unit)?;
             tools.progress.unit_done(unit, &record.counts);
             let facts =
                 json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
             events::append(tools.directory, "unit_scored", facts)?;
-            scored.add(record, windows_scored);
+            scored.add(record, windows_measured);
         }
         check_quarantine(tools.plan, &scored.counts, tools.directory)?;
     }
@@ -99,7 +112,7 @@ pub fn reuse(
 /// More bad rows than the pipeline accepts end the run, at once and on every later attempt.
 fn check_quarantine(plan: &Plan, counts: &Counts, directory: &RunDirectory) -> Result<()> {
     let limit = plan.spec.pipeline.input.max_quarantined_fraction;
-    let (bad, rows) = (counts.quarantined_rows(), plan.rows());
+    let (bad, rows) = (counts.quarantined_rows(), plan.whole.rows);
     if bad as f64 <= limit * rows as f64 {
         return Ok(());
     }

@@ -5,6 +5,7 @@ mod checks;
 pub mod estimate;
 pub mod explain;
 pub mod identity;
+pub mod shard;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::schedule::dispatch::Policy;
 use crate::spec::Spec;
 
 pub use estimate::Estimate;
+pub use shard::Shard;
 
 /// Bytes of memory that tokenising takes per byte of text, at most: 65 to 115 were measured with the tokenizers of
 /// GPT-2, Qwen2.5 and Phi-3 on a document of 18 MB.
@@ -43,6 +45,8 @@ pub struct PlanOptions {
     pub kernel: Option<String>,
     /// Scores of another run of the same score settings are selected from.
     pub scores_from: Option<PathBuf>,
+    /// Only the work units of this shard.
+    pub shard: Option<Shard>,
 }
 
 /// The BOS tokens before each window.
@@ -63,6 +67,15 @@ impl Bos {
     }
 }
 
+/// What all shards of a plan have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whole {
+    /// Work units.
+    pub units: u64,
+    /// Rows.
+    pub rows: u64,
+}
+
 /// A pipeline proven runnable.
 pub struct Plan {
     /// The pipeline as written.
@@ -71,8 +84,10 @@ pub struct Plan {
     pub options: PlanOptions,
     /// The input.
     pub dataset: Dataset,
-    /// The input, cut into work units, in input order.
+    /// The input, cut into work units, in input order; of a shard, its own.
     pub units: Vec<WorkUnit>,
+    /// Units and rows of all shards.
+    pub whole: Whole,
     /// The columns a document is made of.
     pub columns: DocumentColumns,
     /// The checkpoint.
@@ -124,7 +139,12 @@ impl Plan {
         }
         let notes = dataset.notes.iter().chain(model.warnings());
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
-        let units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
+        let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
+        let rows = units.iter().map(|unit| unit.rows).sum();
+        let whole = Whole { units: units.len() as u64, rows };
+        if let Some(shard) = options.shard {
+            units = shard.cut(units);
+        }
         let cache_folder = match &settings.cache_folder {
             Some(folder) => spec.resolve(folder),
             None => files::user_cache_folder()?,
@@ -136,6 +156,7 @@ impl Plan {
             options,
             dataset,
             units,
+            whole,
             columns,
             model,
             encoder,
@@ -166,7 +187,7 @@ impl Plan {
         Ok(opened)
     }
 
-    /// Rows that the run accounts for.
+    /// Rows that the run (or the shard) accounts for.
     pub fn rows(&self) -> u64 {
         self.units.iter().map(|unit| unit.rows).sum()
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The summary of a run: the last line of standard output, and `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// `done`, `nothing_to_do`, `failed` or `stopped`.
+    /// `done`, `scored` (a shard), `nothing_to_do`, `failed` or `stopped`.
     pub status: String,
     /// The run directory, absolute.
     pub run_dir: String,
@@ -46,6 +46,10 @@ pub struct Summary {
     /// The layer-zero table; null where this run measured nothing and opened none.
     #[serde(default)]
     pub table: Option<TableUse>,
+    /// What a process did with its shard; only after `--phase score`. Nothing is selected then: `kept` and
+    /// `windows_kept` are 0, and `rows_in` is the shard's rows, `rows_scored` + dropped + quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardSummary>,
     /// What measured windows; null where this run measured none.
     #[serde(default)]
     pub devices: Option<DeviceUse>,
@@ -77,6 +81,7 @@ impl Summary {
             seconds: 0.0,
             peak_memory_bytes: None,
             table: None,
+            shard: None,
             devices: None,
             exit_code: 0,
             error: None,
@@ -130,6 +135,25 @@ pub struct TableUse {
     pub bytes_used: u64,
 }
 
+/// What a process did with the work units of its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ShardSummary {
+    /// Which shard, from 0.
+    pub index: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Its work units.
+    pub units: u64,
+    /// Units scored and committed by this process.
+    pub units_scored: u64,
+    /// Units that had scores before.
+    pub units_reused: u64,
+    /// Units that another process committed first.
+    pub units_by_others: u64,
+    /// Rows with at least one measured window.
+    pub rows_scored: u64,
+}
+
 /// What the devices of a run did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceUse {
@@ -174,14 +198,25 @@ pub fn closing_table(
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "  {name:<12} {value}");
     };
-    line(
-        "rows",
-        equation(summary.rows_in, summary.rows_kept, &summary.rows_dropped, summary.quarantined),
-    );
-    line(
-        "windows",
-        equation(summary.windows_total, summary.windows_kept, &summary.windows_dropped, 0),
-    );
+    let (verb, rows, windows) = match &summary.shard {
+        Some(shard) => {
+            let done = format!(
+                "{shard}: {} work units = {} scored now + {} before + {} by other processes",
+                count(shard.units),
+                count(shard.units_scored),
+                count(shard.units_reused),
+                count(shard.units_by_others),
+                shard = format_args!("{}/{}", shard.index, shard.count),
+            );
+            line("shard", done);
+            let windows = summary.windows_scored + summary.windows_reused;
+            ("scored", shard.rows_scored, windows)
+        }
+        None => ("kept", summary.rows_kept, summary.windows_kept),
+    };
+    let quarantined = summary.quarantined;
+    line("rows", equation(summary.rows_in, verb, rows, &summary.rows_dropped, quarantined));
+    line("windows", equation(summary.windows_total, verb, windows, &summary.windows_dropped, 0));
     line(
         "scored",
         format!(
@@ -194,7 +229,9 @@ pub fn closing_table(
         "tokens",
         format!("{} read, {} scored", count(summary.tokens_total), count(summary.tokens_scored)),
     );
-    line("kept", format!("{} samples", count(summary.kept)));
+    if summary.shard.is_none() {
+        line("kept", format!("{} samples", count(summary.kept)));
+    }
     let spent: Vec<String> =
         times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
     line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
@@ -249,8 +286,14 @@ fn device_line(device: &DeviceWork, seconds: f64) -> String {
     text
 }
 
-fn equation(total: u64, kept: u64, dropped: &BTreeMap<String, u64>, quarantined: u64) -> String {
-    let mut text = format!("{} = {} kept", count(total), count(kept));
+fn equation(
+    total: u64,
+    verb: &str,
+    rest: u64,
+    dropped: &BTreeMap<String, u64>,
+    quarantined: u64,
+) -> String {
+    let mut text = format!("{} = {} {verb}", count(total), count(rest));
     for (reason, number) in dropped {
         let _ = write!(text, " + {} {reason}", count(*number));
     }

@@ -1,6 +1,8 @@
 //! `longsift run`: score → select → write → commit, in a run directory that remembers.
 
 mod finished;
+mod missing;
+mod shard;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -21,7 +23,7 @@ use crate::output::{self, Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
 use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
-use crate::run_directory::{RunDirectory, RunLock};
+use crate::run_directory::RunDirectory;
 use crate::schedule::{Scheduler, Watch};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
@@ -37,6 +39,20 @@ pub struct RunOptions {
     pub fresh: bool,
     /// Refuses anything that differs from the lock beside the pipeline file.
     pub locked: Option<PathBuf>,
+    /// Which part of the run.
+    pub phase: Phase,
+}
+
+/// Which part of a run a process does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Phase {
+    /// Everything, alone in the run directory.
+    #[default]
+    All,
+    /// Scores the work units of a shard, beside other processes.
+    Score,
+    /// Selects and writes, once every work unit has scores.
+    Select,
 }
 
 /// What a run did.
@@ -59,7 +75,6 @@ struct Run<'a> {
     directory: &'a RunDirectory,
     /// Where scores are read from: this run's directory, or that of `--scores-from`.
     scores: RunDirectory,
-    _lock: RunLock,
     /// The first layer, once it was needed.
     layer: Option<OpenLayer>,
     /// What the devices did, once they were needed.
@@ -95,25 +110,20 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         Some(path) => RunDirectory::at(path)?,
         None => directory.clone(),
     };
-    let lock = directory.take()?;
+    let run =
+        |layer| Run { plan, progress, stop, started, directory, scores, layer, device_use: None };
+    if options.phase == Phase::Score {
+        let _shared = directory.share()?;
+        return run(None).score_shard(options);
+    }
+    let _alone = directory.take()?;
     events::mend(directory)?;
     let replayed = commit::replay(directory);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
         replayed?;
     }
-    Run {
-        plan,
-        progress,
-        stop,
-        started,
-        directory,
-        scores,
-        _lock: lock,
-        layer: None,
-        device_use: None,
-    }
-    .go(options)
+    run(None).go(options)
 }
 
 impl Run<'_> {
@@ -141,6 +151,9 @@ impl Run<'_> {
         if complete && let Some(summary) = finished(plan, &standing)? {
             self.tidy()?;
             return Ok(self.nothing(summary));
+        }
+        if options.phase == Phase::Select {
+            missing::refuse_missing(plan, &standing)?;
         }
         lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
         self.write_plan(&standing)?;
@@ -253,8 +266,18 @@ impl Run<'_> {
         if self.layer.is_none() {
             self.open_model()?;
         }
-        let layer = &self.layer.as_ref().expect("opened above").layer;
         self.progress.phase("score", plan.estimate.tokens);
+        self.on_devices(fingerprint, |tools| execute::score(tools, standing))
+    }
+
+    /// Runs `work` with the scheduler of the plan's devices; the first layer is open.
+    fn on_devices<T>(
+        &mut self,
+        score_fingerprint: &str,
+        work: impl FnOnce(Tools<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let plan = self.plan;
+        let layer = &self.layer.as_ref().expect("opened before anything is measured").layer;
         let devices = &plan.devices.list;
         tracing::info!(
             devices = plan.devices.names(),
@@ -263,23 +286,22 @@ impl Run<'_> {
             "measuring windows"
         );
         let watch = Watch::new(self.directory, self.progress, devices);
-        let scored = Scheduler::run(devices, layer, plan.policy(), |scheduler| {
-            let tools = Tools {
+        let done = Scheduler::run(devices, layer, plan.policy(), |scheduler| {
+            let done = work(Tools {
                 plan,
                 directory: self.directory,
                 scheduler,
                 watch: &watch,
-                score_fingerprint: fingerprint,
+                score_fingerprint,
                 progress: self.progress,
                 stop: self.stop,
-            };
-            let scored = execute::score(tools, standing);
+            });
             self.progress.took("first-layer-attention", scheduler.busy());
             watch.finish(scheduler)?;
-            scored
+            done
         });
         self.device_use = Some(watch.into_use());
-        scored
+        done
     }
 
     /// Writes the selection and commits it.
@@ -447,7 +469,7 @@ impl Run<'_> {
             finished: false,
         };
         let json = crate::plan::explain::json(self.plan, done);
-        files::write_atomic(&self.directory.root.join("plan.json"), &pretty(&json))?;
+        files::write_atomic(&self.directory.plan(), &pretty(&json))?;
         Ok(())
     }
 }

@@ -399,7 +399,7 @@ impl State {
                 for part in window.parts.values() {
                     sums.append(part);
                 }
-                let statistics = WindowStatistics::new(sums, window.tokens.ids.len());
+                let statistics = WindowStatistics::new(sums, &window.tokens);
                 self.news.push_back(News::Window { id, result: Ok(statistics) });
             }
             Ended::GivenUp(why) => self.give_up(id, why),

@@ -10,13 +10,13 @@ use arrow::array::{
     RecordBatch, StringArray,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use longsift_stages::first_layer_attention::WindowStatistics;
+use longsift_stages::first_layer_attention::{StandardErrors, WindowStatistics};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+use crate::dataset::ParquetFile;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
-use crate::files;
 
 /// One measured window.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,9 +68,11 @@ pub fn schema() -> SchemaRef {
         not_null("distance", DataType::Int64),
         not_null("dependency_strength", DataType::Float64),
         not_null("far_variance", DataType::Float64),
+        Field::new("dependency_strength_se", DataType::Float64, true),
+        Field::new("far_variance_se", DataType::Float64, true),
         not_null("dependency_strength_by_head", list()),
         not_null("far_variance_by_head", list()),
-        not_null("distance_histogram", list()),
+        Field::new("distance_histogram", list(), true),
         not_null("content_hash", DataType::Utf8),
     ]))
 }
@@ -97,9 +99,14 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow]) -> RecordBatch {
     let float = |value: &dyn Fn(&WindowStatistics) -> f64| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(value(&row.statistics))).collect::<Float64Array>())
     };
+    let error = |value: &dyn Fn(&StandardErrors) -> f64| -> ArrayRef {
+        let errors = rows.iter().map(|row| row.statistics.standard_errors.as_ref().map(value));
+        Arc::new(errors.collect::<Float64Array>())
+    };
     let text = |value: &dyn Fn(&ScoreRow) -> &str| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(value)))
     };
+    // Only a histogram is ever empty: that of a window whose rows were sampled.
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(rows.iter().map(|_| input_file))),
         int64(&|row| row.input_row),
@@ -115,6 +122,8 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow]) -> RecordBatch {
         int64(&|row| row.distance),
         float(&WindowStatistics::dependency_strength),
         float(&WindowStatistics::far_variance),
+        error(&|errors| errors.dependency_strength),
+        error(&|errors| errors.far_variance),
         lists(rows, |statistics| &statistics.dependency_strength_by_head),
         lists(rows, |statistics| &statistics.far_variance_by_head),
         lists(rows, |statistics| &statistics.distance_histogram),
@@ -127,8 +136,9 @@ fn lists(rows: &[ScoreRow], figures: impl Fn(&WindowStatistics) -> &Vec<f64>) ->
     let item = Arc::new(Field::new("item", DataType::Float64, false));
     let mut builder = ListBuilder::new(Float64Builder::new()).with_field(item);
     for row in rows {
-        builder.values().append_slice(figures(&row.statistics));
-        builder.append(true);
+        let figures = figures(&row.statistics);
+        builder.values().append_slice(figures);
+        builder.append(!figures.is_empty());
     }
     let lists: ListArray = builder.finish();
     Arc::new(lists)
@@ -157,6 +167,8 @@ pub struct ScoredWindow {
     pub dependency_strength: f64,
     /// Mean over heads.
     pub far_variance: f64,
+    /// Its standard error; none where all rows were measured.
+    pub far_variance_error: Option<f64>,
     /// Hash of the document's text or tokens.
     pub content_hash: String,
 }
@@ -175,7 +187,16 @@ pub fn read(path: &Path, mut each: impl FnMut(ScoredWindow) -> Result<()>) -> Re
         .hint("remove it and the unit's record in `units/`, and run again: the unit is scored anew")
         .into()
     };
-    let file = files::open(path)?;
+    let file = ParquetFile::open(path)?;
+    let source = file.clone();
+    let damaged = |error: &dyn std::fmt::Display| match source.refused() {
+        Some(refused) => Diagnostic::error(
+            Blame::Machine,
+            format!("cannot read the score file `{}`: {refused}", path.display()),
+        )
+        .into(),
+        None => damaged(error),
+    };
     let builder =
         ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| damaged(&error))?;
     let light = builder.schema().fields().iter().enumerate();
@@ -204,7 +225,7 @@ struct Columns<'a> {
     text: [&'a StringArray; 2],
     int32: [&'a Int32Array; 2],
     int64: [&'a Int64Array; 7],
-    float: [&'a Float64Array; 2],
+    float: [&'a Float64Array; 3],
 }
 
 impl<'a> Columns<'a> {
@@ -224,7 +245,11 @@ impl<'a> Columns<'a> {
                 column(batch, "tokens_total")?,
                 column(batch, "tokens_scored")?,
             ],
-            float: [column(batch, "dependency_strength")?, column(batch, "far_variance")?],
+            float: [
+                column(batch, "dependency_strength")?,
+                column(batch, "far_variance")?,
+                column(batch, "far_variance_se")?,
+            ],
         })
     }
 
@@ -241,6 +266,7 @@ impl<'a> Columns<'a> {
             tokens_scored: int64(6),
             dependency_strength: self.float[0].value(row),
             far_variance: self.float[1].value(row),
+            far_variance_error: self.float[2].is_valid(row).then(|| self.float[2].value(row)),
             content_hash: self.text[1].value(row).to_owned(),
         }
     }

@@ -32,7 +32,8 @@ pub use projected::{ProjectedWindow, Side, WindowRows};
 pub use reference::{reference_rows, reference_statistics};
 pub use rope::{Rope, RopeStyle};
 pub use statistics::{
-    AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, WindowSums, histogram_bins,
+    AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
+    histogram_bins,
 };
 pub use stream::{attention_statistics, head_statistics, window_bytes};
 

@@ -18,7 +18,7 @@ use crate::plan::explain::{self, Done, Explanation};
 use crate::plan::{Plan, PlanOptions};
 use crate::progress::Progress;
 use crate::report::{Summary, closing_table};
-use crate::run::{self, RunOptions};
+use crate::run::{self, Phase, RunOptions};
 use crate::run_directory::RunDirectory;
 use crate::spec::{Overrides, Spec, init};
 use crate::stop::Stop;
@@ -88,10 +88,11 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let stop = Stop::on_signals().map_err(|error| {
         Diagnostic::error(Blame::Machine, format!("signals cannot be listened to: {error}"))
     })?;
+    check_phase(arguments)?;
     start_threads(&arguments.plan)?;
     let progress = Progress::new(bars);
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
-    let options = RunOptions { fresh: arguments.fresh, locked };
+    let options = RunOptions { fresh: arguments.fresh, locked, phase: arguments.phase };
     let plan = match planned(cli, &arguments.plan) {
         Ok(plan) => plan,
         Err(failure) => return Ok(failed(cli, &failure, String::new())),
@@ -106,7 +107,9 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let mut summary = outcome.summary;
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
-        let why = if plan.units.is_empty() {
+        let why = if arguments.phase == Phase::Score {
+            "the units of this shard have scores"
+        } else if plan.units.is_empty() {
             "the input has no rows"
         } else {
             "the output is complete and nothing has changed"
@@ -119,6 +122,30 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     }
     print_line(&summary.to_line());
     Ok(summary.exit_code)
+}
+
+/// Flags that do not go together.
+fn check_phase(arguments: &RunArguments) -> Result<()> {
+    let sharded = arguments.plan.shard.is_some();
+    let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
+    match arguments.phase {
+        Phase::All | Phase::Select if sharded => {
+            Err(problem("`--shard` is for scoring; a selection needs all shards")
+                .hint("add `--phase score`, and when all shards are done run `--phase select`")
+                .into())
+        }
+        Phase::Score | Phase::Select if arguments.fresh => {
+            Err(problem("`--fresh` would remove what other processes have scored")
+                .hint("remove the run directory before the first shard starts, or give the pipeline another `output.path`")
+                .into())
+        }
+        Phase::Score if arguments.plan.scores_from.is_some() => {
+            Err(problem("`--scores-from` takes the scores of another run, `--phase score` makes them")
+                .hint("leave one of them out")
+                .into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Says what went wrong, for people and in the summary; returns the exit code.
@@ -257,7 +284,7 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
 }
 
 fn init_pipeline(path: &Path) -> Result<u8> {
-    if files::size(path).is_some() {
+    if files::size(path)?.is_some() {
         return Err(Diagnostic::error(Blame::Pipeline, format!("`{}` exists", path.display()))
             .hint("give another name: `longsift init NAME.yaml`")
             .into());
@@ -288,6 +315,7 @@ fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         threads: arguments.threads.map(usize::from),
         kernel: arguments.kernel.clone(),
         scores_from: arguments.scores_from.clone(),
+        shard: arguments.shard,
     }
 }
 

@@ -198,13 +198,13 @@ impl Iterator for Documents {
                 Some(Ok((columns, rows))) => bytes += self.take(&columns, rows, &mut documents),
                 Some(Err(why)) => {
                     self.done = true;
-                    return Some(Err(self.place.unreadable(self.next_row, &why)));
+                    return Some(Err(self.place.unreadable(self.next_row, why)));
                 }
                 None => {
                     self.done = true;
                     if self.next_row != self.end {
                         let why = format!("the unit should end at row {}", self.end);
-                        return Some(Err(self.place.unreadable(self.next_row, &why)));
+                        return Some(Err(self.place.unreadable(self.next_row, why)));
                     }
                 }
             }

@@ -38,8 +38,7 @@ pub fn read_labels(
     let mut labels = Vec::new();
     for batch in Batches::open(dataset, &request)? {
         let row = unit.first_row + labels.len() as u64;
-        let (columns, rows) =
-            batch.map_err(|why| Place::of(dataset, unit).unreadable(row, &why))?;
+        let (columns, rows) = batch.map_err(|why| Place::of(dataset, unit).unreadable(row, why))?;
         let values = Labels::new(&columns[0]);
         labels.extend((0..rows).map(|row| values.get(row)));
     }
@@ -48,7 +47,7 @@ pub fn read_labels(
     }
     let (row, why) =
         (unit.first_row + labels.len() as u64, format!("the unit should have {} rows", unit.rows));
-    Err(Place::of(dataset, unit).unreadable(row, &why))
+    Err(Place::of(dataset, unit).unreadable(row, why))
 }
 
 /// The type in which a column of labels is read: strings and binaries as views, everything else as it is.

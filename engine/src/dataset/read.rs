@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::fmt::Display;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -16,9 +15,9 @@ use parquet::arrow::arrow_reader::{
 
 use super::footer::{self, InputFile};
 use super::problem::DataProblem;
+use super::source::ParquetFile;
 use super::units::WorkUnit;
 use super::{Dataset, types};
-use crate::files;
 
 /// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
 /// ones, this is what keeps it small all the same.
@@ -45,6 +44,10 @@ pub(super) struct Request<'a> {
 /// Batches of the requested columns, in the requested order and types.
 pub(super) struct Batches {
     reader: ParquetRecordBatchReader,
+    source: ParquetFile,
+    /// Size and time of modification as planned.
+    planned: (u64, i128),
+    ended: bool,
     /// For each requested column, its position in the reader's batches, and its type.
     columns: Vec<(usize, DataType)>,
 }
@@ -61,15 +64,16 @@ impl Batches {
         file: &InputFile,
         request: &Request<'_>,
     ) -> Result<Self, DataProblem> {
-        let opened = open_unchanged(dataset, file)?;
+        let source = open_unchanged(dataset, file)?;
         let positions: Vec<usize> =
             request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
         let metadata = reader_metadata(file, &positions, request.columns)?;
         let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, metadata)
-            .with_row_groups(request.row_groups.clone())
-            .with_projection(mask)
-            .with_batch_size(request.batch_rows);
+        let mut builder =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
+                .with_row_groups(request.row_groups.clone())
+                .with_projection(mask)
+                .with_batch_size(request.batch_rows);
         if let Some(selection) = &request.selection {
             builder = builder.with_row_selection(selection.clone());
         }
@@ -78,6 +82,7 @@ impl Batches {
         }
         let reader = guarded(|| builder.build())
             .map_err(|why| DataProblem::data(format!("cannot be read: {why}")))?;
+        let planned = (file.size, file.modified_ns);
         // The reader returns columns in file order, each once.
         let mut in_file_order = positions.clone();
         in_file_order.sort_unstable();
@@ -85,53 +90,99 @@ impl Batches {
         let place =
             |position: &usize| in_file_order.binary_search(position).expect("it is one of them");
         let types = request.columns.iter().map(|(_, data_type)| data_type.clone());
-        Ok(Self { reader, columns: positions.iter().map(place).zip(types).collect() })
+        let columns = positions.iter().map(place).zip(types).collect();
+        Ok(Self { reader, source, planned, ended: false, columns })
+    }
+
+    /// Why the decoder stopped: because the operating system refused a read, or because of the bytes.
+    fn failure(&self, why: String) -> ReadFailure {
+        match self.source.refused() {
+            Some(error) => ReadFailure::Refused(error.to_string()),
+            None => self.changed().err().unwrap_or(ReadFailure::Damaged(why)),
+        }
+    }
+
+    /// A file that is written to while it is read may give rows of two versions.
+    fn changed(&self) -> Result<(), ReadFailure> {
+        let status = self.source.file().metadata();
+        let status = status.map_err(|error| ReadFailure::Refused(error.to_string()))?;
+        match difference(self.planned, &status) {
+            Some(why) => Err(ReadFailure::Changed(why)),
+            None => Ok(()),
+        }
     }
 }
 
 impl Iterator for Batches {
-    type Item = Result<(Vec<ArrayRef>, usize), String>;
+    type Item = Result<(Vec<ArrayRef>, usize), ReadFailure>;
 
     /// The columns of the next batch and its rows. An error says why; the caller knows where.
     fn next(&mut self) -> Option<Self::Item> {
         let batch = match guarded(|| self.reader.next().transpose()) {
-            Ok(batch) => batch?,
-            Err(why) => return Some(Err(why)),
+            Ok(Some(batch)) => batch,
+            Ok(None) if self.ended => return None,
+            Ok(None) => {
+                self.ended = true;
+                return self.changed().err().map(Err);
+            }
+            Err(why) => return Some(Err(self.failure(why))),
         };
         let conformed = self
             .columns
             .iter()
             .map(|(place, data_type)| types::conform(batch.column(*place), data_type));
         let columns = conformed.collect::<Result<Vec<_>, _>>();
-        Some(columns.map(|columns| (columns, batch.num_rows())).map_err(|error| error.to_string()))
+        let columns = columns.map_err(|error| ReadFailure::Damaged(error.to_string()));
+        Some(columns.map(|columns| (columns, batch.num_rows())))
     }
 }
 
 /// Opens a planned file and checks that size and time of modification are those of the plan.
-fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<File, DataProblem> {
-    let changed = |why: String| {
-        DataProblem::data(format!("the file changed since it was planned: {why}"))
-            .with_hint("let whatever writes it finish, then run again")
-    };
+fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<ParquetFile, DataProblem> {
     let path = dataset.root.join(&file.path);
-    let opened = files::open(&path).map_err(|error| match error.source.kind() {
-        std::io::ErrorKind::NotFound => changed("it is gone".into()),
+    let opened = ParquetFile::open(&path).map_err(|error| match error.source.kind() {
+        std::io::ErrorKind::NotFound => changed("it is gone"),
         _ => error.into(),
     })?;
     let status = opened
+        .file()
         .metadata()
         .map_err(|error| DataProblem::machine(format!("its size is not known: {error}")))?;
-    if status.len() != file.size {
-        return Err(changed(format!("it had {} bytes, now it has {}", file.size, status.len())));
+    match difference((file.size, file.modified_ns), &status) {
+        Some(why) => Err(changed(&why)),
+        None => Ok(opened),
     }
-    let modified = footer::modified_ns(&status);
-    if modified != file.modified_ns {
-        return Err(changed(format!(
-            "it was modified at {} ns, now at {modified} ns",
-            file.modified_ns
-        )));
+}
+
+fn changed(why: &str) -> DataProblem {
+    DataProblem::data(format!("the file changed since it was planned: {why}"))
+        .with_hint("let whatever writes it finish, then run again")
+}
+
+/// What is no longer as planned: the size, or the time of modification.
+fn difference((size, modified_ns): (u64, i128), status: &std::fs::Metadata) -> Option<String> {
+    if status.len() != size {
+        return Some(format!("it had {size} bytes, now it has {}", status.len()));
     }
-    Ok(opened)
+    let now = footer::modified_ns(status);
+    (now != modified_ns).then(|| format!("it was modified at {modified_ns} ns, now at {now} ns"))
+}
+
+/// Why reading a file stopped.
+#[derive(Clone, Debug)]
+pub(super) enum ReadFailure {
+    /// The operating system refused a read: the rows may be fine, and a retry may help.
+    Refused(String),
+    /// The file is not the one that was planned.
+    Changed(String),
+    /// The bytes are no Parquet.
+    Damaged(String),
+}
+
+impl<S: Into<String>> From<S> for ReadFailure {
+    fn from(why: S) -> Self {
+        Self::Damaged(why.into())
+    }
 }
 
 /// The reader's schema. It decodes straight into the wanted widths where it can; where it cannot, into the file's.
@@ -183,9 +234,18 @@ impl Place {
     }
 
     /// A batch that begins at `row` does not decode.
-    pub(super) fn unreadable(&self, row: u64, why: &str) -> DataProblem {
+    pub(super) fn unreadable(&self, row: u64, why: impl Into<ReadFailure>) -> DataProblem {
+        let problem = match why.into() {
+            ReadFailure::Refused(why) => {
+                return DataProblem::machine(format!("cannot be read: {why}")).in_file(&self.file);
+            }
+            ReadFailure::Changed(why) => return changed(&why).in_file(&self.file),
+            ReadFailure::Damaged(why) => {
+                DataProblem::data(format!("the rows from here on do not decode: {why}"))
+            }
+        };
         let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
-        DataProblem::data(format!("the rows from here on do not decode: {why}"))
+        problem
             .in_file(&self.file)
             .in_row_group(group)
             .at_row(row)

@@ -104,11 +104,11 @@ impl Rows<'_> {
                     let numbers: Vec<u64> = rows.by_ref().take(length).collect();
                     let batch = RecordBatch::try_new(Arc::clone(&self.dataset.schema), columns);
                     let batch =
-                        batch.map_err(|why| self.place.unreadable(first, &why.to_string()))?;
+                        batch.map_err(|why| self.place.unreadable(first, why.to_string()))?;
                     return Ok(Some((numbers, batch)));
                 }
                 (Some(Err(why)), first) => {
-                    return Err(self.place.unreadable(first.unwrap_or(0), &why));
+                    return Err(self.place.unreadable(first.unwrap_or(0), why));
                 }
                 (_, first) => {
                     return Err(self.place.unreadable(

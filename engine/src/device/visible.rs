@@ -3,7 +3,7 @@
 /// Positions in `uuids` (ordered by PCI bus) of the GPUs that are visible, in the order in which `cuda:0`, `cuda:1`, …
 /// count them. Entries are numbers or the beginnings of UUIDs; the first that names no GPU, or one that was named before,
 /// ends the list, as in CUDA.
-pub fn visible(variable: Option<&str>, uuids: &[&str]) -> Vec<usize> {
+pub(super) fn visible(variable: Option<&str>, uuids: &[&str]) -> Vec<usize> {
     let Some(variable) = variable else { return (0..uuids.len()).collect() };
     let mut positions = Vec::new();
     for entry in variable.split(',') {

@@ -11,9 +11,9 @@ use std::time::Duration;
 use longsift_stages::first_layer_attention::{WindowStatistics, WindowTokens};
 use longsift_stages::tokenize::windows::TokenWindow;
 
-use super::Tools;
 use super::journal::{Journal, WindowKey};
 use super::prepare::{BadRow, CutDocument, Outcome, Prepared, prepare};
+use super::{ScoredUnit, Tools};
 use crate::accounting::{Counts, count};
 use crate::dataset::{self, PartWriter, WorkUnit};
 use crate::diagnostic::{Blame, Diagnostic};
@@ -32,12 +32,16 @@ const BATCHES_IN_WORK: usize = 2;
 /// How often a stop signal is looked for while windows are measured.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Scores `unit` and commits its record. Returns the record and how many windows were measured rather than found in
-/// the unit's journal.
-pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u64)> {
+/// Scores `unit` and commits its record, unless another process does so first.
+pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
     let journal_path = tools.directory.journal().join(unit.name());
     let fingerprint = units::fingerprint(&tools.plan.dataset, unit, tools.score_fingerprint);
     let (journal, finished) = Journal::open(&journal_path, &fingerprint)?;
+    let journal_path = journal.path().to_owned();
+    if let Some(record) = standing(tools, unit)? {
+        files::remove_file(&journal_path)?;
+        return Ok(ScoredUnit { record, windows_measured: 0, by_another: true });
+    }
     let mut open = OpenUnit::create(tools, unit, journal, finished)?;
     let scored = std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
@@ -45,14 +49,21 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u
         open.take(&batches)
     });
     if let Err(failure) = scored {
-        open.drain()?;
-        open.journal.sync()?;
+        if let Err(also) = open.drain().and_then(|()| open.journal.sync()) {
+            tracing::warn!("the journal of an open unit is not on disk: {also}");
+        }
         return Err(failure);
     }
     let windows_measured = open.windows_measured;
-    let record = open.finish()?;
+    let (record, by_another) = open.finish()?;
     files::remove_file(&journal_path)?;
-    Ok((record, windows_measured))
+    Ok(ScoredUnit { record, windows_measured, by_another })
+}
+
+/// The record of a unit, if it stands by now.
+fn standing(tools: &Tools<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+    let (dataset, fingerprint) = (&tools.plan.dataset, tools.score_fingerprint);
+    units::standing_of(tools.directory, dataset, unit, fingerprint)
 }
 
 fn read_ahead(tools: &Tools<'_>, unit: &WorkUnit, sender: &SyncSender<Result<Vec<Prepared>>>) {
@@ -166,8 +177,7 @@ impl<'a> OpenUnit<'a> {
         let plan = self.tools.plan;
         let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
         let ids = plan.bos.before(tokens);
-        let distance = plan.spec.first_layer_attention().distance(ids.len() as u64);
-        WindowTokens { ids, distance }
+        plan.spec.first_layer_attention().window(ids)
     }
 
     /// Waits for the windows of a batch of documents and writes what came out.
@@ -324,8 +334,9 @@ impl<'a> OpenUnit<'a> {
         Ok(())
     }
 
-    /// Writes the parts and, last, the record that makes them count.
-    fn finish(self) -> Result<UnitRecord> {
+    /// Writes the parts and, last, the record that makes them count. Returns the record that counts, and whether it is
+    /// another process's.
+    fn finish(self) -> Result<(UnitRecord, bool)> {
         let Self { tools, unit, scores, scores_path, dropped, bad, counts, .. } = self;
         if counts.rows != unit.rows {
             return Err(Diagnostic::error(
@@ -341,6 +352,9 @@ impl<'a> OpenUnit<'a> {
         counts.check().map_err(|violation| {
             Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
         })?;
+        if let Some(record) = standing(tools, unit)? {
+            return Ok((record, true));
+        }
         let written = scores.finish()?;
         let scores = Part::new(scores_path, &written);
         let dropped = dropped::write(
@@ -362,7 +376,9 @@ impl<'a> OpenUnit<'a> {
             dropped,
             quarantine,
         };
-        units::commit(tools.directory, &record)?;
-        Ok(record)
+        match units::commit(tools.directory, &tools.plan.dataset, unit, &record)? {
+            Some(earlier) => Ok((earlier, true)),
+            None => Ok((record, false)),
+        }
     }
 }

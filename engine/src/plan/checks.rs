@@ -38,7 +38,7 @@ pub(super) fn devices(
         Some(name) => kernel_by_name(name, problems)?,
     };
     let chosen = choose(Choice {
-        settings: &spec.shard_across_devices(),
+        settings: spec.shard_across_devices(),
         kernel,
         threads: options.threads.unwrap_or_else(rayon::current_num_threads),
         window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use longsift_stages::contract::Decimal;
 use longsift_stages::filter::KeepTokens;
-use longsift_stages::first_layer_attention::Mask;
+use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::score::Standardise;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use serde_json::{Value, json};
@@ -64,6 +64,14 @@ fn input(plan: &Plan) -> String {
         plan.dataset.schema.fields().len(),
         count(plan.units.len() as u64)
     );
+    if let Some(shard) = plan.options.shard {
+        let _ = write!(
+            text,
+            " (shard {shard} of {} work units, {} rows)",
+            count(plan.whole.units),
+            count(plan.whole.rows)
+        );
+    }
     if let Some(limit) = plan.options.limit_rows {
         let _ =
             write!(text, " (the first {} rows of {})", count(limit), count(plan.dataset.rows()));
@@ -140,12 +148,20 @@ fn attention(plan: &Plan) -> String {
         (Some(_), _) => "as set".to_owned(),
         (None, fraction) => format!("{} of the window", fraction.unwrap_or(Decimal(0.25))),
     };
+    let rows = match attention.rows {
+        Rows::All(_) => "all rows".to_owned(),
+        Rows::Sampled(sampled) => format!(
+            "{} rows of a window at random (seed {})",
+            count(u64::from(sampled.per_window)),
+            sampled.seed
+        ),
+    };
     let mask = match attention.mask {
         Mask::Causal => "causal",
         Mask::Unmasked => "unmasked",
     };
     format!(
-        "windows → statistics: {mask}, far from {} tokens ({rule})",
+        "windows → statistics: {mask}, far from {} tokens ({rule}), {rows}",
         count(attention.distance(window))
     )
 }

@@ -41,6 +41,7 @@ pub fn score_settings(plan: &Plan, model_digest: &str) -> Map<String, Value> {
         "bos_id": bos_id,
         "min_distance": distance,
         "mask": attention.mask,
+        "rows": attention.rows,
     });
     object(settings)
 }

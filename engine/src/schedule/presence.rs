@@ -5,7 +5,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +71,7 @@ fn folder() -> Option<PathBuf> {
 pub fn claims() -> Vec<Claim> {
     let listed = folder().map(|folder| files::list_if_present(&folder));
     let paths = listed.and_then(Result::ok).unwrap_or_default();
-    paths.iter().filter(|path| is_held(path)).flat_map(read).collect()
+    paths.iter().filter(|path| is_held(path)).flat_map(|path| read(path)).collect()
 }
 
 /// Whether the process that wrote it is alive.
@@ -80,7 +80,7 @@ fn is_held(path: &std::path::Path) -> bool {
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
-fn read(path: &PathBuf) -> Vec<Claim> {
+fn read(path: &Path) -> Vec<Claim> {
     let bytes = files::read_if_present(path).ok().flatten();
     bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

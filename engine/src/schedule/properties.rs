@@ -74,7 +74,7 @@ impl World {
             resident: GB,
             bytes_per_token_and_head: 1000,
             by: ShardBy::Windows,
-            memory_wait: Duration::from_secs(600),
+            memory_wait: Duration::from_mins(10),
             happenings: Vec::new(),
         }
     }

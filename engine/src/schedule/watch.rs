@@ -85,7 +85,7 @@ impl<'a> Watch<'a> {
         }
         let mut event = json!({ "device": device });
         extend(&mut event, facts);
-        events::append(self.directory, name, event)
+        events::append_shared(self.directory, name, event)
     }
 
     /// Looks at memory if it is time to.
@@ -152,7 +152,11 @@ impl<'a> Watch<'a> {
         if write {
             notes.written = notes.looked;
             drop(notes);
-            return events::append(self.directory, "device_memory", json!({ "devices": timeline }));
+            return events::append_shared(
+                self.directory,
+                "device_memory",
+                json!({ "devices": timeline }),
+            );
         }
         Ok(())
     }
@@ -180,7 +184,7 @@ impl<'a> Watch<'a> {
         );
         let facts =
             json!({ "device": device, "others_bytes": standing.others, "before_bytes": before });
-        events::append(self.directory, "others_grew", facts)
+        events::append_shared(self.directory, "others_grew", facts)
     }
 
     /// Memory of windows that ended long ago.
@@ -192,7 +196,7 @@ impl<'a> Watch<'a> {
         let device = self.devices[index].compute.name();
         tracing::warn!("{device}: {} of finished windows were not given back", bytes(kept));
         let facts = json!({ "device": device, "kept_bytes": kept });
-        events::append(self.directory, "memory_not_returned", facts)
+        events::append_shared(self.directory, "memory_not_returned", facts)
     }
 }
 

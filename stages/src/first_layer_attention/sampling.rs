@@ -4,6 +4,7 @@
 //! stratum tells how much it varies there (paired strata; Cochran, Sampling Techniques, chapter 5A). Keys are never
 //! sampled: attention to single keys is heavy-tailed, far mass of a row is not.
 
+use longsift_kernels::RowSample;
 use sha2::{Digest, Sha256};
 
 /// Rows of one window, drawn without replacement.
@@ -55,6 +56,11 @@ impl SampledRows {
     /// over all rows without bias.
     pub fn weights(&self) -> Vec<f64> {
         self.strata.iter().flat_map(|size| [*size as f64 / 2.0; 2]).collect()
+    }
+
+    /// What a kernel needs of it.
+    pub(crate) fn sample(&self) -> RowSample {
+        RowSample { positions: self.positions.clone(), weights: self.weights() }
     }
 
     /// Estimates the sum over all rows of a figure of which `drawn` holds the drawn rows' values: `[positions]`.
