@@ -283,9 +283,10 @@ fn a_signal_drains_a_run_that_the_same_command_resumes() {
         let workspace = one_large_unit();
         let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let journal = workspace.path("out.run/journal");
-        assert!(wait_until(&mut child, || !files_below(&journal).is_empty()));
-        std::thread::sleep(Duration::from_millis(150));
+        // Once the device is ready, windows are under way.
+        let events = workspace.path("out.run/events.jsonl");
+        let ready = || fs::read_to_string(&events).is_ok_and(|text| text.contains("device_ready"));
+        assert!(wait_until(&mut child, ready));
         kill_process(Pid::from_child(&child), signal).unwrap();
         let begun = Instant::now();
         let output = child.wait_with_output().unwrap();

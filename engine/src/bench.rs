@@ -62,7 +62,7 @@ pub struct Figure {
     pub at_unit: &'static str,
     /// The figure.
     pub value: f64,
-    /// Its unit: `pairs/s`, `MB/s`, `s`, `bytes`.
+    /// Its unit: `pairs/s`, `bytes/s`, `s`, `bytes`, `%`.
     pub unit: &'static str,
 }
 
@@ -147,6 +147,9 @@ impl fmt::Display for Figure {
 /// A figure with three digits and its unit: `1.42 Gpairs/s`, `3.90 MB/s`, `27.8 MB`.
 fn shown(value: f64, unit: &str) -> String {
     let (base, per) = unit.split_once('/').map_or((unit, ""), |(base, _)| (base, "/s"));
+    if base == "%" {
+        return format!("{value:.1} %");
+    }
     if base == "s" {
         return format!("{value:.3} s");
     }

@@ -31,6 +31,8 @@ pub struct Page {
     pub layer: LayerZeroSpec,
     /// The number format that the config states.
     pub stated_dtype: Option<String>,
+    /// How the weights are quantised according to the config: `gptq`, `mlx`, ….
+    pub quantization: Option<String>,
     /// Why the weights cannot be used, or `None` if their headers are in order.
     pub weights_problem: Option<String>,
     /// Bytes of the whole checkpoint; none without weights.
@@ -116,6 +118,7 @@ pub fn inspect(folder: &Path) -> Result<Page> {
         trained_positions: layer.trained_positions(),
         layer,
         stated_dtype: config.stated_dtype().map(str::to_owned),
+        quantization: config.quantization().map(str::to_owned),
         weights_problem,
         checkpoint_bytes,
         bytes_to_read,
@@ -201,6 +204,16 @@ impl fmt::Display for Page {
         line("positions", &format!("{positions} {kind}"))?;
         line("vocabulary", &format!("{} entries", count(layer.vocabulary_size)))?;
         line("reads", &self.reads())?;
+        if let Some(method) = &self.quantization {
+            let less =
+                if self.checkpoint_bytes.is_some() { "" } else { ", so less is read than that" };
+            line(
+                "quantised",
+                &format!(
+                    "by `{method}`{less}; packed weights are unpacked when the table is built"
+                ),
+            )?;
+        }
         for table in &self.tables {
             let row = bytes(table.row_bytes);
             line(

@@ -1,7 +1,9 @@
 //! Causal (query, key) pairs a second of every kernel that this machine has, beside the machine's limits.
 //!
-//! `cargo run --release -p longsift-kernels --example pairs -- [--json] [--quick] [--kernel NAME]`
-//! `    [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--repeats 5]`
+//! `cargo run --release -p longsift-kernels --example pairs -- [--json] [--kernel NAME] [--without-portable]`
+//! `    [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--key-heads 2] [--repeats 5]`
+//!
+//! Four query heads share a key head. Windows beyond 16,384 tokens have one key head unless told otherwise.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
 use longsift_kernels::Kernel;
@@ -13,6 +15,7 @@ struct Options {
     head_dims: Vec<usize>,
     tokens: Vec<usize>,
     threads: Vec<usize>,
+    key_heads: Option<usize>,
     repeats: usize,
 }
 
@@ -25,6 +28,7 @@ impl Options {
             head_dims: vec![64, 96, 128, 256],
             tokens: vec![2048, 8192, 32_768],
             threads: vec![1, 2],
+            key_heads: None,
             repeats: 5,
         };
         while let Some(argument) = arguments.next() {
@@ -32,6 +36,9 @@ impl Options {
                 || arguments.next().ok_or_else(|| format!("`{argument}` needs a value"));
             match argument.as_str() {
                 "--json" => options.json = true,
+                "--without-portable" => {
+                    options.kernels.retain(|&kernel| kernel != Kernel::PortableF32);
+                }
                 "--kernel" => {
                     let name = value()?;
                     let kernel = Kernel::from_name(&name).filter(|kernel| kernel.is_supported());
@@ -40,6 +47,7 @@ impl Options {
                 "--head-dims" => options.head_dims = numbers(&value()?)?,
                 "--tokens" => options.tokens = numbers(&value()?)?,
                 "--threads" => options.threads = numbers(&value()?)?,
+                "--key-heads" => options.key_heads = numbers(&value()?)?.first().copied(),
                 "--repeats" => options.repeats = numbers(&value()?)?[0],
                 other => return Err(format!("there is no option `{other}`")),
             }
@@ -75,8 +83,9 @@ fn main() -> Result<(), String> {
             for &tokens in &options.tokens {
                 // Kernels take turns at one size, so that their figures compare.
                 for &kernel in &options.kernels {
-                    let case =
-                        Case { kernel, head_dim, tokens, key_heads: key_heads(tokens), threads };
+                    let key_heads =
+                        options.key_heads.unwrap_or(if tokens > 16_384 { 1 } else { 2 });
+                    let case = Case { kernel, head_dim, tokens, key_heads, threads };
                     print(&options, &case, &case.measure(options.repeats));
                 }
             }
@@ -85,18 +94,13 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// As many heads as keep a run of a long window short, and enough to keep threads busy on a short one.
-fn key_heads(tokens: usize) -> usize {
-    if tokens > 16_384 { 1 } else { 2 }
-}
-
 fn print(options: &Options, case: &Case, speed: &Speed) {
     let (kernel, head_dim) = (case.kernel.name(), case.head_dim);
-    let &Speed { seconds, pairs, limits, share } = speed;
+    let &Speed { seconds, processor_seconds, pairs, limits, share } = speed;
     if options.json {
         println!(
             "{{\"kernel\":\"{kernel}\",\"head_dim\":{head_dim},\"tokens\":{},\"query_heads\":{},\"threads\":{},\
-             \"seconds\":{seconds:e},\"pairs_per_second_and_thread\":{pairs:e},\"multiply_limit\":{:e},\
+             \"seconds\":{seconds:e},\"processor_seconds\":{processor_seconds:e},\"pairs_per_second_and_thread\":{pairs:e},\"multiply_limit\":{:e},\
              \"exponential_limit\":{:e},\"share\":{share:.4}}}",
             case.tokens,
             4 * case.key_heads,

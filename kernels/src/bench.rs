@@ -45,6 +45,8 @@ pub struct Case {
 pub struct Speed {
     /// Seconds that one window takes on the wall's clock, median.
     pub seconds: f64,
+    /// Seconds of processor time that it takes, of all threads together, median.
+    pub processor_seconds: f64,
     /// Causal (query, key) pairs a second and thread, median; by processor time where it is known.
     pub pairs: f64,
     /// The limits, median over repeats.
@@ -87,6 +89,7 @@ impl Case {
         }
         Speed {
             seconds: median(runs.iter().map(|run| run.0)),
+            processor_seconds: median(runs.iter().map(|run| self.pairs() / run.1)),
             pairs: median(runs.iter().map(|run| run.1)),
             limits: Limits {
                 multiply: median(runs.iter().map(|run| run.2.multiply)),

@@ -77,11 +77,12 @@ fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) 
         .into_iter()
         .filter_map(|kernel| Some(format!("{} ({})", kernel.name(), kernel.missing()?)))
         .collect();
-    let mut hint =
-        format!("with `precision: {}` this machine has {}", table.name(), has.join(", "));
-    if !lacks.is_empty() {
-        hint += &format!("; it lacks {}", lacks.join(", "));
-    }
+    let lacks = match &lacks[..] {
+        [] => String::new(),
+        lacks => format!("; it lacks {}", lacks.join(", ")),
+    };
+    let hint =
+        format!("with `precision: {}` this machine has {}{lacks}", table.name(), has.join(", "));
     problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
     None
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::RowAccessor;
 use serde_json::{Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
@@ -11,17 +13,41 @@ use super::encoder::Encoder;
 /// The tokenizers of the shared folder.
 pub(super) const SHARED_TOKENIZERS: [&str; 4] = ["gpt2", "qwen2.5", "phi-3-mini", "deepseek-coder"];
 
-/// A file of the shared folder beside the repository; says why it is skipped where there is none.
-pub(crate) fn shared_file(path: &str) -> Option<Vec<u8>> {
+/// Where a file of the shared folder beside the repository is.
+fn shared_path(path: &str) -> PathBuf {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
-    let folder = std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from);
-    match std::fs::read(folder.join(path)) {
+    std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
+}
+
+/// A file of the shared folder; says why it is skipped where there is none.
+pub(crate) fn shared_file(path: &str) -> Option<Vec<u8>> {
+    let path = shared_path(path);
+    match std::fs::read(&path) {
         Ok(bytes) => Some(bytes),
         Err(problem) => {
-            eprintln!("skipped: {}: {problem}", folder.join(path).display());
+            eprintln!("skipped: {}: {problem}", path.display());
             None
         }
     }
+}
+
+/// The beginnings of all texts of a shared corpus, one after the other.
+pub(super) fn shared_beginnings(corpus: &str, bytes_of_each: usize) -> Option<String> {
+    let path = shared_path(&format!("corpora/{corpus}.parquet"));
+    let Ok(file) = std::fs::File::open(&path) else {
+        eprintln!("skipped: {} is not there", path.display());
+        return None;
+    };
+    let reader = SerializedFileReader::new(file).unwrap();
+    let schema = reader.metadata().file_metadata().schema();
+    let column = schema.get_fields().iter().position(|field| field.name() == "text").unwrap();
+    let mut texts = String::new();
+    for row in reader.get_row_iter(None).unwrap() {
+        let row = row.unwrap();
+        let text = row.get_string(column).unwrap();
+        texts.push_str(&text[..text.floor_char_boundary(bytes_of_each)]);
+    }
+    Some(texts)
 }
 
 /// The `tokenizer.json` of a shared tokenizer.

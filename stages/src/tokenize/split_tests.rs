@@ -8,6 +8,7 @@ use tokenizers::{Model, Tokenizer};
 
 use super::SpecialTokensInText;
 use super::encoder::Encoder;
+use super::fixtures::{SHARED_TOKENIZERS, shared_beginnings, shared_tokenizer};
 
 const QWEN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -191,6 +192,21 @@ fn a_text_may_be_begun_at_every_place() {
     for (name, mut encoder, crate_alone) in pairs() {
         let runs: Vec<usize> = (1..40).chain([text.len() / 2, text.len()]).collect();
         check(name, &mut encoder, &crate_alone, &text, &runs);
+    }
+}
+
+#[test]
+fn published_tokenizers_come_apart_on_real_texts() {
+    for corpus in ["books", "code", "papers", "mixed_short"] {
+        let Some(texts) = shared_beginnings(corpus, 4000) else { return };
+        for name in SHARED_TOKENIZERS {
+            let Some(json) = shared_tokenizer(name) else { return };
+            let mut encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
+            assert_eq!(encoder.whole_texts_because(), None, "{name}");
+            let mut crate_alone = Tokenizer::from_bytes(&json).unwrap();
+            crate_alone.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+            check(name, &mut encoder, &crate_alone, &texts, &[97, 5000, usize::MAX]);
+        }
     }
 }
 
