@@ -156,7 +156,6 @@ pub(crate) fn block_sums(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
         Kernel::AmxBf16 => unsafe { walk_amx(&block, scratch) },
-        #[cfg(not(target_arch = "x86_64"))]
         _ => unreachable!("not supported on this target"),
     }
     block.collect(&scratch.rows)

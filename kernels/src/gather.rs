@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::rope::Rope;
 use crate::statistics::{AttentionShape, QueryKeySource};
@@ -14,6 +14,8 @@ pub enum TableView<'a> {
     F32(&'a [f32]),
     /// Half the bytes; widened to float32 as it is gathered.
     Bf16(&'a [bf16]),
+    /// Half the bytes, more digits and a smaller range than bf16; widened as it is gathered.
+    F16(&'a [f16]),
 }
 
 impl TableView<'_> {
@@ -22,6 +24,7 @@ impl TableView<'_> {
         match self {
             Self::F32(values) => values.len(),
             Self::Bf16(values) => values.len(),
+            Self::F16(values) => values.len(),
         }
     }
 
@@ -35,6 +38,11 @@ impl TableView<'_> {
         match self {
             Self::F32(values) => out.copy_from_slice(&values[start..][..out.len()]),
             Self::Bf16(values) => {
+                for (out, value) in out.iter_mut().zip(&values[start..]) {
+                    *out = value.to_f32();
+                }
+            }
+            Self::F16(values) => {
                 for (out, value) in out.iter_mut().zip(&values[start..]) {
                     *out = value.to_f32();
                 }

@@ -24,6 +24,18 @@ pub enum Kernel {
     /// Tiles of bf16; `x86_64` with AMX-TILE and AMX-BF16 beside AVX-512, on Linux.
     #[serde(rename = "amx-bf16")]
     AmxBf16,
+    /// Float32 on a GPU, without tensor cores.
+    #[serde(rename = "cuda-f32")]
+    CudaF32,
+    /// Bf16 on the tensor cores of a GPU of compute capability 8.0 or later.
+    #[serde(rename = "cuda-v1-bf16")]
+    CudaV1Bf16,
+    /// As `cuda-v1-bf16`, rounded to f16 instead: more digits, a smaller range.
+    #[serde(rename = "cuda-v1-f16")]
+    CudaV1F16,
+    /// Bf16 with the instructions of compute capability 9.0 (Hopper).
+    #[serde(rename = "cuda-v2-bf16")]
+    CudaV2Bf16,
 }
 
 /// The numbers that queries and keys are multiplied in. Sums and exponentials are float32, sums of sums float64.
@@ -31,14 +43,24 @@ pub enum Kernel {
 pub enum Numbers {
     /// 32-bit floats.
     F32,
-    /// Queries (scaled) and keys are rounded to bf16 once, after the rotation.
+    /// Queries (scaled) and keys are rounded to 16 bits once, after the rotation: to bf16, or to what the kernel's name
+    /// says.
     Bf16,
 }
 
 impl Kernel {
-    /// Every kernel of this build.
-    pub const ALL: &[Self] =
-        &[Self::PortableF32, Self::Avx2F32, Self::Avx512F32, Self::Avx512Bf16, Self::AmxBf16];
+    /// Every kernel there is: those of processors, then those of GPUs.
+    pub const ALL: &[Self] = &[
+        Self::PortableF32,
+        Self::Avx2F32,
+        Self::Avx512F32,
+        Self::Avx512Bf16,
+        Self::AmxBf16,
+        Self::CudaF32,
+        Self::CudaV1Bf16,
+        Self::CudaV1F16,
+        Self::CudaV2Bf16,
+    ];
 
     /// The kernels for a table of float32, fastest first.
     const FOR_F32: &[Self] = &[Self::Avx512F32, Self::Avx2F32, Self::PortableF32];
@@ -51,6 +73,10 @@ impl Kernel {
             Self::Avx512F32 => "avx512-f32",
             Self::Avx512Bf16 => "avx512-bf16",
             Self::AmxBf16 => "amx-bf16",
+            Self::CudaF32 => "cuda-f32",
+            Self::CudaV1Bf16 => "cuda-v1-bf16",
+            Self::CudaV1F16 => "cuda-v1-f16",
+            Self::CudaV2Bf16 => "cuda-v2-bf16",
         }
     }
 
@@ -59,11 +85,20 @@ impl Kernel {
         Self::ALL.iter().copied().find(|kernel| kernel.name() == name)
     }
 
+    /// Whether the kernel runs on GPUs: [`crate::cuda`] launches it, not [`crate::attention_statistics`].
+    pub fn is_cuda(self) -> bool {
+        matches!(self, Self::CudaF32 | Self::CudaV1Bf16 | Self::CudaV1F16 | Self::CudaV2Bf16)
+    }
+
     /// The numbers that the kernel multiplies.
     pub fn numbers(self) -> Numbers {
         match self {
-            Self::PortableF32 | Self::Avx2F32 | Self::Avx512F32 => Numbers::F32,
-            Self::Avx512Bf16 | Self::AmxBf16 => Numbers::Bf16,
+            Self::PortableF32 | Self::Avx2F32 | Self::Avx512F32 | Self::CudaF32 => Numbers::F32,
+            Self::Avx512Bf16
+            | Self::AmxBf16
+            | Self::CudaV1Bf16
+            | Self::CudaV1F16
+            | Self::CudaV2Bf16 => Numbers::Bf16,
         }
     }
 
@@ -73,7 +108,7 @@ impl Kernel {
         self.numbers() == Numbers::F32 || table == Numbers::Bf16
     }
 
-    /// Why this machine cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
+    /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
     /// tile registers and checks a small product.
     pub fn missing(self) -> Option<&'static str> {
         missing(self)
@@ -101,11 +136,14 @@ impl Kernel {
     }
 
     /// The kernel that multiplies weights where this one measures windows: weights are float32, whatever a window's
-    /// numbers are, so kernels that round to bf16 leave them to `avx512-f32`.
+    /// numbers are, so kernels that round to bf16 leave them to `avx512-f32`, and those of GPUs to `avx2-f32` (to
+    /// `portable-f32` beside a processor without it).
     #[must_use]
     pub fn for_weights(self) -> Self {
         match self {
             Self::Avx512Bf16 | Self::AmxBf16 => Self::Avx512F32,
+            gpu if gpu.is_cuda() && Self::Avx2F32.is_supported() => Self::Avx2F32,
+            gpu if gpu.is_cuda() => Self::PortableF32,
             float => float,
         }
     }
@@ -113,11 +151,11 @@ impl Kernel {
     /// How the kernel wants queries and keys.
     pub(crate) fn layout(self) -> Layout {
         match self {
-            Self::PortableF32 => tile::PORTABLE,
             Self::Avx2F32 => tile::AVX2,
             Self::Avx512F32 => tile::AVX512,
             Self::Avx512Bf16 => tile::PAIRS,
             Self::AmxBf16 => tile::AMX,
+            _ => tile::PORTABLE,
         }
     }
 

@@ -9,6 +9,7 @@
 
 pub mod bench;
 mod block;
+pub mod cuda;
 mod exponential;
 mod gather;
 mod kernel;
@@ -35,7 +36,7 @@ pub use mapped::{MapError, MappedFile};
 pub use project::{PackedWeights, project};
 pub use projected::{ProjectedWindow, Side, WindowRows};
 pub use reference::{reference_rows, reference_statistics};
-pub use rope::{Rope, RopeStyle};
+pub use rope::{Rope, RopeStyle, Rotation};
 pub use statistics::{
     AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
     histogram_bins,

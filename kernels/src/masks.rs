@@ -45,6 +45,11 @@ impl Segments {
         Self { distances, far }
     }
 
+    /// Where each segment but the last ends, farthest first, falling to 0.
+    pub(crate) fn distances(&self) -> &[usize] {
+        &self.distances
+    }
+
     /// How many segments a row has.
     pub(crate) fn count(&self) -> usize {
         self.distances.len() + 1

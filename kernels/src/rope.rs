@@ -15,6 +15,24 @@ pub enum RopeStyle {
     Interleaved,
 }
 
+/// A rotary embedding as the figures that its angles come from: what a device computes rotations with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotation {
+    /// Which dimensions turn together.
+    pub style: RopeStyle,
+    /// `[pairs]`: the angle of a pair is the position times this.
+    pub inverse_frequencies: Vec<f32>,
+    /// Factor of cosines and sines.
+    pub attention_factor: f64,
+}
+
+impl Rotation {
+    /// The cosines and sines of positions `0..tokens`.
+    pub fn table(&self, tokens: usize) -> Rope {
+        Rope::new(self.style, &self.inverse_frequencies, self.attention_factor, tokens)
+    }
+}
+
 /// Rotations of one window's positions `0..tokens`.
 #[derive(Clone, Debug)]
 pub struct Rope {

@@ -8,6 +8,7 @@ use crate::kernel::Kernel;
 pub(crate) fn missing(kernel: Kernel) -> Option<&'static str> {
     match kernel {
         Kernel::PortableF32 => None,
+        gpu if gpu.is_cuda() => Some("it runs on GPUs"),
         #[cfg(target_arch = "x86_64")]
         Kernel::Avx2F32 => (!(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")))
             .then_some("the processor has no AVX2 with FMA"),
@@ -22,7 +23,6 @@ pub(crate) fn missing(kernel: Kernel) -> Option<&'static str> {
             static MISSING: OnceLock<Option<&str>> = OnceLock::new();
             *MISSING.get_or_init(amx::missing)
         }
-        #[cfg(not(target_arch = "x86_64"))]
         _ => Some("it is for x86_64 processors"),
     }
 }

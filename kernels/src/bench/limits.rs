@@ -49,7 +49,6 @@ impl Limits {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
             Kernel::AmxBf16 => unsafe { amx() },
-            #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("not supported on this target"),
         }
     }

@@ -1,0 +1,150 @@
+// Attention statistics on Hopper (sm_90a): version 2. Version 1 is its reference.
+//
+// A block is three warpgroups and has 128 rows of one head. One thread of the first fetches queries once and tiles of 128
+// keys, several in flight, with the bulk copy engine; the other two have 64 rows each, both operands of their products
+// (`wgmma` m64n128k16) in shared memory. While the sums of one tile are taken, the products of the next run: two sets of
+// accumulators take turns. Barriers in shared memory: `full` says that a stage's bytes are there, `empty` that both
+// warpgroups have used it. Rows of 64 numbers (128 bytes, the swizzle's width) make a slab; wider heads have several.
+//
+// The assembler overlaps products and sums only where it can follow the two sets of accumulators: with one tail for both
+// parities of the number of tiles, or with a condition around `start`, it puts a wait behind every product and says so
+// (C7514, C7518). The build turns those remarks into warnings.
+#include "rows.cuh"
+
+constexpr int BLOCK = 128;
+constexpr int GROUP = 128;                          // threads of a warpgroup
+constexpr int THREADS = 3 * GROUP;
+constexpr int TILE = 128;
+constexpr int SLAB = 64;                            // numbers of a row in one slab
+constexpr int SLAB_BYTES = 128 * SLAB * 2;          // of 128 rows
+constexpr int CONSUMER_WARPS = 2 * GROUP / WARP;
+
+// Lane l has rows l / 4 and l / 4 + 8 of its warp's 16, and columns 8 j + 2 (l % 4) and the next.
+struct Accumulator {
+    static MEMBER int lane() { return threadIdx.x % 4; }
+    static MEMBER int row(int r) { return r * 8 + threadIdx.x % WARP / 4; }
+    static MEMBER int column(int c) { return c / 2 * 8 + threadIdx.x % 4 * 2 + c % 2; }
+};
+
+// Describes rows of 128 bytes in the 128-byte swizzle, eight rows to each 1024 bytes.
+DEVICE uint64_t slab_descriptor(const unsigned char* start) {
+    uint64_t address = shared_address(start);
+    return (address >> 4 & 0x3FFF) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+
+// Products of a warpgroup's 64 rows with one tile.
+template <int STEPS>
+DEVICE void multiply_tile(float (&x)[2][32], uint64_t rows, uint64_t keys) {
+    hold(x);
+    group_multiply_begin();
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        uint64_t offset = (step / 4 * SLAB_BYTES + step % 4 * 32) >> 4;
+        group_multiply(x, rows + offset, keys + offset, step > 0);
+    }
+    group_multiply_commit();
+}
+
+template <int WIDTH, int STAGES>
+DEVICE void attention(const TensorAttentionParameters& parameters) {
+    constexpr int SLABS = (WIDTH + SLAB - 1) / SLAB, STEPS = WIDTH / 16, STAGE_BYTES = SLABS * SLAB_BYTES;
+    const AttentionParameters& p = parameters.attention;
+    DYNAMIC_SHARED(memory);
+    unsigned char* queries = memory;                       // [SLABS, BLOCK, SLAB]
+    unsigned char* stages = queries + STAGE_BYTES;         // [STAGES, SLABS, TILE, SLAB]
+    uint64_t* full = reinterpret_cast<uint64_t*>(stages + STAGES * STAGE_BYTES);
+    uint64_t* empty = full + STAGES;
+    uint64_t* queries_full = empty + STAGES;
+    BlockRows block(reinterpret_cast<unsigned char*>(full + 2 * STAGES + 2), BLOCK, p.segments);
+    int thread = threadIdx.x, group = thread / GROUP;
+    Task task(p, blockIdx.x);
+    Tiles range(p, task.index, BLOCK, TILE);
+
+    if (thread == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            barrier_init(full + stage, 1);
+            barrier_init(empty + stage, CONSUMER_WARPS);
+        }
+        barrier_init(queries_full, 1);
+        barrier_init_done();
+    }
+    clear_rows(p, block, BLOCK);
+    synchronize_block();
+
+    if (group == 0) {
+        give_registers<24>();
+        if (thread == 0 && range.from < range.to) {
+            barrier_arrive_expecting(queries_full, STAGE_BYTES);
+            for (int slab = 0; slab < SLABS; slab++)
+                copy_box(queries + slab * SLAB_BYTES, &parameters.queries, slab * SLAB, task.index * BLOCK, task.head, queries_full);
+            for (int tile = range.from; tile < range.to; tile++) {
+                int turn = (tile - range.from) / STAGES, stage = (tile - range.from) % STAGES;
+                if (turn > 0) barrier_wait(empty + stage, (turn - 1) & 1);
+                barrier_arrive_expecting(full + stage, STAGE_BYTES);
+                for (int slab = 0; slab < SLABS; slab++) {
+                    unsigned char* slot = stages + stage * STAGE_BYTES + slab * SLAB_BYTES;
+                    int number = slab * SLAB;
+                    if (number < p.own_width)
+                        copy_box(slot, &parameters.keys, number, tile * TILE, task.key_head, full + stage);
+                    else
+                        copy_box(slot, &parameters.shared_keys, number - p.own_width, tile * TILE, 0, full + stage);
+                }
+            }
+        }
+    } else {
+        take_registers<240>();
+        int warp_row = thread / WARP * 16 - BLOCK / 2; // 0 for the first warp of the second warpgroup
+        Rows<2, 32, 4, Accumulator> rows(p, block, task.head, task.index * BLOCK + warp_row, 16, warp_row);
+        uint64_t own_rows = slab_descriptor(queries + (group - 1) * (64 * SLAB * 2));
+        float even[2][32], odd[2][32];
+        auto start = [&](float (&x)[2][32], int tile) {
+            int turn = (tile - range.from) / STAGES, stage = (tile - range.from) % STAGES;
+            barrier_wait(full + stage, turn & 1);
+            multiply_tile<STEPS>(x, own_rows, slab_descriptor(stages + stage * STAGE_BYTES));
+        };
+        // The products of `tile` are there, those of the next may still run.
+        auto finish = [&](float (&x)[2][32], int tile) {
+            hold(x);
+            if (thread % WARP == 0) barrier_arrive(empty + (tile - range.from) % STAGES);
+            rows.absorb(x, tile * TILE);
+        };
+        if (range.from < range.to) {
+            barrier_wait(queries_full, 0);
+            start(even, range.from);
+            int tile = range.from;
+            for (; tile + 2 < range.to; tile += 2) {
+                start(odd, tile + 1);
+                group_multiply_wait<1>();
+                finish(even, tile);
+                start(even, tile + 2);
+                group_multiply_wait<1>();
+                finish(odd, tile + 1);
+            }
+            if (tile + 1 < range.to) {
+                start(odd, tile + 1);
+                group_multiply_wait<1>();
+                finish(even, tile);
+                group_multiply_wait<0>();
+                finish(odd, tile + 1);
+            } else {
+                group_multiply_wait<0>();
+                finish(even, tile);
+            }
+        }
+        rows.leave();
+    }
+    finish_block(p, block, task.head, task.index, BLOCK);
+}
+
+#define ATTENTION_V2(name, width, stages)                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                       \
+        name(KERNEL_PARAMETER(TensorAttentionParameters, parameters)) {            \
+        attention<width, stages>(parameters);                                      \
+    }
+ATTENTION_V2(attention_v2_bf16_32, 32, 4)
+ATTENTION_V2(attention_v2_bf16_64, 64, 4)
+ATTENTION_V2(attention_v2_bf16_80, 80, 3)
+ATTENTION_V2(attention_v2_bf16_96, 96, 3)
+ATTENTION_V2(attention_v2_bf16_128, 128, 3)
+ATTENTION_V2(attention_v2_bf16_192, 192, 3)
+ATTENTION_V2(attention_v2_bf16_256, 256, 2)

@@ -1,0 +1,333 @@
+//! What a window needs on a device, to the byte: which kernel runs with which shape, and where each array lies.
+
+use std::ops::Range;
+
+use super::parameters::MAX_SEGMENTS;
+use crate::kernel::Kernel;
+use crate::statistics::{AttentionShape, histogram_bins};
+
+/// Positions and distances are exact in float32 below this many tokens.
+const MAX_TOKENS: usize = 1 << 24;
+/// Widths of a head that the tensor-core kernels are compiled for; others are padded to the next.
+const WIDTHS: [usize; 7] = [32, 64, 80, 96, 128, 192, 256];
+/// Every array begins at a multiple of this.
+const ALIGNMENT: u64 = 256;
+
+/// Whether a kernel can serve a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// It can.
+    Yes,
+    /// It cannot, for this reason.
+    No(String),
+}
+
+/// Whether `kernel` can measure windows of this shape on a GPU.
+pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
+    let Some(geometry) = Geometry::of(kernel, shape.head_dim) else {
+        return Support::No(format!(
+            "kernel `{}` has heads of at most {} numbers, these have {}",
+            kernel.name(),
+            widest(kernel),
+            shape.head_dim
+        ));
+    };
+    if shape.tokens >= MAX_TOKENS {
+        return Support::No(format!(
+            "a window of {} tokens: GPU kernels take fewer than {MAX_TOKENS}",
+            shape.tokens
+        ));
+    }
+    let blocks = shape.tokens.div_ceil(geometry.block_rows) * shape.query_heads;
+    if i32::try_from(blocks).is_err() {
+        return Support::No(format!("{} query heads are too many", shape.query_heads));
+    }
+    Support::Yes
+}
+
+fn widest(kernel: Kernel) -> usize {
+    match kernel {
+        Kernel::CudaF32 => 512,
+        Kernel::CudaV1Bf16 | Kernel::CudaV1F16 | Kernel::CudaV2Bf16 => WIDTHS[WIDTHS.len() - 1],
+        _ => 0,
+    }
+}
+
+/// How a kernel lays out heads and blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) kernel: Kernel,
+    /// Numbers of a query: the head's, then zeros.
+    pub(crate) width: usize,
+    /// Bytes of a number.
+    pub(crate) element: usize,
+    pub(crate) block_rows: usize,
+    pub(crate) threads: u32,
+    /// A shared tail of keys must begin at a multiple of this.
+    pub(crate) split: usize,
+}
+
+impl Geometry {
+    pub(crate) fn of(kernel: Kernel, head_dim: usize) -> Option<Self> {
+        if head_dim == 0 || head_dim > widest(kernel) {
+            return None;
+        }
+        let padded = WIDTHS.into_iter().find(|&width| width >= head_dim);
+        Some(match kernel {
+            Kernel::CudaF32 => Self {
+                kernel,
+                width: head_dim.next_multiple_of(32),
+                element: 4,
+                block_rows: 64,
+                threads: 128,
+                split: 4,
+            },
+            Kernel::CudaV1Bf16 | Kernel::CudaV1F16 => {
+                let width = padded?;
+                let block_rows = if width <= 128 { 128 } else { 64 };
+                Self { kernel, width, element: 2, block_rows, threads: 128, split: 8 }
+            }
+            Kernel::CudaV2Bf16 => Self {
+                kernel,
+                width: padded?,
+                element: 2,
+                block_rows: 128,
+                threads: 384,
+                split: 64,
+            },
+            _ => return None,
+        })
+    }
+
+    /// Shared memory of a block, as the kernel divides it.
+    pub(crate) fn shared_bytes(&self, segments: usize) -> u32 {
+        let rows = self.block_rows * segments * 8 + self.block_rows * (8 + 4);
+        let tiles = match self.kernel {
+            Kernel::CudaV2Bf16 => {
+                let slabs = self.width.div_ceil(64);
+                let stages = match slabs {
+                    1 => 4,
+                    4 => 2,
+                    _ => 3,
+                };
+                (1 + stages) * slabs * 128 * 64 * 2 + (2 * stages + 2) * 8
+            }
+            Kernel::CudaF32 => 2 * 64 * (32 + 4) * 4,
+            _ => 2 * 64 * (self.width + 8) * 2,
+        };
+        (tiles + rows) as u32
+    }
+
+    /// The name of the kernel that reduces queries and keys to sums.
+    pub(crate) fn attention(&self) -> String {
+        match self.kernel {
+            Kernel::CudaV1Bf16 => format!("attention_v1_bf16_{}", self.width),
+            Kernel::CudaV1F16 => format!("attention_v1_f16_{}", self.width),
+            Kernel::CudaV2Bf16 => format!("attention_v2_bf16_{}", self.width),
+            _ => "attention_f32".to_owned(),
+        }
+    }
+
+    /// The name of the kernel that makes its queries and keys.
+    pub(crate) fn gather(&self) -> &'static str {
+        match self.kernel {
+            Kernel::CudaV1Bf16 | Kernel::CudaV2Bf16 => "gather_rope_bf16",
+            Kernel::CudaV1F16 => "gather_rope_f16",
+            _ => "gather_rope_f32",
+        }
+    }
+
+    /// Numbers of a key that are its head's own where the last `shared` of `head_dim` are those of all heads; all of
+    /// them where the kernel cannot take the two parts from different places.
+    pub(crate) fn own_width(&self, head_dim: usize, shared: usize) -> usize {
+        let own = head_dim - shared;
+        if shared > 0 && own > 0 && own.is_multiple_of(self.split) { own } else { self.width }
+    }
+}
+
+/// Segments that the sums of a window of `tokens` tokens have room for: one per bin, one more for the far distance, one
+/// for the keys after the row.
+pub(crate) fn segments_of(tokens: usize) -> usize {
+    (histogram_bins(tokens) + 2).min(MAX_SEGMENTS)
+}
+
+/// What of a window's queries and keys is known before the window is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceSizes {
+    /// Rows are gathered on the device, which then needs the token ids.
+    pub table: bool,
+    /// Inverse frequencies of the rotary embedding.
+    pub rotary_pairs: usize,
+    /// There are norms after the rotary embedding.
+    pub head_norms: bool,
+    /// Numbers that all keys of a position end with.
+    pub shared: usize,
+    /// Rows to measure where these are not all of them.
+    pub sampled_rows: Option<usize>,
+    /// The sums of every row and head are asked for; those of sampled rows always are.
+    pub row_sums: bool,
+}
+
+/// Bytes of device memory that the key heads `key_heads` of a window take while they are measured, to the byte; the table
+/// comes on top. 0 where `kernel` cannot measure it: see [`supports`].
+pub fn window_bytes(
+    kernel: Kernel,
+    shape: &AttentionShape,
+    sizes: &SourceSizes,
+    key_heads: &Range<usize>,
+) -> u64 {
+    WindowPlan::new(kernel, shape, sizes, key_heads).map_or(0, |plan| plan.bytes)
+}
+
+/// Where each array of a window lies in its one piece of device memory. Offsets in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WindowPlan {
+    pub(crate) geometry: Geometry,
+    /// Query heads measured.
+    pub(crate) heads: usize,
+    pub(crate) key_heads: usize,
+    pub(crate) row_count: usize,
+    pub(crate) own_width: usize,
+    pub(crate) segments: usize,
+    /// Blocks of rows of one head.
+    pub(crate) blocks: usize,
+    pub(crate) ids: u64,
+    pub(crate) rows: u64,
+    pub(crate) frequencies: u64,
+    pub(crate) row_scale: u64,
+    pub(crate) query_norm: u64,
+    pub(crate) key_norm: u64,
+    pub(crate) slopes: u64,
+    pub(crate) sinks: u64,
+    pub(crate) queries: u64,
+    pub(crate) keys: u64,
+    pub(crate) shared_keys: u64,
+    pub(crate) block_sums: u64,
+    pub(crate) sums: u64,
+    pub(crate) weights: u64,
+    pub(crate) row_mass: u64,
+    pub(crate) row_square: u64,
+    pub(crate) bytes: u64,
+}
+
+impl WindowPlan {
+    pub(crate) fn new(
+        kernel: Kernel,
+        shape: &AttentionShape,
+        sizes: &SourceSizes,
+        key_heads: &Range<usize>,
+    ) -> Option<Self> {
+        let geometry = Geometry::of(kernel, shape.head_dim)?;
+        let tokens = shape.tokens;
+        let (key_heads, heads) = (key_heads.len(), key_heads.len() * shape.group());
+        let row_count = sizes.sampled_rows.unwrap_or(tokens);
+        let own_width = geometry.own_width(shape.head_dim, sizes.shared);
+        let segments = segments_of(tokens);
+        let blocks = row_count.div_ceil(geometry.block_rows);
+        let mut end = 0_u64;
+        let mut take = |numbers: usize, bytes: usize| {
+            let start = end;
+            end = (start + numbers as u64 * bytes as u64).next_multiple_of(ALIGNMENT);
+            start
+        };
+        let (norm, values) = (if sizes.head_norms { shape.head_dim } else { 0 }, segments + 1);
+        let sampled = sizes.sampled_rows.unwrap_or(0);
+        let of_rows =
+            if sizes.row_sums || sizes.sampled_rows.is_some() { heads * row_count } else { 0 };
+        Some(Self {
+            geometry,
+            heads,
+            key_heads,
+            row_count,
+            own_width,
+            segments,
+            blocks,
+            ids: take(if sizes.table { tokens } else { 0 }, 4),
+            rows: take(sampled, 4),
+            frequencies: take(sizes.rotary_pairs, 4),
+            row_scale: take(tokens, 4),
+            query_norm: take(norm, 4),
+            key_norm: take(norm, 4),
+            slopes: take(heads, 4),
+            sinks: take(heads, 8),
+            queries: take(heads * row_count * geometry.width, geometry.element),
+            keys: take(key_heads * tokens * own_width, geometry.element),
+            shared_keys: take(tokens * (geometry.width - own_width), geometry.element),
+            block_sums: take(heads * values * blocks, 8),
+            sums: take(heads * values, 8),
+            weights: take(sampled, 8),
+            row_mass: take(of_rows, 8),
+            row_square: take(of_rows, 8),
+            bytes: end,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LLAMA: AttentionShape =
+        AttentionShape { tokens: 32_768, query_heads: 32, key_heads: 8, head_dim: 128 };
+
+    #[test]
+    fn a_window_takes_its_queries_and_keys_and_little_else() {
+        let sizes = SourceSizes { table: true, rotary_pairs: 64, ..SourceSizes::default() };
+        let bytes = window_bytes(Kernel::CudaV1Bf16, &LLAMA, &sizes, &(0..8));
+        let queries_and_keys = 40 * 32_768 * 128 * 2;
+        assert!(bytes > queries_and_keys && bytes < queries_and_keys * 101 / 100, "{bytes}");
+        let one = window_bytes(Kernel::CudaV1Bf16, &LLAMA, &sizes, &(3..4));
+        assert!(one * 8 < bytes * 101 / 100 && one * 8 > bytes, "{one}");
+    }
+
+    #[test]
+    fn a_million_tokens_fit_an_80_gb_card_by_head_groups() {
+        let shape = AttentionShape { tokens: 1 << 20, ..LLAMA };
+        let sizes = SourceSizes { table: true, rotary_pairs: 64, ..SourceSizes::default() };
+        let bytes = |heads| window_bytes(Kernel::CudaV2Bf16, &shape, &sizes, &heads);
+        assert!(bytes(0..8) < 12 << 30, "{}", bytes(0..8));
+        assert!(bytes(0..1) < 2 << 30, "{}", bytes(0..1));
+    }
+
+    #[test]
+    fn keys_of_latent_attention_hold_their_shared_part_once() {
+        let shape =
+            AttentionShape { tokens: 4096, query_heads: 128, key_heads: 128, head_dim: 192 };
+        let bytes = |shared| {
+            let sizes = SourceSizes { shared, ..SourceSizes::default() };
+            window_bytes(Kernel::CudaV2Bf16, &shape, &sizes, &(0..128))
+        };
+        assert_eq!(bytes(0) - bytes(64), (128 - 1) * 4096 * 64 * 2);
+    }
+
+    #[test]
+    fn blocks_fit_the_shared_memory_of_the_chips_that_run_them() {
+        for head_dim in 1..=512 {
+            for tokens in [1, 4096, MAX_TOKENS - 1] {
+                let bytes = |kernel| {
+                    Geometry::of(kernel, head_dim)
+                        .map(|geometry| geometry.shared_bytes(segments_of(tokens)))
+                };
+                // Of a block: 227 KiB on sm_90, 99 KiB on sm_86 and sm_89, 163 KiB on sm_80.
+                assert!(bytes(Kernel::CudaV2Bf16).is_none_or(|bytes| bytes <= 227 << 10));
+                assert!(bytes(Kernel::CudaV1Bf16).is_none_or(|bytes| bytes <= 99 << 10));
+                assert!(bytes(Kernel::CudaF32).is_some_and(|bytes| bytes <= 99 << 10));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_kernel_cannot_measure_is_said() {
+        let wide = AttentionShape { head_dim: 300, ..LLAMA };
+        assert_eq!(
+            supports(Kernel::CudaV1Bf16, &wide),
+            Support::No(
+                "kernel `cuda-v1-bf16` has heads of at most 256 numbers, these have 300".to_owned()
+            )
+        );
+        assert_eq!(supports(Kernel::CudaF32, &wide), Support::Yes);
+        assert_eq!(supports(Kernel::CudaV2Bf16, &LLAMA), Support::Yes);
+        let long = AttentionShape { tokens: MAX_TOKENS, ..LLAMA };
+        assert!(matches!(supports(Kernel::CudaF32, &long), Support::No(_)));
+    }
+}

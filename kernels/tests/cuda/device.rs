@@ -1,0 +1,110 @@
+//! The same cases on every GPU of this machine, for each kernel that it has.
+#![expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a skip and what is checked are printed"
+)]
+
+use half::{bf16, f16};
+use longsift_kernels::TableView;
+use longsift_kernels::cuda::nvidia::{Nvidia, gpus};
+use longsift_kernels::cuda::{Device, Driver, SourceSizes, window_bytes};
+
+use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
+
+/// Calls `check` with every GPU and kernel; prints why where there is none.
+fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
+    let gpus = match gpus() {
+        Ok(gpus) if !gpus.is_empty() => gpus,
+        Ok(_) => return eprintln!("skipped: the driver shows no GPU"),
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    for gpu in gpus {
+        for kernel in KERNELS.into_iter().filter(|kernel| gpu.has(*kernel)) {
+            println!("{} {}", gpu.name, kernel.name());
+            check(Device::new(Nvidia::open(gpu.ordinal).expect("the GPU opens"), kernel));
+        }
+    }
+}
+
+#[test]
+fn shapes_and_hooks_agree_with_float64() {
+    on_each_gpu(|device| {
+        cases::shapes().iter().chain(&cases::hooks()).for_each(|case| case.check(&device));
+        cases::heads_in_any_grouping_give_the_same_bits(&device);
+        cases::a_shared_tail_of_the_keys_changes_no_bit(&device);
+        cases::a_number_that_is_none_shows(&device);
+    });
+}
+
+#[test]
+fn long_windows_agree_with_float64() {
+    on_each_gpu(|device| {
+        for (tokens, head_dim) in [(2048, 128), (3001, 64), (1999, 192), (2500, 256)] {
+            Case::new(tokens, (2, 1), head_dim, tokens - 3 * (tokens / 4)).check(&device);
+        }
+    });
+}
+
+#[test]
+fn every_launch_gives_the_same_bits() {
+    on_each_gpu(|device| {
+        let case = Case::new(5000, (4, 2), 128, 1250);
+        let first = case.measure(&device, 0..2).expect("it fits");
+        for _ in 0..20 {
+            assert_eq!(case.measure(&device, 0..2).expect("it fits"), first);
+        }
+    });
+}
+
+#[test]
+fn threads_that_share_a_gpu_do_not_disturb_each_other() {
+    on_each_gpu(|device| {
+        let case = Case::new(3000, (4, 2), 128, 750);
+        let alone = case.measure(&device, 0..2).expect("it fits");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5 {
+                        assert_eq!(case.measure(&device, 0..2).expect("it fits"), alone);
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn tables_agree_with_the_gather_of_the_processor() {
+    on_each_gpu(|mut device| {
+        let (table, ids) = cases::random_table();
+        let narrow: Vec<bf16> = table.iter().map(|&value| bf16::from_f32(value)).collect();
+        let half: Vec<f16> = table.iter().map(|&value| f16::from_f32(value)).collect();
+        for case in &cases::table_cases() {
+            for view in [TableView::F32(&table), TableView::Bf16(&narrow), TableView::F16(&half)] {
+                device.load_table(view, 288).expect("memory suffices");
+                case.check(&device, view, &ids);
+            }
+        }
+    });
+}
+
+/// The driver hands out pieces of 2 MiB; a window is one of them.
+#[test]
+fn a_window_takes_what_was_announced_and_gives_it_back() {
+    on_each_gpu(|device| {
+        let free = || device.driver().memory().expect("the GPU answers").0;
+        let case = Case::new(4000, (2, 1), 64, 1000);
+        case.measure(&device, 0..1).expect("it fits");
+        let before = free();
+        case.measure(&device, 0..1).expect("it fits");
+        assert_eq!(free(), before, "memory does not come back, or another process took some");
+        let sizes = SourceSizes { table: true, ..SourceSizes::default() };
+        let shape = longsift_kernels::AttentionShape { tokens: 1 << 19, ..TABLE_SHAPE };
+        let announced = window_bytes(device.kernel(), &shape, &sizes, &(0..2));
+        let memory = device.driver().allocate(announced).expect("it fits");
+        let taken = before - free();
+        assert!(taken >= announced && taken <= announced + (4 << 20), "{taken} for {announced}");
+        drop(memory);
+    });
+}

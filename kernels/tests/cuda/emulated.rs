@@ -1,0 +1,201 @@
+//! The device code on the processor: index arithmetic, masks, fragment and swizzle layouts, barriers and reductions.
+//! It shows nothing of time, of the memory model, or of races inside a warp.
+#![expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a skip and the largest difference are printed"
+)]
+
+use half::{bf16, f16};
+use longsift_kernels::cuda::{Device, Failure, SourceSizes, Support, supports, window_bytes};
+use longsift_kernels::{Kernel, QueryKeySource, TableView, TableWindow};
+
+use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
+use crate::emulation_driver::{Emulated, Mode};
+use crate::emulation_library::library;
+
+/// A device in one of the modes, or `None` with the reason printed.
+fn device(kernel: Kernel, mode: Mode) -> Option<Device<Emulated>> {
+    match library() {
+        Ok(library) => Some(Device::new(Emulated::new(library, mode), kernel)),
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+fn check_all(kernel: Kernel, cases: &[Case]) {
+    for (index, case) in cases.iter().enumerate() {
+        let Some(device) = device(kernel, Mode::ALL[index % 4]) else { return };
+        match supports(kernel, &case.shape) {
+            Support::Yes => case.check(&device),
+            Support::No(reason) => panic!("{reason}"),
+        }
+    }
+}
+
+macro_rules! for_each_kernel {
+    ($($name:ident: $kernel:ident;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn shapes_agree_with_float64() {
+                check_all(Kernel::$kernel, &cases::shapes());
+            }
+
+            #[test]
+            fn hooks_agree_with_float64() {
+                check_all(Kernel::$kernel, &cases::hooks());
+            }
+
+            #[test]
+            fn when_work_happens_and_which_warp_is_first_changes_no_bit() {
+                let case = Case::new(700, (2, 1), 64, 175).with(|case| case.rules.window = Some(600));
+                let sums = Mode::ALL.map(|mode| {
+                    let device = device(Kernel::$kernel, mode)?;
+                    Some(case.measure(&device, 0..1).expect("it fits"))
+                });
+                assert!(sums.iter().all(|of| *of == sums[0]));
+            }
+
+            #[test]
+            fn heads_and_tails_and_what_is_no_number() {
+                for mode in [Mode(0), Mode(3)] {
+                    let Some(device) = device(Kernel::$kernel, mode) else { return };
+                    cases::heads_in_any_grouping_give_the_same_bits(&device);
+                    cases::a_shared_tail_of_the_keys_changes_no_bit(&device);
+                    cases::a_number_that_is_none_shows(&device);
+                }
+            }
+
+            #[test]
+            fn tables_agree_with_the_gather_of_the_processor() {
+                tables(Kernel::$kernel);
+            }
+        }
+    )*};
+}
+
+for_each_kernel! {
+    f32: CudaF32;
+    v1_bf16: CudaV1Bf16;
+    v1_f16: CudaV1F16;
+    v2_bf16: CudaV2Bf16;
+}
+
+fn tables(kernel: Kernel) {
+    let (table, ids) = cases::random_table();
+    let narrow: Vec<bf16> = table.iter().map(|&value| bf16::from_f32(value)).collect();
+    let half: Vec<f16> = table.iter().map(|&value| f16::from_f32(value)).collect();
+    for (index, case) in cases::table_cases().iter().enumerate() {
+        for view in [TableView::F32(&table), TableView::Bf16(&narrow), TableView::F16(&half)] {
+            let Some(mut device) = device(kernel, Mode::ALL[index % 4]) else { return };
+            device.load_table(view, 288).expect("memory suffices");
+            let error = case.check(&device, view, &ids);
+            println!("{}: rounding moves the far mass by {error:.1e}", kernel.name());
+        }
+    }
+}
+
+/// Without a norm, float32 queries and keys have the bits of the processor's.
+#[test]
+fn gathered_numbers_have_the_bits_of_the_processors() {
+    let (table, ids) = cases::random_table();
+    for case in cases::table_cases().iter().filter(|case| case.norms.is_none() && !case.query_scale)
+    {
+        let Some(mut device) = device(Kernel::CudaF32, Mode(0)) else { return };
+        let view = TableView::F32(&table);
+        device.load_table(view, 288).expect("memory suffices");
+        case.check(&device, view, &ids);
+        let gathered = device.driver().gathered.lock().expect("no test panics here");
+        let rope = case.rotation.as_ref().map(|rotation| rotation.table(140));
+        let window =
+            TableWindow::new(view, 288, &ids, &TABLE_SHAPE, rope.as_ref()).expect("it fits");
+        let factor = std::f64::consts::LOG2_E * f64::from((1.0 / 48_f64.sqrt()) as f32);
+        for (side, heads) in [4, 2].into_iter().enumerate() {
+            for head in 0..heads {
+                let mut want = vec![0.0; 140 * 48];
+                if side == 0 {
+                    window.queries(head, 0..140, &mut want);
+                    for value in &mut want {
+                        *value = (f64::from(*value) * factor) as f32;
+                    }
+                } else {
+                    window.keys(head, 0..140, &mut want);
+                }
+                let got = &gathered[side][head * 140 * 64..][..140 * 64];
+                for (got, want) in got.chunks_exact(64).zip(want.chunks_exact(48)) {
+                    assert!(
+                        got[..48]
+                            .iter()
+                            .zip(want)
+                            .all(|(got, want)| got.to_bits() == want.to_bits())
+                    );
+                    assert!(got[48..].iter().all(|padding| padding.to_bits() == 0));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_window_takes_the_bytes_that_were_announced_and_gives_them_back() {
+    for kernel in KERNELS {
+        let Some(mut device) = device(kernel, Mode(0)) else { return };
+        let case = Case::new(200, (4, 2), 64, 50);
+        case.measure(&device, 1..2).expect("it fits");
+        let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };
+        let announced = window_bytes(kernel, &case.shape, &sizes, &(1..2));
+        assert_eq!(*device.driver().allocations.lock().expect("no test panics here"), [announced]);
+
+        let (table, ids) = cases::random_table();
+        device.load_table(TableView::F32(&table), 288).expect("memory suffices");
+        let with_rope = &cases::table_cases()[1];
+        with_rope.check(&device, TableView::F32(&table), &ids);
+        let sizes =
+            SourceSizes { table: true, rotary_pairs: 24, row_sums: true, ..SourceSizes::default() };
+        let announced = window_bytes(kernel, &TABLE_SHAPE, &sizes, &(0..2));
+        assert_eq!(device.driver().allocations.lock().expect("no test panics here")[2], announced);
+        assert_eq!(device.table_bytes(), 50 * 288 * 4);
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_says_why() {
+    let Ok(library) = library() else { return };
+    let case = Case::new(200, (2, 1), 64, 50);
+    let small = Device::new(Emulated::new(library, Mode(0)).with_budget(1000), Kernel::CudaV1Bf16);
+    let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };
+    let wanted = window_bytes(Kernel::CudaV1Bf16, &case.shape, &sizes, &(0..1));
+    assert_eq!(case.measure(&small, 0..1), Err(Failure::OutOfMemory { wanted, free: 1000 }));
+
+    let device = Device::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
+    let wide = Case::new(10, (1, 1), 300, 2);
+    let refusal = "kernel `cuda-v1-bf16` has heads of at most 256 numbers, these have 300";
+    assert_eq!(wide.measure(&device, 0..1), Err(Failure::Other(refusal.to_owned())));
+    let empty = Case::new(0, (2, 1), 64, 1).measure(&device, 0..1).expect("there is nothing to do");
+    assert_eq!((empty.heads.far_mass, empty.heads.histograms), (vec![0.0; 2], vec![0.0]));
+    let none =
+        Case::new(100, (2, 1), 64, 10).measure(&device, 1..1).expect("there is nothing to do");
+    assert!(none.heads.far_mass.is_empty());
+    let (table, mut ids) = cases::random_table();
+    let mut device = Device::new(Emulated::new(library, Mode(0)), Kernel::CudaV1Bf16);
+    device.load_table(TableView::F32(&table), 288).expect("memory suffices");
+    ids[7] = 50;
+    let window = longsift_kernels::cuda::WindowRequest {
+        shape: &TABLE_SHAPE,
+        rules: &longsift_kernels::LogitRules::causal(48),
+        measure: &longsift_kernels::Measure { distance: 1, rows: false },
+        operands: longsift_kernels::cuda::Operands::Table {
+            ids: &ids,
+            rotation: None,
+            norms: None,
+        },
+        sample: None,
+        key_heads: 0..2,
+    };
+    let refusal = "id 50 at position 7 is not in the table of 50 rows";
+    assert_eq!(device.measure(&window), Err(Failure::Other(refusal.to_owned())));
+}
