@@ -1,6 +1,8 @@
 //! One integration binary: every test runs the real `longsift` in a temporary folder.
 
 #[cfg(test)]
+mod bad_data;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod conformance;

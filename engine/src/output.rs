@@ -20,6 +20,7 @@ use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
 use crate::execute::content_hash;
 use crate::plan::Plan;
+use crate::quarantine;
 use crate::run_directory::RunDirectory;
 use crate::scores::{self, ScoredWindow};
 use crate::select::{Sample, Selection};
@@ -57,6 +58,8 @@ pub struct Staged {
     pub data: Vec<Part>,
     /// Files of `dropped/` that belong to the selection, below the run directory.
     pub dropped: Vec<Part>,
+    /// The records of input files that cannot be opened, if any.
+    pub quarantined_files: Option<Part>,
     /// Rows with at least one kept sample.
     pub rows_kept: u64,
     /// Samples kept.
@@ -107,6 +110,8 @@ impl Writer<'_> {
             staged.dropped.extend(self.write_dropped(index, &windows, folder)?);
             each(unit);
         }
+        staged.quarantined_files =
+            quarantine::write_files(&folder.join(quarantine::FILES), self.plan)?;
         if with_output.is_empty() {
             let writer = self.part(&folder.join("data").join(name(0)), &schema)?;
             staged.data.push(Part::new(name(0), &writer.finish()?));
@@ -417,6 +422,7 @@ pub fn schema(plan: &Plan) -> SchemaRef {
 /// What is kept per label of `output.report_by`: `(label, samples, kept)`, most frequent first.
 pub fn by_label(
     plan: &Plan,
+    records: &[UnitRecord],
     selection: &Selection,
     column: &str,
 ) -> Result<Vec<(Option<String>, u64, u64)>> {
@@ -427,7 +433,8 @@ pub fn by_label(
         if samples.is_empty() {
             continue;
         }
-        let of_rows = dataset::read_labels(&plan.dataset, unit, column)?;
+        let unreadable = records[index].unreadable_rows();
+        let of_rows = dataset::read_labels(&plan.dataset, unit, column, &unreadable)?;
         for sample in samples {
             let label = of_rows[(sample.row - unit.first_row) as usize].clone();
             let (all, kept) = labels.entry(label).or_default();

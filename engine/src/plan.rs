@@ -13,7 +13,7 @@ use longsift_stages::contract::compute::Compute;
 use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
-use crate::dataset::{Content, Dataset, DocumentColumns, WorkUnit};
+use crate::dataset::{Content, Dataset, DocumentColumns, Faults, WorkUnit};
 use crate::device::Cpu;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::{Failure, Result};
@@ -93,7 +93,8 @@ impl Plan {
     pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
         let mut problems = Vec::new();
         let columns = columns(&spec);
-        let dataset = Dataset::open(&spec.resolve(&spec.pipeline.input.path));
+        let input = &spec.pipeline.input;
+        let dataset = Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file);
         let dataset = checks::collect(dataset, &spec, "input.path", &mut problems);
         let settings = spec.load_partial_model();
         let model = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta);
@@ -119,6 +120,7 @@ impl Plan {
         }
         let notes = dataset.notes.iter().chain(model.warnings());
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
+        warnings.extend(checks::bad_files(&dataset));
         let units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
         let cache_folder = match &settings.cache_folder {
             Some(folder) => spec.resolve(folder),
@@ -175,6 +177,17 @@ impl Plan {
     pub fn batch_bytes(&self) -> u64 {
         (self.spec.pipeline.input.memory_limit_bytes / (8 * TOKENIZER_BYTES_PER_BYTE))
             .clamp(256 << 10, 16 << 20)
+    }
+
+    /// The largest page that is decompressed: its compressed bytes, its values and a copy of those are held at once.
+    pub fn largest_page_bytes(&self) -> u64 {
+        self.spec.pipeline.input.memory_limit_bytes / 4
+    }
+
+    /// What of a unit cannot be used.
+    pub fn faults(&self, unit: &WorkUnit) -> Result<Faults> {
+        let on_bad_file = self.spec.pipeline.input.on_bad_file;
+        Ok(Faults::find(&self.dataset, unit, on_bad_file, self.largest_page_bytes())?)
     }
 
     /// The largest text that can be tokenised within half the memory limit.

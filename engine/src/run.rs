@@ -107,6 +107,15 @@ impl Run<'_> {
         let plan = self.plan;
         let ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &ours)?;
+        if plan.units.is_empty() && !plan.dataset.bad_files.is_empty() {
+            let files = plan.dataset.bad_files.len();
+            let message = format!(
+                "the input has no rows besides those of {files} files that cannot be opened"
+            );
+            return Err(Diagnostic::error(Blame::Data, message)
+                .hint("write these files again, or take them out of the input")
+                .into());
+        }
         if plan.units.is_empty() {
             return Ok(self.nothing(Summary::new("nothing_to_do", String::new())));
         }
@@ -124,6 +133,7 @@ impl Run<'_> {
         let fingerprint = identity::fingerprint(&lock.score_settings);
         let standing = execute::standing(plan, &self.scores, &fingerprint)?;
         let complete = standing.iter().all(Option::is_some);
+        execute::check_standing(plan, &standing, &self.scores)?;
         if complete && let Some(summary) = finished(plan, &standing)? {
             self.tidy()?;
             return Ok(self.nothing(summary));
@@ -259,7 +269,7 @@ impl Run<'_> {
         self.progress.phase("write", plan.units.len() as u64);
         let folder = directory.staging();
         files::remove_folder(&folder)?;
-        for part in ["data", "dropped"] {
+        for part in ["data", "dropped", "quarantine"] {
             files::create_folder(&folder.join(part))?;
         }
         let writer = Writer {
@@ -272,12 +282,12 @@ impl Run<'_> {
         let staged =
             self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
         let labels = match &plan.spec.pipeline.output.report_by {
-            Some(column) => Some(output::by_label(plan, &selection, column)?),
+            Some(column) => Some(output::by_label(plan, &scored.records, &selection, column)?),
             None => None,
         };
         let summary = self.summary(scored, &staged)?;
         let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
-        let selection_fingerprint = selection_fingerprint(&select_settings, &scored.records);
+        let selection_fingerprint = selection_fingerprint(plan, &select_settings, &scored.records);
         let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
@@ -301,6 +311,7 @@ impl Run<'_> {
             }
         }
         summary.quarantined = counts.quarantined_rows();
+        summary.files_quarantined = self.plan.dataset.bad_files.len() as u64;
         summary.windows_total = counts.windows_total();
         summary.windows_scored = scored.windows_scored;
         summary.windows_reused = scored.windows_reused;
@@ -365,7 +376,7 @@ impl Run<'_> {
                 &directory.data().join(&part.path),
             );
         }
-        for part in &staged.dropped {
+        for part in staged.dropped.iter().chain(&staged.quarantined_files) {
             intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
         }
         for (name, json, target) in [
@@ -380,7 +391,7 @@ impl Run<'_> {
             for part in &before.data {
                 intent.remove(directory, &directory.data().join(&part.path));
             }
-            for part in &before.dropped {
+            for part in before.dropped.iter().chain(&before.quarantined_files) {
                 intent.remove(directory, &directory.root.join(&part.path));
             }
         }

@@ -6,18 +6,20 @@ use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use std::ops::Range;
+
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-    ParquetRecordBatchReaderBuilder, RowSelection,
+    ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
 };
 
 use super::footer::{self, InputFile};
 use super::problem::DataProblem;
 use super::units::WorkUnit;
-use super::{Dataset, types};
+use super::{Dataset, text, types};
 use crate::files;
 
 /// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
@@ -36,17 +38,26 @@ pub(super) struct Request<'a> {
     pub(super) columns: &'a [(usize, DataType)],
     /// Rows of the row groups to read; all where `None`.
     pub(super) selection: Option<RowSelection>,
-    /// Rows to stop after.
-    pub(super) limit: Option<usize>,
     /// Rows in a batch.
     pub(super) batch_rows: usize,
 }
 
 /// Batches of the requested columns, in the requested order and types.
 pub(super) struct Batches {
-    reader: ParquetRecordBatchReader,
+    /// The decoder, or why there is none.
+    reader: Result<ParquetRecordBatchReader, Option<String>>,
     /// For each requested column, its position in the reader's batches, and its type.
     columns: Vec<(usize, DataType)>,
+}
+
+/// Some rows of the requested columns.
+pub(super) struct Batch {
+    /// The columns.
+    pub(super) columns: Vec<ArrayRef>,
+    /// Rows.
+    pub(super) rows: usize,
+    /// Where a text is not UTF-8: row and column, by their position here. The value there is null.
+    pub(super) not_utf8: Vec<(usize, usize)>,
 }
 
 impl Batches {
@@ -64,20 +75,20 @@ impl Batches {
         let opened = open_unchanged(dataset, file)?;
         let positions: Vec<usize> =
             request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
-        let metadata = reader_metadata(file, &positions, request.columns)?;
-        let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, metadata)
-            .with_row_groups(request.row_groups.clone())
-            .with_projection(mask)
-            .with_batch_size(request.batch_rows);
-        if let Some(selection) = &request.selection {
-            builder = builder.with_row_selection(selection.clone());
-        }
-        if let Some(limit) = request.limit {
-            builder = builder.with_limit(limit);
-        }
-        let reader = guarded(|| builder.build())
-            .map_err(|why| DataProblem::data(format!("cannot be read: {why}")))?;
+        let reader = guarded(|| {
+            let metadata = reader_metadata(file, &positions, request.columns)?;
+            let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
+            let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, metadata)
+                .with_row_groups(request.row_groups.clone())
+                .with_projection(mask)
+                .with_batch_size(request.batch_rows)
+                // The other policy decodes the pages between selected rows, which may be damaged.
+                .with_row_selection_policy(RowSelectionPolicy::Selectors);
+            if let Some(selection) = &request.selection {
+                builder = builder.with_row_selection(selection.clone());
+            }
+            builder.build().map_err(|error| error.to_string())
+        });
         // The reader returns columns in file order, each once.
         let mut in_file_order = positions.clone();
         in_file_order.sort_unstable();
@@ -85,30 +96,41 @@ impl Batches {
         let place =
             |position: &usize| in_file_order.binary_search(position).expect("it is one of them");
         let types = request.columns.iter().map(|(_, data_type)| data_type.clone());
-        Ok(Self { reader, columns: positions.iter().map(place).zip(types).collect() })
+        let columns = positions.iter().map(place).zip(types).collect();
+        Ok(Self { reader: reader.map_err(Some), columns })
     }
 }
 
 impl Iterator for Batches {
-    type Item = Result<(Vec<ArrayRef>, usize), String>;
+    type Item = Result<Batch, String>;
 
-    /// The columns of the next batch and its rows. An error says why; the caller knows where.
+    /// The next batch. An error says why; the caller knows where.
     fn next(&mut self) -> Option<Self::Item> {
-        let batch = match guarded(|| self.reader.next().transpose()) {
+        let reader = match &mut self.reader {
+            Ok(reader) => reader,
+            Err(why) => return why.take().map(Err),
+        };
+        let batch = match guarded(|| reader.next().transpose()) {
             Ok(batch) => batch?,
             Err(why) => return Some(Err(why)),
         };
-        let conformed = self
-            .columns
-            .iter()
-            .map(|(place, data_type)| types::conform(batch.column(*place), data_type));
-        let columns = conformed.collect::<Result<Vec<_>, _>>();
-        Some(columns.map(|columns| (columns, batch.num_rows())).map_err(|error| error.to_string()))
+        let mut not_utf8 = Vec::new();
+        let mut columns = Vec::with_capacity(self.columns.len());
+        for (column, (place, data_type)) in self.columns.iter().enumerate() {
+            match text::to_text(batch.column(*place), data_type) {
+                Ok((array, bad)) => {
+                    columns.push(array);
+                    not_utf8.extend(bad.into_iter().map(|row| (row, column)));
+                }
+                Err(error) => return Some(Err(error.to_string())),
+            }
+        }
+        Some(Ok(Batch { columns, rows: batch.num_rows(), not_utf8 }))
     }
 }
 
 /// Opens a planned file and checks that size and time of modification are those of the plan.
-fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<File, DataProblem> {
+pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<File, DataProblem> {
     let changed = |why: String| {
         DataProblem::data(format!("the file changed since it was planned: {why}"))
             .with_hint("let whatever writes it finish, then run again")
@@ -134,17 +156,19 @@ fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<File, DataProbl
     Ok(opened)
 }
 
-/// The reader's schema. It decodes straight into the wanted widths where it can; where it cannot, into the file's.
+/// The reader's schema. It decodes straight into the wanted widths, texts as bytes, where it can; where it cannot, into
+/// the file's own.
 fn reader_metadata(
     file: &InputFile,
     positions: &[usize],
     columns: &[(usize, DataType)],
-) -> Result<ArrowReaderMetadata, DataProblem> {
-    let mut fields: Vec<_> = file.schema.fields().iter().cloned().collect();
+) -> Result<ArrowReaderMetadata, String> {
+    let as_bytes = |field: &Arc<Field>| types::map_field(field, text::as_bytes);
+    let mut fields: Vec<_> = file.schema.fields().iter().map(as_bytes).collect();
     for (&position, (_, wanted)) in positions.iter().zip(columns) {
-        let field = &fields[position];
-        let data_type = types::request(field.data_type(), wanted);
-        fields[position] = Arc::new(field.as_ref().clone().with_data_type(data_type));
+        let field = file.schema.field(position);
+        let data_type = text::as_bytes(&types::request(field.data_type(), wanted));
+        fields[position] = Arc::new(field.clone().with_data_type(data_type));
     }
     let load = |fields: Vec<_>| {
         let schema = Arc::new(Schema::new_with_metadata(fields, file.schema.metadata().clone()));
@@ -157,7 +181,7 @@ fn reader_metadata(
                 ArrowReaderMetadata::try_new(Arc::clone(&file.footer), ArrowReaderOptions::new())
             })
         })
-        .map_err(|why| DataProblem::data(format!("its schema cannot be read: {why}")))
+        .map_err(|why| format!("its schema cannot be read: {why}"))
 }
 
 /// The position of a column in the data set.
@@ -182,15 +206,51 @@ impl Place {
         }
     }
 
-    /// A batch that begins at `row` does not decode.
+    /// A batch that begins at `row` does not decode, or cannot be read at all.
     pub(super) fn unreadable(&self, row: u64, why: &str) -> DataProblem {
         let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
-        DataProblem::data(format!("the rows from here on do not decode: {why}"))
-            .in_file(&self.file)
-            .in_row_group(group)
-            .at_row(row)
-            .with_hint("write the file again from its source")
+        let problem = if is_machine(why) {
+            DataProblem::machine(format!("the rows from here on cannot be read: {why}"))
+                .with_hint("the disk or the file system failed, not the file; try again")
+        } else {
+            DataProblem::data(format!("the rows from here on do not decode: {why}"))
+                .with_hint("write the file again from its source, or set `input.on_bad_file: quarantine` to do without these rows")
+        };
+        problem.in_file(&self.file).in_row_group(group).at_row(row)
     }
+}
+
+/// Whether a reader failed because the operating system did. Readers give their reasons as text, in which Rust writes
+/// errors of the system as `… (os error 5)`.
+fn is_machine(why: &str) -> bool {
+    why.contains("(os error ")
+}
+
+/// The row groups among `groups` that hold rows of `ranges` (ascending, disjoint), and the selection of these rows in
+/// them. Other row groups are not touched: they may be damaged.
+pub(super) fn selection(
+    file: &InputFile,
+    groups: Range<usize>,
+    ranges: &[Range<u64>],
+) -> (Vec<usize>, RowSelection) {
+    let (mut chosen, mut selected) = (Vec::new(), Vec::new());
+    let mut before = 0;
+    for group in groups {
+        let info = file.row_groups[group];
+        let rows = info.first_row..info.first_row + info.rows;
+        let here = ranges.iter().filter_map(|range| {
+            let (start, end) = (range.start.max(rows.start), range.end.min(rows.end));
+            let place = |row: u64| before + (row - rows.start) as usize;
+            (start < end).then(|| place(start)..place(end))
+        });
+        let here: Vec<_> = here.collect();
+        if !here.is_empty() {
+            chosen.push(group);
+            selected.extend(here);
+            before += info.rows as usize;
+        }
+    }
+    (chosen, RowSelection::from_consecutive_ranges(selected.into_iter(), before))
 }
 
 /// Rows a batch should have to decode to about `batch_bytes`.

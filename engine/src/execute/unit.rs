@@ -12,7 +12,7 @@ use super::Tools;
 use super::journal::{Journal, WindowKey};
 use super::prepare::{BadRow, CutDocument, Outcome, Prepared, prepare};
 use crate::accounting::{Counts, count};
-use crate::dataset::{self, PartWriter, WorkUnit};
+use crate::dataset::{self, Faults, PartWriter, WorkUnit};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
@@ -25,13 +25,15 @@ use crate::units::{self, Part, UnitRecord};
 /// Scores `unit` and commits its record. Returns the record and how many windows were measured rather than found in
 /// the unit's journal.
 pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u64)> {
+    let faults = tools.progress.timed("check", || tools.plan.faults(unit))?;
     let journal_path = tools.directory.journal().join(unit.name());
     let fingerprint = units::fingerprint(&tools.plan.dataset, unit, tools.score_fingerprint);
     let (journal, finished) = Journal::open(&journal_path, &fingerprint)?;
     let mut open = OpenUnit::create(tools, unit, journal, finished)?;
     let scored = std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
-        scope.spawn(move || read_ahead(tools, unit, &sender));
+        let faults = faults.clone();
+        scope.spawn(move || read_ahead(tools, unit, faults, &sender));
         open.take(&batches)
     });
     if let Err(failure) = scored {
@@ -39,15 +41,21 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u
         return Err(failure);
     }
     let windows_measured = open.windows_measured;
-    let record = open.finish()?;
+    let record = open.finish(&faults)?;
     files::remove_file(&journal_path)?;
     Ok((record, windows_measured))
 }
 
-fn read_ahead(tools: &Tools<'_>, unit: &WorkUnit, sender: &SyncSender<Result<Vec<Prepared>>>) {
+fn read_ahead(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    faults: Faults,
+    sender: &SyncSender<Result<Vec<Prepared>>>,
+) {
     let plan = tools.plan;
+    let bytes = plan.batch_bytes();
     let mut documents =
-        match dataset::read_documents(&plan.dataset, unit, &plan.columns, plan.batch_bytes()) {
+        match dataset::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults) {
             Ok(documents) => documents,
             Err(problem) => return drop(sender.send(Err(problem.into()))),
         };
@@ -256,7 +264,7 @@ impl<'a> OpenUnit<'a> {
     }
 
     /// Writes the parts and, last, the record that makes them count.
-    fn finish(self) -> Result<UnitRecord> {
+    fn finish(self, faults: &Faults) -> Result<UnitRecord> {
         let Self { tools, unit, scores, scores_path, dropped, bad, counts, .. } = self;
         if counts.rows != unit.rows {
             return Err(Diagnostic::error(
@@ -280,7 +288,8 @@ impl<'a> OpenUnit<'a> {
             &unit.file_path,
             &dropped,
         )?;
-        let quarantine = quarantine::write(tools, unit, &bad)?;
+        let quarantine = quarantine::write(tools, unit, &bad, faults)?;
+        let ranges = faults.unreadable_rows();
         let record = UnitRecord {
             unit: unit.name(),
             file: unit.file_path.clone(),
@@ -292,6 +301,7 @@ impl<'a> OpenUnit<'a> {
             scores,
             dropped,
             quarantine,
+            unreadable: ranges.into_iter().map(|range| (range.start, range.end)).collect(),
         };
         units::commit(tools.directory, &record)?;
         Ok(record)
