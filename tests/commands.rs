@@ -259,3 +259,40 @@ fn a_wrong_command_line_is_exit_code_2() {
     let version = workspace.longsift(&["--version"]).success().stdout;
     assert!(version.starts_with("longsift "), "{version}");
 }
+
+#[test]
+fn bench_measures_kernels_the_table_and_whole_runs() {
+    let workspace = workspace();
+    let answer = workspace
+        .longsift(&[
+            "bench",
+            "pipeline.yaml",
+            "--windows",
+            "16,32",
+            "--head-dims",
+            "32",
+            "--repeats",
+            "1",
+            "--json",
+            "bench.json",
+            "--chart",
+            "bench.svg",
+            "-q",
+        ])
+        .success();
+    let bench = read_json(&workspace.path("bench.json"));
+    let figures = bench["figures"].as_array().unwrap();
+    for group in ["kernel", "table", "run by window", "run by threads", "run by documents"] {
+        let of_group: Vec<f64> = figures
+            .iter()
+            .filter(|figure| figure["group"] == group)
+            .map(|figure| figure["value"].as_f64().unwrap())
+            .collect();
+        assert!(!of_group.is_empty() && of_group.iter().all(|value| *value > 0.0), "{group}");
+        assert!(answer.stdout.contains(group), "{}", answer.stdout);
+    }
+    let chart = fs::read_to_string(workspace.path("bench.svg")).unwrap();
+    assert!(chart.starts_with("<svg") && chart.contains("run by window"), "{chart}");
+    assert!(!workspace.path("out").exists() && !workspace.path("out.run").exists());
+    workspace.longsift(&["bench", "--windows", "0"]).expect(2);
+}

@@ -1,6 +1,8 @@
 //! One integration binary: every test runs the real `longsift` in a temporary folder.
 
 #[cfg(test)]
+mod audit;
+#[cfg(test)]
 mod bad_data;
 #[cfg(test)]
 mod commands;
@@ -10,6 +12,8 @@ mod conformance;
 mod determinism;
 #[cfg(test)]
 mod edges;
+#[cfg(test)]
+mod faults;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
@@ -30,6 +34,12 @@ mod ranking;
 mod resume;
 #[cfg(test)]
 mod reuse;
+#[cfg(test)]
+mod sampled_rows;
+#[cfg(test)]
+mod shards;
+#[cfg(test)]
+mod silent_loss;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, check_accounting, count, files_below, read_json};
 
 /// A corpus that takes a second or two, in eleven work units of three files; one document is bad.
-fn workload() -> Workspace {
+pub(crate) fn workload() -> Workspace {
     let workspace = Workspace::new();
     Tiny::new()
         .with("hidden_size", json!(64))
@@ -36,7 +36,7 @@ fn workload() -> Workspace {
 }
 
 /// What a run of the workload that nothing disturbs writes.
-fn undisturbed() -> &'static (BTreeMap<String, String>, Value) {
+pub(crate) fn undisturbed() -> &'static (BTreeMap<String, String>, Value) {
     static RESULTS: OnceLock<(BTreeMap<String, String>, Value)> = OnceLock::new();
     RESULTS.get_or_init(|| {
         let workspace = workload();
@@ -57,7 +57,7 @@ fn kill_when(workspace: &Workspace, moment: impl Fn(&Workspace) -> bool) -> bool
 }
 
 /// Waits for something while a process works; says whether it came before the process ended.
-fn wait_until(child: &mut Child, moment: impl Fn() -> bool) -> bool {
+pub(crate) fn wait_until(child: &mut Child, moment: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !moment() {
         if child.try_wait().unwrap().is_some() {
@@ -90,7 +90,7 @@ fn finish(workspace: &Workspace) -> Value {
     summary
 }
 
-fn check_nothing_is_left(workspace: &Workspace) {
+pub(crate) fn check_nothing_is_left(workspace: &Workspace) {
     for folder in ["out", "out.run"] {
         for file in files_below(&workspace.path(folder)) {
             let name = file.file_name().unwrap().to_str().unwrap();
@@ -110,7 +110,7 @@ fn check_nothing_is_left(workspace: &Workspace) {
 }
 
 /// How many units have a record.
-fn units(workspace: &Workspace) -> usize {
+pub(crate) fn units(workspace: &Workspace) -> usize {
     files_below(&workspace.path("out.run/units"))
         .iter()
         .filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'))

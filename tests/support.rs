@@ -1,15 +1,17 @@
 //! What the tests share: a folder to work in, the command, and what it answered.
 
 pub(crate) mod damage;
+pub(crate) mod faults;
 pub(crate) mod models;
 pub(crate) mod pipelines;
+pub(crate) mod scenarios;
 pub(crate) mod tables;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -63,6 +65,15 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// What a process that has ended answered.
+    pub(crate) fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
     /// The answer, which must be a success.
     pub(crate) fn success(self) -> Self {
         self.expect(0)
@@ -101,6 +112,13 @@ impl Workspace {
         Self { folder: TempDir::with_prefix("longsift-").unwrap() }
     }
 
+    /// A copy of another one, with the same times of modification.
+    pub(crate) fn copy_of(other: &Self) -> Self {
+        let copy = Self::new();
+        copy_folder(other.folder.path(), copy.folder.path());
+        copy
+    }
+
     /// A path in it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -128,18 +146,15 @@ impl Workspace {
             .env("XDG_CACHE_HOME", self.path("cache"))
             // Memory figures depend on the number of threads, which differs from machine to machine.
             .env("RAYON_NUM_THREADS", "2")
+            // Plans and logs say why there is no GPU: the same on every machine.
+            .env("CUDA_VISIBLE_DEVICES", "")
             .env_remove("RUST_BACKTRACE");
         command
     }
 
     /// Runs the command to its end.
     pub(crate) fn longsift(&self, arguments: &[&str]) -> Answer {
-        let output = self.command(arguments).output().unwrap();
-        Answer {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        Answer::of(self.command(arguments).output().unwrap())
     }
 
     /// Starts the command; nobody listens to what it says.
@@ -193,6 +208,24 @@ impl Workspace {
     /// The bytes that a run is judged by: data, scores, dropped and quarantined rows of the output `out`.
     pub(crate) fn results(&self) -> BTreeMap<String, String> {
         self.hashes(&["out/data", "out.run/scores", "out.run/dropped", "out.run/quarantine"])
+    }
+}
+
+/// Copies what is in a folder into another one, with its times of modification; links stay links.
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+        let status = fs::symlink_metadata(&from).unwrap();
+        if status.is_dir() {
+            copy_folder(&from, &to);
+        } else if status.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&from).unwrap(), &to).unwrap();
+        } else {
+            fs::copy(&from, &to).unwrap();
+            let copy = fs::File::options().write(true).open(&to).unwrap();
+            copy.set_modified(status.modified().unwrap()).unwrap();
+        }
     }
 }
 

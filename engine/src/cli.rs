@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::plan::Shard;
+use crate::run::Phase;
+
 /// Keeps the documents whose tokens depend on far-away tokens.
 #[derive(Debug, Parser)]
 #[command(name = "longsift", version, about, max_term_width = 110)]
@@ -64,6 +67,27 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
+    /// Checks that a run directory still holds what it recorded: digests, columns, accounting.
+    Verify {
+        /// The run directory.
+        run_dir: PathBuf,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
+    /// Says what differs between two runs, and which documents it changed. Exit code 5 where something does.
+    Diff {
+        /// The run directory of the first run.
+        first: PathBuf,
+        /// The run directory of the second run.
+        second: PathBuf,
+        /// How many changed documents are listed.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        documents: usize,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
     /// Prints a JSON Schema; without a name, lists them.
     Schema {
         /// Which one: `pipeline`, `summary`, …
@@ -95,6 +119,8 @@ pub enum Command {
     },
     /// Writes the lock of a pipeline: settings as resolved, model, tokenizer and kernel by content.
     Lock(PlanArguments),
+    /// Measures this machine: kernels, and with a pipeline its tokenizer, its table and whole runs.
+    Bench(BenchArguments),
     /// Prints the token windows of a pipeline as JSON lines, to see what is scored.
     Tokens {
         /// The pipeline.
@@ -109,7 +135,7 @@ pub enum Command {
 /// A pipeline and what the command line changes in it.
 #[derive(Clone, Debug, Args)]
 pub struct PipelineArguments {
-    /// The pipeline file.
+    /// The pipeline file, or the run directory of a run to repeat.
     pub pipeline: PathBuf,
     /// Changes a setting, by path: `--set stages.filter.keep_fraction=0.25`.
     #[arg(long, value_name = "PATH=VALUE")]
@@ -137,6 +163,10 @@ pub struct PlanArguments {
     /// Selects from the scores of another run of the same score settings.
     #[arg(long, value_name = "RUN_DIR")]
     pub scores_from: Option<PathBuf>,
+    /// Only the work units of one shard of many, numbered from 0: `--shard 3/16`. The cut depends on the input and
+    /// on nothing else.
+    #[arg(long, value_name = "INDEX/COUNT")]
+    pub shard: Option<Shard>,
     /// How to write the answer (`plan` only).
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
@@ -148,13 +178,47 @@ pub struct RunArguments {
     /// What to run.
     #[command(flatten)]
     pub plan: PlanArguments,
+    /// Which part of the run: `score` (with `--shard`, any number of processes at once), `select`, or `all`.
+    #[arg(long, value_enum, default_value = "all")]
+    pub phase: Phase,
     /// Starts anew: removes what earlier runs left in the run directory and the data files they wrote.
     #[arg(long)]
     pub fresh: bool,
     /// Refuses anything that differs from the lock beside the pipeline file.
     #[arg(long)]
     pub locked: bool,
+    /// Tries the rows again that earlier runs set aside; what they measured is not measured again.
+    #[arg(long)]
+    pub only_quarantined: bool,
     /// Exit code where there was nothing to do (Airflow: 99).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub nothing_to_do_exit: u8,
+}
+
+/// What to measure.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArguments {
+    /// A pipeline to measure as well: tokenization, the table, and whole runs of it into a temporary folder.
+    pub pipeline: Option<PathBuf>,
+    /// Changes a setting of the pipeline, by path.
+    #[arg(long, value_name = "PATH=VALUE")]
+    pub set: Vec<String>,
+    /// Sets a parameter that the pipeline declares.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub param: Vec<String>,
+    /// Window lengths in tokens; whole runs leave out those beyond the model's positions.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_values_t = [4096, 8192, 16_384, 32_768])]
+    pub windows: Vec<usize>,
+    /// Widths of a head.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [64, 128])]
+    pub head_dims: Vec<usize>,
+    /// How often each figure is measured; the median is shown.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repeats: usize,
+    /// Writes the figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draws the figures as an SVG.
+    #[arg(long, value_name = "FILE")]
+    pub chart: Option<PathBuf>,
 }

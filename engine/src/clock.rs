@@ -2,6 +2,11 @@
 
 use std::time::SystemTime;
 
+/// Nanoseconds since 1970, for names that no other process chooses.
+pub fn nanoseconds() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos())
+}
+
 /// Now, as `2026-11-20T22:48:04Z`.
 pub fn now_utc() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()

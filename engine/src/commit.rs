@@ -81,10 +81,10 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     }
     for (from, to) in &intent.renames {
         let (from, to) = (base.join(from), base.join(to));
-        if files::size(&from).is_some() {
+        if files::size(&from)?.is_some() {
             files::create_folder(to.parent().unwrap_or(&base))?;
             files::rename(&from, &to)?;
-        } else if files::size(&to).is_none() {
+        } else if files::size(&to)?.is_none() {
             return Err(Diagnostic::error(
                 Blame::Data,
                 format!("the commit cannot be finished: neither `{}` nor `{}` is there", from.display(), to.display()),
@@ -104,9 +104,7 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     folders.dedup();
     for folder in folders.into_iter().map(|folder| base.join(folder)) {
         // A run that was killed at its last step has removed the staging folder already.
-        if folder.is_dir() {
-            files::fsync_folder(&folder)?;
-        }
+        files::fsync_folder_if_present(&folder)?;
     }
     files::write_atomic(&directory.success(), b"")?;
     files::remove_folder(&directory.staging())?;

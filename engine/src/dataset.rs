@@ -13,6 +13,7 @@ mod problem;
 mod read;
 mod row_bytes;
 mod rows;
+mod source;
 mod text;
 mod thrift;
 mod types;
@@ -37,8 +38,10 @@ pub use labels::read_labels;
 pub use metadata::output_metadata;
 pub use part::{PartWriter, WrittenPart};
 pub use problem::{DataProblem, ProblemKind};
+pub(crate) use read::guarded;
 pub use row_bytes::stored_row_bytes;
 pub use rows::{Rows, read_faulty_rows, read_rows};
+pub(crate) use source::ParquetFile;
 pub use units::WorkUnit;
 
 /// The files of one input, proven to have the same columns.
@@ -95,7 +98,7 @@ impl Dataset {
                     if on_bad_file == OnBadFile::Quarantine
                         && problem.kind == ProblemKind::Data =>
                 {
-                    let size = files::size(&found.root.join(path));
+                    let size = files::size(&found.root.join(path)).ok().flatten();
                     bad_files.push(BadFile { path: path.clone(), size, problem });
                 }
                 Err(problem) => problems.push(problem),

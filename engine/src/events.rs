@@ -15,25 +15,36 @@ const LONGEST_LINE: u64 = 1 << 16;
 
 /// Appends an event with its facts. Events are information: a run never reads them.
 pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
+    let path = directory.events();
+    let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
+    // One write, so that a kill rarely tears a line.
+    file.write_all(line(event, facts).as_bytes()).map_err(files::failed("write", &path))?;
+    Ok(())
+}
+
+/// The same where several processes append at once: nothing is cut off that another may be writing.
+pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
+    let path = directory.events();
+    let mut file = files::open_to_append(&path)?;
+    file.write_all(line(event, facts).as_bytes()).map_err(files::failed("write", &path))?;
+    Ok(())
+}
+
+fn line(event: &str, facts: Value) -> String {
     let mut line = Map::new();
     line.insert("time".to_owned(), json!(clock::now_utc()));
     line.insert("event".to_owned(), json!(event));
     if let Value::Object(facts) = facts {
         line.extend(facts);
     }
-    let path = directory.events();
-    let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
-    // One write, so that a kill rarely tears a line.
-    let text = format!("{}\n", Value::Object(line));
-    file.write_all(text.as_bytes()).map_err(files::failed("write", &path))?;
-    Ok(())
+    format!("{}\n", Value::Object(line))
 }
 
 /// Cuts off half a line that a killed run left, for a run that may have nothing to append.
 pub fn mend(directory: &RunDirectory) -> Result<()> {
     let path = directory.events();
     let whole = whole_lines(&path)?;
-    if files::size(&path).is_some_and(|length| length > whole) {
+    if files::size(&path)?.is_some_and(|length| length > whole) {
         files::open_for_append(&path, whole)?;
     }
     Ok(())
@@ -41,7 +52,7 @@ pub fn mend(directory: &RunDirectory) -> Result<()> {
 
 /// The bytes of the file up to its last line end: a killed run may have left half a line behind it.
 fn whole_lines(path: &Path) -> Result<u64> {
-    let Some(length) = files::size(path) else { return Ok(0) };
+    let Some(length) = files::size(path)? else { return Ok(0) };
     let start = length.saturating_sub(LONGEST_LINE);
     let mut file = files::open(path)?;
     let mut tail = Vec::new();

@@ -2,12 +2,14 @@
 
 pub mod journal;
 mod prepare;
+mod retry;
+mod shared;
 mod unit;
 
 pub use prepare::{BadRow, Outcome, content_hash, prepare};
+pub use retry::reopen_quarantined;
+pub use shared::{SharedWork, score_shared};
 
-use longsift_stages::contract::compute::Compute;
-use longsift_stages::first_layer_attention::FirstLayer;
 use serde_json::json;
 
 use crate::accounting::Counts;
@@ -17,6 +19,7 @@ use crate::events;
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::run_directory::RunDirectory;
+use crate::schedule::{Scheduler, Watch};
 use crate::spec::pipeline::OnBadRow;
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
@@ -43,6 +46,17 @@ impl Scored {
     }
 }
 
+/// What became of a unit.
+#[derive(Debug)]
+struct ScoredUnit {
+    /// The record that counts.
+    record: UnitRecord,
+    /// Windows measured here, whether or not they count.
+    windows_measured: u64,
+    /// Whether the record is another process's.
+    by_another: bool,
+}
+
 /// What all units are scored with.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
@@ -50,10 +64,10 @@ pub struct Tools<'a> {
     pub plan: &'a Plan,
     /// Where the results go.
     pub directory: &'a RunDirectory,
-    /// The first layer of the model.
-    pub layer: &'a FirstLayer,
     /// Where windows are measured.
-    pub device: &'a dyn Compute,
+    pub scheduler: &'a Scheduler<'a>,
+    /// What is noted of the devices.
+    pub watch: &'a Watch<'a>,
     /// Everything a score depends on besides the input.
     pub score_fingerprint: &'a str,
     /// What people see.
@@ -72,12 +86,12 @@ pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scor
             tools.progress.unit_reused(unit, &record.counts);
             scored.add(record, 0);
         } else {
-            let (record, windows_scored) = unit::score(&tools, unit)?;
+            let ScoredUnit { record, windows_measured, .. } = unit::score(&tools, unit)?;
             tools.progress.unit_done(unit, &record.counts);
             let facts =
                 json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
             events::append(tools.directory, "unit_scored", facts)?;
-            scored.add(record, windows_scored);
+            scored.add(record, windows_measured);
         }
         check_quarantine(tools.plan, &scored.counts, tools.directory)?;
     }
@@ -112,7 +126,7 @@ pub fn check_standing(
 /// More bad rows than the pipeline accepts end the run, at once and on every later attempt.
 fn check_quarantine(plan: &Plan, counts: &Counts, directory: &RunDirectory) -> Result<()> {
     let input = &plan.spec.pipeline.input;
-    let (bad, rows) = (counts.quarantined_rows(), plan.rows());
+    let (bad, rows) = (counts.quarantined_rows(), plan.whole.rows);
     let (too_many, setting, remedy) = match input.on_bad_row {
         OnBadRow::Quarantine => (
             bad as f64 > input.max_quarantined_fraction * rows as f64,

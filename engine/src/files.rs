@@ -12,6 +12,10 @@ use sha2::{Digest, Sha256};
 /// How the name of a file begins until it is committed. Readers of a folder skip hidden names, so they never see one.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
+/// `EMFILE` and `ELOOP`, which have no kind of their own in the standard library.
+const TOO_MANY_OPEN_FILES: i32 = rustix::io::Errno::MFILE.raw_os_error();
+const TOO_MANY_LINKS: i32 = rustix::io::Errno::LOOP.raw_os_error();
+
 /// An operation on a file that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} `{}`: {source}", path.display())]
@@ -35,9 +39,35 @@ impl FileError {
             io::ErrorKind::PermissionDenied => {
                 Some("check the owner and the mode of the file and its folder".into())
             }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                Some("mount the disk for writing, or write to another one".into())
+            }
+            _ if self.source.raw_os_error() == Some(TOO_MANY_OPEN_FILES) => {
+                Some("raise the limit of open files (`ulimit -n`)".into())
+            }
             _ => None,
         }
     }
+
+    /// Whether the same operation may succeed later: the disk or the system failed, not the path or its permissions.
+    pub fn may_pass(&self) -> bool {
+        may_pass(&self.source)
+    }
+}
+
+/// Whether the operation that failed may succeed later: see [`FileError::may_pass`].
+pub fn may_pass(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidFilename
+            | io::ErrorKind::FileTooLarge
+            | io::ErrorKind::UnexpectedEof
+    ) && error.raw_os_error() != Some(TOO_MANY_LINKS)
 }
 
 /// Puts operation and path on an error of the operating system.
@@ -109,7 +139,7 @@ impl AtomicFile {
     }
 
     /// Makes the bytes durable, then gives the file its name (replacing what had it), then makes the name durable.
-    pub fn commit(mut self) -> Result<Written, FileError> {
+    pub fn commit(&mut self) -> Result<Written, FileError> {
         self.file.sync_all().map_err(failed("fsync", &self.path))?;
         fs::rename(&self.temporary, &self.path)
             .map_err(failed("rename a temporary file to", &self.path))?;
@@ -151,32 +181,65 @@ impl Drop for AtomicFile {
 /// Writes a whole file so that readers see the old content or the new, never a part.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, FileError> {
     let mut file = AtomicFile::create(path)?;
-    file.write_all(bytes).map_err(failed("write", path))?;
+    file.write_all(bytes).map_err(|error| match error.downcast::<FileError>() {
+        Ok(error) => error,
+        Err(error) => failed("write", path)(error),
+    })?;
     file.commit()
+}
+
+/// Writes a whole file if there is none of that name. Returns whether it did: of several writers one does.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(bytes).map_err(failed("write", path))?;
+    file.file.sync_all().map_err(failed("fsync", path))?;
+    // Unlike a rename, a link never replaces what has the name.
+    match fs::hard_link(&file.temporary, path) {
+        Ok(()) => {
+            drop(file);
+            fsync_folder(folder_of(path))?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+            ) && !path.exists() =>
+        {
+            // A file system without links.
+            file.commit().map(|_| true)
+        }
+        Err(error) => Err(failed("link a temporary file to", path)(error)),
+    }
 }
 
 /// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
 /// does not exist has none.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {
     let mut removed = Vec::new();
-    if !folder.exists() {
-        return Ok(removed);
-    }
-    for entry in fs::read_dir(folder).map_err(failed("list", folder))? {
-        let entry = entry.map_err(failed("list", folder))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(TEMPORARY_PREFIX) && entry.path().is_file() {
-            fs::remove_file(entry.path()).map_err(failed("remove", &entry.path()))?;
+    for path in list_if_present(folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with(TEMPORARY_PREFIX) && size(&path)?.is_some() {
+            remove_file(&path)?;
             removed.push(name);
         }
     }
-    removed.sort();
     Ok(removed)
 }
 
 /// Makes the names in a folder durable: after a rename, a file creation or a removal.
 pub fn fsync_folder(path: &Path) -> Result<(), FileError> {
     File::open(path).and_then(|folder| folder.sync_all()).map_err(failed("fsync the folder", path))
+}
+
+/// The same, where the folder may be gone.
+pub fn fsync_folder_if_present(path: &Path) -> Result<(), FileError> {
+    let synced = if_present(File::open(path)).and_then(|folder| match folder {
+        Some(folder) => folder.sync_all(),
+        None => Ok(()),
+    });
+    synced.map_err(failed("fsync the folder", path))
 }
 
 /// Creates a folder and the ones above it; one that exists is fine.
@@ -248,18 +311,46 @@ pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
-/// The length of a file in bytes; none where there is no file.
-pub fn size(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|metadata| metadata.len())
+/// The length of a file in bytes; none where there is no file. A disk that does not answer is an error: what is there
+/// must never be taken for absent.
+pub fn size(path: &Path) -> Result<Option<u64>, FileError> {
+    let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
+    Ok(metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
+}
+
+/// What was found; none where there is nothing of that name.
+fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The length of a file and its SHA-256, 64 hexadecimal digits. Reads all of it, in pieces.
+pub fn digest(path: &Path) -> Result<Written, FileError> {
+    let mut file = open(path)?;
+    let mut hash = Sha256::new();
+    let mut bytes = 0;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(Written { bytes, sha256: hex(&hash.finalize()) }),
+            Ok(read) => {
+                hash.update(&piece[..read]);
+                bytes += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("read", path)(error)),
+        }
+    }
 }
 
 /// Reads a whole file; none where there is no file.
 pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("read", path)(error)),
-    }
+    if_present(fs::read(path)).map_err(failed("read", path))
 }
 
 /// Opens a file for appending behind its first `length` bytes, creating it if needed; what stands behind them is cut
@@ -272,6 +363,11 @@ pub fn open_for_append(path: &Path, length: u64) -> Result<File, FileError> {
         Ok(file)
     };
     open().map_err(failed("open", path))
+}
+
+/// Opens a file to which several processes append whole lines, creating it if needed.
+pub fn open_to_append(path: &Path) -> Result<File, FileError> {
+    OpenOptions::new().append(true).create(true).open(path).map_err(failed("open", path))
 }
 
 /// Opens a file for reading and writing, creating it if needed.
@@ -314,7 +410,13 @@ pub fn read_system(path: &str) -> Option<String> {
 
 /// The names in a folder, as paths below it, sorted by bytes; a folder that does not exist has none.
 pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, FileError> {
-    if path.is_dir() { list_folder(path) } else { Ok(Vec::new()) }
+    match fs::metadata(path) {
+        Ok(status) if status.is_dir() => list_folder(path),
+        status => {
+            if_present(status).map_err(failed("list", path))?;
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// The folder that holds `path`.
@@ -380,6 +482,24 @@ mod tests {
         assert!(removed[0].starts_with(TEMPORARY_PREFIX) && removed[0].ends_with("lost"));
         assert_eq!(names(folder.path()), ["kept"]);
         assert!(remove_leftovers(&folder.path().join("absent")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn of_many_writers_of_a_new_file_one_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        let won: Vec<bool> = std::thread::scope(|scope| {
+            let write = |number: u8| {
+                let path = &path;
+                scope.spawn(move || write_new(path, &[number; 100]).unwrap())
+            };
+            let writers: Vec<_> = (0..8).map(write).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert_eq!(won.iter().filter(|&&won| won).count(), 1);
+        let winner = won.iter().position(|&won| won).unwrap();
+        assert_eq!(read_limited(&path, 200).unwrap(), [winner as u8; 100]);
+        assert_eq!(names(folder.path()), ["record"]);
     }
 
     #[test]

@@ -4,8 +4,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use longsift_stages::contract::compute::Compute;
-
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::execute::Scored;
@@ -76,7 +74,7 @@ impl Manifest {
             lock: lock.clone(),
             select_settings,
             selection_fingerprint,
-            device: json!({ "name": plan.device.name(), "kernel": plan.device.kernel().name() }),
+            device: json!({ "name": plan.devices.names(), "kernel": plan.kernel().name() }),
             table: None,
             input: input.collect(),
             bad_files: bad_files.collect(),

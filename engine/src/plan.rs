@@ -5,27 +5,34 @@ mod checks;
 pub mod estimate;
 pub mod explain;
 pub mod identity;
+pub mod shard;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use longsift_kernels::Kernel;
-use longsift_stages::contract::compute::Compute;
 use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use crate::dataset::{Content, Dataset, DocumentColumns, Faults, WorkUnit};
-use crate::device::Cpu;
+use crate::device::Devices;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::{Failure, Result};
 use crate::files;
 use crate::run_directory::RunDirectory;
+use crate::schedule::dispatch::Policy;
 use crate::spec::Spec;
 
 pub use estimate::Estimate;
+pub use shard::Shard;
 
 /// Bytes of memory that tokenising takes per byte of text, at most: 65 to 115 were measured with the tokenizers of
 /// GPT-2, Qwen2.5 and Phi-3 on a document of 18 MB.
 const TOKENIZER_BYTES_PER_BYTE: u64 = 120;
+
+/// Pairs of a piece below which a window is not shared out by heads: a GPU measures so many in a fraction of a
+/// millisecond, and starting a piece takes a tenth of that.
+const SMALLEST_PIECE: u64 = 1 << 28;
 
 /// What the command line adds to a pipeline.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +45,8 @@ pub struct PlanOptions {
     pub kernel: Option<String>,
     /// Scores of another run of the same score settings are selected from.
     pub scores_from: Option<PathBuf>,
+    /// Only the work units of this shard.
+    pub shard: Option<Shard>,
 }
 
 /// The BOS tokens before each window.
@@ -58,6 +67,15 @@ impl Bos {
     }
 }
 
+/// What all shards of a plan have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Whole {
+    /// Work units.
+    pub units: u64,
+    /// Rows.
+    pub rows: u64,
+}
+
 /// A pipeline proven runnable.
 pub struct Plan {
     /// The pipeline as written.
@@ -66,8 +84,10 @@ pub struct Plan {
     pub options: PlanOptions,
     /// The input.
     pub dataset: Dataset,
-    /// The input, cut into work units, in input order.
+    /// The input, cut into work units, in input order; of a shard, its own.
     pub units: Vec<WorkUnit>,
+    /// Units and rows of all shards.
+    pub whole: Whole,
     /// The columns a document is made of.
     pub columns: DocumentColumns,
     /// The checkpoint.
@@ -77,7 +97,7 @@ pub struct Plan {
     /// The BOS tokens before each window.
     pub bos: Bos,
     /// Where windows are measured.
-    pub device: Cpu,
+    pub devices: Devices,
     /// Where built tables are kept.
     pub cache_folder: PathBuf,
     /// The run directory and the output.
@@ -100,7 +120,7 @@ impl Plan {
         let model = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta);
         let model = checks::collect(model, &spec, "stages.load-partial-model.model", &mut problems);
         let encoder = open_encoder(&spec, &columns, &mut problems);
-        let device = checks::device(&spec, &options, &mut problems);
+        let devices = checks::devices(&spec, &options, &mut problems);
         let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));
         if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
             checks::columns(&spec, &columns, dataset, &mut problems);
@@ -110,8 +130,8 @@ impl Plan {
             checks::tokens(&spec, model, encoder.as_ref().and_then(Option::as_ref), &mut problems);
             checks::distance(&spec, model, &mut problems, &mut warnings);
         }
-        let (Some(dataset), Some(model), Some(encoder), Some(mut device), Some(bos)) =
-            (dataset, model, encoder, device, bos)
+        let (Some(dataset), Some(model), Some(encoder), Some(devices), Some(bos)) =
+            (dataset, model, encoder, devices, bos)
         else {
             return Err(Failure::Problems(problems));
         };
@@ -121,23 +141,29 @@ impl Plan {
         let notes = dataset.notes.iter().chain(model.warnings());
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
         warnings.extend(checks::bad_files(&dataset));
-        let units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
+        let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
+        let rows = units.iter().map(|unit| unit.rows).sum();
+        let whole = Whole { units: units.len() as u64, rows };
+        if let Some(shard) = options.shard {
+            units = shard.cut(units);
+        }
         let cache_folder = match &settings.cache_folder {
             Some(folder) => spec.resolve(folder),
             None => files::user_cache_folder()?,
         };
         let estimate =
-            Estimate::of(&spec, &dataset, &units, &columns, &model, &mut device, &cache_folder);
+            Estimate::of(&spec, &dataset, &units, &columns, &model, &devices, &cache_folder);
         let plan = Self {
             spec,
             options,
             dataset,
             units,
+            whole,
             columns,
             model,
             encoder,
             bos,
-            device,
+            devices,
             cache_folder,
             directory,
             estimate,
@@ -163,14 +189,25 @@ impl Plan {
         Ok(opened)
     }
 
-    /// Rows that the run accounts for.
+    /// Rows that the run (or the shard) accounts for.
     pub fn rows(&self) -> u64 {
         self.units.iter().map(|unit| unit.rows).sum()
     }
 
+    /// The rules by which windows are handed to devices.
+    pub fn policy(&self) -> Policy {
+        let settings = self.spec.shard_across_devices();
+        Policy {
+            by: settings.by,
+            memory_wait: Duration::from_secs(u64::from(settings.memory_wait_seconds)),
+            key_heads_at_once: settings.key_heads_at_once.map(|heads| heads as usize),
+            smallest_piece: SMALLEST_PIECE,
+        }
+    }
+
     /// The kernel that measures windows.
     pub fn kernel(&self) -> Kernel {
-        self.device.kernel()
+        self.devices.kernel
     }
 
     /// Bytes of documents that are read at a time: three batches are held at once, one of them being tokenised.

@@ -5,7 +5,7 @@ use longsift_stages::tokenize::encoder::TokenizerProblem;
 
 use crate::dataset::{DataProblem, ProblemKind};
 use crate::diagnostic::{Blame, Diagnostic};
-use crate::files::FileError;
+use crate::files::{self, FileError};
 
 impl From<DataProblem> for Diagnostic {
     fn from(problem: DataProblem) -> Self {
@@ -31,7 +31,12 @@ impl From<ModelProblem> for Diagnostic {
 
 impl From<TokenizerProblem> for Diagnostic {
     fn from(problem: TokenizerProblem) -> Self {
-        Self::error(Blame::Pipeline, problem.to_string()).hint(problem.hint())
+        match &problem {
+            TokenizerProblem::Unreadable { problem: error, .. } if files::may_pass(error) => {
+                Self::error(Blame::Machine, problem.to_string())
+            }
+            _ => Self::error(Blame::Pipeline, problem.to_string()).hint(problem.hint()),
+        }
     }
 }
 

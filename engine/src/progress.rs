@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::accounting::Counts;
 use crate::dataset::WorkUnit;
@@ -16,7 +16,10 @@ const LOG_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The progress of a run.
 pub struct Progress {
+    rows: MultiProgress,
     bar: ProgressBar,
+    /// A row per device that windows are measured on.
+    devices: Mutex<Vec<ProgressBar>>,
     on_terminal: bool,
     windows: AtomicU64,
     tokens: AtomicU64,
@@ -31,8 +34,11 @@ impl Progress {
         let target =
             if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let now = Instant::now();
+        let rows = MultiProgress::with_draw_target(target);
         Self {
-            bar: ProgressBar::with_draw_target(None, target),
+            bar: rows.add(ProgressBar::no_length()),
+            rows,
+            devices: Mutex::new(Vec::new()),
             on_terminal,
             windows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
@@ -44,6 +50,9 @@ impl Progress {
 
     /// Begins a phase of `total` steps.
     pub fn phase(&self, name: &'static str, total: u64) {
+        for row in lock(&self.devices).drain(..) {
+            row.finish_and_clear();
+        }
         let style = ProgressStyle::with_template(
             "{prefix:>6} {wide_bar} {percent:>3} %  {msg}  {eta} left",
         )
@@ -99,6 +108,19 @@ impl Progress {
         );
     }
 
+    /// How a device stands, on a row of its own.
+    pub fn device(&self, index: usize, text: &str) {
+        if !self.on_terminal {
+            return;
+        }
+        let mut devices = lock(&self.devices);
+        while devices.len() <= index {
+            let style = ProgressStyle::with_template("       {msg}").expect("a constant template");
+            devices.push(self.rows.add(ProgressBar::no_length().with_style(style)));
+        }
+        devices[index].set_message(text.to_owned());
+    }
+
     /// One step of a phase that counts units.
     pub fn step(&self) {
         self.bar.inc(1);
@@ -128,6 +150,9 @@ impl Progress {
 
     /// Takes the bar off the terminal.
     pub fn finish(&self) {
+        for row in lock(&self.devices).drain(..) {
+            row.finish_and_clear();
+        }
         self.bar.finish_and_clear();
     }
 }

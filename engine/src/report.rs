@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The summary of a run: the last line of standard output, and `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// `done`, `nothing_to_do`, `failed` or `stopped`.
+    /// `done`, `scored` (a shard), `nothing_to_do`, `failed` or `stopped`.
     pub status: String,
     /// The run directory, absolute.
     pub run_dir: String,
@@ -49,6 +49,13 @@ pub struct Summary {
     /// The layer-zero table; null where this run measured nothing and opened none.
     #[serde(default)]
     pub table: Option<TableUse>,
+    /// What a process did with its shard; only after `--phase score`. Nothing is selected then: `kept` and
+    /// `windows_kept` are 0, and `rows_in` is the shard's rows, `rows_scored` + dropped + quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardSummary>,
+    /// What measured windows; null where this run measured none.
+    #[serde(default)]
+    pub devices: Option<DeviceUse>,
     /// The exit code.
     pub exit_code: u8,
     /// What went wrong, if anything.
@@ -78,6 +85,8 @@ impl Summary {
             seconds: 0.0,
             peak_memory_bytes: None,
             table: None,
+            shard: None,
+            devices: None,
             exit_code: 0,
             error: None,
         }
@@ -130,6 +139,56 @@ pub struct TableUse {
     pub bytes_used: u64,
 }
 
+/// What a process did with the work units of its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ShardSummary {
+    /// Which shard, from 0.
+    pub index: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Its work units.
+    pub units: u64,
+    /// Units scored and committed by this process.
+    pub units_scored: u64,
+    /// Units that had scores before.
+    pub units_reused: u64,
+    /// Units that another process committed first.
+    pub units_by_others: u64,
+    /// Rows with at least one measured window.
+    pub rows_scored: u64,
+}
+
+/// What the devices of a run did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceUse {
+    /// Each device.
+    pub list: Vec<DeviceWork>,
+    /// How often the scheduler had to do something besides measuring, by kind: `out_of_memory`, `fewer_in_flight`,
+    /// `head_groups`, `memory_wait`, `window_given_up`, `device_failed`, `device_retired`, … Each is an event, too.
+    pub steps: BTreeMap<String, u64>,
+}
+
+/// What one device of a run did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceWork {
+    /// `cpu`, `cuda:0`.
+    pub name: String,
+    /// The GPU's own name, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Windows, and pieces of windows, that it measured.
+    pub pieces: u64,
+    /// Tokens of those windows; of a piece, in proportion to its heads.
+    pub tokens: u64,
+    /// Seconds in which it was at work.
+    pub busy_seconds: f64,
+    /// The most bytes that were reserved on it at a time.
+    pub most_reserved_bytes: u64,
+    /// Why it was given up, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired: Option<String>,
+}
+
 /// The share that was kept per label.
 pub type LabelShares = Vec<(Option<String>, u64, u64)>;
 
@@ -143,18 +202,29 @@ pub fn closing_table(
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "  {name:<12} {value}");
     };
-    line(
-        "rows",
-        equation(summary.rows_in, summary.rows_kept, &summary.rows_dropped, summary.quarantined),
-    );
+    let (verb, rows, windows) = match &summary.shard {
+        Some(shard) => {
+            let done = format!(
+                "{shard}: {} work units = {} scored now + {} before + {} by other processes",
+                count(shard.units),
+                count(shard.units_scored),
+                count(shard.units_reused),
+                count(shard.units_by_others),
+                shard = format_args!("{}/{}", shard.index, shard.count),
+            );
+            line("shard", done);
+            let windows = summary.windows_scored + summary.windows_reused;
+            ("scored", shard.rows_scored, windows)
+        }
+        None => ("kept", summary.rows_kept, summary.windows_kept),
+    };
+    let quarantined = summary.quarantined;
+    line("rows", equation(summary.rows_in, verb, rows, &summary.rows_dropped, quarantined));
     if summary.files_quarantined > 0 {
         let files = count(summary.files_quarantined);
         line("bad files", format!("{files} could not be opened, see quarantine/files.parquet"));
     }
-    line(
-        "windows",
-        equation(summary.windows_total, summary.windows_kept, &summary.windows_dropped, 0),
-    );
+    line("windows", equation(summary.windows_total, verb, windows, &summary.windows_dropped, 0));
     line(
         "scored",
         format!(
@@ -167,7 +237,9 @@ pub fn closing_table(
         "tokens",
         format!("{} read, {} scored", count(summary.tokens_total), count(summary.tokens_scored)),
     );
-    line("kept", format!("{} samples", count(summary.kept)));
+    if summary.shard.is_none() {
+        line("kept", format!("{} samples", count(summary.kept)));
+    }
     let spent: Vec<String> =
         times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
     line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
@@ -188,14 +260,48 @@ pub fn closing_table(
         );
         line("table", used);
     }
+    if let Some(devices) = &summary.devices {
+        for device in &devices.list {
+            line("device", device_line(device, summary.seconds));
+        }
+        let steps: Vec<String> = devices
+            .steps
+            .iter()
+            .map(|(step, number)| format!("{} {step}", count(*number)))
+            .collect();
+        if !steps.is_empty() {
+            line("steps", steps.join(", "));
+        }
+    }
     if let Some((column, shares)) = labels {
         text += &label_table(column, shares);
     }
     text
 }
 
-fn equation(total: u64, kept: u64, dropped: &BTreeMap<String, u64>, quarantined: u64) -> String {
-    let mut text = format!("{} = {} kept", count(total), count(kept));
+fn device_line(device: &DeviceWork, seconds: f64) -> String {
+    let mut text = format!(
+        "{}: {} pieces, {} tokens, at work {:.0} % of the time, {} reserved at most",
+        device.name,
+        count(device.pieces),
+        count(device.tokens),
+        100.0 * device.busy_seconds / seconds.max(1e-3),
+        bytes(device.most_reserved_bytes)
+    );
+    if let Some(reason) = &device.retired {
+        let _ = write!(text, "; given up: {reason}");
+    }
+    text
+}
+
+fn equation(
+    total: u64,
+    verb: &str,
+    rest: u64,
+    dropped: &BTreeMap<String, u64>,
+    quarantined: u64,
+) -> String {
+    let mut text = format!("{} = {} {verb}", count(total), count(rest));
     for (reason, number) in dropped {
         let _ = write!(text, " + {} {reason}", count(*number));
     }

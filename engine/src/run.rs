@@ -1,6 +1,8 @@
 //! `longsift run`: score → select → write → commit, in a run directory that remembers.
 
 mod finished;
+mod missing;
+mod shard;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,8 +22,9 @@ use crate::manifest::Manifest;
 use crate::output::{self, Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
-use crate::report::{LabelShares, Summary, TableUse, peak_memory_bytes};
-use crate::run_directory::{RunDirectory, RunLock};
+use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
+use crate::run_directory::RunDirectory;
+use crate::schedule::{Scheduler, Watch};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
@@ -36,6 +39,22 @@ pub struct RunOptions {
     pub fresh: bool,
     /// Refuses anything that differs from the lock beside the pipeline file.
     pub locked: Option<PathBuf>,
+    /// Which part of the run.
+    pub phase: Phase,
+    /// Tries the rows again that earlier runs set aside.
+    pub only_quarantined: bool,
+}
+
+/// Which part of a run a process does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Phase {
+    /// Everything, alone in the run directory.
+    #[default]
+    All,
+    /// Scores the work units of a shard, beside other processes.
+    Score,
+    /// Selects and writes, once every work unit has scores.
+    Select,
 }
 
 /// What a run did.
@@ -58,9 +77,10 @@ struct Run<'a> {
     directory: &'a RunDirectory,
     /// Where scores are read from: this run's directory, or that of `--scores-from`.
     scores: RunDirectory,
-    _lock: RunLock,
     /// The first layer, once it was needed.
     layer: Option<OpenLayer>,
+    /// What the devices did, once they were needed.
+    device_use: Option<DeviceUse>,
 }
 
 /// The first layer, and where its table came from.
@@ -92,14 +112,20 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         Some(path) => RunDirectory::at(path)?,
         None => directory.clone(),
     };
-    let lock = directory.take()?;
+    let run =
+        |layer| Run { plan, progress, stop, started, directory, scores, layer, device_use: None };
+    if options.phase == Phase::Score {
+        let _shared = directory.share()?;
+        return run(None).score_shard(options);
+    }
+    let _alone = directory.take()?;
     events::mend(directory)?;
     let replayed = commit::replay(directory);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
         replayed?;
     }
-    Run { plan, progress, stop, started, directory, scores, _lock: lock, layer: None }.go(options)
+    run(None).go(options)
 }
 
 impl Run<'_> {
@@ -120,7 +146,7 @@ impl Run<'_> {
             return Ok(self.nothing(Summary::new("nothing_to_do", String::new())));
         }
         let digest = self.model_digest(options.fresh)?;
-        let lock = Lock::of(plan, &digest);
+        let lock = Lock::of(plan, &digest).with_command(plan);
         if let Some(pipeline) = &options.locked {
             lock.check(&lock::path_beside(pipeline))?;
         }
@@ -131,12 +157,20 @@ impl Run<'_> {
         }
         self.compare(&lock.score_settings)?;
         let fingerprint = identity::fingerprint(&lock.score_settings);
-        let standing = execute::standing(plan, &self.scores, &fingerprint)?;
+        let mut standing = execute::standing(plan, &self.scores, &fingerprint)?;
+        if options.only_quarantined {
+            let rows =
+                execute::reopen_quarantined(plan, self.directory, &mut standing, &fingerprint)?;
+            tracing::info!(rows, "quarantined rows are tried again");
+        }
         let complete = standing.iter().all(Option::is_some);
         execute::check_standing(plan, &standing, &self.scores)?;
         if complete && let Some(summary) = finished(plan, &standing)? {
             self.tidy()?;
             return Ok(self.nothing(summary));
+        }
+        if options.phase == Phase::Select {
+            missing::refuse_missing(plan, &standing)?;
         }
         lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
         self.write_plan(&standing)?;
@@ -249,18 +283,42 @@ impl Run<'_> {
         if self.layer.is_none() {
             self.open_model()?;
         }
-        let layer = &self.layer.as_ref().expect("opened above").layer;
         self.progress.phase("score", plan.estimate.tokens);
-        let tools = Tools {
-            plan,
-            directory: self.directory,
-            layer,
-            device: &plan.device,
-            score_fingerprint: fingerprint,
-            progress: self.progress,
-            stop: self.stop,
-        };
-        execute::score(tools, standing)
+        self.on_devices(fingerprint, |tools| execute::score(tools, standing))
+    }
+
+    /// Runs `work` with the scheduler of the plan's devices; the first layer is open.
+    fn on_devices<T>(
+        &mut self,
+        score_fingerprint: &str,
+        work: impl FnOnce(Tools<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let plan = self.plan;
+        let layer = &self.layer.as_ref().expect("opened before anything is measured").layer;
+        let devices = &plan.devices.list;
+        tracing::info!(
+            devices = plan.devices.names(),
+            why = plan.devices.why,
+            kernel = plan.kernel().name(),
+            "measuring windows"
+        );
+        let watch = Watch::new(self.directory, self.progress, devices);
+        let done = Scheduler::run(devices, layer, plan.policy(), |scheduler| {
+            let done = work(Tools {
+                plan,
+                directory: self.directory,
+                scheduler,
+                watch: &watch,
+                score_fingerprint,
+                progress: self.progress,
+                stop: self.stop,
+            });
+            self.progress.took("first-layer-attention", scheduler.busy());
+            watch.finish(scheduler)?;
+            done
+        });
+        self.device_use = Some(watch.into_use());
+        done
     }
 
     /// Writes the selection and commits it.
@@ -299,12 +357,12 @@ impl Run<'_> {
         let mut summary = self.figures("done");
         let counts = &scored.counts;
         summary.rows_in = counts.rows;
-        summary.rows_kept = staged.rows_kept;
+        summary.rows_kept = staged.fates.rows_kept;
         summary.rows_dropped.clone_from(&counts.rows_dropped);
         summary.windows_dropped.clone_from(&counts.windows_dropped);
         for (reasons, number) in [
-            (&mut summary.rows_dropped, staged.rows_not_selected),
-            (&mut summary.windows_dropped, staged.windows_not_selected),
+            (&mut summary.rows_dropped, staged.fates.rows_not_selected),
+            (&mut summary.windows_dropped, staged.fates.windows_not_selected),
         ] {
             if number > 0 {
                 reasons.insert("not_selected".to_owned(), number);
@@ -315,8 +373,8 @@ impl Run<'_> {
         summary.windows_total = counts.windows_total();
         summary.windows_scored = scored.windows_scored;
         summary.windows_reused = scored.windows_reused;
-        summary.windows_kept = staged.windows_kept;
-        summary.kept = staged.kept;
+        summary.windows_kept = staged.fates.windows_kept;
+        summary.kept = staged.fates.kept;
         summary.tokens_total = counts.tokens_total;
         summary.tokens_scored = counts.tokens_scored;
         summary.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
@@ -338,6 +396,7 @@ impl Run<'_> {
         summary.peak_memory_bytes = peak_memory_bytes();
         let row_bytes = self.plan.estimate.table_row_bytes;
         summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
+        summary.devices.clone_from(&self.device_use);
         summary
     }
 
@@ -350,6 +409,7 @@ impl Run<'_> {
             seconds: now.seconds,
             peak_memory_bytes: now.peak_memory_bytes,
             table: now.table,
+            devices: now.devices,
             windows_reused: before.windows_scored + before.windows_reused,
             windows_scored: 0,
             ..before
@@ -427,7 +487,7 @@ impl Run<'_> {
             finished: false,
         };
         let json = crate::plan::explain::json(self.plan, done);
-        files::write_atomic(&self.directory.root.join("plan.json"), &pretty(&json))?;
+        files::write_atomic(&self.directory.plan(), &pretty(&json))?;
         Ok(())
     }
 }

@@ -12,8 +12,11 @@
 //!   journal/<unit>       finished windows of a unit that is still open
 //!   staging/             the next selection, before it is committed
 //!   intent.json          the renames of a commit that has begun
+//!   plan.json            what the last run planned; missing.json: work units that a selection misses
 //!   calibration.json, manifest.json, summary.json, events.jsonl, _SUCCESS
 //! ```
+
+mod share;
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -24,6 +27,8 @@ use serde::{Deserialize, Serialize};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::files;
+
+pub use share::SharedLock;
 
 /// The paths of a run directory and of the output it belongs to.
 #[derive(Clone, Debug)]
@@ -111,6 +116,14 @@ impl RunDirectory {
     pub fn lock_file(&self) -> PathBuf {
         self.root.join("pipeline.lock")
     }
+    /// What the last run planned.
+    pub fn plan(&self) -> PathBuf {
+        self.root.join("plan.json")
+    }
+    /// The work units that a selection misses.
+    pub fn missing(&self) -> PathBuf {
+        self.root.join("missing.json")
+    }
     /// What was read, run and written.
     pub fn manifest(&self) -> PathBuf {
         self.root.join("manifest.json")
@@ -157,7 +170,7 @@ impl RunDirectory {
     /// Who works in the directory now, if anyone does.
     pub fn holder(&self) -> Result<Option<serde_json::Value>> {
         let path = self.root.join("lock");
-        if files::size(&path).is_none() {
+        if files::size(&path)?.is_none() {
             return Ok(None);
         }
         let file = files::open(&path)?;
@@ -193,6 +206,7 @@ impl RunDirectory {
     /// Removes everything a run has made here, for `--fresh`: the run directory's content but the lock, and the data
     /// files that the manifest lists.
     pub fn clear(&self, data_files: &[String]) -> Result<()> {
+        files::remove_file(&self.success())?;
         for name in data_files {
             files::remove_file(&self.data().join(name))?;
         }
@@ -207,13 +221,13 @@ impl RunDirectory {
             files::remove_folder(&folder)?;
         }
         for file in [
-            self.success(),
             self.intent(),
             self.lock_file(),
             self.manifest(),
             self.calibration(),
             self.summary(),
             self.events(),
+            self.missing(),
         ] {
             files::remove_file(&file)?;
         }
@@ -224,17 +238,14 @@ impl RunDirectory {
 /// Another process holds the directory. The content of the lock file is information, the lock is the system's.
 fn held(root: &Path, file: &mut File) -> Diagnostic {
     let mut content = String::new();
-    let holder = file
-        .take(4096)
-        .read_to_string(&mut content)
-        .ok()
-        .and_then(|_| serde_json::from_str::<Holder>(&content).ok())
-        .map_or_else(
-            || "another process".to_owned(),
-            |holder| {
-                format!("process {} on {}, started {}", holder.pid, holder.host, holder.started)
-            },
-        );
+    let read = file.take(4096).read_to_string(&mut content).ok();
+    let holder = read.and_then(|_| serde_json::from_str::<Holder>(&content).ok()).map_or_else(
+        || {
+            let shards = "processes that score shards of it (`--phase score`)";
+            if content.is_empty() { shards.to_owned() } else { "another process".to_owned() }
+        },
+        |holder| format!("process {} on {}, started {}", holder.pid, holder.host, holder.started),
+    );
     Diagnostic::error(
         Blame::Machine,
         format!("the run directory `{}` is in use by {holder}", root.display()),

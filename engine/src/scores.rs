@@ -6,17 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, Float64Array, Float64Builder, Int32Array, Int64Array, ListArray, ListBuilder,
-    RecordBatch, StringArray,
+    Array, ArrayRef, AsArray, Float64Array, Float64Builder, Int32Array, Int64Array, ListArray,
+    ListBuilder, RecordBatch, StringArray,
 };
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use longsift_stages::first_layer_attention::WindowStatistics;
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
+use longsift_stages::first_layer_attention::{StandardErrors, WindowStatistics};
 
-use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
-use crate::files;
+use crate::tables::Table;
 
 /// One measured window.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,9 +65,11 @@ pub fn schema() -> SchemaRef {
         not_null("distance", DataType::Int64),
         not_null("dependency_strength", DataType::Float64),
         not_null("far_variance", DataType::Float64),
+        Field::new("dependency_strength_se", DataType::Float64, true),
+        Field::new("far_variance_se", DataType::Float64, true),
         not_null("dependency_strength_by_head", list()),
         not_null("far_variance_by_head", list()),
-        not_null("distance_histogram", list()),
+        Field::new("distance_histogram", list(), true),
         not_null("content_hash", DataType::Utf8),
     ]))
 }
@@ -97,9 +96,14 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow]) -> RecordBatch {
     let float = |value: &dyn Fn(&WindowStatistics) -> f64| -> ArrayRef {
         Arc::new(rows.iter().map(|row| Some(value(&row.statistics))).collect::<Float64Array>())
     };
+    let error = |value: &dyn Fn(&StandardErrors) -> f64| -> ArrayRef {
+        let errors = rows.iter().map(|row| row.statistics.standard_errors.as_ref().map(value));
+        Arc::new(errors.collect::<Float64Array>())
+    };
     let text = |value: &dyn Fn(&ScoreRow) -> &str| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(value)))
     };
+    // Only a histogram is ever empty: that of a window whose rows were sampled.
     let columns: Vec<ArrayRef> = vec![
         Arc::new(StringArray::from_iter_values(rows.iter().map(|_| input_file))),
         int64(&|row| row.input_row),
@@ -115,6 +119,8 @@ pub fn to_batch(input_file: &str, rows: &[ScoreRow]) -> RecordBatch {
         int64(&|row| row.distance),
         float(&WindowStatistics::dependency_strength),
         float(&WindowStatistics::far_variance),
+        error(&|errors| errors.dependency_strength),
+        error(&|errors| errors.far_variance),
         lists(rows, |statistics| &statistics.dependency_strength_by_head),
         lists(rows, |statistics| &statistics.far_variance_by_head),
         lists(rows, |statistics| &statistics.distance_histogram),
@@ -127,8 +133,9 @@ fn lists(rows: &[ScoreRow], figures: impl Fn(&WindowStatistics) -> &Vec<f64>) ->
     let item = Arc::new(Field::new("item", DataType::Float64, false));
     let mut builder = ListBuilder::new(Float64Builder::new()).with_field(item);
     for row in rows {
-        builder.values().append_slice(figures(&row.statistics));
-        builder.append(true);
+        let figures = figures(&row.statistics);
+        builder.values().append_slice(figures);
+        builder.append(!figures.is_empty());
     }
     let lists: ListArray = builder.finish();
     Arc::new(lists)
@@ -157,6 +164,8 @@ pub struct ScoredWindow {
     pub dependency_strength: f64,
     /// Mean over heads.
     pub far_variance: f64,
+    /// Its standard error; none where all rows were measured.
+    pub far_variance_error: Option<f64>,
     /// Hash of the document's text or tokens.
     pub content_hash: String,
 }
@@ -167,36 +176,105 @@ const HEAVY_COLUMNS: [&str; 4] =
 
 /// Reads a score file, without the per-head figures, and hands over its windows batch by batch.
 pub fn read(path: &Path, mut each: impl FnMut(ScoredWindow) -> Result<()>) -> Result<()> {
-    let damaged = |error: &dyn std::fmt::Display| -> crate::error::Failure {
-        Diagnostic::error(
-            Blame::Data,
-            format!("the score file `{}` cannot be read: {error}", path.display()),
-        )
-        .hint("remove it and the unit's record in `units/`, and run again: the unit is scored anew")
-        .into()
-    };
-    let file = files::open(path)?;
-    let builder =
-        ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| damaged(&error))?;
-    let light = builder.schema().fields().iter().enumerate();
-    let roots = light
-        .filter(|(_, field)| !HEAVY_COLUMNS.contains(&field.name().as_str()))
-        .map(|(index, _)| index);
-    let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-    let reader = builder
-        .with_projection(mask)
-        .with_batch_size(8192)
-        .build()
-        .map_err(|error| damaged(&error))?;
-    for batch in reader {
-        let batch = batch.map_err(|error| damaged(&error))?;
-        let columns = Columns::of(&batch)
-            .ok_or_else(|| damaged(&"its columns are not those of a score file"))?;
-        for row in 0..batch.num_rows() {
-            each(columns.window(row))?;
+    let table = table(path);
+    table.read(
+        |name| !HEAVY_COLUMNS.contains(&name),
+        |batch| {
+            let columns = Columns::of(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            (0..batch.num_rows()).try_for_each(|row| each(columns.window(row)))
+        },
+    )
+}
+
+/// Reads the figures of a score file: row, index of the window, what was measured.
+pub fn read_statistics(
+    path: &Path,
+    mut each: impl FnMut(u64, u32, WindowStatistics) -> Result<()>,
+) -> Result<()> {
+    let table = table(path);
+    table.read(
+        |name| STATISTICS_COLUMNS.contains(&name),
+        |batch| {
+            let columns = Statistics::of(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            (0..batch.num_rows()).try_for_each(|row| {
+                let (input_row, window) = columns.key(row);
+                each(input_row, window, columns.statistics(row))
+            })
+        },
+    )
+}
+
+const OTHER_COLUMNS: &str = "its columns are not those of a score file";
+
+fn table(path: &Path) -> Table<'_> {
+    let hint =
+        "remove it and the unit's record in `units/`, and run again: the unit is scored anew";
+    Table { path, what: "score file", hint }
+}
+
+/// The columns that [`read_statistics`] reads.
+const STATISTICS_COLUMNS: [&str; 7] = [
+    "input_row",
+    "window",
+    "dependency_strength_se",
+    "far_variance_se",
+    "dependency_strength_by_head",
+    "far_variance_by_head",
+    "distance_histogram",
+];
+
+/// The figures in one batch of a score file.
+struct Statistics<'a> {
+    rows: &'a Int64Array,
+    windows: &'a Int32Array,
+    errors: [&'a Float64Array; 2],
+    lists: [&'a ListArray; 3],
+}
+
+impl<'a> Statistics<'a> {
+    fn of(batch: &'a RecordBatch) -> Option<Self> {
+        let lists = [
+            column::<ListArray>(batch, "dependency_strength_by_head")?,
+            column(batch, "far_variance_by_head")?,
+            column(batch, "distance_histogram")?,
+        ];
+        if lists.iter().any(|list| *list.values().data_type() != DataType::Float64) {
+            return None;
+        }
+        Some(Self {
+            rows: column(batch, "input_row")?,
+            windows: column(batch, "window")?,
+            errors: [column(batch, "dependency_strength_se")?, column(batch, "far_variance_se")?],
+            lists,
+        })
+    }
+
+    fn key(&self, row: usize) -> (u64, u32) {
+        (self.rows.value(row) as u64, self.windows.value(row) as u32)
+    }
+
+    fn statistics(&self, row: usize) -> WindowStatistics {
+        let figures = |list: usize| {
+            if self.lists[list].is_null(row) {
+                return Vec::new();
+            }
+            self.lists[list].value(row).as_primitive::<Float64Type>().values().to_vec()
+        };
+        let errors = self.errors.iter().all(|error| error.is_valid(row));
+        WindowStatistics {
+            dependency_strength_by_head: figures(0),
+            far_variance_by_head: figures(1),
+            distance_histogram: figures(2),
+            standard_errors: errors.then(|| StandardErrors {
+                dependency_strength: self.errors[0].value(row),
+                far_variance: self.errors[1].value(row),
+            }),
         }
     }
-    Ok(())
+}
+
+fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
+    batch.column_by_name(name)?.as_any().downcast_ref()
 }
 
 /// The light columns of one batch of a score file.
@@ -204,14 +282,11 @@ struct Columns<'a> {
     text: [&'a StringArray; 2],
     int32: [&'a Int32Array; 2],
     int64: [&'a Int64Array; 7],
-    float: [&'a Float64Array; 2],
+    float: [&'a Float64Array; 3],
 }
 
 impl<'a> Columns<'a> {
     fn of(batch: &'a RecordBatch) -> Option<Self> {
-        fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
-            batch.column_by_name(name)?.as_any().downcast_ref()
-        }
         Some(Self {
             text: [column(batch, "id")?, column(batch, "content_hash")?],
             int32: [column(batch, "window")?, column(batch, "windows")?],
@@ -224,7 +299,11 @@ impl<'a> Columns<'a> {
                 column(batch, "tokens_total")?,
                 column(batch, "tokens_scored")?,
             ],
-            float: [column(batch, "dependency_strength")?, column(batch, "far_variance")?],
+            float: [
+                column(batch, "dependency_strength")?,
+                column(batch, "far_variance")?,
+                column(batch, "far_variance_se")?,
+            ],
         })
     }
 
@@ -241,6 +320,7 @@ impl<'a> Columns<'a> {
             tokens_scored: int64(6),
             dependency_strength: self.float[0].value(row),
             far_variance: self.float[1].value(row),
+            far_variance_error: self.float[2].is_valid(row).then(|| self.float[2].value(row)),
             content_hash: self.text[1].value(row).to_owned(),
         }
     }

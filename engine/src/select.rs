@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use longsift_stages::filter::keep_above;
+use longsift_stages::score::Score;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -80,6 +81,7 @@ pub fn select(
     for (index, record) in records.iter().enumerate() {
         table.read(plan, directory, index, record)?;
     }
+    table.variance_errors.check(plan.spec.score())?;
     let mut warnings = table.warnings();
     let calibration = match &plan.spec.score().calibration {
         Some(path) => saved_calibration(plan, path, score_settings, &table)?,
@@ -93,6 +95,45 @@ pub fn select(
     Ok(Selection { samples, units, calibration, repeated_ids, warnings })
 }
 
+/// How far the sampled variances may be off.
+#[derive(Default)]
+struct VarianceErrors {
+    windows: u64,
+    squares: f64,
+}
+
+impl VarianceErrors {
+    fn add(&mut self, window: &ScoredWindow) {
+        if let Some(error) = window.far_variance_error
+            && window.far_variance > 0.0
+        {
+            self.windows += 1;
+            self.squares += (error / window.far_variance).powi(2);
+        }
+    }
+
+    /// Refuses a uniformity term that is mostly noise.
+    fn check(&self, score: &Score) -> Result<()> {
+        let error = (self.squares / self.windows.max(1) as f64).sqrt();
+        if score.alpha == 0.0 || error <= score.max_variance_error {
+            return Ok(());
+        }
+        let message = format!(
+            "the far variance of sampled rows is off by {:.0} % (root mean square over {} windows), and \
+             `score.max_variance_error` allows {:.0} %",
+            100.0 * error,
+            crate::report::count(self.windows),
+            100.0 * score.max_variance_error
+        );
+        Err(Diagnostic::error(Blame::Pipeline, message)
+            .hint(
+                "the scores are kept: set `alpha: 0` to rank by dependency strength alone, or raise \
+                 `max_variance_error` to accept the noise; more rows or `rows: all` measure again",
+            )
+            .into())
+    }
+}
+
 /// The samples of all units while they are being selected from.
 #[derive(Default)]
 struct Table {
@@ -102,6 +143,7 @@ struct Table {
     lengths: HashMap<usize, (u64, u64)>,
     windows: u64,
     overlapping: u64,
+    variance_errors: VarianceErrors,
     seen_ids: HashSet<u128>,
     repeated_ids: HashSet<u128>,
 }
@@ -158,6 +200,7 @@ impl Table {
         self.overlapping +=
             windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;
         for window in windows {
+            self.variance_errors.add(window);
             let (shortest, longest) =
                 self.lengths.entry(group).or_insert((window.tokens_scored, window.tokens_scored));
             (*shortest, *longest) =

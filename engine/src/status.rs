@@ -42,10 +42,10 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
     let json = |path| -> Result<Option<Value>> {
         Ok(files::read_if_present(path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     };
-    let plan = json(&directory.root.join("plan.json"))?;
+    let plan = json(directory.plan().as_path())?;
     let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
     let holder = directory.holder()?;
-    let finished = files::size(&directory.success()).is_some();
+    let finished = files::size(&directory.success())?.is_some();
     let state = match (&holder, finished, units_scored) {
         (Some(_), ..) => "running",
         (None, true, _) => "finished",

@@ -1,7 +1,7 @@
 //! The records of scored work units: a unit counts once its record stands.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,9 @@ use serde_json::json;
 
 use crate::accounting::Counts;
 use crate::dataset::{Dataset, WorkUnit, WrittenPart};
+use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
-use crate::files;
+use crate::files::{self, FileError};
 use crate::run_directory::RunDirectory;
 
 /// What identifies the input of a unit: if any of it changes, the unit is scored anew.
@@ -41,6 +42,19 @@ impl Part {
     /// The part behind a file that was just written.
     pub fn new(path: String, written: &WrittenPart) -> Self {
         Self { path, rows: written.rows, bytes: written.bytes, sha256: written.sha256.clone() }
+    }
+
+    /// Whether each part is below `folder`, with its size.
+    pub fn all_in_place<'a>(
+        parts: impl IntoIterator<Item = &'a Self>,
+        folder: &Path,
+    ) -> std::result::Result<bool, FileError> {
+        for part in parts {
+            if files::size(&folder.join(&part.path))? != Some(part.bytes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -78,6 +92,25 @@ impl UnitRecord {
         std::iter::once(&self.scores).chain(&self.dropped).chain(&self.quarantine)
     }
 
+    /// Where the counts do not add up, or are not those of the files. Each is a bug.
+    pub fn violations(&self) -> Vec<String> {
+        let rows = |part: &Option<Part>| part.as_ref().map_or(0, |part| part.rows);
+        let counts = &self.counts;
+        let mut violations: Vec<String> = [
+            ("windows", counts.windows, self.scores.rows),
+            ("dropped rows", counts.rows_dropped.values().sum(), rows(&self.dropped)),
+            ("quarantined rows", counts.quarantined_rows(), rows(&self.quarantine)),
+        ]
+        .into_iter()
+        .filter(|(_, counted, written)| counted != written)
+        .map(|(what, counted, written)| {
+            format!("{counted} {what} are counted, {written} are written")
+        })
+        .collect();
+        violations.extend(counts.check().err());
+        violations
+    }
+
     /// The rows that do not decode, ascending and disjoint.
     pub fn unreadable_rows(&self) -> Vec<Range<u64>> {
         self.unreadable.iter().map(|(start, end)| *start..*end).collect()
@@ -90,12 +123,11 @@ impl UnitRecord {
         dataset: &Dataset,
         unit: &WorkUnit,
         fingerprint: &str,
-    ) -> bool {
-        self.score_fingerprint == fingerprint
-            && self.input == identity(dataset, unit)
-            && self
-                .parts()
-                .all(|part| files::size(&directory.root.join(&part.path)) == Some(part.bytes))
+    ) -> Result<bool> {
+        if self.score_fingerprint != fingerprint || self.input != identity(dataset, unit) {
+            return Ok(false);
+        }
+        Ok(Part::all_in_place(self.parts(), &directory.root)?)
     }
 }
 
@@ -127,14 +159,24 @@ pub fn standing(
     units: &[WorkUnit],
     score_fingerprint: &str,
 ) -> Result<Vec<Option<UnitRecord>>> {
-    units
-        .iter()
-        .map(|unit| {
-            let bytes = files::read_if_present(&record_path(directory, &unit.name()))?;
-            let record = bytes.and_then(|bytes| serde_json::from_slice::<UnitRecord>(&bytes).ok());
-            Ok(record.filter(|record| record.stands(directory, dataset, unit, score_fingerprint)))
-        })
-        .collect()
+    units.iter().map(|unit| standing_of(directory, dataset, unit, score_fingerprint)).collect()
+}
+
+/// The record of one unit if it still stands.
+pub fn standing_of(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    score_fingerprint: &str,
+) -> Result<Option<UnitRecord>> {
+    let bytes = files::read_if_present(&record_path(directory, &unit.name()))?;
+    let record = bytes.and_then(|bytes| serde_json::from_slice::<UnitRecord>(&bytes).ok());
+    match record {
+        Some(record) if record.stands(directory, dataset, unit, score_fingerprint)? => {
+            Ok(Some(record))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The records of units that the plan no longer has: their input file is gone, or cut differently.
@@ -155,9 +197,37 @@ pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Resul
     Ok(records)
 }
 
-/// Makes a unit count: writes its record.
-pub fn commit(directory: &RunDirectory, record: &UnitRecord) -> Result<()> {
+/// Makes a unit count: writes its record. If a record that stands is there already, that one counts and is returned:
+/// of several processes that scored a unit the first to get here wins.
+///
+/// # Errors
+/// The earlier record has other scores, although it was made from the same input with the same settings. Then neither
+/// counts any more.
+pub fn commit(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    record: &UnitRecord,
+) -> Result<Option<UnitRecord>> {
     let json = serde_json::to_vec_pretty(record).expect("a record is plain data");
-    files::write_atomic(&record_path(directory, &record.unit), &json)?;
-    Ok(())
+    let path = record_path(directory, &record.unit);
+    if files::write_new(&path, &json)? {
+        return Ok(None);
+    }
+    let Some(earlier) = standing_of(directory, dataset, unit, &record.score_fingerprint)? else {
+        // A record of an earlier input or of other settings: it is replaced.
+        files::write_atomic(&path, &json)?;
+        return Ok(None);
+    };
+    if earlier == *record {
+        return Ok(Some(earlier));
+    }
+    files::remove_file(&path)?;
+    let message = format!(
+        "two processes scored unit {} of `{}` and got different bytes ({} and {})",
+        record.unit, record.file, earlier.scores.sha256, record.scores.sha256
+    );
+    Err(Diagnostic::error(Blame::Machine, message)
+        .hint("neither counts; check the memory of the machines, and score the unit again")
+        .into())
 }

@@ -7,7 +7,7 @@ use crate::kernel::Kernel;
 use crate::masks::{Segments, visible_keys};
 use crate::panels::pack_scaled;
 use crate::rows::Rows;
-use crate::statistics::{AttentionShape, LogitRules, QueryKeySource};
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 #[cfg(target_arch = "x86_64")]
 use crate::tile::{AVX2_COLUMNS, AVX2_ROWS, Fused};
 use crate::tile::{Arithmetic, PORTABLE_COLUMNS, PORTABLE_ROWS, Plain, multiply};
@@ -29,6 +29,8 @@ pub(crate) struct Window<'a> {
     pub(crate) segments: Segments,
     pub(crate) source: &'a dyn QueryKeySource,
     pub(crate) bins: usize,
+    /// The rows that are measured; all of them without it.
+    pub(crate) sample: Option<&'a RowSample>,
 }
 
 /// Sums of one block, rows added in ascending order.
@@ -41,6 +43,8 @@ pub(crate) struct BlockSums {
     pub(crate) histogram: Vec<f64>,
     /// `[rows]`: far mass of each row, summed over the group's heads.
     pub(crate) rows: Vec<f64>,
+    /// `[rows]`: far sum of squares of each row, summed over the group's heads.
+    pub(crate) row_squares: Vec<f64>,
 }
 
 /// Buffers of one thread, reused from block to block.
@@ -119,6 +123,33 @@ fn walk_avx2(
 }
 
 impl Window<'_> {
+    /// How many rows are measured.
+    pub(crate) fn rows(&self) -> usize {
+        self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
+    }
+
+    /// The position in the window of a measured row.
+    #[inline(always)]
+    fn position(&self, row: usize) -> usize {
+        self.sample.map_or(row, |sample| sample.positions[row])
+    }
+
+    /// How many rows of the window a measured row stands for.
+    fn weight(&self, row: usize) -> f64 {
+        self.sample.map_or(1.0, |sample| sample.weights[row])
+    }
+
+    /// Gathers the queries of measured rows: `[rows, head_dim]`.
+    fn gather(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        let Some(sample) = self.sample else {
+            return self.source.queries(head, rows, out);
+        };
+        let positions = sample.positions[rows].iter();
+        for (position, out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
+            self.source.queries(head, *position..position + 1, out);
+        }
+    }
+
     /// Gathers the block's queries and packs them, scaled so that their products with keys are final logits in units
     /// of log2 (or, with a softcap, the argument of its tanh).
     fn load_queries(&self, key_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
@@ -132,12 +163,12 @@ impl Window<'_> {
                 .rules
                 .query_scale
                 .as_ref()
-                .map_or(1.0, |scale| f64::from(scale[rows.start + row]));
+                .map_or(1.0, |scale| f64::from(scale[self.position(rows.start + row)]));
             unit * f64::from(self.rules.scale) * position
         };
         let gathered = &mut scratch.gathered[..rows.len() * head_dim];
         for (index, panels) in scratch.queries.chunks_exact_mut(BLOCK_ROWS * head_dim).enumerate() {
-            self.source.queries(key_head * group + index, rows.clone(), gathered);
+            self.gather(key_head * group + index, rows.clone(), gathered);
             pack_scaled(gathered, head_dim, self.kernel.panel_height(), factor, panels);
         }
         scratch.rows.clear();
@@ -151,6 +182,7 @@ impl Window<'_> {
             far_square: vec![0.0; group],
             histogram: vec![0.0; self.bins],
             rows: vec![0.0; rows.len()],
+            row_squares: vec![0.0; rows.len()],
         };
         for head in 0..group {
             let sink =
@@ -158,12 +190,14 @@ impl Window<'_> {
             let sink = sink.map(|logit| logit * std::f64::consts::LOG2_E);
             for row in 0..rows.len() {
                 let finished = states.finish(head * BLOCK_ROWS + row, sink, &self.segments);
-                sums.far_mass[head] += finished.far_mass;
-                sums.far_square[head] += finished.far_square;
+                let weight = self.weight(rows.start + row);
+                sums.far_mass[head] += weight * finished.far_mass;
+                sums.far_square[head] += weight * finished.far_square;
                 sums.rows[row] += finished.far_mass;
+                sums.row_squares[row] += finished.far_square;
                 for (segment, mass) in finished.masses.iter().enumerate() {
                     if let Some(bin) = self.segments.bin(segment) {
-                        sums.histogram[bin] += mass * finished.scale;
+                        sums.histogram[bin] += weight * mass * finished.scale;
                     }
                 }
             }
@@ -206,7 +240,8 @@ fn walk<A: Arithmetic, const HEIGHT: usize, const WIDTH: usize>(
                     logits,
                 );
                 for row in strip_rows.clone() {
-                    let seen = visible_keys(window.rules, tokens, row);
+                    let position = window.position(row);
+                    let seen = visible_keys(window.rules, tokens, position);
                     let seen = seen.start.max(tile)..seen.end.min(tile_end);
                     if seen.is_empty() {
                         continue;
@@ -214,9 +249,9 @@ fn walk<A: Arithmetic, const HEIGHT: usize, const WIDTH: usize>(
                     let logits = &mut logits[(row - first) * LOGIT_STRIDE..][..LOGIT_STRIDE];
                     let logits = &mut logits[seen.start - tile..];
                     let query_head = key_head * window.shape.group() + head;
-                    bend::<A>(window.rules, query_head, row, seen.clone(), logits);
+                    bend::<A>(window.rules, query_head, position, seen.clone(), logits);
                     let state = head * BLOCK_ROWS + row - rows.start;
-                    scratch.rows.absorb::<A>(state, row, seen, logits, &window.segments);
+                    scratch.rows.absorb::<A>(state, position, seen, logits, &window.segments);
                 }
             }
         }
@@ -226,8 +261,8 @@ fn walk<A: Arithmetic, const HEIGHT: usize, const WIDTH: usize>(
 
 /// The keys that some row of `rows` (not empty) sees, or that lie between such keys.
 fn visible_rows(window: &Window<'_>, rows: &Range<usize>) -> Range<usize> {
-    let first = visible_keys(window.rules, window.shape.tokens, rows.start);
-    let last = visible_keys(window.rules, window.shape.tokens, rows.end - 1);
+    let first = visible_keys(window.rules, window.shape.tokens, window.position(rows.start));
+    let last = visible_keys(window.rules, window.shape.tokens, window.position(rows.end - 1));
     first.start..last.end.min(window.shape.tokens)
 }
 

@@ -32,10 +32,11 @@ pub use projected::{ProjectedWindow, Side, WindowRows};
 pub use reference::{reference_rows, reference_statistics};
 pub use rope::{Rope, RopeStyle};
 pub use statistics::{
-    AttentionShape, LogitRules, Measure, QueryKeySource, WindowSums, histogram_bins,
+    AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
+    histogram_bins,
 };
-pub use stream::{attention_statistics, window_bytes};
+pub use stream::{attention_statistics, head_statistics, window_bytes};
 
 /// Version of the arithmetic behind the scores. It is part of the score fingerprint and rises when any bit of a
 /// kernel's result changes.
-pub const STATISTICS_VERSION: u32 = 1;
+pub const STATISTICS_VERSION: u32 = 2;

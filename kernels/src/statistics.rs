@@ -102,6 +102,26 @@ pub struct Measure {
     pub rows: bool,
 }
 
+/// Rows that stand for all rows of a window: only these are measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowSample {
+    /// Their positions in the window, ascending.
+    pub positions: Vec<usize>,
+    /// `[positions]`: how many rows each stands for; sums over rows are weighted with it.
+    pub weights: Vec<f64>,
+}
+
+impl RowSample {
+    pub(crate) fn assert_matches(&self, shape: &AttentionShape) {
+        assert!(
+            self.positions.last().is_some_and(|last| *last < shape.tokens)
+                && self.positions.is_sorted_by(|a, b| a < b),
+            "sampled rows are ascending rows of the window"
+        );
+        assert_eq!(self.weights.len(), self.positions.len(), "one weight per sampled row");
+    }
+}
+
 /// Sums over one window's attention matrix, without the division by its size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowSums {
@@ -115,6 +135,48 @@ pub struct WindowSums {
     pub histogram: Vec<f64>,
     /// `[tokens]`: the far mass of each row, mean over heads; when asked for.
     pub row_far_mass: Option<Vec<f64>>,
+}
+
+/// What a window's sums are put together from: the sums of some of its key heads and of the query heads that read them.
+///
+/// A part holds nothing that was summed over key heads, so the sums of a window have the same bits however its heads
+/// were grouped, and wherever each group was measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeadSums {
+    /// `[query heads]`: the far mass, `Σ p` over far pairs.
+    pub far_mass: Vec<f64>,
+    /// `[query heads]`: `Σ p²` over far pairs.
+    pub far_square: Vec<f64>,
+    /// `[key heads, histogram_bins(tokens)]`: attention by distance, a sum over rows and the query heads of a key head.
+    pub histograms: Vec<f64>,
+    /// `[key heads, sampled rows]`: the far mass of each sampled row, a sum over the query heads of a key head, not
+    /// weighted. Empty where all rows were measured.
+    pub row_far_mass: Vec<f64>,
+    /// The same of the far `Σ p²`.
+    pub row_far_square: Vec<f64>,
+}
+
+impl HeadSums {
+    /// Appends the heads that follow.
+    pub fn append(&mut self, next: &Self) {
+        self.far_mass.extend_from_slice(&next.far_mass);
+        self.far_square.extend_from_slice(&next.far_square);
+        self.histograms.extend_from_slice(&next.histograms);
+        self.row_far_mass.extend_from_slice(&next.row_far_mass);
+        self.row_far_square.extend_from_slice(&next.row_far_square);
+    }
+
+    /// The sums of a window of `tokens` tokens, from those of all its heads. Cost: `key_heads · bins` additions, in the
+    /// order of the key heads.
+    pub fn window_sums(self, tokens: usize) -> WindowSums {
+        let mut histogram = vec![0.0; histogram_bins(tokens)];
+        for head in self.histograms.chunks_exact(histogram.len()) {
+            histogram.iter_mut().zip(head).for_each(|(sum, mass)| *sum += mass);
+        }
+        normalise(&mut histogram);
+        let Self { far_mass, far_square, .. } = self;
+        WindowSums { far_mass, far_square, histogram, row_far_mass: None }
+    }
 }
 
 impl WindowSums {

@@ -1,5 +1,7 @@
 //! One window from source to sums: keys packed head by head, blocks of rows in parallel, sums in a fixed order.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::block::{BLOCK_ROWS, BlockSums, Scratch, TILE_KEYS, Window, block_sums};
@@ -7,7 +9,8 @@ use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::pack;
 use crate::statistics::{
-    AttentionShape, LogitRules, Measure, QueryKeySource, WindowSums, histogram_bins, normalise,
+    AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
+    histogram_bins,
 };
 
 /// Blocks that should be under way at once: enough to keep many threads busy to the end. Key heads are packed together
@@ -48,20 +51,66 @@ pub fn attention_statistics(
     measure: &Measure,
     source: &dyn QueryKeySource,
 ) -> WindowSums {
+    let heads = 0..shape.key_heads;
+    let (sums, rows) = sums_of_heads(kernel, shape, rules, measure, source, heads, None);
+    WindowSums { row_far_mass: rows, ..sums.window_sums(shape.tokens) }
+}
+
+/// As [`attention_statistics`], for the query heads of some key heads. Parts of a window that are appended in the order of
+/// its heads give the bits that the whole gives. Of a `sample` only its rows are measured, and its weights make the sums
+/// estimates of those over all rows.
+///
+/// # Panics
+/// Besides: if the shape has no such key heads, or the sample's rows are not ascending rows of the window.
+pub fn head_statistics(
+    kernel: Kernel,
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    distance: usize,
+    source: &dyn QueryKeySource,
+    key_heads: Range<usize>,
+    sample: Option<&RowSample>,
+) -> HeadSums {
+    let measure = Measure { distance, rows: false };
+    sums_of_heads(kernel, shape, rules, &measure, source, key_heads, sample).0
+}
+
+/// The sums of some key heads and, when asked for, the far mass of each row, mean over all heads of the window.
+fn sums_of_heads(
+    kernel: Kernel,
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    measure: &Measure,
+    source: &dyn QueryKeySource,
+    key_heads: Range<usize>,
+    sample: Option<&RowSample>,
+) -> (HeadSums, Option<Vec<f64>>) {
     kernel.assert_supported();
     shape.assert_valid();
     rules.assert_matches(shape);
+    if let Some(sample) = sample {
+        sample.assert_matches(shape);
+    }
+    assert!(key_heads.end <= shape.key_heads, "key heads {key_heads:?} of {shape:?}");
     let bins = histogram_bins(shape.tokens);
-    let window =
-        Window { kernel, shape, rules, segments: Segments::new(shape, measure), source, bins };
-    let mut sums = Totals::new(shape, bins, measure.rows);
+    let window = Window {
+        kernel,
+        shape,
+        rules,
+        segments: Segments::new(shape, measure),
+        source,
+        bins,
+        sample,
+    };
+    let rows = window.rows();
+    let mut sums = Totals::new(&window, measure.rows, key_heads.clone());
 
-    let heads_at_once = heads_at_once(shape);
+    let heads_at_once = heads_at_once(shape).min(key_heads.len());
     let head_floats = shape.tokens.next_multiple_of(kernel.panel_width()) * shape.head_dim;
-    let blocks = shape.tokens.div_ceil(BLOCK_ROWS);
+    let blocks = rows.div_ceil(BLOCK_ROWS);
     let mut packed = vec![0.0_f32; heads_at_once * head_floats];
-    for first in (0..shape.key_heads).step_by(heads_at_once) {
-        let heads = heads_at_once.min(shape.key_heads - first);
+    for first in key_heads.clone().step_by(heads_at_once.max(1)) {
+        let heads = heads_at_once.min(key_heads.end - first);
         for (head, packed) in packed.chunks_exact_mut(head_floats.max(1)).take(heads).enumerate() {
             pack_keys(&window, first + head, packed);
         }
@@ -72,7 +121,7 @@ pub fn attention_statistics(
                 || Scratch::new(&window),
                 |scratch, task| {
                     let (block, head) = (blocks - 1 - task / heads, task % heads);
-                    let rows = block * BLOCK_ROWS..shape.tokens.min((block + 1) * BLOCK_ROWS);
+                    let rows = block * BLOCK_ROWS..rows.min((block + 1) * BLOCK_ROWS);
                     block_sums(
                         &window,
                         first + head,
@@ -128,43 +177,61 @@ fn pack_keys(window: &Window<'_>, head: usize, packed: &mut [f32]) {
     );
 }
 
-/// The window's sums so far.
+/// The sums so far.
 struct Totals {
-    sums: WindowSums,
+    sums: HeadSums,
+    rows: Option<Vec<f64>>,
+    first: usize,
+    sampled: usize,
+    bins: usize,
     group: usize,
     query_heads: usize,
 }
 
 impl Totals {
-    fn new(shape: &AttentionShape, bins: usize, rows: bool) -> Self {
-        let sums = WindowSums {
-            far_mass: vec![0.0; shape.query_heads],
-            far_square: vec![0.0; shape.query_heads],
-            histogram: vec![0.0; bins],
-            row_far_mass: rows.then(|| vec![0.0; shape.tokens]),
-        };
-        Self { sums, group: shape.group(), query_heads: shape.query_heads }
+    fn new(window: &Window<'_>, rows: bool, key_heads: Range<usize>) -> Self {
+        let (shape, bins) = (window.shape, window.bins);
+        let query_heads = key_heads.len() * shape.group();
+        let sampled = window.sample.map_or(0, |sample| sample.positions.len());
+        Self {
+            sums: HeadSums {
+                far_mass: vec![0.0; query_heads],
+                far_square: vec![0.0; query_heads],
+                histograms: vec![0.0; key_heads.len() * bins],
+                row_far_mass: vec![0.0; key_heads.len() * sampled],
+                row_far_square: vec![0.0; key_heads.len() * sampled],
+            },
+            rows: rows.then(|| vec![0.0; window.rows()]),
+            first: key_heads.start,
+            sampled,
+            bins,
+            group: shape.group(),
+            query_heads: shape.query_heads,
+        }
     }
 
     /// Adds one block; called in ascending order of key head, then block.
     fn add(&mut self, key_head: usize, block: usize, done: &BlockSums) {
-        let heads = key_head * self.group..(key_head + 1) * self.group;
+        let head = key_head - self.first;
+        let heads = head * self.group..(head + 1) * self.group;
         add(&mut self.sums.far_mass[heads.clone()], &done.far_mass);
         add(&mut self.sums.far_square[heads], &done.far_square);
-        add(&mut self.sums.histogram, &done.histogram);
-        if let Some(rows) = &mut self.sums.row_far_mass {
+        add(&mut self.sums.histograms[head * self.bins..][..self.bins], &done.histogram);
+        if self.sampled > 0 {
+            let rows = head * self.sampled + block * BLOCK_ROWS..;
+            self.sums.row_far_mass[rows.clone()][..done.rows.len()].copy_from_slice(&done.rows);
+            self.sums.row_far_square[rows][..done.rows.len()].copy_from_slice(&done.row_squares);
+        }
+        if let Some(rows) = &mut self.rows {
             add(&mut rows[block * BLOCK_ROWS..][..done.rows.len()], &done.rows);
         }
     }
 
-    fn finish(mut self) -> WindowSums {
-        normalise(&mut self.sums.histogram);
-        if let Some(rows) = &mut self.sums.row_far_mass {
-            for mass in rows {
-                *mass /= self.query_heads as f64;
-            }
+    fn finish(mut self) -> (HeadSums, Option<Vec<f64>>) {
+        for mass in self.rows.iter_mut().flatten() {
+            *mass /= self.query_heads as f64;
         }
-        self.sums
+        (self.sums, self.rows)
     }
 }
 

@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, QueryKeySource, WindowSums, attention_statistics,
-    reference_rows, reference_statistics,
+    AttentionShape, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
+    attention_statistics, head_statistics, reference_rows, reference_statistics,
 };
 use proptest::prelude::*;
 
@@ -218,6 +218,23 @@ proptest! {
             prop_assert!(runs.all(|run| run == first), "{}", kernel.name());
         }
     }
+
+    #[test]
+    fn how_the_heads_are_grouped_never_changes_a_bit(
+        shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), cut in any::<prop::sample::Index>(),
+    ) {
+        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: false });
+        let cut = cut.index(shape.key_heads + 1);
+        for kernel in supported() {
+            let whole = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let mut parts = HeadSums::default();
+            for heads in [0..cut, cut..shape.key_heads] {
+                parts.append(&head_statistics(kernel, &shape, &rules, distance, &source, heads, None));
+            }
+            prop_assert_eq!(bits(&parts.window_sums(shape.tokens)), bits(&whole), "{}", kernel.name());
+        }
+    }
 }
 
 fn bits(sums: &WindowSums) -> Vec<u64> {
@@ -348,4 +365,53 @@ fn reference_rows_are_probabilities_over_the_visible_keys() {
         assert!(visible.eq(row.saturating_sub(6)..=row));
     });
     assert!(seen.into_iter().eq((0..2).flat_map(|head| (0..40).map(move |row| (head, row)))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn sampled_rows_are_rows_of_the_whole_and_their_weights_count(
+        shape in shapes(), distance in distances(), hooks in hooks(), seed: u64, every in 1_usize..9,
+    ) {
+        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let rules = rules(&hooks, &shape);
+        let positions: Vec<usize> =
+            (0..shape.tokens).filter(|row| (row * 7 + seed as usize % 11).is_multiple_of(every)).collect();
+        prop_assume!(!positions.is_empty());
+        let weights: Vec<f64> = positions.iter().map(|row| 1.0 + (row % 3) as f64).collect();
+        let sample = RowSample { positions, weights };
+        let mut mass = vec![vec![0.0; shape.tokens]; shape.query_heads];
+        let mut square = mass.clone();
+        reference_rows(&shape, &rules, &source, |head, row, probabilities| {
+            for far in &probabilities[..(row + 1).saturating_sub(distance)] {
+                mass[head][row] += far;
+                square[head][row] += far * far;
+            }
+        });
+        let slack = few_rows(sample.positions.len());
+        for kernel in supported() {
+            let heads = 0..shape.key_heads;
+            let got =
+                head_statistics(kernel, &shape, &rules, distance, &source, heads, Some(&sample));
+            let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());
+            let weighted = |rows: &[Vec<f64>]| -> Vec<f64> {
+                let of = |row: &Vec<f64>| {
+                    let pairs = sample.positions.iter().zip(&sample.weights);
+                    pairs.map(|(position, weight)| weight * row[*position]).sum()
+                };
+                rows.iter().map(of).collect()
+            };
+            let by_row = |rows: &[Vec<f64>]| -> Vec<f64> {
+                let groups = rows.chunks(shape.group()).flat_map(|heads| {
+                    let of = |row: &usize| heads.iter().map(|head| head[*row]).sum::<f64>();
+                    sample.positions.iter().map(of).collect::<Vec<f64>>()
+                });
+                groups.collect()
+            };
+            close(&got.far_mass, &weighted(&mass), MASS * slack, 1e-9, &context);
+            close(&got.far_square, &weighted(&square), SQUARE * slack, 1e-10, &context);
+            close(&got.row_far_mass, &by_row(&mass), ROW * slack, 1e-9, &context);
+            close(&got.row_far_square, &by_row(&square), ROW * slack, 1e-9, &context);
+        }
+    }
 }

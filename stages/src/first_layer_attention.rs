@@ -1,13 +1,18 @@
 //! Measures, per window, how much the tokens of the first layer attend to far-away tokens.
 
+mod sampling;
+
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, QueryKeySource, Rope, attention_statistics,
+    AttentionShape, HeadSums, Kernel, LogitRules, QueryKeySource, Rope, head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use sampling::{RowEstimate, SampledRows};
 
 use crate::contract::{Decimal, Stage};
 use crate::model::{LayerZeroSpec, LayerZeroTable, Prepared, RoundedAlibi, SideArray, WindowParts};
@@ -30,6 +35,48 @@ pub struct FirstLayerAttention {
     /// Which keys a token's attention is spread over. `causal` (default) is the paper and the model.
     #[serde(default)]
     pub mask: Mask,
+    /// Which rows of a window are measured: `all` (default, exact), or `{per_window: 512, seed: 1}`, which many are drawn
+    /// at random, two in each of as many equal strata of positions as there are pairs. Keys are never drawn. Sampled
+    /// scores come with standard errors (`dependency_strength_se`, `far_variance_se`) and without a distance histogram.
+    /// Windows with no more rows than that are measured exactly, and so should windows below 8,192 tokens be: drawing
+    /// rows gains little there and costs agreement.
+    #[serde(default)]
+    pub rows: Rows,
+}
+
+/// Which rows of a window are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Rows {
+    /// `all`.
+    All(AllRows),
+    /// Some, drawn at random.
+    Sampled(RowsSampled),
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self::All(AllRows::All)
+    }
+}
+
+/// All rows of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AllRows {
+    /// Exact.
+    All,
+}
+
+/// Rows drawn at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RowsSampled {
+    /// How many rows of each window, rounded up to pairs: 512 keep most of the ranking, 128 little of it.
+    #[schemars(range(min = 32, max = 16_777_215))]
+    pub per_window: u32,
+    /// Decides the draw, together with the window's tokens: the same text and seed give the same rows.
+    pub seed: u64,
 }
 
 /// Which keys a token's attention is spread over.
@@ -45,6 +92,18 @@ pub enum Mask {
 }
 
 impl FirstLayerAttention {
+    /// The window of these ids: its far distance, and the rows that are measured of it.
+    pub fn window(&self, ids: Vec<u32>) -> WindowTokens {
+        let distance = self.distance(ids.len() as u64);
+        let sampled = match self.rows {
+            Rows::All(_) => None,
+            Rows::Sampled(RowsSampled { per_window, seed }) => {
+                SampledRows::draw(&ids, distance as usize, per_window as usize, seed)
+            }
+        };
+        WindowTokens { ids, distance, sampled }
+    }
+
     /// The far distance `k` for a window of `tokens` tokens.
     pub fn distance(&self, tokens: u64) -> u64 {
         match (self.min_distance_tokens, self.min_distance_fraction) {
@@ -74,6 +133,8 @@ pub struct WindowTokens {
     pub ids: Vec<u32>,
     /// The far distance `k`, in tokens, below the number of ids.
     pub distance: u64,
+    /// The rows that are measured; all of them without it.
+    pub sampled: Option<SampledRows>,
 }
 
 /// What one pass over a window yields. Unitless; per-head figures are `[query_heads]`.
@@ -83,11 +144,36 @@ pub struct WindowStatistics {
     pub dependency_strength_by_head: Vec<f64>,
     /// Unbiased variance of the far-masked attention matrix over all S² entries.
     pub far_variance_by_head: Vec<f64>,
-    /// Share of attention per distance: bin 0 is distance 0, bin b is `[2^(b-1), 2^b)`. Sums to 1.
+    /// Share of attention per distance: bin 0 is distance 0, bin b is `[2^(b-1), 2^b)`. Sums to 1. Empty where rows were
+    /// sampled: those without far keys, which it needs as well, are not drawn.
     pub distance_histogram: Vec<f64>,
+    /// How far the means over heads may be off; none where all rows were measured.
+    pub standard_errors: Option<StandardErrors>,
+}
+
+/// Standard errors of sampled statistics, means over heads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StandardErrors {
+    /// Of the dependency strength.
+    pub dependency_strength: f64,
+    /// Of the far variance.
+    pub far_variance: f64,
 }
 
 impl WindowStatistics {
+    /// The figures of a window, from the sums of all its heads.
+    pub fn new(sums: HeadSums, window: &WindowTokens) -> Self {
+        let tokens = window.ids.len();
+        let errors = window.sampled.as_ref().map(|rows| StandardErrors::new(&sums, rows, tokens));
+        let sums = sums.window_sums(tokens);
+        Self {
+            dependency_strength_by_head: sums.dependency_strength(tokens),
+            far_variance_by_head: sums.far_variance(tokens),
+            distance_histogram: if errors.is_some() { Vec::new() } else { sums.histogram },
+            standard_errors: errors,
+        }
+    }
+
     /// The mean dependency strength over heads.
     pub fn dependency_strength(&self) -> f64 {
         mean(&self.dependency_strength_by_head)
@@ -104,6 +190,30 @@ impl WindowStatistics {
             .iter()
             .chain(&self.far_variance_by_head)
             .all(|figure| figure.is_finite())
+    }
+}
+
+impl StandardErrors {
+    /// `(Σp)²/S²` is left out of the variance's error: it is some thousandths of `Σp²` in any window long enough to be
+    /// sampled.
+    fn new(sums: &HeadSums, rows: &SampledRows, tokens: usize) -> Self {
+        let mean_over_heads = |by_key_head: &[f64]| {
+            let mut mean = vec![0.0; rows.positions.len()];
+            for of_head in by_key_head.chunks_exact(mean.len()) {
+                mean.iter_mut().zip(of_head).for_each(|(sum, figure)| *sum += figure);
+            }
+            for sum in &mut mean {
+                *sum /= sums.far_mass.len() as f64;
+            }
+            mean
+        };
+        let error =
+            |by_key_head: &[f64]| rows.estimate(&mean_over_heads(by_key_head)).standard_error;
+        let tokens = tokens as f64;
+        Self {
+            dependency_strength: error(&sums.row_far_mass) / tokens,
+            far_variance: error(&sums.row_far_square) / (tokens * tokens - 1.0),
+        }
     }
 }
 
@@ -156,7 +266,8 @@ impl FirstLayer {
         &self.table
     }
 
-    fn meet(&self, ids: &[u32]) {
+    /// Notes the ids of a window that is measured somewhere else than in [`FirstLayer::measure_heads`].
+    pub fn meet(&self, ids: &[u32]) {
         for id in ids {
             let (word, bit) = (&self.ids_met[*id as usize / 64], 1 << (id % 64));
             if word.load(Relaxed) & bit == 0 {
@@ -165,19 +276,34 @@ impl FirstLayer {
         }
     }
 
+    /// What the first layer computes.
+    pub fn spec(&self) -> &LayerZeroSpec {
+        &self.spec
+    }
+
     /// Measures one window on the CPU. Cost: `query_heads · tokens² / 2` pairs.
     pub fn measure(&self, kernel: Kernel, window: &WindowTokens) -> WindowStatistics {
+        let key_heads = 0..self.spec.key_heads as usize;
+        WindowStatistics::new(self.measure_heads(kernel, window, key_heads), window)
+    }
+
+    /// Measures the query heads of some key heads of a window on the CPU. The parts of a window, appended in the order of
+    /// its heads, give the bits of the whole.
+    pub fn measure_heads(
+        &self,
+        kernel: Kernel,
+        window: &WindowTokens,
+        key_heads: Range<usize>,
+    ) -> HeadSums {
         self.meet(&window.ids);
-        let tokens = window.ids.len();
-        let measure = Measure { distance: window.distance as usize, rows: false };
-        let sums = self.with_source(kernel, &window.ids, |shape, rules, source| {
-            attention_statistics(kernel, shape, rules, &measure, source)
-        });
-        WindowStatistics {
-            dependency_strength_by_head: sums.dependency_strength(tokens),
-            far_variance_by_head: sums.far_variance(tokens),
-            distance_histogram: sums.histogram,
-        }
+        let distance = window.distance as usize;
+        let sample = window.sampled.as_ref().map(SampledRows::sample);
+        self.with_source(kernel, &window.ids, |shape, rules, source| {
+            // Where every query head has keys of its own, a key head of the model is as many of the kernel's.
+            let finer = shape.key_heads / self.spec.key_heads as usize;
+            let heads = key_heads.start * finer..key_heads.end * finer;
+            head_statistics(kernel, shape, rules, distance, source, heads, sample.as_ref())
+        })
     }
 
     /// Hands shape, rules and rotated queries and keys of a window to `measure`: for figures that

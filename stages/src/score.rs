@@ -26,6 +26,12 @@ pub struct Score {
     /// How the two statistics are made comparable. `z-score` (default) is the paper, `min-max` the published code.
     #[serde(default)]
     pub standardise: Standardise,
+    /// The largest relative standard error of the far variance, a root mean square over windows, at which the uniformity
+    /// term is used; only sampled rows have one. Default 0.1: what a noisier term does to a ranking is in
+    /// `docs/benchmarks.md`. Beyond it the selection is refused unless `alpha` is 0 or this is raised.
+    #[serde(default = "default_max_variance_error")]
+    #[schemars(range(min = 0.0, max = 100.0))]
+    pub max_variance_error: f64,
     /// A column of the input: statistics, ranking and the filter's fraction or budget are taken inside each of its
     /// values. A null is a group of its own. Default: one group. Scores of different domains rarely compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,6 +48,10 @@ pub struct Score {
 
 fn default_alpha() -> f64 {
     0.5
+}
+
+fn default_max_variance_error() -> f64 {
+    0.1
 }
 
 /// The formula of the score.
@@ -175,6 +185,7 @@ mod tests {
     fn score(standardise: Standardise) -> Score {
         Score {
             formula: Formula::Longattn,
+            max_variance_error: 0.1,
             alpha: 0.5,
             standardise,
             within: None,

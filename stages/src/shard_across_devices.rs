@@ -25,6 +25,16 @@ pub struct ShardAcrossDevices {
     /// What is handed out to devices: whole `windows` (default), or the `heads` of one window across devices.
     #[serde(default)]
     pub by: ShardBy,
+    /// How long to wait, when not even one head of a window fits any device, for other programs to give memory back
+    /// before the window's row is set aside (0 to 86,400). Default 300: restarts of a neighbour pass, a full card does not.
+    #[serde(default = "default_memory_wait_seconds")]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub memory_wait_seconds: u32,
+    /// Key heads of a window that are measured at once on a device, at most (1 to 4,096). Default: all, or as many as fit
+    /// its memory. `longsift tune` finds out what is fastest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub key_heads_at_once: Option<u32>,
 }
 
 impl Default for ShardAcrossDevices {
@@ -34,12 +44,18 @@ impl Default for ShardAcrossDevices {
             headroom_fraction: default_headroom_fraction(),
             workers_per_device: None,
             by: ShardBy::default(),
+            memory_wait_seconds: default_memory_wait_seconds(),
+            key_heads_at_once: None,
         }
     }
 }
 
 fn default_headroom_fraction() -> Decimal {
     Decimal(0.15)
+}
+
+fn default_memory_wait_seconds() -> u32 {
+    300
 }
 
 /// Which devices score windows.

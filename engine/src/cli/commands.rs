@@ -6,8 +6,10 @@ use std::path::Path;
 use clap::{ColorChoice, CommandFactory};
 
 use super::{
-    AnswerFormat, Cli, Command, LogFormat, PipelineArguments, PlanArguments, RunArguments, logging,
+    AnswerFormat, BenchArguments, Cli, Command, LogFormat, PipelineArguments, PlanArguments,
+    RunArguments, logging,
 };
+use crate::bench::BenchOptions;
 use crate::diagnostic::{Blame, Diagnostic, render};
 use crate::error::{BUG, DONE, Failure, Result};
 use crate::execute;
@@ -16,11 +18,11 @@ use crate::plan::explain::{self, Done, Explanation};
 use crate::plan::{Plan, PlanOptions};
 use crate::progress::Progress;
 use crate::report::{Summary, closing_table};
-use crate::run::{self, RunOptions};
+use crate::run::{self, Phase, RunOptions};
 use crate::run_directory::RunDirectory;
 use crate::spec::{Overrides, Spec, init};
 use crate::stop::Stop;
-use crate::{files, inspect, reference, status, tokens};
+use crate::{audit, bench, files, inspect, reference, status, tokens};
 
 /// Runs a command and prints what went wrong, once. Returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
@@ -51,6 +53,25 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
                 || serde_json::to_value(&status).expect("plain data"),
             ))
         }
+        Command::Verify { run_dir, format } => {
+            let found = audit::verify(&RunDirectory::at(run_dir)?)?;
+            answer(
+                *format,
+                || found.to_string(),
+                || serde_json::to_value(&found).expect("plain data"),
+            );
+            Ok(found.exit_code())
+        }
+        Command::Diff { first, second, documents, format } => {
+            let (first, second) = (RunDirectory::at(first)?, RunDirectory::at(second)?);
+            let difference = audit::diff(&first, &second, *documents)?;
+            answer(
+                *format,
+                || difference.to_string(),
+                || serde_json::to_value(&difference).expect("plain data"),
+            );
+            Ok(difference.exit_code())
+        }
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),
         Command::Init { path } => init_pipeline(path),
@@ -72,6 +93,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             Ok(DONE)
         }
         Command::Lock(arguments) => write_lock(cli, arguments),
+        Command::Bench(arguments) => bench(cli, arguments),
         Command::Tokens { arguments, ids } => {
             let plan = planned(cli, arguments)?;
             let mut out = std::io::stdout().lock();
@@ -85,10 +107,16 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let stop = Stop::on_signals().map_err(|error| {
         Diagnostic::error(Blame::Machine, format!("signals cannot be listened to: {error}"))
     })?;
+    check_phase(arguments)?;
     start_threads(&arguments.plan)?;
     let progress = Progress::new(bars);
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
-    let options = RunOptions { fresh: arguments.fresh, locked };
+    let options = RunOptions {
+        fresh: arguments.fresh,
+        locked,
+        phase: arguments.phase,
+        only_quarantined: arguments.only_quarantined,
+    };
     let plan = match planned(cli, &arguments.plan) {
         Ok(plan) => plan,
         Err(failure) => return Ok(failed(cli, &failure, String::new())),
@@ -103,7 +131,9 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let mut summary = outcome.summary;
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
-        let why = if plan.units.is_empty() {
+        let why = if arguments.phase == Phase::Score {
+            "the units of this shard have scores"
+        } else if plan.units.is_empty() {
             "the input has no rows"
         } else {
             "the output is complete and nothing has changed"
@@ -116,6 +146,44 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     }
     print_line(&summary.to_line());
     Ok(summary.exit_code)
+}
+
+/// Flags that do not go together.
+fn check_phase(arguments: &RunArguments) -> Result<()> {
+    let sharded = arguments.plan.shard.is_some();
+    let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
+    match arguments.phase {
+        Phase::All | Phase::Select if sharded => {
+            Err(problem("`--shard` is for scoring; a selection needs all shards")
+                .hint("add `--phase score`, and when all shards are done run `--phase select`")
+                .into())
+        }
+        Phase::Score | Phase::Select if arguments.fresh => {
+            Err(problem("`--fresh` would remove what other processes have scored")
+                .hint("remove the run directory before the first shard starts, or give the pipeline another `output.path`")
+                .into())
+        }
+        Phase::Score if arguments.plan.scores_from.is_some() => {
+            Err(problem("`--scores-from` takes the scores of another run, `--phase score` makes them")
+                .hint("leave one of them out")
+                .into())
+        }
+        _ if arguments.only_quarantined
+            && (arguments.phase != Phase::All
+                || arguments.fresh
+                || arguments.plan.scores_from.is_some()) =>
+        {
+            Err(problem("`--only-quarantined` carries on a whole run of this directory")
+                .hint("leave `--phase`, `--fresh` and `--scores-from` out")
+                .into())
+        }
+        _ if arguments.locked && arguments.plan.pipeline.pipeline.is_dir() => {
+            Err(problem("`--locked` compares with the lock beside a pipeline file, not with that of a run directory")
+                .hint("name the pipeline file")
+                .into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Says what went wrong, for people and in the summary; returns the exit code.
@@ -189,6 +257,36 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     Ok(DONE)
 }
 
+fn bench(cli: &Cli, arguments: &BenchArguments) -> Result<u8> {
+    let options = BenchOptions {
+        pipeline: arguments.pipeline.clone(),
+        overrides: Overrides { set: arguments.set.clone(), param: arguments.param.clone() },
+        windows: arguments.windows.clone(),
+        head_dims: arguments.head_dims.clone(),
+        repeats: arguments.repeats,
+    };
+    if let Some(problem) = options.problem() {
+        return Err(problem.into());
+    }
+    let bench = bench::bench(&options, &|figure| {
+        if !cli.quiet {
+            eprint(&format!("{figure}\n"));
+        }
+    })?;
+    if let Some(path) = &arguments.json {
+        let json = serde_json::to_vec_pretty(&bench).expect("plain data");
+        files::write_atomic(path, &json)?;
+    }
+    if let Some(path) = &arguments.chart {
+        let svg = bench::draw(&bench).map_err(|why| {
+            Diagnostic::error(Blame::Bug, format!("the chart cannot be drawn: {why}"))
+        })?;
+        files::write_atomic(path, svg.as_bytes())?;
+    }
+    print(&bench.to_string());
+    Ok(DONE)
+}
+
 fn schema(name: Option<&str>) -> Result<u8> {
     let schemas = reference::schemas();
     let names: Vec<&str> = schemas.iter().map(|(name, _)| *name).collect();
@@ -224,7 +322,7 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
 }
 
 fn init_pipeline(path: &Path) -> Result<u8> {
-    if files::size(path).is_some() {
+    if files::size(path)?.is_some() {
         return Err(Diagnostic::error(Blame::Pipeline, format!("`{}` exists", path.display()))
             .hint("give another name: `longsift init NAME.yaml`")
             .into());
@@ -255,6 +353,7 @@ fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         threads: arguments.threads.map(usize::from),
         kernel: arguments.kernel.clone(),
         scores_from: arguments.scores_from.clone(),
+        shard: arguments.shard,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::problem::DataProblem;
+use super::problem::{DataProblem, ProblemKind};
 use crate::files;
 
 /// How many names a message about a missing path lists.
@@ -123,7 +123,8 @@ fn relative(root: PathBuf, found: Vec<PathBuf>) -> Result<Found, Vec<DataProblem
 
 /// A folder of the input that cannot be listed is the data's problem, not the machine's.
 fn unreadable(error: &files::FileError) -> DataProblem {
-    DataProblem { hint: error.hint(), ..DataProblem::data(error.to_string()) }
+    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
+    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
 }
 
 /// Says what does exist next to a path that does not.

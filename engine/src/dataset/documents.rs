@@ -219,13 +219,13 @@ impl Iterator for Documents {
                 },
                 Some(Err(why)) => {
                     self.done = true;
-                    return Some(Err(self.place.unreadable(self.next_row, &why)));
+                    return Some(Err(self.place.unreadable(self.next_row, why)));
                 }
                 None => {
                     self.done = true;
                     if let Some(row) = self.readable_row() {
                         let why = format!("the unit should end at row {}", self.end);
-                        return Some(Err(self.place.unreadable(row, &why)));
+                        return Some(Err(self.place.unreadable(row, why)));
                     }
                     self.pass_unreadable(self.end, &mut documents);
                 }

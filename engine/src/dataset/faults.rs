@@ -5,14 +5,14 @@
 //! must not take part in a ranking.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Range;
 
 use arrow::datatypes::DataType;
 
 use super::documents::RowProblem;
-use super::problem::{DataProblem, ProblemKind};
-use super::read::{Batches, Place, Request, batch_rows, open_unchanged, selection};
+use super::problem::DataProblem;
+use super::read::{Batches, Place, ReadFailure, Request, batch_rows, open_unchanged, selection};
+use super::source::ParquetFile;
 use super::units::WorkUnit;
 use super::{Dataset, pages};
 use crate::spec::pipeline::OnBadFile;
@@ -56,12 +56,12 @@ impl Faults {
         largest_page: u64,
     ) -> Result<Self, DataProblem> {
         let file = &dataset.files[unit.file];
-        let mut opened =
+        let opened =
             open_unchanged(dataset, file).map_err(|problem| problem.in_file(&file.path))?;
         let mut search =
             Search { dataset, unit, on_bad_file, largest_page, faults: Self::default() };
         for group in unit.row_groups.clone() {
-            search.row_group(group, &mut opened)?;
+            search.row_group(group, &opened)?;
         }
         Ok(search.faults)
     }
@@ -149,7 +149,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn row_group(&mut self, group: usize, file: &mut File) -> Result<(), DataProblem> {
+    fn row_group(&mut self, group: usize, file: &ParquetFile) -> Result<(), DataProblem> {
         let info = self.dataset.files[self.unit.file].row_groups[group];
         let end = (info.first_row + info.rows).min(self.unit.first_row + self.unit.rows);
         let rows = info.first_row..end;
@@ -157,6 +157,10 @@ impl Search<'_> {
         let found = self.faults.unreadable.len();
         for &column in &columns {
             if let Err(why) = self.pages(group, column, file) {
+                if let Some(error) = file.refused() {
+                    let refused = ReadFailure::Refused(error.to_string());
+                    return Err(self.place().unreadable(rows.start, refused));
+                }
                 self.damaged(rows.clone(), Some(column), &why)?;
             }
         }
@@ -178,8 +182,12 @@ impl Search<'_> {
         Ok(())
     }
 
+    fn place(&self) -> Place {
+        Place::of(self.dataset, self.unit)
+    }
+
     /// The sizes that the pages of a column claim.
-    fn pages(&self, group: usize, column: usize, file: &mut File) -> Result<(), String> {
+    fn pages(&self, group: usize, column: usize, file: &ParquetFile) -> Result<(), String> {
         let input = &self.dataset.files[self.unit.file];
         let chunks = input.footer.row_group(group).columns();
         input
@@ -256,12 +264,8 @@ impl Search<'_> {
         for batch in Batches::open(self.dataset, &request)? {
             let batch = match batch {
                 Ok(batch) => batch,
-                Err(why) => {
-                    let row = rows.next().unwrap_or(info.first_row);
-                    let problem = Place::of(self.dataset, self.unit).unreadable(row, &why);
-                    let machine = problem.kind == ProblemKind::Machine;
-                    return if machine { Err(problem) } else { Ok(Err(why)) };
-                }
+                Err(ReadFailure::Damaged(why)) => return Ok(Err(why)),
+                Err(other) => return Err(self.place().unreadable(info.first_row, other)),
             };
             let numbers: Vec<u64> = rows.by_ref().take(batch.rows).collect();
             if numbers.len() < batch.rows {
@@ -288,19 +292,18 @@ impl Search<'_> {
         column: Option<usize>,
         why: &str,
     ) -> Result<(), DataProblem> {
-        let place = Place::of(self.dataset, self.unit);
         let name = column.map(|column| self.dataset.schema.field(column).name());
         let why = match name {
             Some(name) => format!("column `{name}`: {why}"),
             None => why.to_owned(),
         };
         if self.on_bad_file == OnBadFile::Fail {
-            return Err(place.unreadable(rows.start, &why));
+            return Err(self.place().unreadable(rows.start, why));
         }
         let count = rows.end - rows.start;
         if count > MOST_UNREADABLE_ROWS {
             let why = format!("{why}; {count} rows are more than can be set aside one by one");
-            return Err(place.unreadable(rows.start, &why));
+            return Err(self.place().unreadable(rows.start, why));
         }
         let problem = RowProblem {
             code: "unreadable",

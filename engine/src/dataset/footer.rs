@@ -11,7 +11,7 @@ use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader};
 
-use super::problem::DataProblem;
+use super::problem::{DataProblem, ProblemKind};
 use super::read::guarded;
 use super::thrift::{INT32, LIST, STRUCT, Thrift};
 use super::{text, types};
@@ -73,7 +73,9 @@ impl InputFile {
     fn read(root: &Path, path: &str) -> Result<Self, DataProblem> {
         let full_path = root.join(path);
         let mut file = files::open(&full_path).map_err(|error| unreadable(&error))?;
-        let status = files::status(&full_path).map_err(|error| unreadable(&error))?;
+        let status = file
+            .metadata()
+            .map_err(|error| unreadable(&files::failed("read", &full_path)(error)))?;
         if !status.is_file() {
             return Err(DataProblem::data("not a regular file"));
         }
@@ -347,5 +349,6 @@ fn damaged(why: impl std::fmt::Display) -> DataProblem {
 
 /// A file of the input that cannot be opened is the data's problem.
 fn unreadable(error: &files::FileError) -> DataProblem {
-    DataProblem { hint: error.hint(), ..DataProblem::data(error.to_string()) }
+    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
+    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
 }

@@ -45,7 +45,7 @@ pub fn read_labels(
     let mut rows = readable.into_iter().flatten();
     let place = || Place::of(dataset, unit);
     for batch in Batches::open(dataset, &request)? {
-        let batch = batch.map_err(|why| place().unreadable(rows.next().unwrap_or(first), &why))?;
+        let batch = batch.map_err(|why| place().unreadable(rows.next().unwrap_or(first), why))?;
         let values = Labels::new(&batch.columns[0]);
         for (position, row) in rows.by_ref().take(batch.rows).enumerate() {
             labels[(row - first) as usize] = values.get(position);
@@ -54,7 +54,7 @@ pub fn read_labels(
     match rows.next() {
         None => Ok(labels),
         Some(row) => {
-            Err(place().unreadable(row, &format!("the unit should have {} rows", unit.rows)))
+            Err(place().unreadable(row, format!("the unit should have {} rows", unit.rows)))
         }
     }
 }

@@ -1,16 +1,17 @@
 //! What the pages of a column chunk claim to become, checked before anything is decompressed: a page of a few bytes may
 //! announce two gigabytes, and one compressed with gzip, Brotli or LZ4 may hold more than it announces.
 
-use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::Read;
 
 use parquet::basic::Compression;
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::reader::ChunkReader;
 
+use super::source::ParquetFile;
 use super::thrift::{INT32, STRUCT, Thrift};
 
-/// Bytes read ahead for the header of a page; most are shorter.
-const HEADER_BYTES: usize = 512;
+/// Bytes that a decompressor reads at once.
+const BUFFER_BYTES: usize = 8192;
 
 /// The sizes in the header of a page, in bytes.
 struct PageSizes {
@@ -28,7 +29,7 @@ struct PageSizes {
 ///
 /// Reads the headers; the pages themselves only where the decompressor would not stop by itself.
 pub(super) fn check(
-    file: &mut File,
+    file: &ParquetFile,
     chunk: &ColumnChunkMetaData,
     largest: u64,
 ) -> Result<(), String> {
@@ -62,9 +63,8 @@ pub(super) fn check(
     Ok(())
 }
 
-fn read_header(file: &mut File, position: u64) -> Result<PageSizes, String> {
-    file.seek(SeekFrom::Start(position)).map_err(|error| error.to_string())?;
-    let mut thrift = Thrift::new(BufReader::with_capacity(HEADER_BYTES, file));
+fn read_header(file: &ParquetFile, position: u64) -> Result<PageSizes, String> {
+    let mut thrift = Thrift::new(file.get_read(position).map_err(|error| error.to_string())?);
     let (mut uncompressed, mut compressed, mut levels) = (-1, -1, 0);
     let mut last = 0;
     while let Some((field, kind)) = thrift.field(&mut last)? {
@@ -103,7 +103,7 @@ fn read_levels<R: Read>(thrift: &mut Thrift<R>) -> Result<i64, String> {
 /// Whether the page holds more than it announces, for the codecs whose decompressors in the Parquet library go on to
 /// the end of their input. Nothing is kept of what comes out. What does not decompress at all is left to the reader.
 fn overflows(
-    file: &mut File,
+    file: &ParquetFile,
     codec: Compression,
     start: u64,
     page: &PageSizes,
@@ -111,11 +111,11 @@ fn overflows(
     if !matches!(codec, Compression::GZIP(_) | Compression::BROTLI(_) | Compression::LZ4) {
         return Ok(false);
     }
-    file.seek(SeekFrom::Start(start + page.levels)).map_err(|error| error.to_string())?;
-    let compressed = BufReader::new(file).take(page.compressed - page.levels);
+    let compressed = file.get_read(start + page.levels).map_err(|error| error.to_string())?;
+    let compressed = compressed.take(page.compressed - page.levels);
     let mut decompressed: Box<dyn Read> = match codec {
         Compression::GZIP(_) => Box::new(flate2::read::MultiGzDecoder::new(compressed)),
-        Compression::BROTLI(_) => Box::new(brotli::Decompressor::new(compressed, HEADER_BYTES)),
+        Compression::BROTLI(_) => Box::new(brotli::Decompressor::new(compressed, BUFFER_BYTES)),
         _ => Box::new(lz4_flex::frame::FrameDecoder::new(compressed)),
     };
     let most = page.uncompressed - page.levels;

@@ -144,8 +144,8 @@ impl PartWriter {
     /// Writes what is pending and the footer, and gives the file its name.
     pub fn finish(mut self) -> Result<WrittenPart, DataProblem> {
         self.write_piece()?;
-        let file = self.writer.into_inner().map_err(|error| problem(&self.path, error))?;
-        let written = file.commit()?;
+        self.writer.finish().map_err(|error| problem(&self.path, error))?;
+        let written = self.writer.inner_mut().commit()?;
         Ok(WrittenPart { bytes: written.bytes, sha256: written.sha256, rows: self.rows })
     }
 

@@ -1,10 +1,10 @@
 //! What every reader of a unit shares: an unchanged file, projected columns, batches of a bounded size.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt::Display;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use std::ops::Range;
 
@@ -18,9 +18,9 @@ use parquet::arrow::arrow_reader::{
 
 use super::footer::{self, InputFile};
 use super::problem::DataProblem;
+use super::source::ParquetFile;
 use super::units::WorkUnit;
 use super::{Dataset, text, types};
-use crate::files;
 
 /// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
 /// ones, this is what keeps it small all the same.
@@ -46,6 +46,10 @@ pub(super) struct Request<'a> {
 pub(super) struct Batches {
     /// The decoder, or why there is none.
     reader: Result<ParquetRecordBatchReader, Option<String>>,
+    source: ParquetFile,
+    /// Size and time of modification as planned.
+    planned: (u64, i128),
+    ended: bool,
     /// For each requested column, its position in the reader's batches, and its type.
     columns: Vec<(usize, DataType)>,
 }
@@ -72,23 +76,25 @@ impl Batches {
         file: &InputFile,
         request: &Request<'_>,
     ) -> Result<Self, DataProblem> {
-        let opened = open_unchanged(dataset, file)?;
+        let source = open_unchanged(dataset, file)?;
         let positions: Vec<usize> =
             request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
         let reader = guarded(|| {
             let metadata = reader_metadata(file, &positions, request.columns)?;
             let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
-            let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, metadata)
-                .with_row_groups(request.row_groups.clone())
-                .with_projection(mask)
-                .with_batch_size(request.batch_rows)
-                // The other policy decodes the pages between selected rows, which may be damaged.
-                .with_row_selection_policy(RowSelectionPolicy::Selectors);
+            let mut builder =
+                ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
+                    .with_row_groups(request.row_groups.clone())
+                    .with_projection(mask)
+                    .with_batch_size(request.batch_rows)
+                    // The other policy decodes the pages between selected rows, which may be damaged.
+                    .with_row_selection_policy(RowSelectionPolicy::Selectors);
             if let Some(selection) = &request.selection {
                 builder = builder.with_row_selection(selection.clone());
             }
             builder.build().map_err(|error| error.to_string())
         });
+        let planned = (file.size, file.modified_ns);
         // The reader returns columns in file order, each once.
         let mut in_file_order = positions.clone();
         in_file_order.sort_unstable();
@@ -97,22 +103,45 @@ impl Batches {
             |position: &usize| in_file_order.binary_search(position).expect("it is one of them");
         let types = request.columns.iter().map(|(_, data_type)| data_type.clone());
         let columns = positions.iter().map(place).zip(types).collect();
-        Ok(Self { reader: reader.map_err(Some), columns })
+        Ok(Self { reader: reader.map_err(Some), source, planned, ended: false, columns })
+    }
+
+    /// Why the decoder stopped: because the operating system refused a read, or because of the bytes.
+    fn failure(&self, why: String) -> ReadFailure {
+        match self.source.refused() {
+            Some(error) => ReadFailure::Refused(error.to_string()),
+            None => self.changed().err().unwrap_or(ReadFailure::Damaged(why)),
+        }
+    }
+
+    /// A file that is written to while it is read may give rows of two versions.
+    fn changed(&self) -> Result<(), ReadFailure> {
+        let status = self.source.file().metadata();
+        let status = status.map_err(|error| ReadFailure::Refused(error.to_string()))?;
+        match difference(self.planned, &status) {
+            Some(why) => Err(ReadFailure::Changed(why)),
+            None => Ok(()),
+        }
     }
 }
 
 impl Iterator for Batches {
-    type Item = Result<Batch, String>;
+    type Item = Result<Batch, ReadFailure>;
 
     /// The next batch. An error says why; the caller knows where.
     fn next(&mut self) -> Option<Self::Item> {
         let reader = match &mut self.reader {
             Ok(reader) => reader,
-            Err(why) => return why.take().map(Err),
+            Err(why) => return why.take().map(|why| Err(self.failure(why))),
         };
         let batch = match guarded(|| reader.next().transpose()) {
-            Ok(batch) => batch?,
-            Err(why) => return Some(Err(why)),
+            Ok(Some(batch)) => batch,
+            Ok(None) if self.ended => return None,
+            Ok(None) => {
+                self.ended = true;
+                return self.changed().err().map(Err);
+            }
+            Err(why) => return Some(Err(self.failure(why))),
         };
         let mut not_utf8 = Vec::new();
         let mut columns = Vec::with_capacity(self.columns.len());
@@ -122,7 +151,7 @@ impl Iterator for Batches {
                     columns.push(array);
                     not_utf8.extend(bad.into_iter().map(|row| (row, column)));
                 }
-                Err(error) => return Some(Err(error.to_string())),
+                Err(error) => return Some(Err(ReadFailure::Damaged(error.to_string()))),
             }
         }
         Some(Ok(Batch { columns, rows: batch.num_rows(), not_utf8 }))
@@ -130,30 +159,54 @@ impl Iterator for Batches {
 }
 
 /// Opens a planned file and checks that size and time of modification are those of the plan.
-pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<File, DataProblem> {
-    let changed = |why: String| {
-        DataProblem::data(format!("the file changed since it was planned: {why}"))
-            .with_hint("let whatever writes it finish, then run again")
-    };
+pub(super) fn open_unchanged(
+    dataset: &Dataset,
+    file: &InputFile,
+) -> Result<ParquetFile, DataProblem> {
     let path = dataset.root.join(&file.path);
-    let opened = files::open(&path).map_err(|error| match error.source.kind() {
-        std::io::ErrorKind::NotFound => changed("it is gone".into()),
+    let opened = ParquetFile::open(&path).map_err(|error| match error.source.kind() {
+        std::io::ErrorKind::NotFound => changed("it is gone"),
         _ => error.into(),
     })?;
     let status = opened
+        .file()
         .metadata()
         .map_err(|error| DataProblem::machine(format!("its size is not known: {error}")))?;
-    if status.len() != file.size {
-        return Err(changed(format!("it had {} bytes, now it has {}", file.size, status.len())));
+    match difference((file.size, file.modified_ns), &status) {
+        Some(why) => Err(changed(&why)),
+        None => Ok(opened),
     }
-    let modified = footer::modified_ns(&status);
-    if modified != file.modified_ns {
-        return Err(changed(format!(
-            "it was modified at {} ns, now at {modified} ns",
-            file.modified_ns
-        )));
+}
+
+fn changed(why: &str) -> DataProblem {
+    DataProblem::data(format!("the file changed since it was planned: {why}"))
+        .with_hint("let whatever writes it finish, then run again")
+}
+
+/// What is no longer as planned: the size, or the time of modification.
+fn difference((size, modified_ns): (u64, i128), status: &std::fs::Metadata) -> Option<String> {
+    if status.len() != size {
+        return Some(format!("it had {size} bytes, now it has {}", status.len()));
     }
-    Ok(opened)
+    let now = footer::modified_ns(status);
+    (now != modified_ns).then(|| format!("it was modified at {modified_ns} ns, now at {now} ns"))
+}
+
+/// Why reading a file stopped.
+#[derive(Clone, Debug)]
+pub(super) enum ReadFailure {
+    /// The operating system refused a read: the rows may be fine, and a retry may help.
+    Refused(String),
+    /// The file is not the one that was planned.
+    Changed(String),
+    /// The bytes are no Parquet.
+    Damaged(String),
+}
+
+impl<S: Into<String>> From<S> for ReadFailure {
+    fn from(why: S) -> Self {
+        Self::Damaged(why.into())
+    }
 }
 
 /// The reader's schema. It decodes straight into the wanted widths, texts as bytes, where it can; where it cannot, into
@@ -206,24 +259,22 @@ impl Place {
         }
     }
 
-    /// A batch that begins at `row` does not decode, or cannot be read at all.
-    pub(super) fn unreadable(&self, row: u64, why: &str) -> DataProblem {
-        let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
-        let problem = if is_machine(why) {
-            DataProblem::machine(format!("the rows from here on cannot be read: {why}"))
-                .with_hint("the disk or the file system failed, not the file; try again")
-        } else {
-            DataProblem::data(format!("the rows from here on do not decode: {why}"))
-                .with_hint("write the file again from its source, or set `input.on_bad_file: quarantine` to do without these rows")
+    /// A batch that begins at `row` does not decode.
+    pub(super) fn unreadable(&self, row: u64, why: impl Into<ReadFailure>) -> DataProblem {
+        let problem = match why.into() {
+            ReadFailure::Refused(why) => {
+                return DataProblem::machine(format!("cannot be read: {why}")).in_file(&self.file);
+            }
+            ReadFailure::Changed(why) => return changed(&why).in_file(&self.file),
+            ReadFailure::Damaged(why) => {
+                DataProblem::data(format!("the rows from here on do not decode: {why}"))
+            }
         };
-        problem.in_file(&self.file).in_row_group(group).at_row(row)
+        let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
+        problem.in_file(&self.file).in_row_group(group).at_row(row).with_hint(
+            "write the file again from its source, or set `input.on_bad_file: quarantine` to do without these rows",
+        )
     }
-}
-
-/// Whether a reader failed because the operating system did. Readers give their reasons as text, in which Rust writes
-/// errors of the system as `… (os error 5)`.
-fn is_machine(why: &str) -> bool {
-    why.contains("(os error ")
 }
 
 /// The row groups among `groups` that hold rows of `ranges` (ascending, disjoint), and the selection of these rows in
@@ -275,9 +326,27 @@ pub(super) fn batch_rows(
     usize::try_from(rows).expect("at most MOST_ROWS")
 }
 
-/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other.
-pub(super) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(decode)) {
+thread_local! {
+    /// Whether a panic of this thread is the fault of a file, and reported as such.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other,
+/// without the words that a panic of our own would be reported with.
+pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !QUIET.get() {
+                loud(panic);
+            }
+        }));
+    });
+    let before = QUIET.replace(true);
+    let decoded = catch_unwind(AssertUnwindSafe(decode));
+    QUIET.set(before);
+    match decoded {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(panic) => Err(format!("the decoder gave up: {}", panic_message(panic.as_ref()))),
     }

@@ -172,7 +172,7 @@ impl<'a> Rows<'a> {
                     return Ok(Some((numbers, batch)));
                 }
                 (Some(Err(why)), first) => {
-                    return Err(self.place.unreadable(first.unwrap_or(0), &why));
+                    return Err(self.place.unreadable(first.unwrap_or(0), why));
                 }
                 (_, first) => {
                     return Err(self.place.unreadable(
@@ -203,7 +203,7 @@ impl<'a> Rows<'a> {
             columns
         };
         RecordBatch::try_new(Arc::clone(&self.schema), columns)
-            .map_err(|why| self.place.unreadable(numbers[0], &why.to_string()))
+            .map_err(|why| self.place.unreadable(numbers[0], why.to_string()))
     }
 
     fn open(&self, piece: &Piece) -> Result<Reading, DataProblem> {

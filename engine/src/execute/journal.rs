@@ -6,17 +6,18 @@
 //!
 //! ```text
 //! header  [u32 length][u32 crc32][fingerprint of the unit, text]
-//! record  [u32 length][u32 crc32][row u64][window u32][heads u32][bins u32][f64 …]   little-endian
+//! record  [u32 length][u32 crc32][row u64][window u32][heads u32][bins u32][f64 …][standard errors, f64, f64]   little-endian
 //! ```
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use longsift_stages::first_layer_attention::WindowStatistics;
+use longsift_stages::first_layer_attention::{StandardErrors, WindowStatistics};
 
+use crate::clock;
 use crate::error::Result;
 use crate::files;
 
@@ -32,26 +33,39 @@ pub struct Journal {
     path: PathBuf,
     file: BufWriter<File>,
     synced: Instant,
+    /// Locked as long as the journal is open: no other process writes to it.
+    _claim: File,
 }
 
 impl Journal {
     /// Opens the journal of a unit and returns what it already holds. A journal of another fingerprint is started
-    /// afresh.
+    /// afresh. Where another process writes to it, this one gets a journal of its own.
     pub fn open(
         path: &Path,
         fingerprint: &str,
     ) -> Result<(Self, HashMap<WindowKey, WindowStatistics>)> {
+        let (path, claim) = claim(path)?;
+        let path = path.as_path();
         let bytes = files::read_if_present(path)?.unwrap_or_default();
         let (finished, whole) = replay(&bytes, fingerprint);
         let file = files::open_for_append(path, whole as u64)?;
-        let mut journal =
-            Self { path: path.to_owned(), file: BufWriter::new(file), synced: Instant::now() };
+        let mut journal = Self {
+            path: path.to_owned(),
+            file: BufWriter::new(file),
+            synced: Instant::now(),
+            _claim: claim,
+        };
         if whole == 0 {
             journal.write(fingerprint.as_bytes())?;
             journal.sync()?;
             files::fsync_folder(path.parent().unwrap_or(path))?;
         }
         Ok((journal, finished))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Adds a finished window.
@@ -79,6 +93,29 @@ impl Journal {
     }
 }
 
+/// Whether another process is writing to the journal of a unit now.
+pub fn is_claimed(path: &Path) -> Result<bool> {
+    if files::size(path)?.is_none() {
+        return Ok(false);
+    }
+    let file = files::open_read_write(path)?;
+    Ok(matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Locks the journal at `path`, or one beside it whose name no other process uses. A file system without locks cannot
+/// say who else writes: there every process has its own.
+fn claim(path: &Path) -> Result<(PathBuf, File)> {
+    let file = files::open_read_write(path)?;
+    if file.try_lock().is_ok() {
+        return Ok((path.to_owned(), file));
+    }
+    let mut own = path.to_owned().into_os_string();
+    own.push(format!(".{}-{:x}", std::process::id(), clock::nanoseconds()));
+    let own = PathBuf::from(own);
+    let file = files::open_read_write(&own)?;
+    Ok((own, file))
+}
+
 fn encode((row, window): WindowKey, statistics: &WindowStatistics) -> Vec<u8> {
     let heads =
         u32::try_from(statistics.dependency_strength_by_head.len()).expect("heads fit 32 bits");
@@ -93,7 +130,9 @@ fn encode((row, window): WindowKey, statistics: &WindowStatistics) -> Vec<u8> {
         .iter()
         .chain(&statistics.far_variance_by_head)
         .chain(&statistics.distance_histogram);
-    for figure in figures {
+    let errors = statistics.standard_errors;
+    let errors = errors.map(|errors| [errors.dependency_strength, errors.far_variance]);
+    for figure in figures.chain(errors.as_ref().into_iter().flatten()) {
         payload.extend(figure.to_le_bytes());
     }
     payload
@@ -107,13 +146,20 @@ fn decode(payload: &[u8]) -> Option<(WindowKey, WindowStatistics)> {
         .chunks_exact(8)
         .map(|bytes| f64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes")))
         .collect();
-    if figures.len() != heads.checked_mul(2)?.checked_add(bins)? {
-        return None;
-    }
+    let whole = heads.checked_mul(2)?.checked_add(bins)?;
+    let standard_errors = match figures.get(whole..)? {
+        [] => None,
+        [dependency_strength, far_variance] => Some(StandardErrors {
+            dependency_strength: *dependency_strength,
+            far_variance: *far_variance,
+        }),
+        _ => return None,
+    };
     let statistics = WindowStatistics {
         dependency_strength_by_head: figures[..heads].to_vec(),
         far_variance_by_head: figures[heads..2 * heads].to_vec(),
-        distance_histogram: figures[2 * heads..].to_vec(),
+        distance_histogram: figures[2 * heads..whole].to_vec(),
+        standard_errors,
     };
     Some(((row, window), statistics))
 }
@@ -149,6 +195,8 @@ mod tests {
             dependency_strength_by_head: vec![seed, seed / 3.0],
             far_variance_by_head: vec![seed * 1e-9, f64::MIN_POSITIVE],
             distance_histogram: vec![0.1, 0.2, 0.7],
+            standard_errors: (seed > 1.5)
+                .then_some(StandardErrors { dependency_strength: 0.01, far_variance: seed }),
         }
     }
 
@@ -171,6 +219,23 @@ mod tests {
     }
 
     #[test]
+    fn two_writers_have_a_journal_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let (mut first, _) = Journal::open(&path, "f").unwrap();
+        first.append((0, 0), &statistics(0.5)).unwrap();
+        first.sync().unwrap();
+        assert!(is_claimed(&path).unwrap());
+        let (second, finished) = Journal::open(&path, "f").unwrap();
+        assert!(finished.is_empty());
+        assert_ne!(second.path(), first.path());
+        drop(first);
+        assert!(!is_claimed(&path).unwrap());
+        let (third, finished) = Journal::open(&path, "f").unwrap();
+        assert_eq!((third.path(), finished.len()), (path.as_path(), 1));
+    }
+
+    #[test]
     fn a_journal_cut_or_damaged_anywhere_keeps_only_whole_records() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("unit");
@@ -179,6 +244,7 @@ mod tests {
             journal.append((0, window), &statistics(0.5)).unwrap();
         }
         journal.sync().unwrap();
+        drop(journal);
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..bytes.len() {
             let (finished, whole) = replay(&bytes[..cut], "f");

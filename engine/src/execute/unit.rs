@@ -1,16 +1,19 @@
 //! Scores one work unit: read → tokenise → windows → statistics → parts → record.
 //!
-//! A thread reads and tokenises the next batch while this one is measured; a channel of one batch keeps them in step,
-//! so that at most three batches of documents are in memory however large the unit is.
+//! A thread reads and tokenises the next batch while the windows of two others are measured; a channel of one batch keeps
+//! them in step, so that at most four batches of documents are in memory however large the unit is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use longsift_stages::first_layer_attention::{WindowStatistics, WindowTokens};
+use longsift_stages::tokenize::windows::TokenWindow;
 
-use super::Tools;
 use super::journal::{Journal, WindowKey};
 use super::prepare::{BadRow, CutDocument, Outcome, Prepared, prepare};
+use super::{ScoredUnit, Tools};
 use crate::accounting::{Counts, count};
 use crate::dataset::{self, Faults, PartWriter, WorkUnit};
 use crate::diagnostic::{Blame, Diagnostic};
@@ -18,17 +21,28 @@ use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
 use crate::files;
 use crate::quarantine;
+use crate::schedule::News;
+use crate::schedule::dispatch::GivenUp;
 use crate::scores::{self, ScoreRow};
 use crate::spec::pipeline::{Compression, OnBadRow};
 use crate::units::{self, Part, UnitRecord};
 
-/// Scores `unit` and commits its record. Returns the record and how many windows were measured rather than found in
-/// the unit's journal.
-pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u64)> {
+/// Batches whose windows are being measured: the next one begins where the last one leaves devices idle.
+const BATCHES_IN_WORK: usize = 2;
+/// How often a stop signal is looked for while windows are measured.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Scores `unit` and commits its record, unless another process does so first.
+pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
     let faults = tools.progress.timed("check", || tools.plan.faults(unit))?;
     let journal_path = tools.directory.journal().join(unit.name());
     let fingerprint = units::fingerprint(&tools.plan.dataset, unit, tools.score_fingerprint);
     let (journal, finished) = Journal::open(&journal_path, &fingerprint)?;
+    let journal_path = journal.path().to_owned();
+    if let Some(record) = standing(tools, unit)? {
+        files::remove_file(&journal_path)?;
+        return Ok(ScoredUnit { record, windows_measured: 0, by_another: true });
+    }
     let mut open = OpenUnit::create(tools, unit, journal, finished)?;
     let scored = std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
@@ -37,13 +51,21 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<(UnitRecord, u
         open.take(&batches)
     });
     if let Err(failure) = scored {
-        open.journal.sync()?;
+        if let Err(also) = open.drain().and_then(|()| open.journal.sync()) {
+            tracing::warn!("the journal of an open unit is not on disk: {also}");
+        }
         return Err(failure);
     }
     let windows_measured = open.windows_measured;
-    let record = open.finish(&faults)?;
+    let (record, by_another) = open.finish(&faults)?;
     files::remove_file(&journal_path)?;
-    Ok((record, windows_measured))
+    Ok(ScoredUnit { record, windows_measured, by_another })
+}
+
+/// The record of a unit, if it stands by now.
+fn standing(tools: &Tools<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+    let (dataset, fingerprint) = (&tools.plan.dataset, tools.score_fingerprint);
+    units::standing_of(tools.directory, dataset, unit, fingerprint)
 }
 
 fn read_ahead(
@@ -82,8 +104,19 @@ struct OpenUnit<'a> {
     bad: Vec<BadRow>,
     counts: Counts,
     journal: Journal,
+    /// Windows of the journal that no batch has asked for yet.
     finished: HashMap<WindowKey, WindowStatistics>,
+    /// Windows that the scheduler has, by its numbers, with their tokens.
+    submitted: BTreeMap<u64, (WindowKey, u64)>,
+    /// Windows of the batches in work that have ended.
+    measured: HashMap<WindowKey, std::result::Result<WindowStatistics, GivenUp>>,
     windows_measured: u64,
+}
+
+/// A batch whose windows are being measured: its documents, and the scheduler's numbers of the windows.
+struct OpenBatch {
+    documents: Vec<Prepared>,
+    windows: Range<u64>,
 }
 
 impl<'a> OpenUnit<'a> {
@@ -108,23 +141,64 @@ impl<'a> OpenUnit<'a> {
             counts,
             journal,
             finished,
+            submitted: BTreeMap::new(),
+            measured: HashMap::new(),
             windows_measured: 0,
         })
     }
 
     fn take(&mut self, batches: &Receiver<Result<Vec<Prepared>>>) -> Result<()> {
+        let mut in_work = VecDeque::new();
         for batch in batches {
             self.tools.stop.check()?;
-            self.batch(batch?)?;
+            in_work.push_back(self.submit(batch?));
+            if in_work.len() == BATCHES_IN_WORK {
+                self.finish_batch(in_work.pop_front().expect("it has just been filled"))?;
+            }
         }
-        Ok(())
+        in_work.into_iter().try_for_each(|batch| self.finish_batch(batch))
     }
 
-    /// Measures the windows of a batch of documents and writes what came out.
-    fn batch(&mut self, batch: Vec<Prepared>) -> Result<()> {
-        let measured = self.measure(&batch)?;
+    /// Hands the windows of a batch to the scheduler, but for those that the journal has.
+    fn submit(&mut self, documents: Vec<Prepared>) -> OpenBatch {
+        let first = self.submitted.last_key_value().map_or(0, |(last, _)| last + 1);
+        let mut windows = first..first;
+        for document in &documents {
+            let Outcome::Measure(cut) = &document.outcome else { continue };
+            for window in &cut.windows {
+                let key = (document.row, window.index);
+                if let Some(found) = self.finished.remove(&key) {
+                    self.measured.insert(key, Ok(found));
+                    continue;
+                }
+                let window = self.window(cut, window);
+                let tokens = window.ids.len() as u64;
+                let id = self.tools.scheduler.submit(window);
+                self.submitted.insert(id, (key, tokens));
+                windows.end = id + 1;
+            }
+        }
+        OpenBatch { documents, windows }
+    }
+
+    fn window(&self, cut: &CutDocument, window: &TokenWindow) -> WindowTokens {
+        let plan = self.tools.plan;
+        let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
+        let ids = plan.bos.before(tokens);
+        plan.spec.first_layer_attention().window(ids)
+    }
+
+    /// Waits for the windows of a batch of documents and writes what came out.
+    fn finish_batch(&mut self, batch: OpenBatch) -> Result<()> {
+        while self.submitted.range(batch.windows.clone()).next().is_some() {
+            self.tools.stop.check()?;
+            if let Some(news) = self.tools.scheduler.wait(STOP_INTERVAL) {
+                self.hear(news)?;
+            }
+            self.tools.watch.look(self.tools.scheduler)?;
+        }
         let mut rows = Vec::new();
-        for document in batch {
+        for document in batch.documents {
             self.counts.rows += 1;
             match document.outcome {
                 Outcome::Quarantine(bad) => self.quarantine(bad)?,
@@ -135,7 +209,7 @@ impl<'a> OpenUnit<'a> {
                     self.dropped.push(DroppedRow::row(document.row, document.id, reason));
                 }
                 Outcome::Measure(cut) => {
-                    self.document(document.row, &document.id, &cut, &measured, &mut rows)?;
+                    self.document(document.row, &document.id, &cut, &mut rows)?;
                 }
             }
         }
@@ -146,46 +220,44 @@ impl<'a> OpenUnit<'a> {
         Ok(())
     }
 
-    /// Statistics of all windows of a batch: from the journal where it has them, else measured and added to it.
-    fn measure(&mut self, batch: &[Prepared]) -> Result<HashMap<WindowKey, WindowStatistics>> {
-        let mut statistics = HashMap::new();
-        let mut missing = Vec::new();
-        for document in batch {
-            let Outcome::Measure(cut) = &document.outcome else { continue };
-            for window in &cut.windows {
-                let key = (document.row, window.index);
-                match self.finished.remove(&key) {
-                    Some(found) => drop(statistics.insert(key, found)),
-                    None => missing.push((key, cut, window)),
+    /// Keeps what the scheduler says.
+    fn hear(&mut self, news: News) -> Result<()> {
+        match news {
+            News::Window { id, result } => {
+                let Some((key, tokens)) = self.submitted.remove(&id) else { return Ok(()) };
+                if let Ok(statistics) = &result {
+                    self.journal.append(key, statistics)?;
+                    self.windows_measured += 1;
+                    self.tools.progress.windows_done(1, tokens);
                 }
+                self.measured.insert(key, result);
+                Ok(())
+            }
+            News::Step { device, step } => self.tools.watch.step(device, &step),
+            News::Dead(why) => Err(Diagnostic::error(
+                Blame::Machine,
+                format!("no device is left to measure windows on: {why}"),
+            )
+            .hint("what was measured is kept; see to the devices and run the same command again")
+            .into()),
+            News::Bug(panic) => {
+                Err(Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}"))
+                    .into())
             }
         }
-        let plan = self.tools.plan;
-        for some in missing.chunks(self.tools.device.windows_in_flight().max(1)) {
-            self.tools.stop.check()?;
-            let windows: Vec<WindowTokens> = some
-                .iter()
-                .map(|(_, cut, window)| {
-                    let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
-                    let ids = plan.bos.before(tokens);
-                    let distance = plan.spec.first_layer_attention().distance(ids.len() as u64);
-                    WindowTokens { ids, distance }
-                })
-                .collect();
-            let (device, layer) = (self.tools.device, self.tools.layer);
-            let measured = self
-                .tools
-                .progress
-                .timed("first-layer-attention", || device.measure(layer, &windows));
-            for ((key, ..), figures) in some.iter().zip(measured) {
-                self.journal.append(*key, &figures)?;
-                statistics.insert(*key, figures);
+    }
+
+    /// Takes windows that no device has begun back, and keeps those that are under way.
+    fn drain(&mut self) -> Result<()> {
+        self.tools.scheduler.withdraw();
+        while self.tools.scheduler.is_busy() {
+            match self.tools.scheduler.wait(STOP_INTERVAL) {
+                // The run ends for another reason already.
+                None | Some(News::Dead(_) | News::Bug(_)) => {}
+                Some(news) => self.hear(news)?,
             }
-            self.windows_measured += some.len() as u64;
-            let tokens: usize = windows.iter().map(|window| window.ids.len()).sum();
-            self.tools.progress.windows_done(some.len() as u64, tokens as u64);
         }
-        Ok(statistics)
+        Ok(())
     }
 
     /// One document with all its windows measured.
@@ -194,21 +266,28 @@ impl<'a> OpenUnit<'a> {
         row: u64,
         id: &str,
         cut: &CutDocument,
-        measured: &HashMap<WindowKey, WindowStatistics>,
         rows: &mut Vec<ScoreRow>,
     ) -> Result<()> {
         let tokens_total = cut.ids.len() as u64;
-        if let Some(window) =
-            cut.windows.iter().find(|window| !measured[&(row, window.index)].is_finite())
-        {
-            let message =
-                format!("window {} has a score that is not a finite number", window.index);
-            return self.quarantine(BadRow {
-                row,
-                stage: "first-layer-attention",
-                code: "score_not_finite",
-                message,
-            });
+        let mut statistics = Vec::with_capacity(cut.windows.len());
+        let mut problem = None;
+        for window in &cut.windows {
+            let ended = self.measured.remove(&(row, window.index));
+            match ended.expect("every window of a finished batch has ended") {
+                Ok(figures) if figures.is_finite() => statistics.push(figures),
+                Ok(_) => {
+                    let message =
+                        format!("window {} has a score that is not a finite number", window.index);
+                    problem = problem.or(Some(("score_not_finite", message)));
+                }
+                Err(why) => {
+                    let message = format!("window {}: {}", window.index, why.message);
+                    problem = problem.or(Some((why.code, message)));
+                }
+            }
+        }
+        if let Some((code, message)) = problem {
+            return self.quarantine(BadRow { row, stage: "first-layer-attention", code, message });
         }
         self.counts.rows_scored += 1;
         self.counts.tokens_total += tokens_total;
@@ -219,7 +298,7 @@ impl<'a> OpenUnit<'a> {
         }
         let attention = self.tools.plan.spec.first_layer_attention();
         let windows = cut.windows.len() as u32;
-        for window in &cut.windows {
+        for (window, statistics) in cut.windows.iter().zip(statistics) {
             let bytes = cut.ends.as_ref().map(|ends| {
                 ends.byte_range(
                     window.token_start as usize,
@@ -243,7 +322,7 @@ impl<'a> OpenUnit<'a> {
                 tokens_scored,
                 distance: attention.distance(tokens_scored),
                 content_hash: cut.content_hash.clone(),
-                statistics: measured[&(row, window.index)].clone(),
+                statistics,
             });
         }
         Ok(())
@@ -263,8 +342,9 @@ impl<'a> OpenUnit<'a> {
         Ok(())
     }
 
-    /// Writes the parts and, last, the record that makes them count.
-    fn finish(self, faults: &Faults) -> Result<UnitRecord> {
+    /// Writes the parts and, last, the record that makes them count. Returns the record that counts, and whether it is
+    /// another process's.
+    fn finish(self, faults: &Faults) -> Result<(UnitRecord, bool)> {
         let Self { tools, unit, scores, scores_path, dropped, bad, counts, .. } = self;
         if counts.rows != unit.rows {
             return Err(Diagnostic::error(
@@ -277,9 +357,6 @@ impl<'a> OpenUnit<'a> {
             .hint("the file is damaged or was replaced while it was read; restore it and run again")
             .into());
         }
-        counts.check().map_err(|violation| {
-            Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
-        })?;
         let written = scores.finish()?;
         let scores = Part::new(scores_path, &written);
         let dropped = dropped::write(
@@ -303,7 +380,13 @@ impl<'a> OpenUnit<'a> {
             quarantine,
             unreadable: ranges.into_iter().map(|range| (range.start, range.end)).collect(),
         };
-        units::commit(tools.directory, &record)?;
-        Ok(record)
+        if let Some(violation) = record.violations().first() {
+            let message = format!("{}: {violation}", unit.file_path);
+            return Err(Diagnostic::error(Blame::Bug, message).into());
+        }
+        match units::commit(tools.directory, &tools.plan.dataset, unit, &record)? {
+            Some(earlier) => Ok((earlier, true)),
+            None => Ok((record, false)),
+        }
     }
 }

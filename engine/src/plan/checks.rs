@@ -2,12 +2,11 @@
 
 use longsift_kernels::Kernel;
 use longsift_stages::model::ModelFolder;
-use longsift_stages::shard_across_devices::{DeviceKind, Devices, WorkersPerDevice};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use super::{Bos, PlanOptions};
 use crate::dataset::{Content, Dataset, DocumentColumns};
-use crate::device::Cpu;
+use crate::device::{Choice, Devices, choose};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::output;
 use crate::spec::Spec;
@@ -31,35 +30,32 @@ pub(super) fn collect<T, P: Into<Diagnostic>>(
     }
 }
 
-/// The device windows are measured on.
-pub(super) fn device(
+/// The devices windows are measured on.
+pub(super) fn devices(
     spec: &Spec,
     options: &PlanOptions,
     problems: &mut Vec<Diagnostic>,
-) -> Option<Cpu> {
-    let settings = spec.shard_across_devices();
-    let wants_gpu = match &settings.devices {
-        Devices::Kind(DeviceKind::Auto | DeviceKind::Cpu) => None,
-        Devices::Count(count) => Some(format!("{count} GPUs")),
-        Devices::Names(names) if names.iter().all(|name| name == "cpu") => None,
-        Devices::Names(names) => Some(format!("`{}`", names.join(", "))),
-    };
-    if let Some(wanted) = wants_gpu {
-        problems.push(
-            Diagnostic::error(
-                Blame::Pipeline,
-                format!("{wanted} cannot be used: this build of longsift has no GPU support"),
-            )
-            .at(spec.at("stages.shard-across-devices.devices"))
-            .hint("set `devices: cpu`, or `auto` to use GPUs wherever a build supports them"),
-        );
-    }
+) -> Option<Devices> {
     let kernel = match &options.kernel {
-        None => Some(Kernel::detect()),
-        Some(name) => kernel_by_name(name, problems),
+        None => Kernel::detect(),
+        Some(name) => kernel_by_name(name, problems)?,
     };
-    let threads = options.threads.unwrap_or_else(rayon::current_num_threads);
-    Some(Cpu::new(kernel?, threads)).filter(|_| problems.is_empty() || options.kernel.is_none())
+    let chosen = choose(Choice {
+        settings: spec.shard_across_devices(),
+        kernel,
+        threads: options.threads.unwrap_or_else(rayon::current_num_threads),
+        window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,
+        number_bytes: spec.load_partial_model().precision.bytes(),
+    });
+    match chosen {
+        Ok(devices) => Some(devices),
+        Err(none) => {
+            let place = spec.at(&format!("stages.shard-across-devices.{}", none.key));
+            let problem = Diagnostic::error(Blame::Pipeline, none.message);
+            problems.push(problem.at(place).hint(none.hint));
+            None
+        }
+    }
 }
 
 fn kernel_by_name(name: &str, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
@@ -83,14 +79,6 @@ fn kernel_by_name(name: &str, problems: &mut Vec<Diagnostic>) -> Option<Kernel> 
         ),
     }
     None
-}
-
-/// How many windows are in flight at most, where the pipeline says so.
-pub(super) fn workers(spec: &Spec) -> Option<usize> {
-    match spec.shard_across_devices().workers_per_device.as_ref()? {
-        WorkersPerDevice::Same(workers) => Some(*workers as usize),
-        WorkersPerDevice::Each(workers) => workers.first().map(|workers| *workers as usize),
-    }
 }
 
 /// Files that the run goes on without: a warning for each of the first few.

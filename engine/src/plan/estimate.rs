@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use longsift_stages::contract::compute::Compute;
 use longsift_stages::model::{ModelFolder, known_digest};
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use serde::Serialize;
 
 use crate::dataset::{Content, Dataset, DocumentColumns, WorkUnit};
-use crate::device::Cpu;
+use crate::device::Devices;
 use crate::spec::Spec;
 
 /// Bytes of text behind one token, where only bytes are known: English text with a vocabulary of 32,000 to 150,000
@@ -45,24 +44,24 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates a run, and lets the device have as many windows in flight as the memory limit allows.
+    /// Estimates a run.
     pub(super) fn of(
         spec: &Spec,
         dataset: &Dataset,
         units: &[WorkUnit],
         columns: &DocumentColumns,
         model: &ModelFolder,
-        device: &mut Cpu,
+        devices: &Devices,
         cache_folder: &Path,
     ) -> Self {
         let settings = spec.tokenize();
         let window = u64::from(settings.window_tokens);
         let limit = spec.pipeline.input.memory_limit_bytes;
-        let shape = model.spec().attention_shape(settings.window_tokens as usize);
-        let window_bytes = longsift_kernels::window_bytes(&shape, device.threads())
-            + model.spec().source_bytes(window);
-        let workers = super::checks::workers(spec).unwrap_or(device.threads());
-        device.admit(window_bytes, limit / 2, workers);
+        let key_heads = 0..model.spec().key_heads as usize;
+        let window_bytes = devices.list.iter().map(|device| {
+            device.compute.window_bytes(model.spec(), window as usize, key_heads.clone())
+        });
+        let window_bytes = window_bytes.max().unwrap_or(0);
         let share =
             units.iter().map(|unit| unit.rows).sum::<u64>() as f64 / dataset.rows().max(1) as f64;
         let content_bytes = match &columns.content {
@@ -78,6 +77,11 @@ impl Estimate {
         let heads = model.spec().query_heads;
         let precision = spec.load_partial_model().precision;
         let table_bytes = model.table_bytes(precision);
+        let windows_in_flight = devices.list.iter().map(|device| {
+            let resident = device.compute.resident_bytes(model.spec(), table_bytes);
+            device.windows_that_fit(window_bytes, resident)
+        });
+        let windows_in_flight: usize = windows_in_flight.sum();
         let packed_bytes = model.config().packed_bytes();
         let table_cached = known_digest(model, cache_folder).is_some();
         let input_bytes: u64 = dataset.files.iter().map(|file| file.size).sum();
@@ -91,9 +95,13 @@ impl Estimate {
             packed_bytes,
             table_cached,
             window_bytes,
-            windows_in_flight: device.windows_in_flight(),
+            windows_in_flight,
             memory_bytes: packed_bytes
-                + limit.max(window_bytes * device.windows_in_flight() as u64),
+                + if devices.is_cpu() {
+                    limit.max(window_bytes * windows_in_flight as u64)
+                } else {
+                    limit
+                },
             cache_bytes: if table_cached { 0 } else { table_bytes },
             scores_bytes: windows * (16 * heads + 256),
             output_bytes: (input_bytes as f64 * share * kept * overlap) as u64,

@@ -3,9 +3,8 @@
 use std::fmt::{self, Write};
 
 use longsift_stages::contract::Decimal;
-use longsift_stages::contract::compute::Compute;
 use longsift_stages::filter::KeepTokens;
-use longsift_stages::first_layer_attention::Mask;
+use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::score::Standardise;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use serde_json::{Value, json};
@@ -65,6 +64,14 @@ fn input(plan: &Plan) -> String {
         plan.dataset.schema.fields().len(),
         count(plan.units.len() as u64)
     );
+    if let Some(shard) = plan.options.shard {
+        let _ = write!(
+            text,
+            " (shard {shard} of {} work units, {} rows)",
+            count(plan.whole.units),
+            count(plan.whole.rows)
+        );
+    }
     if let Some(limit) = plan.options.limit_rows {
         let _ =
             write!(text, " (the first {} rows of {})", count(limit), count(plan.dataset.rows()));
@@ -122,11 +129,14 @@ fn tokenize(plan: &Plan) -> String {
 }
 
 fn devices(plan: &Plan) -> String {
+    let devices = &plan.devices;
+    let threads =
+        if devices.is_cpu() { format!("{} threads, ", devices.threads) } else { String::new() };
     format!(
-        "{}: {} threads, kernel {}, {} windows in flight",
-        plan.device.name(),
-        plan.device.threads(),
-        plan.device.kernel().name(),
+        "{} ({}): {threads}kernel {}, {} windows in flight",
+        devices.names(),
+        devices.why,
+        devices.kernel.name(),
         plan.estimate.windows_in_flight
     )
 }
@@ -138,12 +148,20 @@ fn attention(plan: &Plan) -> String {
         (Some(_), _) => "as set".to_owned(),
         (None, fraction) => format!("{} of the window", fraction.unwrap_or(Decimal(0.25))),
     };
+    let rows = match attention.rows {
+        Rows::All(_) => "all rows".to_owned(),
+        Rows::Sampled(sampled) => format!(
+            "{} rows of a window at random (seed {})",
+            count(u64::from(sampled.per_window)),
+            sampled.seed
+        ),
+    };
     let mask = match attention.mask {
         Mask::Causal => "causal",
         Mask::Unmasked => "unmasked",
     };
     format!(
-        "windows → statistics: {mask}, far from {} tokens ({rule})",
+        "windows → statistics: {mask}, far from {} tokens ({rule}), {rows}",
         count(attention.distance(window))
     )
 }
@@ -216,7 +234,7 @@ fn memory(plan: &Plan) -> String {
     };
     format!(
         "{}: at most {} besides the mapped table{packed}; {} per window in flight",
-        plan.device.name(),
+        if plan.devices.is_cpu() { "cpu" } else { "host" },
         bytes(estimate.memory_bytes),
         bytes(estimate.window_bytes)
     )
@@ -270,7 +288,13 @@ pub fn json(plan: &Plan, done: Done) -> Value {
         },
         "bos": plan.bos.count,
         "distance": attention.distance(u64::from(plan.spec.tokenize().window_tokens)),
-        "device": { "name": plan.device.name(), "kernel": plan.device.kernel().name(), "threads": plan.device.threads() },
+        "device": {
+            "name": plan.devices.names(),
+            "why": plan.devices.why,
+            "kernel": plan.kernel().name(),
+            "threads": plan.devices.threads,
+            "workers": plan.devices.list.iter().map(|device| device.workers).collect::<Vec<_>>(),
+        },
         "estimate": plan.estimate,
         "done": { "work_units": done.units, "windows": done.windows, "finished": done.finished },
         "warnings": plan.warnings.iter().map(|warning| &warning.message).collect::<Vec<_>>(),

@@ -2,7 +2,6 @@
 //! depends on, as plain JSON objects whose differences can be named.
 
 use longsift_kernels::STATISTICS_VERSION;
-use longsift_stages::contract::compute::Compute;
 use serde_json::{Map, Value, json};
 
 use super::Plan;
@@ -28,7 +27,7 @@ pub fn score_settings(plan: &Plan, model_digest: &str) -> Map<String, Value> {
     let bos_id = (plan.bos.count > 0).then_some(plan.bos.id);
     let settings = json!({
         "statistics_version": STATISTICS_VERSION,
-        "kernel": plan.device.kernel().name(),
+        "kernel": plan.kernel().name(),
         "precision": plan.spec.load_partial_model().precision.name(),
         "model": model_digest,
         "tokenizer": plan.encoder.as_ref().map(longsift_stages::tokenize::encoder::Encoder::digest),
@@ -42,6 +41,7 @@ pub fn score_settings(plan: &Plan, model_digest: &str) -> Map<String, Value> {
         "bos_id": bos_id,
         "min_distance": distance,
         "mask": attention.mask,
+        "rows": attention.rows,
     });
     object(settings)
 }

@@ -9,7 +9,7 @@ use crate::manifest::Manifest;
 use crate::plan::{Plan, identity};
 use crate::report::Summary;
 use crate::run_directory::RunDirectory;
-use crate::units::UnitRecord;
+use crate::units::{Part, UnitRecord};
 
 /// The digest of the calibration file, if the pipeline uses one.
 pub(super) fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
@@ -46,11 +46,8 @@ pub fn finished(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<Option<S
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint
             == selection_fingerprint(plan, &select_settings, &records)
-        && manifest
-            .data
-            .iter()
-            .all(|part| files::size(&directory.data().join(&part.path)) == Some(part.bytes))
-        && files::size(&directory.success()).is_some();
+        && Part::all_in_place(&manifest.data, &directory.data())?
+        && files::size(&directory.success())?.is_some();
     if !same {
         return Ok(None);
     }

@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Every file appears under its name complete and on disk, by a rename; two builders of the same table replace each
-//! other's equal file. What is damaged or of another version is built again, never trusted.
+//! other's equal file. What is damaged or of another version is built again, never trusted. A builder holds the system's
+//! lock on its partial file, so that the partial files of builders that died can be told and removed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process;
@@ -29,7 +30,8 @@ use super::table::{LayerZeroTable, TableHeader, TableWriter};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
-/// A partial file that old belongs to a process that died.
+/// A partial file of another machine, whose locks may not be seen here, belongs to a process that died when it is this
+/// old.
 const ABANDONED_AFTER: Duration = Duration::from_hours(48);
 const MOST_IDENTITY_BYTES: u64 = 4096;
 
@@ -85,6 +87,8 @@ impl LayerZeroTable {
         progress: &dyn Fn(u64, u64),
     ) -> Result<OpenedTable, ModelProblem> {
         let cache = Cache { folder: cache_folder };
+        remove_abandoned(&cache.tables());
+        remove_abandoned(&cache.identities());
         let mut warnings = Vec::new();
         if let Some(weights_digest) = cache.remembered(model, &mut warnings)
             && let Some(table) =
@@ -100,6 +104,21 @@ impl LayerZeroTable {
             });
         }
         cache.build(model, kernel, precision, progress, warnings)
+    }
+}
+
+impl LayerZeroTable {
+    /// The table of a model and the [digest](known_digest) of the model, if the cache has both; reads no weights.
+    pub fn cached(
+        model: &ModelFolder,
+        kernel: Kernel,
+        precision: Precision,
+        cache_folder: &Path,
+    ) -> Option<(Self, String)> {
+        let (cache, mut warnings) = (Cache { folder: cache_folder }, Vec::new());
+        let weights_digest = cache.remembered(model, &mut warnings)?;
+        let table = cache.table(model, kernel, precision, &weights_digest, &mut warnings)?;
+        Some((table, model_digest(model, &weights_digest)))
     }
 }
 
@@ -164,12 +183,16 @@ impl Cache<'_> {
         self.folder.join("tables")
     }
 
+    fn identities(&self) -> PathBuf {
+        self.folder.join("identities")
+    }
+
     fn table_path(&self, header: &TableHeader) -> PathBuf {
         self.tables().join(format!("{}.table", header.fingerprint))
     }
 
     fn identity_path(&self, identity: &str) -> PathBuf {
-        self.folder.join("identities").join(format!("{identity}.json"))
+        self.identities().join(format!("{identity}.json"))
     }
 
     fn remembered(&self, model: &ModelFolder, warnings: &mut Vec<String>) -> Option<String> {
@@ -222,7 +245,6 @@ impl Cache<'_> {
     ) -> Result<OpenedTable, ModelProblem> {
         let folder = self.tables();
         fs::create_dir_all(&folder).map_err(|error| ModelProblem::writing(&folder, &error))?;
-        remove_abandoned(&folder);
         let (partial, file) =
             Partial::create(&folder).map_err(|error| ModelProblem::writing(&folder, &error))?;
         let failed = |error: io::Error| ModelProblem::writing(&partial.path, &error);
@@ -273,18 +295,35 @@ impl Cache<'_> {
 struct Partial {
     path: PathBuf,
     committed: bool,
+    /// Holds the lock.
+    _file: File,
+}
+
+/// How the names of this machine's partial files begin.
+pub(super) fn machine() -> String {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
 }
 
 impl Partial {
     fn create(folder: &Path) -> io::Result<(Self, File)> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
-        // The time keeps machines apart that share the folder and happen to use the same process id.
-        let time =
-            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("{}-{time}-{count}.partial", process::id()));
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        Ok((Self { path, committed: false }, file))
+        loop {
+            let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let name =
+                format!("{}-{}-{}-{count}.partial", machine(), process::id(), time.as_nanos());
+            let path = folder.join(name);
+            let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+            // Where the file system has no locks, partial files are removed by their age alone.
+            let locked = file.try_lock().is_ok();
+            let partial = Self { path, committed: false, _file: file.try_clone()? };
+            // Before it was locked, another process may have taken it for abandoned.
+            if !locked || partial.path.exists() {
+                return Ok((partial, file));
+            }
+        }
     }
 
     /// Gives the file, which is on disk, its name, and brings the name to disk.
@@ -306,11 +345,22 @@ impl Drop for Partial {
 /// Removes what processes left behind that died while building. Failures are no one's problem.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let partial = path.extension().is_some_and(|extension| extension == "partial");
-        let modified = fs::metadata(&path).and_then(|metadata| metadata.modified());
+    let ours = format!("{}-", machine());
+    for entry in entries.flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        if path.extension().is_none_or(|extension| extension != "partial") {
+            continue;
+        }
+        let Ok(file) = File::open(&path) else { continue };
+        let modified = file.metadata().and_then(|metadata| metadata.modified());
         let old = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED_AFTER));
-        if partial && old {
+        // Held until the name is gone, so that its builder sees either the lock or the loss.
+        let abandoned = match file.try_lock() {
+            Ok(()) => old || name.to_string_lossy().starts_with(&ours),
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(_)) => old,
+        };
+        if abandoned {
             let _ = fs::remove_file(&path);
         }
     }

@@ -232,16 +232,32 @@ fn builders_side_by_side_get_the_same_table_and_leave_nothing_behind() {
 }
 
 #[test]
-fn what_dead_builders_left_is_removed_when_it_is_old() {
+fn what_dead_builders_left_is_removed_and_what_builders_hold_is_not() {
     let place = Place::new(&Tiny::new());
     let tables = place.cache.path().join("tables");
     fs::create_dir_all(&tables).unwrap();
-    for (name, age) in [("1-1-0.partial", 3), ("2-2-0.partial", 0)] {
+    let ours = format!("{}-1-1", super::cache::machine());
+    let names = [("other-1-0.partial", 3), ("other-2-0.partial", 0)];
+    let names = names.map(|(name, age)| (name.to_owned(), age)).into_iter();
+    for (name, age) in names.chain([(format!("{ours}-0.partial"), 0)]) {
         let file = File::create(tables.join(name)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(age * 24 * 3600)).unwrap();
     }
+    let held = File::create(tables.join(format!("{ours}-1.partial"))).unwrap();
+    held.lock().unwrap();
     place.opened();
-    assert!(!tables.join("1-1-0.partial").exists() && tables.join("2-2-0.partial").exists());
+    let left = ["other-2-0.partial".to_owned(), format!("{ours}-1.partial")];
+    let partial = |path: &PathBuf| path.extension().is_some_and(|end| end == "partial");
+    let mut found: Vec<String> = fs::read_dir(&tables)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(partial)
+        .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    found.sort();
+    let mut expected = left.to_vec();
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 #[test]

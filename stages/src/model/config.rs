@@ -211,7 +211,11 @@ fn config_bytes(folder: &Path) -> Result<Vec<u8>, ModelProblem> {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => return Err(not_a_folder(format!("model folder `{what}` is a file"))),
         Err(error) => {
-            return Err(not_a_folder(format!("cannot open model folder `{what}`: {error}")));
+            let problem = ModelProblem::reading(folder, &error);
+            return Err(match problem.kind {
+                ProblemKind::Machine => problem,
+                _ => not_a_folder(format!("cannot open model folder `{what}`: {error}")),
+            });
         }
     }
     read_small_file(&folder.join("config.json"), MOST_CONFIG_BYTES)

@@ -166,7 +166,7 @@ fn of_type(config: &Fields<'_>, model_type: &str, rope_theta: Option<f64>) -> Op
         note_contradictions(config, &first);
     }
     model_type.clone_into(&mut first.spec.model_type);
-    first.spec.unverified = !verified;
+    first.spec.unverified |= !verified;
     Some(first)
 }
 
@@ -210,11 +210,12 @@ fn known_types() -> String {
     format!("known model types: {}", known_model_types().join(", "))
 }
 
-/// A model that cannot be scored, or is not known: the hint says what can be done, else what is known.
+/// A model that cannot be scored, or is not known.
 fn unknown_type(config: &Fields<'_>, model_type: &str) -> ModelProblem {
-    let unknown = || ModelProblem::settings(format!("model type `{model_type}` is not known"));
-    let problem = without_attention::problem(config, model_type).unwrap_or_else(unknown);
-    if problem.hint.is_some() { problem } else { problem.with_hint(known_types()) }
+    without_attention::problem(config, model_type).unwrap_or_else(|| {
+        ModelProblem::settings(format!("model type `{model_type}` is not known"))
+            .with_hint(known_types())
+    })
 }
 
 #[cfg(test)]

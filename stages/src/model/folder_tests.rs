@@ -272,7 +272,7 @@ fn sizes_that_would_overflow_are_refused() {
 }
 
 #[test]
-fn unknown_types_and_types_without_attention_are_refused_with_the_known_ones() {
+fn unknown_types_and_types_without_attention_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (model_type, message) in [
         (
@@ -285,8 +285,6 @@ fn unknown_types_and_types_without_attention_are_refused_with_the_known_ones() {
         let problem = ModelFolder::open(folder.path(), None).unwrap_err().remove(0);
         assert!(problem.message.starts_with(message), "{problem}");
         assert_eq!(problem.kind, ProblemKind::Settings);
-        let known = format!("known model types: {}", known_model_types().join(", "));
-        assert_eq!(problem.hint.unwrap(), known);
     }
 }
 

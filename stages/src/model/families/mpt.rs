@@ -33,8 +33,12 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
     if alibi {
         let most = attention.and_then(|attention| attention.optional_positive("alibi_bias_max"));
         spec.alibi_slopes = Some(mpt_slopes(sizes.query_heads, most.unwrap_or(8.0)));
-    } else if config.flag("learned_pos_emb", true) {
-        spec.learned_positions = sizes.max_positions;
+    } else {
+        // The transformers library has MPT with linear biases only.
+        spec.unverified = true;
+        if config.flag("learned_pos_emb", true) {
+            spec.learned_positions = sizes.max_positions;
+        }
     }
     let hidden = sizes.hidden_size;
     let projections = Projection::stacked("blocks.0.attn.Wqkv", false, hidden, hidden);

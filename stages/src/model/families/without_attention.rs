@@ -46,7 +46,7 @@ pub(super) fn problem(config: &Fields<'_>, model_type: &str) -> Option<ModelProb
         Some(index) => problem.with_hint(format!(
             "its first layer with attention is layer {index}, and only layer 0 can be scored: choose another model"
         )),
-        None => problem,
+        None => problem.with_hint("choose a model whose first layer is softmax attention"),
     })
 }
 

@@ -1,0 +1,61 @@
+//! The processor.
+
+use std::ops::Range;
+
+use longsift_kernels::{HeadSums, Kernel};
+use longsift_stages::contract::compute::{Compute, DeviceFailure};
+use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
+use longsift_stages::model::LayerZeroSpec;
+
+/// The processor: windows, heads and blocks of rows are spread over one pool of threads.
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    kernel: Kernel,
+    threads: usize,
+}
+
+impl Cpu {
+    /// A processor with `threads` threads.
+    pub fn new(kernel: Kernel, threads: usize) -> Self {
+        Self { kernel, threads }
+    }
+}
+
+impl Compute for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    /// None: the table is mapped.
+    fn resident_bytes(&self, _: &LayerZeroSpec, _: u64) -> u64 {
+        0
+    }
+
+    fn load(&self, _: &FirstLayer) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    /// The heads of a window take turns, so their number does not matter.
+    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, _: Range<usize>) -> u64 {
+        longsift_kernels::window_bytes(&layer.attention_shape(tokens), self.threads)
+            + layer.source_bytes(tokens as u64)
+    }
+
+    /// Not told apart from the rest of the process.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
+    fn measure(
+        &self,
+        layer: &FirstLayer,
+        window: &WindowTokens,
+        key_heads: Range<usize>,
+    ) -> Result<HeadSums, DeviceFailure> {
+        Ok(layer.measure_heads(self.kernel, window, key_heads))
+    }
+}

@@ -1,0 +1,139 @@
+//! Shards: which work units a process scores when many share a run directory. A function of the plan alone, never of
+//! who runs it or how many run at once.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::dataset::WorkUnit;
+
+/// One of `count` shards of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which one, from 0.
+    pub index: u32,
+    /// How many there are, at least 1.
+    pub count: u32,
+}
+
+impl Shard {
+    /// The whole plan as one shard.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// The units of this shard, in input order. Every unit is in exactly one shard.
+    pub fn cut(self, units: Vec<WorkUnit>) -> Vec<WorkUnit> {
+        let shards = shards_of(&units, self.count);
+        let own = units.into_iter().zip(shards).filter(|(_, shard)| *shard == self.index);
+        own.enumerate().map(|(index, (unit, _))| WorkUnit { index, ..unit }).collect()
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let shard = text.split_once('/').and_then(|(index, count)| {
+            Some(Self { index: index.parse().ok()?, count: count.parse().ok()? })
+        });
+        match shard {
+            Some(shard) if shard.index < shard.count => Ok(shard),
+            Some(Self { count: 0, .. }) => Err("there is no shard of 0".to_owned()),
+            Some(Self { count, .. }) => Err(format!(
+                "shards are numbered from 0: the last of {count} is {}/{count}",
+                count - 1
+            )),
+            None => Err("write it as INDEX/COUNT, the first of four is `0/4`".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
+/// The shard of every unit: the largest first, each to the shard with the fewest bytes so far (Graham 1969: no shard
+/// has more than 4/3 of what the best possible cut gives). Equal units take turns, so that every shard gets a share of
+/// each part of the input.
+pub fn shards_of(units: &[WorkUnit], count: u32) -> Vec<u32> {
+    let mut largest_first: Vec<usize> = (0..units.len()).collect();
+    largest_first.sort_by_key(|&unit| (Reverse(units[unit].bytes), unit));
+    let mut loads: BinaryHeap<Reverse<(u64, u32)>> =
+        (0..count).map(|shard| Reverse((0, shard))).collect();
+    let mut shards = vec![0; units.len()];
+    for unit in largest_first {
+        let mut least = loads.peek_mut().expect("there is at least one shard");
+        let Reverse((bytes, shard)) = *least;
+        shards[unit] = shard;
+        // A unit without bytes costs something, too.
+        *least = Reverse((bytes.saturating_add(units[unit].bytes.max(1)), shard));
+    }
+    shards
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn units(bytes: &[u64]) -> Vec<WorkUnit> {
+        let unit = |(index, &bytes): (usize, &u64)| WorkUnit {
+            index,
+            file: 0,
+            file_path: format!("{index}.parquet"),
+            row_groups: 0..1,
+            first_row: 0,
+            rows: 1,
+            bytes,
+        };
+        bytes.iter().enumerate().map(unit).collect()
+    }
+
+    #[test]
+    fn a_shard_is_written_as_index_and_count_from_0() {
+        assert_eq!("3/16".parse(), Ok(Shard { index: 3, count: 16 }));
+        assert_eq!(Shard { index: 3, count: 16 }.to_string(), "3/16");
+        for (wrong, why) in [
+            ("4/4", "the last of 4 is 3/4"),
+            ("0/0", "no shard of 0"),
+            ("1", "INDEX/COUNT"),
+            ("-1/2", "INDEX/COUNT"),
+            ("a/b", "INDEX/COUNT"),
+        ] {
+            assert!(wrong.parse::<Shard>().unwrap_err().contains(why), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn equal_units_take_turns() {
+        assert_eq!(shards_of(&units(&[5; 7]), 3), [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(shards_of(&units(&[0; 4]), 2), [0, 1, 0, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_unit_is_in_one_shard_and_shards_are_even(
+            bytes in prop::collection::vec(0u64..1000, 0..200), count in 1u32..20,
+        ) {
+            let all = units(&bytes);
+            let mut seen = vec![0; all.len()];
+            let mut loads = Vec::new();
+            for index in 0..count {
+                let own = Shard { index, count }.cut(all.clone());
+                prop_assert!(own.iter().enumerate().all(|(position, unit)| unit.index == position));
+                loads.push(own.iter().map(|unit| unit.bytes).sum::<u64>());
+                for unit in own {
+                    let position = unit.file_path.trim_end_matches(".parquet").parse::<usize>();
+                    seen[position.unwrap()] += 1;
+                }
+            }
+            prop_assert!(seen.iter().all(|&times| times == 1));
+            let even = bytes.iter().sum::<u64>() / u64::from(count);
+            let largest = bytes.iter().copied().max().unwrap_or(0);
+            prop_assert!(loads.into_iter().max().unwrap() <= even + largest + bytes.len() as u64);
+        }
+    }
+}

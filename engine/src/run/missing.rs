@@ -1,0 +1,73 @@
+//! The refusal of a selection whose scores are not complete.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::pretty;
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
+use crate::files;
+use crate::plan::{Plan, shard};
+use crate::units::UnitRecord;
+
+/// How many units and shards a message names.
+const NAMED: usize = 20;
+
+/// Refuses a selection while work units have no scores: names the first ones and their shards, and lists all in
+/// `missing.json`. Removes the list once nothing is missing.
+pub(super) fn refuse_missing(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<()> {
+    let list = plan.directory.missing();
+    let missing: Vec<usize> =
+        (0..standing.len()).filter(|&unit| standing[unit].is_none()).collect();
+    if missing.is_empty() {
+        return Ok(files::remove_file(&list)?);
+    }
+    let count = files::read_if_present(&plan.directory.plan())?
+        .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok())
+        .and_then(|plan| u32::try_from(plan["shards"].as_u64()?).ok())
+        .filter(|&count| count > 0);
+    let shards = count.map(|count| shard::shards_of(&plan.units, count));
+    let shard = |unit: usize| shards.as_ref().map(|shards| shards[unit]);
+    let lines = missing.iter().map(|&index| {
+        let unit = &plan.units[index];
+        json!({
+            "unit": unit.name(),
+            "file": unit.file_path,
+            "row_groups": [unit.row_groups.start, unit.row_groups.end],
+            "shard": shard(index),
+        })
+    });
+    let all = json!({ "shards": count, "missing": lines.collect::<Vec<_>>() });
+    files::write_atomic(&list, &pretty(&all))?;
+    let mut problem = Diagnostic::error(
+        Blame::Machine,
+        format!(
+            "{} of {} work units in `{}` have no scores",
+            missing.len(),
+            standing.len(),
+            plan.directory.root.display()
+        ),
+    );
+    for &index in missing.iter().take(NAMED) {
+        let unit = &plan.units[index];
+        let of = shard(index).map_or(String::new(), |shard| format!(", shard {shard}"));
+        problem = problem.note(format!("{}, row groups {:?}{of}", unit.file_path, unit.row_groups));
+    }
+    if missing.len() > NAMED {
+        problem = problem.note(format!("all of them are in `{}`", list.display()));
+    }
+    let hint = match count {
+        Some(count) => {
+            let shards: BTreeSet<u32> = missing.iter().filter_map(|&index| shard(index)).collect();
+            let more = if shards.len() > NAMED { ", …" } else { "" };
+            let shards: Vec<String> = shards.iter().take(NAMED).map(u32::to_string).collect();
+            format!(
+                "score them first: `--phase score --shard i/{count}` with i = {}{more}",
+                shards.join(", ")
+            )
+        }
+        None => "score them first: `--phase score --shard i/n` for every i below n".to_owned(),
+    };
+    Err(problem.hint(hint).into())
+}

@@ -1,0 +1,58 @@
+//! Taking part in a run directory beside other processes, to score a shard.
+
+use std::fs::{File, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::{RunDirectory, held};
+use crate::commit;
+use crate::error::Result;
+use crate::files;
+
+/// How long to wait for a process that holds the directory alone for a moment: one that finishes a commit that an
+/// interrupted selection has begun.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Use of a run directory beside others, until it is dropped.
+#[derive(Debug)]
+pub struct SharedLock {
+    _file: File,
+}
+
+impl RunDirectory {
+    /// Makes the folders that do not exist and takes part in the directory; finishes a commit that an interrupted
+    /// selection has begun. What other processes are writing is left alone.
+    ///
+    /// # Errors
+    /// A process that holds the directory alone: a whole run, or a selection.
+    pub fn share(&self) -> Result<SharedLock> {
+        files::create_folder(&self.root)?;
+        for folder in
+            [self.scores(), self.units(), self.dropped(), self.quarantine(), self.journal()]
+        {
+            files::create_folder(&folder)?;
+        }
+        if files::size(&self.intent())?.is_some()
+            && let Ok(_alone) = self.lock()
+        {
+            commit::replay(self)?;
+        }
+        let path = self.root.join("lock");
+        let mut file = files::open_read_write(&path)?;
+        let begun = Instant::now();
+        loop {
+            match file.try_lock_shared() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(TryLockError::WouldBlock) => return Err(held(&self.root, &mut file).into()),
+                Err(TryLockError::Error(error)) => {
+                    return Err(files::failed("lock", &path)(error).into());
+                }
+            }
+        }
+        // What it says is of a run that has ended.
+        file.set_len(0).map_err(files::failed("write", &path))?;
+        Ok(SharedLock { _file: file })
+    }
+}

@@ -1,0 +1,538 @@
+//! Which heads of which window go to which device next: the decisions of the scheduler, without threads or clocks.
+//!
+//! The longest window goes first, to the device that is idle and has the most memory to hand out. Towards the end, when
+//! what is left would not keep all devices busy with whole windows, windows are shared out by heads, each piece at most
+//! an even share of what is left, so that all devices end together. When memory does not suffice: fewer windows at a
+//! time on a device, then groups of heads, then waiting with back-off, then the window is given up.
+
+mod shortage;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use longsift_stages::contract::compute::DeviceFailure;
+use longsift_stages::shard_across_devices::ShardBy;
+
+use super::ledger::{Ledger, Refusal, Reservation, Standing};
+use super::steps::Step;
+
+/// The first and the longest pause between two looks at memory that does not suffice.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// Windows that end well before a device may measure one more at a time again.
+const PATIENCE: u32 = 32;
+/// A window is given up, and a device retired, after as many failures that say nothing of memory.
+const FAILURES: u32 = 3;
+
+/// The rules that a pipeline sets.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Whole windows, or the heads of each window across devices.
+    pub by: ShardBy,
+    /// The longest wait for memory to come back.
+    pub memory_wait: Duration,
+    /// Key heads of a window that are measured at once, at most.
+    pub key_heads_at_once: Option<usize>,
+    /// No window is shared out by heads into pieces of fewer pairs than this, `tokens² · key heads`: below it a device
+    /// spends its time on starting pieces.
+    pub smallest_piece: u64,
+}
+
+/// A device as the dispatcher sees it.
+pub struct Site {
+    /// `cuda:0`.
+    pub name: String,
+    /// Its memory.
+    pub ledger: Arc<Ledger>,
+    /// Windows it measures at a time, at most.
+    pub workers: usize,
+    /// Bytes that stay on it.
+    pub resident_bytes: u64,
+}
+
+/// Bytes that a device needs for a window: `(device, tokens, key heads)`.
+pub type WindowBytes = dyn Fn(usize, usize, usize) -> u64 + Send + Sync;
+
+/// Some heads of a window on their way to a device, with the memory for them.
+#[derive(Debug)]
+pub struct Piece {
+    /// Which window, by the number it was submitted under.
+    pub window: u64,
+    /// Its tokens.
+    pub tokens: usize,
+    /// Which of its key heads.
+    pub key_heads: Range<usize>,
+    /// Where.
+    pub device: usize,
+    reservation: Reservation,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub enum Next {
+    /// Bring the table to a device.
+    Load {
+        /// Which.
+        device: usize,
+        /// The memory for it.
+        reservation: Reservation,
+    },
+    /// Measure.
+    Start(Piece),
+    /// Set a window aside.
+    GiveUp {
+        /// Which.
+        window: u64,
+        /// Why.
+        why: GivenUp,
+    },
+    /// Nothing, until something changes or this much time has passed.
+    Wait(Option<Duration>),
+    /// Nothing, ever: no device is left.
+    Dead(String),
+}
+
+/// What became of a window when one of its pieces ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All its heads are measured.
+    Done,
+    /// Other heads are still to come.
+    Open,
+    /// It is set aside.
+    GivenUp(GivenUp),
+    /// It was set aside or withdrawn before.
+    Gone,
+}
+
+/// Why a window is set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Short, stable name of the reason.
+    pub code: &'static str,
+    /// What happened, with the values.
+    pub message: String,
+}
+
+struct Window {
+    tokens: usize,
+    key_heads: usize,
+    /// Heads that nobody measures yet.
+    todo: Vec<Range<usize>>,
+    done: usize,
+    /// Heads at a time, lowered when a device ran out of memory.
+    most_heads: usize,
+    failures: u32,
+    /// Since when even one head at a time runs out of memory.
+    short_since: Option<Duration>,
+}
+
+impl Window {
+    fn cost(&self, heads: usize) -> u128 {
+        (self.tokens as u128).pow(2) * heads as u128
+    }
+
+    fn heads_to_do(&self) -> usize {
+        self.todo.iter().map(ExactSizeIterator::len).sum()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Empty,
+    Loading,
+    Ready,
+    Retired(String),
+}
+
+struct Device {
+    site: Site,
+    state: State,
+    table: Option<Reservation>,
+    in_flight: usize,
+    /// Windows at a time, at most; lowered when memory runs out.
+    limit: usize,
+    /// Pieces that ended well since the limit was lowered.
+    well: u32,
+    /// Whether a place is left empty for want of memory.
+    short: bool,
+    failed_windows: Vec<u64>,
+    blocked_until: Duration,
+}
+
+/// The decisions.
+pub struct Dispatcher {
+    devices: Vec<Device>,
+    window_bytes: Box<WindowBytes>,
+    policy: Policy,
+    windows: HashMap<u64, Window>,
+    /// Windows with heads that nobody measures yet, the longest first.
+    queue: BTreeSet<(Reverse<usize>, u64)>,
+    waiting_since: Option<Duration>,
+    pause: Duration,
+    steps: Vec<(Option<usize>, Step)>,
+}
+
+impl Dispatcher {
+    /// A dispatcher over some devices, none of which has the table yet.
+    pub fn new(sites: Vec<Site>, window_bytes: Box<WindowBytes>, policy: Policy) -> Self {
+        let device = |site: Site| Device {
+            limit: site.workers.max(1),
+            site,
+            state: State::Empty,
+            table: None,
+            in_flight: 0,
+            well: 0,
+            short: false,
+            failed_windows: Vec::new(),
+            blocked_until: Duration::ZERO,
+        };
+        Self {
+            devices: sites.into_iter().map(device).collect(),
+            window_bytes,
+            policy,
+            windows: HashMap::new(),
+            queue: BTreeSet::new(),
+            waiting_since: None,
+            pause: BACK_OFF.0,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Adds a window to the queue, under a number of its own.
+    pub fn submit(&mut self, window: u64, tokens: usize, key_heads: usize) {
+        let most_heads = self.policy.key_heads_at_once.unwrap_or(key_heads).max(1);
+        let todo = std::iter::once(0..key_heads).collect();
+        let (done, failures, short_since) = (0, 0, None);
+        self.windows.insert(
+            window,
+            Window { tokens, key_heads, todo, done, most_heads, failures, short_since },
+        );
+        self.queue.insert((Reverse(tokens), window));
+    }
+
+    /// Forgets the windows of which no heads are being measured.
+    pub fn withdraw(&mut self) {
+        for (_, window) in std::mem::take(&mut self.queue) {
+            self.windows.remove(&window);
+        }
+    }
+
+    /// Pieces being measured.
+    pub fn in_flight(&self) -> usize {
+        self.devices.iter().map(|device| device.in_flight).sum()
+    }
+
+    /// Pieces that a device is measuring.
+    pub fn in_flight_on(&self, device: usize) -> usize {
+        self.devices[device].in_flight
+    }
+
+    /// Why a device is gone, if it is.
+    pub fn retired(&self, device: usize) -> Option<&str> {
+        match &self.devices[device].state {
+            State::Retired(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// What was done since this was asked last, and on which device.
+    pub fn take_steps(&mut self) -> Vec<(Option<usize>, Step)> {
+        std::mem::take(&mut self.steps)
+    }
+
+    /// What to do now; to be asked again until the answer is to wait. `now`: since any fixed moment.
+    pub fn next(&mut self, now: Duration) -> Next {
+        if let Some(load) = self.load(now) {
+            return load;
+        }
+        if self.queue.is_empty() {
+            return Next::Wait(self.next_look(now));
+        }
+        if let Some(piece) = self.place(now) {
+            self.pause = BACK_OFF.0;
+            if let Some(since) = self.waiting_since.take() {
+                self.steps.push((None, Step::MemoryBack { waited: now.saturating_sub(since) }));
+            }
+            return Next::Start(piece);
+        }
+        if self.devices.iter().all(|device| matches!(device.state, State::Retired(_))) {
+            return Next::Dead(self.obituary());
+        }
+        let busy = |device: &Device| device.in_flight > 0 || device.state == State::Loading;
+        if self.devices.iter().any(busy) {
+            return Next::Wait(self.next_look(now));
+        }
+        self.wait_for_memory(now)
+    }
+
+    /// When to look again although nothing ended: memory that others hold may come back.
+    fn next_look(&mut self, now: Duration) -> Option<Duration> {
+        let waits = |device: &Device| match device.state {
+            State::Empty => true,
+            State::Ready => !self.queue.is_empty() && device.in_flight < device.limit,
+            State::Loading | State::Retired(_) => false,
+        };
+        let blocked = self.devices.iter().filter(|device| waits(device));
+        let first = blocked.map(|device| device.blocked_until.saturating_sub(now)).min()?;
+        let look = first.max(self.pause);
+        self.pause = (self.pause * 2).min(BACK_OFF.1);
+        Some(look)
+    }
+
+    fn obituary(&self) -> String {
+        let reasons = self.devices.iter().map(|device| match &device.state {
+            State::Retired(reason) => format!("{}: {reason}", device.site.name),
+            _ => device.site.name.clone(),
+        });
+        reasons.collect::<Vec<_>>().join("; ")
+    }
+
+    fn load(&mut self, now: Duration) -> Option<Next> {
+        for index in 0..self.devices.len() {
+            let device = &mut self.devices[index];
+            if device.state != State::Empty || device.blocked_until > now {
+                continue;
+            }
+            let wanted = device.site.resident_bytes;
+            let refusal = match device.site.ledger.reserve(wanted) {
+                Ok(reservation) => {
+                    device.state = State::Loading;
+                    return Some(Next::Load { device: index, reservation });
+                }
+                Err(refusal) => refusal,
+            };
+            match (refusal, device.site.ledger.ceiling(0)) {
+                (Refusal::Unreadable(reason), _) | (_, Err(reason)) => self.retire(index, reason),
+                (Refusal::NotEnough(numbers), Ok(ceiling)) if wanted > ceiling => {
+                    self.retire(index, format!("the table does not fit: {numbers}"));
+                }
+                (Refusal::NotEnough(_), Ok(_)) => device.blocked_until = now + self.pause,
+            }
+        }
+        None
+    }
+
+    /// The table is on a device, or is not.
+    pub fn loaded(
+        &mut self,
+        index: usize,
+        reservation: Reservation,
+        result: Result<(), DeviceFailure>,
+        now: Duration,
+    ) {
+        let device = &mut self.devices[index];
+        match result {
+            Ok(()) => {
+                let resident_bytes = reservation.bytes();
+                device.state = State::Ready;
+                device.table = Some(reservation);
+                self.steps.push((Some(index), Step::Ready { resident_bytes }));
+            }
+            Err(DeviceFailure::OutOfMemory { wanted, free }) => {
+                device.state = State::Empty;
+                device.blocked_until = now + self.pause.max(BACK_OFF.0 * 4);
+                let step = Step::OutOfMemory { tokens: 0, key_heads: 0, wanted, free };
+                self.steps.push((Some(index), step));
+            }
+            Err(failure) => self.retire(index, failure.to_string()),
+        }
+    }
+
+    /// The longest window, or as much of it as its share allows, on the best device that has room for it.
+    fn place(&mut self, now: Duration) -> Option<Piece> {
+        let candidates = self.candidates(now);
+        if candidates.is_empty() {
+            return None;
+        }
+        let even = self.even_share();
+        for (index, standing) in candidates {
+            let mut refused_tokens = None;
+            for &(Reverse(tokens), window) in &self.queue {
+                if refused_tokens == Some(tokens) {
+                    continue;
+                }
+                let wanted = self.share(window, even);
+                let heads = self.fitting(index, &standing, tokens, wanted);
+                // Fewer windows at a time come before fewer heads at a time.
+                if heads == 0 || (heads < wanted && self.devices[index].in_flight > 0) {
+                    refused_tokens = Some(tokens);
+                    continue;
+                }
+                let bytes = (self.window_bytes)(index, tokens, heads);
+                if let Ok(reservation) = self.devices[index].site.ledger.reserve(bytes) {
+                    return Some(self.start(index, window, heads, wanted, reservation));
+                }
+            }
+            self.came_up_short(index);
+        }
+        None
+    }
+
+    /// Devices with a place, the idle ones and those with most memory first.
+    fn candidates(&mut self, now: Duration) -> Vec<(usize, Standing)> {
+        let mut found = Vec::new();
+        for index in 0..self.devices.len() {
+            let device = &self.devices[index];
+            if device.state != State::Ready
+                || device.in_flight >= device.limit
+                || device.blocked_until > now
+            {
+                continue;
+            }
+            match device.site.ledger.standing() {
+                Ok(standing) => found.push((index, standing)),
+                Err(reason) => self.retire(index, reason),
+            }
+        }
+        found.sort_by_key(|(index, standing)| {
+            (self.devices[*index].in_flight, Reverse(standing.available), *index)
+        });
+        found
+    }
+
+    /// Pairs that an even share of the queue comes to.
+    fn even_share(&self) -> u128 {
+        let cost = |(_, id): &(_, u64)| {
+            let window = &self.windows[id];
+            window.cost(window.heads_to_do())
+        };
+        let left: u128 = self.queue.iter().map(cost).sum();
+        (left / self.live() as u128).max(u128::from(self.policy.smallest_piece))
+    }
+
+    /// Devices that are not retired, at least one.
+    fn live(&self) -> usize {
+        let live = |device: &&Device| !matches!(device.state, State::Retired(_));
+        self.devices.iter().filter(live).count().max(1)
+    }
+
+    /// Key heads of a window that one device should take.
+    fn share(&self, window: u64, even: u128) -> usize {
+        let window = &self.windows[&window];
+        let next = window.todo.last().map_or(0, ExactSizeIterator::len);
+        let heads = match self.policy.by {
+            ShardBy::Heads => window.key_heads.div_ceil(self.live()),
+            ShardBy::Windows => usize::try_from(even / window.cost(1).max(1)).unwrap_or(usize::MAX),
+        };
+        heads.clamp(1, next.min(window.most_heads).max(1))
+    }
+
+    /// The most key heads, up to `wanted`, that a device has room for.
+    fn fitting(&self, index: usize, standing: &Standing, tokens: usize, wanted: usize) -> usize {
+        let ledger = &self.devices[index].site.ledger;
+        let fits = |heads| ledger.fits(standing, (self.window_bytes)(index, tokens, heads));
+        (1..=wanted).rev().find(|heads| fits(*heads)).unwrap_or(0)
+    }
+
+    fn start(
+        &mut self,
+        index: usize,
+        id: u64,
+        heads: usize,
+        wanted: usize,
+        reservation: Reservation,
+    ) -> Piece {
+        let device = &mut self.devices[index];
+        device.in_flight += 1;
+        device.short &= device.in_flight == 1;
+        let window = self.windows.get_mut(&id).expect("queued windows are known");
+        let range = window.todo.pop().expect("queued windows have heads to do");
+        let key_heads = range.start..range.start + heads;
+        if key_heads.end < range.end {
+            window.todo.push(key_heads.end..range.end);
+        }
+        if window.todo.is_empty() {
+            self.queue.remove(&(Reverse(window.tokens), id));
+        }
+        let tokens = window.tokens;
+        if heads < wanted {
+            window.most_heads = heads;
+            self.steps.push((Some(index), Step::HeadGroups { tokens, key_heads: heads }));
+        }
+        Piece { window: id, tokens, key_heads, device: index, reservation }
+    }
+
+    /// A device has a place that nothing fits.
+    fn came_up_short(&mut self, index: usize) {
+        let device = &mut self.devices[index];
+        if device.in_flight > 0 && !device.short {
+            device.short = true;
+            let windows = device.in_flight;
+            self.steps.push((Some(index), Step::FewerInFlight { windows }));
+        }
+    }
+
+    fn give_up(&mut self, id: u64, why: &GivenUp) {
+        if let Some(window) = self.windows.remove(&id) {
+            self.queue.remove(&(Reverse(window.tokens), id));
+            let step = Step::GivenUp { tokens: window.tokens, code: why.code };
+            self.steps.push((None, step));
+        }
+    }
+
+    fn retire(&mut self, index: usize, reason: String) {
+        let device = &mut self.devices[index];
+        if matches!(device.state, State::Retired(_)) {
+            return;
+        }
+        device.table = None;
+        device.state = State::Retired(reason.clone());
+        self.steps.push((Some(index), Step::Retired { reason }));
+    }
+
+    /// A piece ended; its memory is given back.
+    pub fn ended(
+        &mut self,
+        piece: Piece,
+        result: Result<(), DeviceFailure>,
+        now: Duration,
+    ) -> Ended {
+        let Piece { window: id, tokens, key_heads, device: index, reservation } = piece;
+        drop(reservation);
+        self.devices[index].in_flight -= 1;
+        self.pause = BACK_OFF.0;
+        let heads = key_heads.len();
+        let why = match result {
+            Ok(()) => return self.ended_well(id, heads, index),
+            Err(DeviceFailure::OutOfMemory { wanted, free }) => {
+                let step = Step::OutOfMemory { tokens, key_heads: heads, wanted, free };
+                self.steps.push((Some(index), step));
+                self.out_of_memory(id, heads, index, now)
+            }
+            Err(DeviceFailure::Lost(reason)) => {
+                self.retire(index, reason);
+                None
+            }
+            Err(DeviceFailure::Failed(message)) => self.failed(id, index, message),
+        };
+        let Some(window) = self.windows.get_mut(&id) else { return Ended::Gone };
+        if let Some(why) = why {
+            self.give_up(id, &why);
+            return Ended::GivenUp(why);
+        }
+        window.todo.push(key_heads);
+        self.queue.insert((Reverse(tokens), id));
+        Ended::Open
+    }
+
+    fn ended_well(&mut self, id: u64, heads: usize, index: usize) -> Ended {
+        let device = &mut self.devices[index];
+        device.failed_windows.clear();
+        device.well += 1;
+        if device.limit < device.site.workers && device.well >= PATIENCE {
+            (device.limit, device.well) = (device.limit + 1, 0);
+            self.steps.push((Some(index), Step::MoreInFlight { windows: device.limit }));
+        }
+        let Some(window) = self.windows.get_mut(&id) else { return Ended::Gone };
+        window.done += heads;
+        window.short_since = None;
+        if window.done < window.key_heads {
+            return Ended::Open;
+        }
+        self.windows.remove(&id);
+        Ended::Done
+    }
+}

@@ -1,0 +1,130 @@
+//! A fault at any file operation: the run fails with a message or is not impressed, and the next one finishes it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::Workspace;
+use crate::support::faults::{self, Fault};
+use crate::support::scenarios::Scenario;
+
+/// Faults per scenario where `LONGSIFT_FAULTS` says nothing else: another number, or `all`.
+const SAMPLE: usize = 24;
+
+/// The faults that an operation of a kind can meet.
+fn actions(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "write" => &["kill", "torn", "short", "EINTR", "EIO", "ENOSPC"],
+        "fsync" => &["kill", "EIO", "ENOSPC"],
+        "create" => &["kill", "EACCES", "ENOSPC", "EMFILE", "EROFS"],
+        "open" => &["EACCES", "EIO", "EMFILE"],
+        "read" => &["kill", "short", "EINTR", "EIO"],
+        "rename" => &["kill", "EIO", "ENOSPC", "EACCES"],
+        "unlink" | "rmdir" => &["kill", "EIO", "EACCES"],
+        "mkdir" => &["kill", "ENOSPC", "EACCES", "EROFS"],
+        "truncate" => &["kill", "EIO"],
+        "stat" | "list" => &["EACCES", "EIO"],
+        "lock" => &["ENOLCK"],
+        "map" => &["ENOMEM"],
+        other => panic!("no faults for `{other}`"),
+    }
+}
+
+fn kind(operation: &str) -> &str {
+    operation.split(' ').next().unwrap()
+}
+
+/// Every fault at every operation of a scenario; errors once and for good.
+fn all_faults(operations: &[String]) -> Vec<Fault> {
+    let of = |(index, operation): (usize, &String)| {
+        actions(kind(operation)).iter().flat_map(move |action| {
+            let once = Fault { action, at: index + 1, ..Fault::default() };
+            let stays = matches!(*action, "EIO" | "ENOSPC" | "EROFS")
+                .then(|| Fault { stays: true, ..once.clone() });
+            std::iter::once(once).chain(stays)
+        })
+    };
+    operations.iter().enumerate().flat_map(of).collect()
+}
+
+/// Whether a run may go on as if nothing had happened.
+fn is_harmless(action: &str) -> bool {
+    matches!(action, "short" | "EINTR")
+}
+
+/// Injects one fault, checks what it did, restarts. Returns the operation it fell on, and the exit code.
+fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
+    let workspace = Workspace::copy_of(&scenario.before);
+    let traced = workspace.with_fault(&scenario.arguments, Some(fault));
+    let operation = traced.operations.get(fault.at - 1)?.clone();
+    let when = format!("{} at {} ({operation}), stays: {}", fault.action, fault.at, fault.stays);
+    let answer = traced.answer;
+    let message = &answer.stderr;
+    let expected: &[i32] = match fault.action {
+        "kill" | "torn" => &[-1],
+        harmless if is_harmless(harmless) => &[0],
+        // Permissions are for the author of the pipeline or the owner of the data to mend; the rest may pass.
+        _ if fault.action == "EACCES" || kind(&operation) == "stat" => &[0, 2, 3, 4],
+        _ => &[0, 4],
+    };
+    assert!(expected.contains(&answer.code), "{when}: exit {}\n{message}", answer.code);
+    if answer.code > 0 {
+        assert!(message.contains("error: "), "{when}:\n{message}");
+    }
+    if answer.code == 0 {
+        assert_eq!(workspace.results(), scenario.results, "{when}: a success like any other");
+    }
+    scenario.check_no_mixture(&workspace, &when);
+    scenario.finish(&workspace, &when);
+    Some((operation, answer.code))
+}
+
+#[test]
+fn a_run_that_met_any_fault_is_finished_by_the_next_one() {
+    if !faults::available() {
+        return;
+    }
+    let sample = match std::env::var("LONGSIFT_FAULTS") {
+        Ok(all) if all == "all" => usize::MAX,
+        Ok(number) => number.parse().unwrap(),
+        Err(_) => SAMPLE,
+    };
+    for scenario in Scenario::all() {
+        let workspace = Workspace::copy_of(&scenario.before);
+        let traced = workspace.with_fault(&scenario.arguments, None);
+        traced.answer.success();
+        let all = all_faults(&traced.operations);
+        let chosen: Vec<&Fault> = all.iter().step_by((all.len() / sample).max(1)).collect();
+        let next = AtomicUsize::new(0);
+        let outcomes = Mutex::new(BTreeMap::<(String, &str), BTreeMap<i32, usize>>::new());
+        std::thread::scope(|scope| {
+            for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+                scope.spawn(|| {
+                    while let Some(fault) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let Some((operation, code)) = inject(&scenario, fault) else { continue };
+                        let key = (kind(&operation).to_owned(), fault.action);
+                        *outcomes
+                            .lock()
+                            .unwrap()
+                            .entry(key)
+                            .or_default()
+                            .entry(code)
+                            .or_default() += 1;
+                    }
+                });
+            }
+        });
+        let outcomes = outcomes.into_inner().unwrap();
+        let hit: usize = outcomes.values().flat_map(BTreeMap::values).sum();
+        println!(
+            "{}: {} operations, {} faults possible, {hit} injected, {hit} survived",
+            scenario.name,
+            traced.operations.len(),
+            all.len()
+        );
+        for ((kind, action), codes) in outcomes {
+            println!("  {kind:<9}{action:<8}exit code → times {codes:?}");
+        }
+        assert!(hit * 10 >= chosen.len() * 9, "operations are much the same in every run");
+    }
+}

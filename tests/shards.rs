@@ -1,0 +1,226 @@
+//! Many processes that share a run directory: each scores a shard, one selects.
+
+use std::fs::{self, File};
+use std::process::{Child, Command};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::resume::{check_nothing_is_left, undisturbed, units, wait_until, workload};
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{Answer, Workspace, check_accounting, count, read_json, repository};
+
+fn shard_arguments(shard: &str) -> [&str; 8] {
+    ["run", "pipeline.yaml", "--phase", "score", "--shard", shard, "--threads", "2"]
+}
+
+fn score(workspace: &Workspace, shard: &str) -> Value {
+    workspace.longsift(&shard_arguments(shard)).success().summary()
+}
+
+fn start(workspace: &Workspace, shard: &str) -> Child {
+    workspace.start(&shard_arguments(shard))
+}
+
+fn select(workspace: &Workspace) -> Answer {
+    workspace.longsift(&["run", "pipeline.yaml", "--phase", "select"])
+}
+
+/// The selection is what a run by one process makes of the workload.
+fn select_as_one_process(workspace: &Workspace) {
+    let summary = select(workspace).success().summary();
+    check_accounting(&summary);
+    let (expected, alone) = undisturbed();
+    assert_eq!(workspace.results(), *expected);
+    for key in ["rows_in", "rows_kept", "rows_dropped", "quarantined", "windows_total", "kept"] {
+        assert_eq!(summary[key], alone[key], "{key}");
+    }
+    assert_eq!(summary["windows_scored"], 0, "a selection measures nothing");
+    check_nothing_is_left(workspace);
+}
+
+fn events(workspace: &Workspace, name: &str) -> Vec<Value> {
+    let text = fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["event"] == name).collect()
+}
+
+#[test]
+fn three_processes_at_once_and_a_selection_are_the_run_of_one() {
+    let workspace = workload();
+    let children: Vec<Child> =
+        ["0/3", "1/3", "2/3"].iter().map(|shard| start(&workspace, shard)).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let rows: u64 = events(&workspace, "unit_scored")
+        .iter()
+        .map(|event| event["counts"]["rows"].as_u64().unwrap())
+        .sum();
+    assert_eq!(rows, 24, "every row once");
+    let status = workspace.longsift(&["status", "out.run", "--format", "json"]).success();
+    let status: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!((&status["units_scored"], &status["units"]), (&json!(11), &json!(11)));
+    select_as_one_process(&workspace);
+    assert_eq!(select(&workspace).success().summary()["status"], "nothing_to_do");
+}
+
+#[test]
+fn a_shard_accounts_for_its_own_rows() {
+    let workspace = workload();
+    let shards: Vec<Value> = ["0/2", "1/2"].iter().map(|shard| score(&workspace, shard)).collect();
+    for summary in &shards {
+        assert_eq!(summary["status"], "scored");
+        let dropped: u64 = summary["rows_dropped"]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|rows| rows.as_u64().unwrap())
+            .sum();
+        let scored = count(&summary["shard"], "rows_scored");
+        assert_eq!(count(summary, "rows_in"), scored + dropped + count(summary, "quarantined"));
+    }
+    assert_eq!(shards.iter().map(|summary| count(summary, "rows_in")).sum::<u64>(), 24);
+    assert_eq!(shards.iter().map(|summary| count(&summary["shard"], "units")).sum::<u64>(), 11);
+    let again = score(&workspace, "0/2");
+    assert_eq!(again["status"], "nothing_to_do");
+    assert_eq!(again["shard"]["units_reused"], shards[0]["shard"]["units"]);
+    let empty = score(&workspace, "15/16");
+    assert_eq!((&empty["status"], &empty["rows_in"]), (&json!("nothing_to_do"), &json!(0)));
+}
+
+#[test]
+fn two_processes_of_the_same_shard_share_it_and_every_unit_counts_once() {
+    let workspace = workload();
+    let mut children = [start(&workspace, "0/1"), start(&workspace, "0/1")];
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(events(&workspace, "unit_scored").len(), 11, "one process committed each unit");
+    let work = |key: &str| -> u64 {
+        events(&workspace, "shard_finished").iter().map(|event| count(&event["shard"], key)).sum()
+    };
+    assert_eq!(work("units_scored"), 11);
+    assert_eq!(work("units_scored") + work("units_by_others") + work("units_reused"), 22);
+    select_as_one_process(&workspace);
+}
+
+#[test]
+fn a_killed_shard_is_finished_by_the_same_command() {
+    let workspace = workload();
+    let mut child = start(&workspace, "0/2");
+    assert!(wait_until(&mut child, || units(&workspace) >= 2));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = units(&workspace) as u64;
+    score(&workspace, "1/2");
+    let summary = score(&workspace, "0/2");
+    let work = &summary["shard"];
+    assert_eq!(work["units_reused"], before);
+    assert_eq!(count(work, "units_scored"), count(work, "units") - before);
+    select_as_one_process(&workspace);
+}
+
+#[test]
+fn a_whole_run_finishes_what_shards_began() {
+    let workspace = workload();
+    score(&workspace, "1/3");
+    let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+    assert!(count(&summary, "windows_reused") > 0 && count(&summary, "windows_scored") > 0);
+    assert_eq!(workspace.results(), undisturbed().0);
+}
+
+#[test]
+fn a_selection_names_the_units_and_the_shards_that_it_misses() {
+    let workspace = workload();
+    for shard in ["0/4", "2/4"] {
+        score(&workspace, shard);
+    }
+    let answer = select(&workspace).expect(4);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+    assert!(!workspace.path("out/data").exists());
+    let list = read_json(&workspace.path("out.run/missing.json"));
+    assert_eq!(list["missing"].as_array().unwrap().len(), 11 - units(&workspace));
+    for shard in ["1/4", "3/4"] {
+        score(&workspace, shard);
+    }
+    select_as_one_process(&workspace);
+    assert!(!workspace.path("out.run/missing.json").exists());
+}
+
+#[test]
+fn a_selection_waits_for_nothing() {
+    let workspace = workload();
+    let mut child = start(&workspace, "0/1");
+    assert!(wait_until(&mut child, || units(&workspace) >= 1));
+    let answer = select(&workspace).expect(4);
+    assert!(answer.stderr.contains("processes that score shards"), "{}", answer.stderr);
+    assert!(child.wait().unwrap().success());
+    select_as_one_process(&workspace);
+}
+
+#[test]
+fn a_file_that_changed_is_scored_anew_by_its_shard() {
+    let workspace = workload();
+    for shard in ["0/2", "1/2"] {
+        score(&workspace, shard);
+    }
+    let path = workspace.path("input/b.parquet");
+    write_parquet(&path, &corpus("b", &[2024, 1023, 5000, 0, 2200, 3100, 1800, 2100]), 2);
+    let later = SystemTime::now() + Duration::from_secs(5);
+    File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    let answer = select(&workspace).expect(4);
+    assert!(answer.stderr.contains("b.parquet, row groups"), "{}", answer.stderr);
+    let scored: u64 =
+        ["0/2", "1/2"].iter().map(|s| count(&score(&workspace, s)["shard"], "units_scored")).sum();
+    assert_eq!(scored, 4, "the units of one file");
+    select(&workspace).success();
+}
+
+#[test]
+fn flags_that_do_not_go_together_are_refused() {
+    let workspace = workload();
+    for (arguments, why) in [
+        (&["--shard", "0/2"][..], "`--shard` is for scoring"),
+        (&["--phase", "select", "--shard", "0/2"], "`--shard` is for scoring"),
+        (&["--phase", "score", "--fresh"], "`--fresh` would remove"),
+        (&["--phase", "score", "--shard", "2/2"], "the last of 2 is 1/2"),
+        (&["--phase", "score", "--scores-from", "x.run"], "`--scores-from`"),
+    ] {
+        let answer = workspace.longsift(&[&["run", "pipeline.yaml"], arguments].concat()).expect(2);
+        assert!(answer.stderr.contains(why), "{}", answer.stderr);
+    }
+}
+
+#[test]
+fn shards_of_other_settings_are_refused() {
+    let workspace = workload();
+    score(&workspace, "0/2");
+    let other = [&shard_arguments("1/2")[..], &["--set", "stages.tokenize.window_tokens=512"]];
+    let answer = workspace.longsift(&other.concat()).expect(2);
+    assert!(answer.stderr.contains("window_tokens: 512, was 1024"), "{}", answer.stderr);
+}
+
+#[test]
+fn the_script_for_slurm_arrays_scores_a_shard_per_task() {
+    let workspace = workload();
+    let path = std::env::join_paths(
+        std::iter::once(std::path::PathBuf::from(env!("CARGO_BIN_EXE_longsift")))
+            .map(|binary| binary.parent().unwrap().to_owned())
+            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())),
+    );
+    let script = repository().join("docs/examples/slurm-array.sh");
+    for task in 0..3 {
+        let status = Command::new(&script)
+            .arg("pipeline.yaml")
+            .current_dir(workspace.path(""))
+            .env("PATH", path.as_ref().unwrap())
+            .env("XDG_CACHE_HOME", workspace.path("cache"))
+            .env("SLURM_ARRAY_TASK_ID", task.to_string())
+            .env("SLURM_ARRAY_TASK_COUNT", "3")
+            .output()
+            .unwrap();
+        assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));
+    }
+    select_as_one_process(&workspace);
+}
