@@ -1,6 +1,10 @@
 //! One integration binary: every test runs the real `longsift` in a temporary folder.
 
 #[cfg(test)]
+mod audit;
+#[cfg(test)]
+mod bad_data;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod conformance;
@@ -36,6 +40,8 @@ mod reuse;
 mod sampled_rows;
 #[cfg(test)]
 mod shards;
+#[cfg(test)]
+mod silent_loss;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

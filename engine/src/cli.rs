@@ -67,6 +67,27 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
+    /// Checks that a run directory still holds what it recorded: digests, columns, accounting.
+    Verify {
+        /// The run directory.
+        run_dir: PathBuf,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
+    /// Says what differs between two runs, and which documents it changed. Exit code 5 where something does.
+    Diff {
+        /// The run directory of the first run.
+        first: PathBuf,
+        /// The run directory of the second run.
+        second: PathBuf,
+        /// How many changed documents are listed.
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        documents: usize,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
     /// Prints a JSON Schema; without a name, lists them.
     Schema {
         /// Which one: `pipeline`, `summary`, …
@@ -114,7 +135,7 @@ pub enum Command {
 /// A pipeline and what the command line changes in it.
 #[derive(Clone, Debug, Args)]
 pub struct PipelineArguments {
-    /// The pipeline file.
+    /// The pipeline file, or the run directory of a run to repeat.
     pub pipeline: PathBuf,
     /// Changes a setting, by path: `--set stages.filter.keep_fraction=0.25`.
     #[arg(long, value_name = "PATH=VALUE")]
@@ -167,6 +188,9 @@ pub struct RunArguments {
     /// Refuses anything that differs from the lock beside the pipeline file.
     #[arg(long)]
     pub locked: bool,
+    /// Tries the rows again that earlier runs set aside; what they measured is not measured again.
+    #[arg(long)]
+    pub only_quarantined: bool,
     /// Exit code where there was nothing to do (Airflow: 99).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub nothing_to_do_exit: u8,

@@ -3,15 +3,19 @@
 
 mod discover;
 mod documents;
+mod faults;
 mod footer;
 mod labels;
 mod metadata;
+mod pages;
 mod part;
 mod problem;
 mod read;
 mod row_bytes;
 mod rows;
 mod source;
+mod text;
+mod thrift;
 mod types;
 mod unify;
 mod units;
@@ -21,17 +25,22 @@ use std::path::{Path, PathBuf};
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use rayon::prelude::*;
 
+use crate::files;
+use crate::spec::pipeline::OnBadFile;
+
 pub use documents::{
     Content, Document, DocumentColumns, DocumentContent, Documents, RowProblem, Text,
     document_contents, read_documents,
 };
+pub use faults::Faults;
 pub use footer::{InputFile, RowGroupInfo};
 pub use labels::read_labels;
 pub use metadata::output_metadata;
 pub use part::{PartWriter, WrittenPart};
 pub use problem::{DataProblem, ProblemKind};
+pub(crate) use read::guarded;
 pub use row_bytes::stored_row_bytes;
-pub use rows::{Rows, read_rows};
+pub use rows::{Rows, read_faulty_rows, read_rows};
 pub(crate) use source::ParquetFile;
 pub use units::WorkUnit;
 
@@ -48,6 +57,19 @@ pub struct Dataset {
     pub metadata: Vec<(String, String)>,
     /// What was decided on the way and may surprise: metadata keys on which files differ.
     pub notes: Vec<String>,
+    /// Files that cannot be opened at all, where the run goes on without them. How many rows they have is not known.
+    pub bad_files: Vec<BadFile>,
+}
+
+/// A file of the input that cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFile {
+    /// Path relative to the input root, '/'-separated.
+    pub path: String,
+    /// Length in bytes, where that much is known.
+    pub size: Option<u64>,
+    /// What is wrong with it.
+    pub problem: DataProblem,
 }
 
 impl Dataset {
@@ -59,21 +81,37 @@ impl Dataset {
     /// All problems at once: a path that does not exist, and each file that is truncated, not Parquet, encrypted, or
     /// has other columns than the first.
     pub fn open(path: &Path) -> Result<Self, Vec<DataProblem>> {
+        Self::open_with(path, OnBadFile::Fail)
+    }
+
+    /// The same, but with [`OnBadFile::Quarantine`] a file that cannot be opened is an error only where no other is
+    /// left.
+    pub fn open_with(path: &Path, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
         let found = discover::find(path)?;
         let opened: Vec<_> =
             found.files.par_iter().map(|file| InputFile::open(&found.root, file)).collect();
-        let (mut files, mut problems) = (Vec::new(), Vec::new());
-        for result in opened {
+        let (mut files, mut problems, mut bad_files) = (Vec::new(), Vec::new(), Vec::new());
+        for (result, path) in opened.into_iter().zip(&found.files) {
             match result {
                 Ok(file) => files.push(file),
+                Err(problem)
+                    if on_bad_file == OnBadFile::Quarantine
+                        && problem.kind == ProblemKind::Data =>
+                {
+                    let size = files::size(&found.root.join(path)).ok().flatten();
+                    bad_files.push(BadFile { path: path.clone(), size, problem });
+                }
                 Err(problem) => problems.push(problem),
             }
+        }
+        if files.is_empty() {
+            problems.extend(bad_files.drain(..).map(|file| file.problem));
         }
         let unified = unify::unify(&mut files);
         match unified {
             Ok(schema) if problems.is_empty() => {
                 let (metadata, notes) = metadata::union(&files);
-                Ok(Self { root: found.root, files, schema, metadata, notes })
+                Ok(Self { root: found.root, files, schema, metadata, notes, bad_files })
             }
             Ok(_) => Err(problems),
             Err(more) => {
@@ -118,12 +156,12 @@ impl Dataset {
         })
     }
 
-    /// That `name` is a column of text.
+    /// That `name` is a column of text, or of bytes that may be text.
     pub fn check_text_column(&self, name: &str) -> Result<(), DataProblem> {
-        let accepted = "string, large_string or string_view, plain or dictionary-encoded";
+        let accepted = "string, large_string, string_view or binary, plain or dictionary-encoded";
         self.check_column(name, accepted, |data_type| match data_type {
-            DataType::Dictionary(_, value) => types::is_text(value),
-            plain => types::is_text(plain),
+            DataType::Dictionary(_, value) => types::is_text_or_bytes(value),
+            plain => types::is_text_or_bytes(plain),
         })
     }
 

@@ -17,6 +17,9 @@ pub const DATA: u8 = 3;
 /// Input/output, space, a lock that is held, memory, a device: a retry may help.
 pub const MACHINE: u8 = 4;
 
+/// `longsift diff`: the runs differ.
+pub const DIFFERENT: u8 = 5;
+
 /// Why a command ended without doing its job.
 #[derive(Debug)]
 pub enum Failure {

@@ -2,10 +2,12 @@
 
 pub mod journal;
 mod prepare;
+mod retry;
 mod shared;
 mod unit;
 
 pub use prepare::{BadRow, Outcome, content_hash, prepare};
+pub use retry::reopen_quarantined;
 pub use shared::{SharedWork, score_shared};
 
 use serde_json::json;
@@ -18,6 +20,7 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::run_directory::RunDirectory;
 use crate::schedule::{Scheduler, Watch};
+use crate::spec::pipeline::OnBadRow;
 use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
 
@@ -109,21 +112,45 @@ pub fn reuse(
     Ok(scored)
 }
 
+/// That a pipeline accepts the rows which earlier runs have set aside.
+pub fn check_standing(
+    plan: &Plan,
+    standing: &[Option<UnitRecord>],
+    directory: &RunDirectory,
+) -> Result<()> {
+    let mut counts = Counts::default();
+    standing.iter().flatten().for_each(|record| counts.add(&record.counts));
+    check_quarantine(plan, &counts, directory)
+}
+
 /// More bad rows than the pipeline accepts end the run, at once and on every later attempt.
 fn check_quarantine(plan: &Plan, counts: &Counts, directory: &RunDirectory) -> Result<()> {
-    let limit = plan.spec.pipeline.input.max_quarantined_fraction;
+    let input = &plan.spec.pipeline.input;
     let (bad, rows) = (counts.quarantined_rows(), plan.whole.rows);
-    if bad as f64 <= limit * rows as f64 {
+    let (too_many, setting, remedy) = match input.on_bad_row {
+        OnBadRow::Quarantine => (
+            bad as f64 > input.max_quarantined_fraction * rows as f64,
+            format!("`max_quarantined_fraction` {}", input.max_quarantined_fraction),
+            "raise `input.max_quarantined_fraction`",
+        ),
+        OnBadRow::Fail => {
+            (bad > 0, "`on_bad_row: fail`".to_owned(), "set `input.on_bad_row: quarantine`")
+        }
+    };
+    if !too_many {
         return Ok(());
     }
     let reasons: Vec<String> =
         counts.quarantined.iter().map(|(code, count)| format!("{code}: {count}")).collect();
-    let mut problem = Diagnostic::error(Blame::Data, format!(
-        "{bad} of {rows} rows were quarantined ({}), more than `max_quarantined_fraction` {limit} allows",
-        reasons.join(", ")
-    ))
+    let mut problem = Diagnostic::error(
+        Blame::Data,
+        format!(
+            "{bad} of {rows} rows were quarantined ({}), more than {setting} allows",
+            reasons.join(", ")
+        ),
+    )
     .hint(format!(
-        "the rows and their reasons are in `{}`; mend the input or raise `input.max_quarantined_fraction`",
+        "the rows and their reasons are in `{}`; mend the input or {remedy}",
         directory.quarantine().display()
     ));
     for first in crate::quarantine::first_messages(directory, 3)? {

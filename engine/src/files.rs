@@ -329,6 +329,25 @@ fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// The length of a file and its SHA-256, 64 hexadecimal digits. Reads all of it, in pieces.
+pub fn digest(path: &Path) -> Result<Written, FileError> {
+    let mut file = open(path)?;
+    let mut hash = Sha256::new();
+    let mut bytes = 0;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(Written { bytes, sha256: hex(&hash.finalize()) }),
+            Ok(read) => {
+                hash.update(&piece[..read]);
+                bytes += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("read", path)(error)),
+        }
+    }
+}
+
 /// Reads a whole file; none where there is no file.
 pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     if_present(fs::read(path)).map_err(failed("read", path))

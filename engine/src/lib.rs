@@ -16,6 +16,7 @@
 //! kernels in `longsift-kernels`.
 
 pub mod accounting;
+pub mod audit;
 pub mod bench;
 pub mod cli;
 pub mod clock;
@@ -46,20 +47,50 @@ pub mod select;
 pub mod spec;
 pub mod status;
 pub mod stop;
+mod tables;
 pub mod tokens;
 pub mod units;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use diagnostic::{Blame, Diagnostic};
 use error::Result;
+use lock::Lock;
+use manifest::Manifest;
 use plan::{Plan, PlanOptions};
+use run_directory::RunDirectory;
 use spec::{Overrides, Spec};
 
-/// Reads a pipeline and proves it runnable; [`run::run`] does the rest.
+/// Reads a pipeline and proves it runnable; [`run::run`] does the rest. `pipeline` is a pipeline file, or a run directory,
+/// which recorded one.
 ///
 /// # Errors
 /// Everything that is wrong with the pipeline, its input or its model, before any work.
-pub fn plan(pipeline: &Path, overrides: &Overrides, options: PlanOptions) -> Result<Plan> {
-    let (spec, warnings) = Spec::read(pipeline, overrides)?;
+pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) -> Result<Plan> {
+    let is_run = pipeline.extension().is_some_and(|extension| extension == "run");
+    if !(is_run && pipeline.is_dir()) {
+        let (spec, warnings) = Spec::read(pipeline, overrides)?;
+        return Plan::new(spec, options, warnings);
+    }
+    let directory = RunDirectory::at(pipeline)?;
+    let lock = match Manifest::read(&directory)? {
+        Some(manifest) => Some(manifest.lock),
+        None => Lock::read(&directory.lock_file())?,
+    };
+    let Some(lock) = lock else {
+        let message = format!("`{}` has no run to repeat", pipeline.display());
+        return Err(Diagnostic::error(Blame::Pipeline, message)
+            .hint("name the pipeline file: nothing was run here yet")
+            .into());
+    };
+    if let Some(recorded) = &lock.recorded {
+        options.limit_rows = options.limit_rows.or(recorded.limit_rows);
+        let scores_from = recorded.scores_from.as_ref().map(PathBuf::from);
+        options.scores_from = options.scores_from.or(scores_from);
+    }
+    // Another kernel would give other bits.
+    let kernel = lock.score_settings.get("kernel").and_then(|name| name.as_str());
+    options.kernel = options.kernel.or(kernel.map(str::to_owned));
+    let (spec, warnings) = Spec::recorded(&lock, overrides)?;
     Plan::new(spec, options, warnings)
 }

@@ -30,6 +30,22 @@ pub struct Lock {
     /// Cheap identities of the model folder, and the digest of what was read there. Only in a run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelIdentity>,
+    /// What the command line said besides the settings. Only in a run directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recorded>,
+}
+
+/// What a run needs besides its settings to be repeated.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Recorded {
+    /// The pipeline file, absolute: paths in the settings are relative to its folder.
+    pub pipeline: String,
+    /// `--limit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_rows: Option<u64>,
+    /// `--scores-from`, absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores_from: Option<String>,
 }
 
 /// What tells that a model folder still holds what it held, without reading its weights.
@@ -57,7 +73,22 @@ impl Lock {
             params,
             score_settings: identity::score_settings(plan, model_digest),
             model: None,
+            recorded: None,
         }
+    }
+
+    /// The same with what it takes to repeat the run.
+    #[must_use]
+    pub fn with_command(mut self, plan: &Plan) -> Self {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+        };
+        self.recorded = Some(Recorded {
+            pipeline: absolute(Path::new(plan.spec.name())),
+            limit_rows: plan.options.limit_rows,
+            scores_from: plan.options.scores_from.as_deref().map(absolute),
+        });
+        self
     }
 
     /// The same, for a run directory.
@@ -121,7 +152,7 @@ pub fn path_beside(pipeline: &Path) -> PathBuf {
 }
 
 /// Nested settings as one map from dotted paths to values; stages by name.
-fn flat(settings: &Value) -> Map<String, Value> {
+pub(crate) fn flat(settings: &Value) -> Map<String, Value> {
     fn add(prefix: &str, value: &Value, into: &mut Map<String, Value>) {
         let join =
             |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };

@@ -37,6 +37,12 @@ pub struct Manifest {
     pub table: Option<TableUse>,
     /// The input files: path, size, rows, footer hash.
     pub input: Vec<Value>,
+    /// Files of the input that could not be opened and are left out: path, size, what is wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bad_files: Vec<Value>,
+    /// Their records in `quarantine/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_files: Option<Part>,
     /// One record per work unit.
     pub units: Vec<UnitRecord>,
     /// The files of `data/`.
@@ -58,6 +64,9 @@ impl Manifest {
         let input = plan.dataset.files.iter().map(|file| {
             json!({ "path": file.path, "size": file.size, "rows": file.rows, "footer_hash": file.footer_hash })
         });
+        let bad_files = plan.dataset.bad_files.iter().map(
+            |file| json!({ "path": file.path, "size": file.size, "message": file.problem.message }),
+        );
         Self {
             version: 1,
             longsift: env!("CARGO_PKG_VERSION").to_owned(),
@@ -68,6 +77,8 @@ impl Manifest {
             device: json!({ "name": plan.devices.names(), "kernel": plan.kernel().name() }),
             table: None,
             input: input.collect(),
+            bad_files: bad_files.collect(),
+            quarantined_files: staged.quarantined_files.clone(),
             units: scored.records.clone(),
             data: staged.data.clone(),
             dropped: staged.dropped.clone(),

@@ -15,12 +15,14 @@ use arrow::array::{
 use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
+use crate::accounting::Counts;
 use crate::dataset::{self, PartWriter, WorkUnit, document_contents, output_metadata};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
 use crate::execute::content_hash;
 use crate::plan::Plan;
+use crate::quarantine;
 use crate::run_directory::RunDirectory;
 use crate::scores::{self, ScoredWindow};
 use crate::select::{Sample, Selection};
@@ -58,16 +60,54 @@ pub struct Staged {
     pub data: Vec<Part>,
     /// Files of `dropped/` that belong to the selection, below the run directory.
     pub dropped: Vec<Part>,
+    /// The records of input files that cannot be opened, if any.
+    pub quarantined_files: Option<Part>,
+    /// What became of the measured rows and windows.
+    pub fates: Fates,
+}
+
+/// What became of measured rows and windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
     /// Rows with at least one kept sample.
     pub rows_kept: u64,
+    /// Rows of which nothing is kept.
+    pub rows_not_selected: u64,
     /// Samples kept.
     pub kept: u64,
     /// Windows of kept samples.
     pub windows_kept: u64,
-    /// Windows measured and not kept.
+    /// Windows that are not kept.
     pub windows_not_selected: u64,
-    /// Rows scored of which nothing is kept.
-    pub rows_not_selected: u64,
+}
+
+impl Fates {
+    fn add(&mut self, other: Self) {
+        self.rows_kept += other.rows_kept;
+        self.rows_not_selected += other.rows_not_selected;
+        self.kept += other.kept;
+        self.windows_kept += other.windows_kept;
+        self.windows_not_selected += other.windows_not_selected;
+    }
+
+    /// That these are all rows and windows that a unit measured, and that what is kept was written. A violation is a
+    /// bug.
+    fn check(&self, counts: &Counts, written: u64) -> std::result::Result<(), String> {
+        for (what, kept, rest, all) in [
+            ("rows", self.rows_kept, self.rows_not_selected, counts.rows_scored),
+            ("windows", self.windows_kept, self.windows_not_selected, counts.windows),
+        ] {
+            if kept + rest != all {
+                return Err(format!(
+                    "{all} {what} were measured, but {kept} are kept and {rest} not selected"
+                ));
+            }
+        }
+        if self.kept != written {
+            return Err(format!("{} samples are kept, {written} were written", self.kept));
+        }
+        Ok(())
+    }
 }
 
 /// What the write phase works with.
@@ -97,17 +137,25 @@ impl Writer<'_> {
         for (index, unit) in self.plan.units.iter().enumerate() {
             self.stop.check()?;
             let windows = self.windows(index)?;
+            let mut written = 0;
             if let Ok(part) = with_output.binary_search(&index) {
                 let name = name(part);
                 let mut writer = self.part(&folder.join("data").join(&name), &schema)?;
                 self.write_kept(index, &windows, &schema, &mut writer)?;
-                let written = writer.finish()?;
-                staged.data.push(Part::new(name, &written));
+                let part = writer.finish()?;
+                written = part.rows;
+                staged.data.push(Part::new(name, &part));
             }
-            self.count(index, &windows, &mut staged);
+            let fates = self.fates(index, &windows);
+            fates.check(&self.records[index].counts, written).map_err(|violation| {
+                Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
+            })?;
+            staged.fates.add(fates);
             staged.dropped.extend(self.write_dropped(index, &windows, folder)?);
             each(unit);
         }
+        staged.quarantined_files =
+            quarantine::write_files(&folder.join(quarantine::FILES), self.plan)?;
         if with_output.is_empty() {
             let writer = self.part(&folder.join("data").join(name(0)), &schema)?;
             staged.data.push(Part::new(name(0), &writer.finish()?));
@@ -140,17 +188,21 @@ impl Writer<'_> {
         Ok(windows)
     }
 
-    fn count(&self, index: usize, windows: &HashMap<u64, Vec<ScoredWindow>>, staged: &mut Staged) {
+    fn fates(&self, index: usize, windows: &HashMap<u64, Vec<ScoredWindow>>) -> Fates {
+        let mut fates = Fates::default();
         for samples in self.selection.of_unit(index).chunk_by(|a, b| a.row == b.row) {
             let kept = samples.iter().filter(|sample| sample.keep).count() as u64;
             let of_row = windows[&samples[0].row].len() as u64;
             let windows_kept = if samples[0].window.is_some() { kept } else { kept * of_row };
-            staged.kept += kept;
-            staged.windows_kept += windows_kept;
-            staged.windows_not_selected += of_row - windows_kept;
-            staged.rows_kept += u64::from(kept > 0);
-            staged.rows_not_selected += u64::from(kept == 0);
+            fates.add(Fates {
+                rows_kept: u64::from(kept > 0),
+                rows_not_selected: u64::from(kept == 0),
+                kept,
+                windows_kept,
+                windows_not_selected: of_row - windows_kept,
+            });
         }
+        fates
     }
 
     fn write_kept(
@@ -429,6 +481,7 @@ pub fn schema(plan: &Plan) -> SchemaRef {
 /// What is kept per label of `output.report_by`: `(label, samples, kept)`, most frequent first.
 pub fn by_label(
     plan: &Plan,
+    records: &[UnitRecord],
     selection: &Selection,
     column: &str,
 ) -> Result<Vec<(Option<String>, u64, u64)>> {
@@ -439,7 +492,8 @@ pub fn by_label(
         if samples.is_empty() {
             continue;
         }
-        let of_rows = dataset::read_labels(&plan.dataset, unit, column)?;
+        let unreadable = records[index].unreadable_rows();
+        let of_rows = dataset::read_labels(&plan.dataset, unit, column, &unreadable)?;
         for sample in samples {
             let label = of_rows[(sample.row - unit.first_row) as usize].clone();
             let (all, kept) = labels.entry(label).or_default();
@@ -448,4 +502,27 @@ pub fn by_label(
         }
     }
     Ok(labels.into_iter().map(|(label, (all, kept))| (label, all, kept)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_a_window_or_a_sample_that_went_nowhere_is_noticed() {
+        let counts = Counts { rows_scored: 3, windows: 7, ..Counts::default() };
+        let fates = Fates {
+            rows_kept: 1,
+            rows_not_selected: 2,
+            kept: 2,
+            windows_kept: 2,
+            windows_not_selected: 5,
+        };
+        assert_eq!(fates.check(&counts, 2), Ok(()));
+        assert!(fates.check(&counts, 1).unwrap_err().contains("1 were written"));
+        let row = Fates { rows_kept: 0, ..fates };
+        assert!(row.check(&counts, 2).unwrap_err().contains("3 rows were measured"));
+        let window = Fates { windows_not_selected: 4, ..fates };
+        assert!(window.check(&counts, 2).unwrap_err().contains("7 windows were measured"));
+    }
 }

@@ -14,7 +14,7 @@ use longsift_kernels::Kernel;
 use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
-use crate::dataset::{Content, Dataset, DocumentColumns, WorkUnit};
+use crate::dataset::{Content, Dataset, DocumentColumns, Faults, WorkUnit};
 use crate::device::Devices;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::{Failure, Result};
@@ -113,7 +113,8 @@ impl Plan {
     pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
         let mut problems = Vec::new();
         let columns = columns(&spec);
-        let dataset = Dataset::open(&spec.resolve(&spec.pipeline.input.path));
+        let input = &spec.pipeline.input;
+        let dataset = Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file);
         let dataset = checks::collect(dataset, &spec, "input.path", &mut problems);
         let settings = spec.load_partial_model();
         let model = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta);
@@ -139,6 +140,7 @@ impl Plan {
         }
         let notes = dataset.notes.iter().chain(model.warnings());
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
+        warnings.extend(checks::bad_files(&dataset));
         let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
         let rows = units.iter().map(|unit| unit.rows).sum();
         let whole = Whole { units: units.len() as u64, rows };
@@ -211,6 +213,17 @@ impl Plan {
     /// Bytes of documents that are read at a time: three batches are held at once, one of them being tokenised.
     pub fn batch_bytes(&self) -> u64 {
         (self.spec.pipeline.input.memory_limit_bytes / 1024).clamp(256 << 10, 16 << 20)
+    }
+
+    /// The largest page that is decompressed: its compressed bytes, its values and a copy of those are held at once.
+    pub fn largest_page_bytes(&self) -> u64 {
+        self.spec.pipeline.input.memory_limit_bytes / 4
+    }
+
+    /// What of a unit cannot be used.
+    pub fn faults(&self, unit: &WorkUnit) -> Result<Faults> {
+        let on_bad_file = self.spec.pipeline.input.on_bad_file;
+        Ok(Faults::find(&self.dataset, unit, on_bad_file, self.largest_page_bytes())?)
     }
 
     /// The largest text that can be scored within half the memory limit.

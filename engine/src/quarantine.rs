@@ -11,14 +11,17 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use crate::dataset::{self, PartWriter, WorkUnit};
+use crate::dataset::{self, BadFile, Faults, PartWriter, WorkUnit};
 use crate::error::Result;
 use crate::execute::{BadRow, Tools};
 use crate::files;
+use crate::plan::Plan;
 use crate::run_directory::RunDirectory;
 use crate::spec::pipeline::Compression;
 use crate::units::Part;
 
+/// The records of files that cannot be opened, below the run directory.
+pub const FILES: &str = "quarantine/files.parquet";
 /// Rows are read again in batches of this many: bad rows are few, but may be large.
 const BATCH_ROWS: usize = 64;
 
@@ -32,7 +35,7 @@ pub fn schema(input: &Schema) -> SchemaRef {
     for (name, kind, nullable) in [
         ("longsift_file", DataType::Utf8, false),
         ("longsift_row_group", DataType::Int32, true),
-        ("longsift_row", DataType::Int64, false),
+        ("longsift_row", DataType::Int64, true),
         ("longsift_stage", DataType::Utf8, false),
         ("longsift_code", DataType::Utf8, false),
         ("longsift_message", DataType::Utf8, false),
@@ -43,7 +46,12 @@ pub fn schema(input: &Schema) -> SchemaRef {
 }
 
 /// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; without bad rows there is no file.
-pub(crate) fn write(tools: &Tools<'_>, unit: &WorkUnit, bad: &[BadRow]) -> Result<Option<Part>> {
+pub(crate) fn write(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    bad: &[BadRow],
+    faults: &Faults,
+) -> Result<Option<Part>> {
     let part_path = format!("quarantine/part-{}.parquet", unit.name());
     let path = tools.directory.root.join(&part_path);
     if bad.is_empty() {
@@ -55,7 +63,7 @@ pub(crate) fn write(tools: &Tools<'_>, unit: &WorkUnit, bad: &[BadRow]) -> Resul
     let by_row: HashMap<u64, &BadRow> = bad.iter().map(|bad| (bad.row, bad)).collect();
     let rows: Vec<u64> = bad.iter().map(|bad| bad.row).collect();
     let mut writer = PartWriter::create(&path, &schema, &[], Compression::Zstd)?;
-    for batch in dataset::read_rows(dataset, unit, &rows, BATCH_ROWS)? {
+    for batch in dataset::read_faulty_rows(dataset, unit, &rows, faults, BATCH_ROWS)? {
         let (numbers, originals) = batch?;
         let reasons: Vec<&BadRow> = numbers.iter().map(|row| by_row[row]).collect();
         let groups =
@@ -70,6 +78,34 @@ pub(crate) fn write(tools: &Tools<'_>, unit: &WorkUnit, bad: &[BadRow]) -> Resul
     }
     let written = writer.finish()?;
     Ok(Some(Part::new(part_path, &written)))
+}
+
+/// Writes a record for each file that cannot be opened, of which neither rows nor row groups are known.
+pub(crate) fn write_files(path: &Path, plan: &Plan) -> Result<Option<Part>> {
+    let bad = &plan.dataset.bad_files;
+    if bad.is_empty() {
+        return Ok(None);
+    }
+    let schema = schema(&plan.dataset.schema);
+    let text = |value: &dyn Fn(&BadFile) -> &str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(bad.iter().map(value)))
+    };
+    let input = plan.dataset.schema.fields().len();
+    let mut columns: Vec<ArrayRef> = schema.fields()[..input]
+        .iter()
+        .map(|field| new_null_array(field.data_type(), bad.len()))
+        .collect();
+    columns.push(text(&|file| &file.path));
+    columns.push(new_null_array(&DataType::Int32, bad.len()));
+    columns.push(new_null_array(&DataType::Int64, bad.len()));
+    columns.push(text(&|_| "input"));
+    columns.push(text(&|_| "unreadable_file"));
+    columns.push(text(&|file| &file.problem.message));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns)
+        .expect("the columns are those of the schema");
+    let mut writer = PartWriter::create(path, &schema, &[], Compression::Zstd)?;
+    writer.write(&batch)?;
+    Ok(Some(Part::new(FILES.to_owned(), &writer.finish()?)))
 }
 
 fn batch_with_reasons(
@@ -137,6 +173,7 @@ fn messages_of(path: &Path) -> Vec<String> {
         return Vec::new();
     };
     (0..batch.num_rows())
+        .filter(|row| rows.is_valid(*row))
         .map(|row| {
             format!(
                 "{}, row {}: {} ({})",

@@ -22,6 +22,9 @@ pub struct Summary {
     pub rows_dropped: BTreeMap<String, u64>,
     /// Rows that could not be scored.
     pub quarantined: u64,
+    /// Files of the input that could not be opened and are left out; how many rows they have is not known.
+    #[serde(default)]
+    pub files_quarantined: u64,
     /// Windows cut.
     pub windows_total: u64,
     /// Windows measured by this run.
@@ -73,6 +76,7 @@ impl Summary {
             rows_kept: 0,
             rows_dropped: BTreeMap::new(),
             quarantined: 0,
+            files_quarantined: 0,
             windows_total: 0,
             windows_scored: 0,
             windows_reused: 0,
@@ -220,6 +224,10 @@ pub fn closing_table(
     };
     let quarantined = summary.quarantined;
     line("rows", equation(summary.rows_in, verb, rows, &summary.rows_dropped, quarantined));
+    if summary.files_quarantined > 0 {
+        let files = count(summary.files_quarantined);
+        line("bad files", format!("{files} could not be opened, see quarantine/files.parquet"));
+    }
     line("windows", equation(summary.windows_total, verb, windows, &summary.windows_dropped, 0));
     line(
         "scored",

@@ -41,6 +41,8 @@ pub struct RunOptions {
     pub locked: Option<PathBuf>,
     /// Which part of the run.
     pub phase: Phase,
+    /// Tries the rows again that earlier runs set aside.
+    pub only_quarantined: bool,
 }
 
 /// Which part of a run a process does.
@@ -131,11 +133,20 @@ impl Run<'_> {
         let plan = self.plan;
         let ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &ours)?;
+        if plan.units.is_empty() && !plan.dataset.bad_files.is_empty() {
+            let files = plan.dataset.bad_files.len();
+            let message = format!(
+                "the input has no rows besides those of {files} files that cannot be opened"
+            );
+            return Err(Diagnostic::error(Blame::Data, message)
+                .hint("write these files again, or take them out of the input")
+                .into());
+        }
         if plan.units.is_empty() {
             return Ok(self.nothing(Summary::new("nothing_to_do", String::new())));
         }
         let digest = self.model_digest(options.fresh)?;
-        let lock = Lock::of(plan, &digest);
+        let lock = Lock::of(plan, &digest).with_command(plan);
         if let Some(pipeline) = &options.locked {
             lock.check(&lock::path_beside(pipeline))?;
         }
@@ -146,8 +157,14 @@ impl Run<'_> {
         }
         self.compare(&lock.score_settings)?;
         let fingerprint = identity::fingerprint(&lock.score_settings);
-        let standing = execute::standing(plan, &self.scores, &fingerprint)?;
+        let mut standing = execute::standing(plan, &self.scores, &fingerprint)?;
+        if options.only_quarantined {
+            let rows =
+                execute::reopen_quarantined(plan, self.directory, &mut standing, &fingerprint)?;
+            tracing::info!(rows, "quarantined rows are tried again");
+        }
         let complete = standing.iter().all(Option::is_some);
+        execute::check_standing(plan, &standing, &self.scores)?;
         if complete && let Some(summary) = finished(plan, &standing)? {
             self.tidy()?;
             return Ok(self.nothing(summary));
@@ -310,7 +327,7 @@ impl Run<'_> {
         self.progress.phase("write", plan.units.len() as u64);
         let folder = directory.staging();
         files::remove_folder(&folder)?;
-        for part in ["data", "dropped"] {
+        for part in ["data", "dropped", "quarantine"] {
             files::create_folder(&folder.join(part))?;
         }
         let writer = Writer {
@@ -323,12 +340,12 @@ impl Run<'_> {
         let staged =
             self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
         let labels = match &plan.spec.pipeline.output.report_by {
-            Some(column) => Some(output::by_label(plan, &selection, column)?),
+            Some(column) => Some(output::by_label(plan, &scored.records, &selection, column)?),
             None => None,
         };
         let summary = self.summary(scored, &staged)?;
         let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
-        let selection_fingerprint = selection_fingerprint(&select_settings, &scored.records);
+        let selection_fingerprint = selection_fingerprint(plan, &select_settings, &scored.records);
         let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
@@ -340,23 +357,24 @@ impl Run<'_> {
         let mut summary = self.figures("done");
         let counts = &scored.counts;
         summary.rows_in = counts.rows;
-        summary.rows_kept = staged.rows_kept;
+        summary.rows_kept = staged.fates.rows_kept;
         summary.rows_dropped.clone_from(&counts.rows_dropped);
         summary.windows_dropped.clone_from(&counts.windows_dropped);
         for (reasons, number) in [
-            (&mut summary.rows_dropped, staged.rows_not_selected),
-            (&mut summary.windows_dropped, staged.windows_not_selected),
+            (&mut summary.rows_dropped, staged.fates.rows_not_selected),
+            (&mut summary.windows_dropped, staged.fates.windows_not_selected),
         ] {
             if number > 0 {
                 reasons.insert("not_selected".to_owned(), number);
             }
         }
         summary.quarantined = counts.quarantined_rows();
+        summary.files_quarantined = self.plan.dataset.bad_files.len() as u64;
         summary.windows_total = counts.windows_total();
         summary.windows_scored = scored.windows_scored;
         summary.windows_reused = scored.windows_reused;
-        summary.windows_kept = staged.windows_kept;
-        summary.kept = staged.kept;
+        summary.windows_kept = staged.fates.windows_kept;
+        summary.kept = staged.fates.kept;
         summary.tokens_total = counts.tokens_total;
         summary.tokens_scored = counts.tokens_scored;
         summary.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
@@ -419,7 +437,7 @@ impl Run<'_> {
                 &directory.data().join(&part.path),
             );
         }
-        for part in &staged.dropped {
+        for part in staged.dropped.iter().chain(&staged.quarantined_files) {
             intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
         }
         for (name, json, target) in [
@@ -434,7 +452,7 @@ impl Run<'_> {
             for part in &before.data {
                 intent.remove(directory, &directory.data().join(&part.path));
             }
-            for part in &before.dropped {
+            for part in before.dropped.iter().chain(&before.quarantined_files) {
                 intent.remove(directory, &directory.root.join(&part.path));
             }
         }

@@ -6,17 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, Float64Array, Float64Builder, Int32Array, Int64Array, ListArray, ListBuilder,
-    RecordBatch, StringArray,
+    Array, ArrayRef, AsArray, Float64Array, Float64Builder, Int32Array, Int64Array, ListArray,
+    ListBuilder, RecordBatch, StringArray,
 };
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef};
 use longsift_stages::first_layer_attention::{StandardErrors, WindowStatistics};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use crate::dataset::ParquetFile;
-use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
+use crate::tables::Table;
 
 /// One measured window.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,45 +176,105 @@ const HEAVY_COLUMNS: [&str; 4] =
 
 /// Reads a score file, without the per-head figures, and hands over its windows batch by batch.
 pub fn read(path: &Path, mut each: impl FnMut(ScoredWindow) -> Result<()>) -> Result<()> {
-    let damaged = |error: &dyn std::fmt::Display| -> crate::error::Failure {
-        Diagnostic::error(
-            Blame::Data,
-            format!("the score file `{}` cannot be read: {error}", path.display()),
-        )
-        .hint("remove it and the unit's record in `units/`, and run again: the unit is scored anew")
-        .into()
-    };
-    let file = ParquetFile::open(path)?;
-    let source = file.clone();
-    let damaged = |error: &dyn std::fmt::Display| match source.refused() {
-        Some(refused) => Diagnostic::error(
-            Blame::Machine,
-            format!("cannot read the score file `{}`: {refused}", path.display()),
-        )
-        .into(),
-        None => damaged(error),
-    };
-    let builder =
-        ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| damaged(&error))?;
-    let light = builder.schema().fields().iter().enumerate();
-    let roots = light
-        .filter(|(_, field)| !HEAVY_COLUMNS.contains(&field.name().as_str()))
-        .map(|(index, _)| index);
-    let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-    let reader = builder
-        .with_projection(mask)
-        .with_batch_size(8192)
-        .build()
-        .map_err(|error| damaged(&error))?;
-    for batch in reader {
-        let batch = batch.map_err(|error| damaged(&error))?;
-        let columns = Columns::of(&batch)
-            .ok_or_else(|| damaged(&"its columns are not those of a score file"))?;
-        for row in 0..batch.num_rows() {
-            each(columns.window(row))?;
+    let table = table(path);
+    table.read(
+        |name| !HEAVY_COLUMNS.contains(&name),
+        |batch| {
+            let columns = Columns::of(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            (0..batch.num_rows()).try_for_each(|row| each(columns.window(row)))
+        },
+    )
+}
+
+/// Reads the figures of a score file: row, index of the window, what was measured.
+pub fn read_statistics(
+    path: &Path,
+    mut each: impl FnMut(u64, u32, WindowStatistics) -> Result<()>,
+) -> Result<()> {
+    let table = table(path);
+    table.read(
+        |name| STATISTICS_COLUMNS.contains(&name),
+        |batch| {
+            let columns = Statistics::of(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            (0..batch.num_rows()).try_for_each(|row| {
+                let (input_row, window) = columns.key(row);
+                each(input_row, window, columns.statistics(row))
+            })
+        },
+    )
+}
+
+const OTHER_COLUMNS: &str = "its columns are not those of a score file";
+
+fn table(path: &Path) -> Table<'_> {
+    let hint =
+        "remove it and the unit's record in `units/`, and run again: the unit is scored anew";
+    Table { path, what: "score file", hint }
+}
+
+/// The columns that [`read_statistics`] reads.
+const STATISTICS_COLUMNS: [&str; 7] = [
+    "input_row",
+    "window",
+    "dependency_strength_se",
+    "far_variance_se",
+    "dependency_strength_by_head",
+    "far_variance_by_head",
+    "distance_histogram",
+];
+
+/// The figures in one batch of a score file.
+struct Statistics<'a> {
+    rows: &'a Int64Array,
+    windows: &'a Int32Array,
+    errors: [&'a Float64Array; 2],
+    lists: [&'a ListArray; 3],
+}
+
+impl<'a> Statistics<'a> {
+    fn of(batch: &'a RecordBatch) -> Option<Self> {
+        let lists = [
+            column::<ListArray>(batch, "dependency_strength_by_head")?,
+            column(batch, "far_variance_by_head")?,
+            column(batch, "distance_histogram")?,
+        ];
+        if lists.iter().any(|list| *list.values().data_type() != DataType::Float64) {
+            return None;
+        }
+        Some(Self {
+            rows: column(batch, "input_row")?,
+            windows: column(batch, "window")?,
+            errors: [column(batch, "dependency_strength_se")?, column(batch, "far_variance_se")?],
+            lists,
+        })
+    }
+
+    fn key(&self, row: usize) -> (u64, u32) {
+        (self.rows.value(row) as u64, self.windows.value(row) as u32)
+    }
+
+    fn statistics(&self, row: usize) -> WindowStatistics {
+        let figures = |list: usize| {
+            if self.lists[list].is_null(row) {
+                return Vec::new();
+            }
+            self.lists[list].value(row).as_primitive::<Float64Type>().values().to_vec()
+        };
+        let errors = self.errors.iter().all(|error| error.is_valid(row));
+        WindowStatistics {
+            dependency_strength_by_head: figures(0),
+            far_variance_by_head: figures(1),
+            distance_histogram: figures(2),
+            standard_errors: errors.then(|| StandardErrors {
+                dependency_strength: self.errors[0].value(row),
+                far_variance: self.errors[1].value(row),
+            }),
         }
     }
-    Ok(())
+}
+
+fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
+    batch.column_by_name(name)?.as_any().downcast_ref()
 }
 
 /// The light columns of one batch of a score file.
@@ -230,9 +287,6 @@ struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     fn of(batch: &'a RecordBatch) -> Option<Self> {
-        fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
-            batch.column_by_name(name)?.as_any().downcast_ref()
-        }
         Some(Self {
             text: [column(batch, "id")?, column(batch, "content_hash")?],
             int32: [column(batch, "window")?, column(batch, "windows")?],

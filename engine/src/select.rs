@@ -159,7 +159,8 @@ impl Table {
         let unit = &plan.units[index];
         let labels = match &plan.spec.score().within {
             Some(column) if record.counts.windows > 0 => {
-                Some(dataset::read_labels(&plan.dataset, unit, column)?)
+                let unreadable = record.unreadable_rows();
+                Some(dataset::read_labels(&plan.dataset, unit, column, &unreadable)?)
             }
             _ => None,
         };

@@ -34,6 +34,7 @@ use self::pipeline::{Pipeline, Samples};
 use self::source::{Problems, Sources, Span};
 use self::yaml::Origin;
 use crate::diagnostic::{Blame, Diagnostic, Place, TextPlace, quoted};
+use crate::lock::Lock;
 
 /// What the command line changes in a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +54,7 @@ pub struct Spec {
     pub overrides: Vec<String>,
     /// The value of each declared parameter.
     pub params: BTreeMap<String, String>,
+    name: String,
     folder: PathBuf,
     sources: Sources,
     root: Node,
@@ -139,9 +141,33 @@ impl Spec {
         let failed = problems.has_errors();
         let diagnostics = problems.into_diagnostics();
         let Some(pipeline) = pipeline.filter(|_| !failed) else { return Err(diagnostics) };
-        let spec =
-            Self { pipeline, overrides: overrides.set.clone(), params, folder, sources, root };
+        let (name, overrides) = (name.to_owned(), overrides.set.clone());
+        let spec = Self { pipeline, overrides, params, name, folder, sources, root };
         Ok((spec, diagnostics))
+    }
+
+    /// The pipeline as a run directory recorded it, with the settings as they were resolved then.
+    ///
+    /// # Errors
+    /// A record that does not say which pipeline it was, and whatever a pipeline file may have wrong.
+    pub fn recorded(lock: &Lock, overrides: &Overrides) -> Checked {
+        let Some(recorded) = &lock.recorded else {
+            let message = "the run directory does not say which pipeline it was";
+            return Err(vec![
+                Diagnostic::error(Blame::Pipeline, message)
+                    .hint("it is of an older version of longsift; name the pipeline file"),
+            ]);
+        };
+        // JSON is YAML.
+        let text = serde_json::to_string_pretty(&lock.settings).expect("settings are plain data");
+        let name = format!("{} (as recorded)", recorded.pipeline);
+        let (spec, warnings) = Self::parse(&name, &text, overrides)?;
+        Ok((Self { name: recorded.pipeline.clone(), ..spec }, warnings))
+    }
+
+    /// The path of the pipeline file, as it was given.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The folder of the pipeline file, as it was given; relative paths in the pipeline are relative to it. Empty for a
@@ -199,10 +225,19 @@ impl Spec {
         self.sources.place(span)
     }
     /// The settings with all defaults filled in, for the lock and for fingerprints. Keys are in the order of the manual.
-    /// Parameters are not in it: what they were replaced by is.
+    /// Parameters are not in it: what they were replaced by is. As a pipeline, it says the same.
     pub fn resolved_json(&self) -> serde_json::Value {
         let settings = Pipeline { params: BTreeMap::new(), ..self.pipeline.clone() };
-        serde_json::to_value(&settings).expect("settings have string keys and finite numbers")
+        let mut json =
+            serde_json::to_value(&settings).expect("settings have string keys and finite numbers");
+        if self.pipeline.input.tokens_column.is_some() {
+            // A default of texts, which documents that arrive as tokens are not.
+            for stage in json["stages"].as_array_mut().into_iter().flatten() {
+                let stage = stage.as_object_mut().expect("a stage is an object");
+                stage.shift_remove("special_tokens_in_text");
+            }
+        }
+        json
     }
 }
 

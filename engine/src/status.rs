@@ -82,6 +82,11 @@ impl fmt::Display for Status {
         if self.counts.quarantined_rows() > 0 {
             writeln!(f, "  bad rows  {} quarantined", count(self.counts.quarantined_rows()))?;
         }
+        if let Some(files) = self.summary.as_ref().map(|summary| summary.files_quarantined)
+            && files > 0
+        {
+            writeln!(f, "  bad files {} could not be opened", count(files))?;
+        }
         if let Some(summary) = &self.summary {
             writeln!(
                 f,

@@ -14,9 +14,9 @@ use crate::plan::Plan;
 /// included) as little-endian 32-bit integers.
 pub fn print(plan: &Plan, with_ids: bool, out: &mut impl Write) -> Result<()> {
     for unit in &plan.units {
-        for batch in
-            dataset::read_documents(&plan.dataset, unit, &plan.columns, plan.batch_bytes())?
-        {
+        let faults = plan.faults(unit)?;
+        let bytes = plan.batch_bytes();
+        for batch in dataset::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults)? {
             for document in prepare(plan, &unit.file_path, batch?) {
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {

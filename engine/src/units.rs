@@ -1,5 +1,6 @@
 //! The records of scored work units: a unit counts once its record stands.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -80,12 +81,39 @@ pub struct UnitRecord {
     pub dropped: Option<Part>,
     /// Rows that could not be scored, if any.
     pub quarantine: Option<Part>,
+    /// Runs of rows of the file that do not decode: the first row and the one behind the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<(u64, u64)>,
 }
 
 impl UnitRecord {
     /// The files of the record, below the run directory.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
         std::iter::once(&self.scores).chain(&self.dropped).chain(&self.quarantine)
+    }
+
+    /// Where the counts do not add up, or are not those of the files. Each is a bug.
+    pub fn violations(&self) -> Vec<String> {
+        let rows = |part: &Option<Part>| part.as_ref().map_or(0, |part| part.rows);
+        let counts = &self.counts;
+        let mut violations: Vec<String> = [
+            ("windows", counts.windows, self.scores.rows),
+            ("dropped rows", counts.rows_dropped.values().sum(), rows(&self.dropped)),
+            ("quarantined rows", counts.quarantined_rows(), rows(&self.quarantine)),
+        ]
+        .into_iter()
+        .filter(|(_, counted, written)| counted != written)
+        .map(|(what, counted, written)| {
+            format!("{counted} {what} are counted, {written} are written")
+        })
+        .collect();
+        violations.extend(counts.check().err());
+        violations
+    }
+
+    /// The rows that do not decode, ascending and disjoint.
+    pub fn unreadable_rows(&self) -> Vec<Range<u64>> {
+        self.unreadable.iter().map(|(start, end)| *start..*end).collect()
     }
 
     /// Whether the record still describes `unit` as it is now, with all its files in place.

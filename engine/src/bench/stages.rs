@@ -66,9 +66,13 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool> {
 fn documents(plan: &Plan) -> Result<Vec<Document>> {
     let (mut documents, mut bytes) = (Vec::new(), 0);
     for unit in &plan.units {
-        for batch in
-            dataset::read_documents(&plan.dataset, unit, &plan.columns, plan.batch_bytes())?
-        {
+        for batch in dataset::read_documents(
+            &plan.dataset,
+            unit,
+            &plan.columns,
+            plan.batch_bytes(),
+            plan.faults(unit)?,
+        )? {
             for document in batch? {
                 bytes += text_bytes(&document);
                 documents.push(document);

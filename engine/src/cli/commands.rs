@@ -22,7 +22,7 @@ use crate::run::{self, Phase, RunOptions};
 use crate::run_directory::RunDirectory;
 use crate::spec::{Overrides, Spec, init};
 use crate::stop::Stop;
-use crate::{bench, files, inspect, reference, status, tokens};
+use crate::{audit, bench, files, inspect, reference, status, tokens};
 
 /// Runs a command and prints what went wrong, once. Returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
@@ -52,6 +52,25 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
                 || status.to_string(),
                 || serde_json::to_value(&status).expect("plain data"),
             ))
+        }
+        Command::Verify { run_dir, format } => {
+            let found = audit::verify(&RunDirectory::at(run_dir)?)?;
+            answer(
+                *format,
+                || found.to_string(),
+                || serde_json::to_value(&found).expect("plain data"),
+            );
+            Ok(found.exit_code())
+        }
+        Command::Diff { first, second, documents, format } => {
+            let (first, second) = (RunDirectory::at(first)?, RunDirectory::at(second)?);
+            let difference = audit::diff(&first, &second, *documents)?;
+            answer(
+                *format,
+                || difference.to_string(),
+                || serde_json::to_value(&difference).expect("plain data"),
+            );
+            Ok(difference.exit_code())
         }
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),
@@ -92,7 +111,12 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     start_threads(&arguments.plan)?;
     let progress = Progress::new(bars);
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
-    let options = RunOptions { fresh: arguments.fresh, locked, phase: arguments.phase };
+    let options = RunOptions {
+        fresh: arguments.fresh,
+        locked,
+        phase: arguments.phase,
+        only_quarantined: arguments.only_quarantined,
+    };
     let plan = match planned(cli, &arguments.plan) {
         Ok(plan) => plan,
         Err(failure) => return Ok(failed(cli, &failure, String::new())),
@@ -142,6 +166,20 @@ fn check_phase(arguments: &RunArguments) -> Result<()> {
         Phase::Score if arguments.plan.scores_from.is_some() => {
             Err(problem("`--scores-from` takes the scores of another run, `--phase score` makes them")
                 .hint("leave one of them out")
+                .into())
+        }
+        _ if arguments.only_quarantined
+            && (arguments.phase != Phase::All
+                || arguments.fresh
+                || arguments.plan.scores_from.is_some()) =>
+        {
+            Err(problem("`--only-quarantined` carries on a whole run of this directory")
+                .hint("leave `--phase`, `--fresh` and `--scores-from` out")
+                .into())
+        }
+        _ if arguments.locked && arguments.plan.pipeline.pipeline.is_dir() => {
+            Err(problem("`--locked` compares with the lock beside a pipeline file, not with that of a run directory")
+                .hint("name the pipeline file")
                 .into())
         }
         _ => Ok(()),

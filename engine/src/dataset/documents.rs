@@ -1,7 +1,7 @@
 //! The documents of a unit: id and text, or id and token ids.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -12,9 +12,10 @@ use arrow::array::{
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 
+use super::faults::{Faults, remaining};
 use super::labels::{Labels, label_type};
 use super::problem::DataProblem;
-use super::read::{Batches, Place, Request, batch_rows, position};
+use super::read::{Batch, Batches, Place, Request, batch_rows, position, selection};
 use super::units::WorkUnit;
 use super::{Dataset, types};
 
@@ -94,13 +95,14 @@ impl From<&str> for Text {
 /// Why a row cannot be scored: what the quarantine table says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowProblem {
-    /// `null_text`, `empty_text`, `null_tokens`, `empty_tokens` or `bad_token`.
+    /// `null_text`, `empty_text`, `invalid_utf8`, `null_tokens`, `empty_tokens`, `bad_token` or `unreadable`.
     pub code: &'static str,
     /// The same for people, with the values involved.
     pub message: String,
 }
 
-/// Reads the documents of a unit in order, in vectors of about `batch_bytes` of content (at least one document).
+/// Reads the documents of a unit in order, in vectors of about `batch_bytes` of content (at least one document). Rows of
+/// which `faults` says something have that for content; those that do not decode are not read.
 ///
 /// # Errors
 /// A column that does not exist or has another type; a file that changed since it was planned; and, from the
@@ -110,6 +112,7 @@ pub fn read_documents(
     unit: &WorkUnit,
     columns: &DocumentColumns,
     batch_bytes: u64,
+    faults: Faults,
 ) -> Result<Documents, DataProblem> {
     let mut wanted = Vec::new();
     let text = match &columns.content {
@@ -130,12 +133,14 @@ pub fn read_documents(
         wanted.push((id, label_type(dataset.schema.field(id).data_type())));
     }
     let file = &dataset.files[unit.file];
-    let row_groups: Vec<usize> = unit.row_groups.clone().collect();
+    let (first, end) = (unit.first_row, unit.first_row + unit.rows);
+    let unreadable = faults.unreadable_rows();
+    let readable = remaining(first..end, &unreadable);
+    let (row_groups, selection) = selection(file, unit.row_groups.clone(), &readable);
     let request = Request {
         file: unit.file,
         columns: &wanted,
-        selection: None,
-        limit: Some(usize::try_from(unit.rows).unwrap_or(usize::MAX)),
+        selection: Some(selection),
         batch_rows: batch_rows(file, &wanted, &row_groups, batch_bytes),
         row_groups,
     };
@@ -143,8 +148,12 @@ pub fn read_documents(
         batches: Batches::open(dataset, &request)?,
         place: Place::of(dataset, unit),
         text,
-        next_row: unit.first_row,
-        end: unit.first_row + unit.rows,
+        content: columns.content.clone(),
+        next_row: first,
+        readable: readable.into_iter(),
+        range: first..first,
+        end,
+        faults,
         batch_bytes,
         done: false,
     })
@@ -181,8 +190,14 @@ pub struct Documents {
     batches: Batches,
     place: Place,
     text: bool,
+    content: Content,
+    /// The next row to hand over.
     next_row: u64,
+    /// What is left of the rows being read, and the ranges behind them.
+    range: Range<u64>,
+    readable: std::vec::IntoIter<Range<u64>>,
     end: u64,
+    faults: Faults,
     batch_bytes: u64,
     done: bool,
 }
@@ -195,17 +210,24 @@ impl Iterator for Documents {
         let mut bytes = 0_u64;
         while !self.done && bytes < self.batch_bytes.max(1) {
             match self.batches.next() {
-                Some(Ok((columns, rows))) => bytes += self.take(&columns, rows, &mut documents),
+                Some(Ok(batch)) => match self.take(&batch, &mut documents) {
+                    Ok(more) => bytes += more,
+                    Err(problem) => {
+                        self.done = true;
+                        return Some(Err(problem));
+                    }
+                },
                 Some(Err(why)) => {
                     self.done = true;
                     return Some(Err(self.place.unreadable(self.next_row, why)));
                 }
                 None => {
                     self.done = true;
-                    if self.next_row != self.end {
+                    if let Some(row) = self.readable_row() {
                         let why = format!("the unit should end at row {}", self.end);
-                        return Some(Err(self.place.unreadable(self.next_row, why)));
+                        return Some(Err(self.place.unreadable(row, why)));
                     }
+                    self.pass_unreadable(self.end, &mut documents);
                 }
             }
         }
@@ -214,15 +236,25 @@ impl Iterator for Documents {
 }
 
 impl Documents {
-    /// Appends the rows of one batch; returns the bytes of their content.
-    fn take(&mut self, columns: &[ArrayRef], rows: usize, documents: &mut Vec<Document>) -> u64 {
-        let ids = columns.get(1).map(Labels::new);
-        let contents =
-            if self.text { texts(&columns[0]) } else { token_lists(columns[0].as_list::<i64>()) };
-        let first = self.next_row;
-        self.next_row += rows as u64;
+    /// Appends the rows of one batch, and those before them that do not decode; returns the bytes of their content.
+    fn take(&mut self, batch: &Batch, documents: &mut Vec<Document>) -> Result<u64, DataProblem> {
+        let ids = batch.columns.get(1).map(Labels::new);
+        let column = &batch.columns[0];
+        let contents = if self.text { texts(column) } else { token_lists(column.as_list::<i64>()) };
+        let mut not_utf8 = batch.not_utf8.iter().filter(|(_, column)| *column == 0).peekable();
         let mut bytes = 0;
-        for (row, content) in contents.into_iter().enumerate() {
+        for (position, mut content) in contents.into_iter().enumerate() {
+            let Some(row) = self.readable_row() else {
+                return Err(self.place.unreadable(self.next_row, "more rows than the footer has"));
+            };
+            self.pass_unreadable(row, documents);
+            (self.range.start, self.next_row) = (row + 1, row + 1);
+            if not_utf8.next_if(|(bad, _)| *bad == position).is_some() {
+                content = Err(self.not_utf8());
+            }
+            if let Some(problem) = self.faults.of_row(row) {
+                content = Err(problem.clone());
+            }
             // A row without content still costs a little, so that a file of nulls comes in bounded vectors too.
             bytes += 64
                 + match &content {
@@ -230,10 +262,35 @@ impl Documents {
                     Ok(DocumentContent::Tokens(tokens)) => 4 * tokens.len() as u64,
                     Err(_) => 0,
                 };
-            let id = ids.as_ref().and_then(|ids| ids.get(row));
-            documents.push(Document { row: first + row as u64, id, content });
+            let id = ids.as_ref().and_then(|ids| ids.get(position));
+            documents.push(Document { row, id, content });
         }
-        bytes
+        Ok(bytes)
+    }
+
+    /// The row that the reader returns next.
+    fn readable_row(&mut self) -> Option<u64> {
+        while self.range.is_empty() {
+            self.range = self.readable.next()?;
+        }
+        Some(self.range.start)
+    }
+
+    /// Appends the rows up to `end` that were not read.
+    fn pass_unreadable(&mut self, end: u64, documents: &mut Vec<Document>) {
+        for row in self.next_row..end {
+            let problem = self.faults.of_row(row).expect("only unreadable rows are left out");
+            documents.push(Document { row, id: None, content: Err(problem.clone()) });
+        }
+        self.next_row = end;
+    }
+
+    fn not_utf8(&self) -> RowProblem {
+        let (Content::Text(name) | Content::Tokens(name)) = &self.content;
+        RowProblem {
+            code: "invalid_utf8",
+            message: format!("column `{name}` holds bytes that are not UTF-8"),
+        }
     }
 }
 
@@ -329,7 +386,9 @@ mod tests {
         let (_folder, dataset) = folder_of(batches, 3);
         let columns = DocumentColumns { id: id.map(str::to_string), content };
         let unit = |unit| {
-            read_documents(&dataset, &unit, &columns, 1 << 20).unwrap().flat_map(Result::unwrap)
+            read_documents(&dataset, &unit, &columns, 1 << 20, Faults::default())
+                .unwrap()
+                .flat_map(Result::unwrap)
         };
         dataset.units(u64::MAX, None).into_iter().flat_map(unit).collect()
     }
@@ -451,10 +510,11 @@ mod tests {
         let (_folder, dataset) = folder_of(&[batch(vec![("text", Arc::new(rows))])], 10_000);
         let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
         let units = dataset.units(u64::MAX, None);
-        let batches: Vec<_> = read_documents(&dataset, &units[0], &columns, 100_000)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
+        let batches: Vec<_> =
+            read_documents(&dataset, &units[0], &columns, 100_000, Faults::default())
+                .unwrap()
+                .map(Result::unwrap)
+                .collect();
         assert!(batches.len() > 5, "{}", batches.len());
         let rows: Vec<u64> = batches.iter().flatten().map(|document| document.row).collect();
         assert_eq!(rows, (0..700).collect::<Vec<_>>());
@@ -472,7 +532,9 @@ mod tests {
         let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
         let units = dataset.units(1, Some(3));
         let read = |unit: &WorkUnit| {
-            read_documents(&dataset, unit, &columns, 1).unwrap().flat_map(Result::unwrap)
+            read_documents(&dataset, unit, &columns, 1, Faults::default())
+                .unwrap()
+                .flat_map(Result::unwrap)
         };
         let rows: Vec<_> = units
             .iter()
@@ -486,8 +548,11 @@ mod tests {
     fn a_file_that_changed_since_it_was_planned_is_named() {
         let (folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
         let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
-        let problem =
-            || read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1).err().unwrap();
+        let problem = || {
+            read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1, Faults::default())
+                .err()
+                .unwrap()
+        };
         let path = folder.path().join("0.parquet");
         write(&path, &texts(&[Some("b")]), 10);
         assert!(
@@ -506,7 +571,9 @@ mod tests {
         let (_folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
         let columns = DocumentColumns { id: None, content: Content::Tokens("text".into()) };
         let problem =
-            read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1).err().unwrap();
+            read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1, Faults::default())
+                .err()
+                .unwrap();
         assert!(
             problem.message.starts_with("column `text` is Utf8; accepted: a list of int32"),
             "{problem}"

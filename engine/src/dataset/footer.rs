@@ -1,6 +1,8 @@
 //! One Parquet file: its footer, read and checked before anything relies on it.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -11,12 +13,18 @@ use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader
 
 use super::problem::{DataProblem, ProblemKind};
 use super::read::guarded;
-use super::types;
+use super::thrift::{INT32, LIST, STRUCT, Thrift};
+use super::{text, types};
 use crate::files;
 
 /// Magic number, length of the footer, magic number: what a Parquet file has besides footer and data.
 const MAGIC_BYTES: u64 = 4;
 const TAIL_BYTES: u64 = 8;
+/// The largest footer that is read. One of a hundred columns and a thousand row groups has about 10 MB; decoded, a
+/// footer takes five times its bytes.
+const LARGEST_FOOTER_BYTES: u64 = 32 << 20;
+/// How deep columns may nest.
+const DEEPEST_SCHEMA: usize = 64;
 
 /// A Parquet file of the input.
 #[derive(Clone, Debug)]
@@ -37,7 +45,9 @@ pub struct InputFile {
     pub schema: SchemaRef,
     /// For each column of the data set, its position in this file.
     pub(super) positions: Vec<usize>,
-    /// The footer.
+    /// For each of the file's own columns, its leaves: what Parquet calls columns.
+    leaves: Vec<Range<usize>>,
+    /// The footer, with columns of text declared as bytes.
     pub(super) footer: Arc<ParquetMetaData>,
 }
 
@@ -71,11 +81,15 @@ impl InputFile {
         }
         let size = status.len();
         let bytes = footer_bytes(&mut file, size)?;
-        let footer = guarded(|| ParquetMetaDataReader::decode_metadata(&bytes))
-            .map_err(|why| damaged(format!("its footer does not decode: {why}")))?;
+        let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
+        check_structure(&bytes).map_err(undecodable)?;
+        let footer =
+            guarded(|| ParquetMetaDataReader::decode_metadata(&bytes)).map_err(undecodable)?;
         let row_groups = check(&footer, size - TAIL_BYTES - bytes.len() as u64)?;
         let footer = Arc::new(footer);
         let schema = arrow_schema(&footer)?;
+        check_names(&schema)?;
+        let footer = guarded(|| text::declare_bytes(&footer)).map_err(undecodable)?;
         Ok(Self {
             path: path.to_string(),
             size,
@@ -84,24 +98,22 @@ impl InputFile {
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,
             positions: (0..schema.fields().len()).collect(),
+            leaves: leaves(&footer),
             schema,
-            footer,
+            footer: Arc::new(footer),
         })
     }
 
+    /// The leaves of one column (by its position in the file), by their position in a row group.
+    pub(super) fn leaves(&self, position: usize) -> Range<usize> {
+        self.leaves.get(position).cloned().unwrap_or(0..0)
+    }
+
     /// The bytes of one column (by its position in the file) over some row groups: (encoded, compressed).
-    pub(super) fn column_bytes(
-        &self,
-        position: usize,
-        row_groups: std::ops::Range<usize>,
-    ) -> (u64, u64) {
-        let schema = self.footer.file_metadata().schema_descr();
-        let leaves: Vec<usize> = (0..schema.num_columns())
-            .filter(|&leaf| schema.get_column_root_idx(leaf) == position)
-            .collect();
+    pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
         let mut sums = (0_u64, 0_u64);
         for group in &self.footer.row_groups()[row_groups] {
-            for column in leaves.iter().map(|&leaf| group.column(leaf)) {
+            for column in self.leaves(position).map(|leaf| group.column(leaf)) {
                 // Values behind a Parquet dictionary take less in the file than in memory.
                 let decoded = column
                     .unencoded_byte_array_data_bytes()
@@ -155,6 +167,11 @@ fn footer_bytes(file: &mut std::fs::File, size: u64) -> Result<Vec<u8>, DataProb
     else {
         return Err(damaged(format!("its footer claims {length} bytes, the file has {size}")));
     };
+    if length > LARGEST_FOOTER_BYTES {
+        return Err(damaged(format!(
+            "its footer claims {length} bytes; longsift reads footers of at most {LARGEST_FOOTER_BYTES}"
+        )));
+    }
     let mut bytes = vec![0; tail.metadata_length()];
     read_at(file, start, &mut bytes)?;
     Ok(bytes)
@@ -190,6 +207,14 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
                 .ok()
                 .zip(u64::try_from(length).ok())
                 .map(|(a, b)| a.saturating_add(b));
+            let nested = column.column_descr().max_rep_level() > 0;
+            if !nested && column.num_values() != group.num_rows() {
+                return Err(in_group(format!(
+                    "column `{}` claims {} values for {rows} rows",
+                    column.column_path().string(),
+                    column.num_values()
+                )));
+            }
             if end.is_none_or(|end| end > data_end) || column.num_values() < 0 {
                 return Err(in_group(format!(
                     "column `{}` claims {length} bytes at {start}, the data ends at {data_end}",
@@ -217,6 +242,77 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
         )));
     }
     Ok(row_groups)
+}
+
+/// That the structures of a footer are as long as they claim and that its columns nest to a bounded depth. The decoder
+/// believes the lengths it finds and descends as deep as columns nest.
+fn check_structure(footer: &[u8]) -> Result<(), String> {
+    let mut thrift = Thrift::new(footer);
+    let mut last = 0;
+    while let Some((field, kind)) = thrift.field(&mut last)? {
+        if (field, kind) == (2, LIST) {
+            check_depth(&mut thrift)?;
+        } else {
+            thrift.skip(kind)?;
+        }
+    }
+    Ok(())
+}
+
+/// The list of columns, each before its children.
+fn check_depth(thrift: &mut Thrift<&[u8]>) -> Result<(), String> {
+    let (length, kind) = thrift.list()?;
+    if kind != STRUCT {
+        return Err("its columns are no structures".into());
+    }
+    // Children still to come, on each level.
+    let mut open: Vec<i64> = Vec::new();
+    for _ in 0..length {
+        let (mut children, mut last) = (0, 0);
+        while let Some((field, kind)) = thrift.field(&mut last)? {
+            match (field, kind) {
+                (5, INT32) => children = thrift.integer()?,
+                _ => thrift.skip(kind)?,
+            }
+        }
+        if let Some(left) = open.last_mut() {
+            *left -= 1;
+        }
+        if children > 0 {
+            open.push(children);
+        }
+        while open.last().is_some_and(|left| *left <= 0) {
+            open.pop();
+        }
+        if open.len() > DEEPEST_SCHEMA {
+            return Err(format!("its columns nest deeper than {DEEPEST_SCHEMA} levels"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses two columns of one name.
+fn check_names(schema: &Schema) -> Result<(), DataProblem> {
+    let mut seen = BTreeSet::new();
+    let names = schema.fields().iter().map(|field| field.name());
+    let mut twice: Vec<_> = names.filter(|name| !seen.insert(*name)).collect();
+    twice.dedup();
+    if twice.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = twice.iter().map(|name| format!("`{name}`")).collect();
+    Err(DataProblem::data(format!("two columns have the same name: {}", names.join(", "))))
+}
+
+/// For each column, its leaves.
+fn leaves(footer: &ParquetMetaData) -> Vec<Range<usize>> {
+    let schema = footer.file_metadata().schema_descr();
+    let mut leaves: Vec<Range<usize>> = vec![0..0; schema.root_schema().get_fields().len()];
+    for leaf in 0..schema.num_columns() {
+        let of_root = &mut leaves[schema.get_column_root_idx(leaf)];
+        *of_root = if of_root.end == 0 { leaf..leaf + 1 } else { of_root.start..leaf + 1 };
+    }
+    leaves
 }
 
 /// The Arrow schema: as the file's author declared it, as far as the Parquet types allow, or else what those say.

@@ -1,5 +1,6 @@
 //! One column as strings: ids, groups, labels.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray};
@@ -7,14 +8,16 @@ use arrow::datatypes::DataType;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::Dataset;
+use super::faults::remaining;
 use super::problem::DataProblem;
-use super::read::{Batches, Place, Request, batch_rows, position};
+use super::read::{Batches, Place, Request, batch_rows, position, selection};
 use super::units::WorkUnit;
 
 /// Bytes of a batch of labels.
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// Reads one column of a unit as strings, one per row; null where the value is null.
+/// Reads one column of a unit as strings, one per row; null where the value is null and in `unreadable` rows (ascending
+/// and disjoint), which are not read.
 ///
 /// # Errors
 /// As [`read_documents`](super::read_documents).
@@ -22,32 +25,38 @@ pub fn read_labels(
     dataset: &Dataset,
     unit: &WorkUnit,
     column: &str,
+    unreadable: &[Range<u64>],
 ) -> Result<Vec<Option<String>>, DataProblem> {
     dataset.check_label_column(column)?;
     let column = position(dataset, column)?;
     let columns = [(column, label_type(dataset.schema.field(column).data_type()))];
-    let row_groups: Vec<usize> = unit.row_groups.clone().collect();
+    let file = &dataset.files[unit.file];
+    let (first, last) = (unit.first_row, unit.first_row + unit.rows);
+    let readable = remaining(first..last, unreadable);
+    let (row_groups, selection) = selection(file, unit.row_groups.clone(), &readable);
     let request = Request {
         file: unit.file,
         columns: &columns,
-        selection: None,
-        limit: Some(usize::try_from(unit.rows).unwrap_or(usize::MAX)),
-        batch_rows: batch_rows(&dataset.files[unit.file], &columns, &row_groups, BATCH_BYTES),
+        selection: Some(selection),
+        batch_rows: batch_rows(file, &columns, &row_groups, BATCH_BYTES),
         row_groups,
     };
-    let mut labels = Vec::new();
+    let mut labels = vec![None; usize::try_from(unit.rows).unwrap_or(usize::MAX)];
+    let mut rows = readable.into_iter().flatten();
+    let place = || Place::of(dataset, unit);
     for batch in Batches::open(dataset, &request)? {
-        let row = unit.first_row + labels.len() as u64;
-        let (columns, rows) = batch.map_err(|why| Place::of(dataset, unit).unreadable(row, why))?;
-        let values = Labels::new(&columns[0]);
-        labels.extend((0..rows).map(|row| values.get(row)));
+        let batch = batch.map_err(|why| place().unreadable(rows.next().unwrap_or(first), why))?;
+        let values = Labels::new(&batch.columns[0]);
+        for (position, row) in rows.by_ref().take(batch.rows).enumerate() {
+            labels[(row - first) as usize] = values.get(position);
+        }
     }
-    if labels.len() as u64 == unit.rows {
-        return Ok(labels);
+    match rows.next() {
+        None => Ok(labels),
+        Some(row) => {
+            Err(place().unreadable(row, format!("the unit should have {} rows", unit.rows)))
+        }
     }
-    let (row, why) =
-        (unit.first_row + labels.len() as u64, format!("the unit should have {} rows", unit.rows));
-    Err(Place::of(dataset, unit).unreadable(row, why))
 }
 
 /// The type in which a column of labels is read: strings and binaries as views, everything else as it is.
@@ -111,7 +120,7 @@ mod tests {
     fn labels(column: ArrayRef) -> Vec<Option<String>> {
         let (_folder, dataset) = folder_of(&[batch(vec![("label", column)])], 2);
         let units = dataset.units(1, None);
-        units.iter().flat_map(|unit| read_labels(&dataset, unit, "label").unwrap()).collect()
+        units.iter().flat_map(|unit| read_labels(&dataset, unit, "label", &[]).unwrap()).collect()
     }
 
     #[test]
@@ -141,10 +150,10 @@ mod tests {
         let (_folder, dataset) = folder_of(&[everything(100)], 30);
         let units = dataset.units(1, Some(50));
         let read: Vec<_> =
-            units.iter().map(|unit| read_labels(&dataset, unit, "id").unwrap()).collect();
+            units.iter().map(|unit| read_labels(&dataset, unit, "id", &[]).unwrap()).collect();
         assert_eq!(read.iter().map(Vec::len).collect::<Vec<_>>(), [30, 20]);
         assert_eq!(read[1][19].as_deref(), Some("49"));
-        let names = read_labels(&dataset, &units[1], "small").unwrap();
+        let names = read_labels(&dataset, &units[1], "small", &[]).unwrap();
         assert_eq!((names[0].as_deref(), names[1].as_deref()), (Some("name 8"), None));
     }
 }

@@ -1,23 +1,26 @@
 //! What every reader of a unit shares: an unchanged file, projected columns, batches of a bounded size.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
+
+use std::ops::Range;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-    ParquetRecordBatchReaderBuilder, RowSelection,
+    ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
 };
 
 use super::footer::{self, InputFile};
 use super::problem::DataProblem;
 use super::source::ParquetFile;
 use super::units::WorkUnit;
-use super::{Dataset, types};
+use super::{Dataset, text, types};
 
 /// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
 /// ones, this is what keeps it small all the same.
@@ -35,21 +38,30 @@ pub(super) struct Request<'a> {
     pub(super) columns: &'a [(usize, DataType)],
     /// Rows of the row groups to read; all where `None`.
     pub(super) selection: Option<RowSelection>,
-    /// Rows to stop after.
-    pub(super) limit: Option<usize>,
     /// Rows in a batch.
     pub(super) batch_rows: usize,
 }
 
 /// Batches of the requested columns, in the requested order and types.
 pub(super) struct Batches {
-    reader: ParquetRecordBatchReader,
+    /// The decoder, or why there is none.
+    reader: Result<ParquetRecordBatchReader, Option<String>>,
     source: ParquetFile,
     /// Size and time of modification as planned.
     planned: (u64, i128),
     ended: bool,
     /// For each requested column, its position in the reader's batches, and its type.
     columns: Vec<(usize, DataType)>,
+}
+
+/// Some rows of the requested columns.
+pub(super) struct Batch {
+    /// The columns.
+    pub(super) columns: Vec<ArrayRef>,
+    /// Rows.
+    pub(super) rows: usize,
+    /// Where a text is not UTF-8: row and column, by their position here. The value there is null.
+    pub(super) not_utf8: Vec<(usize, usize)>,
 }
 
 impl Batches {
@@ -67,21 +79,21 @@ impl Batches {
         let source = open_unchanged(dataset, file)?;
         let positions: Vec<usize> =
             request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
-        let metadata = reader_metadata(file, &positions, request.columns)?;
-        let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
-        let mut builder =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
-                .with_row_groups(request.row_groups.clone())
-                .with_projection(mask)
-                .with_batch_size(request.batch_rows);
-        if let Some(selection) = &request.selection {
-            builder = builder.with_row_selection(selection.clone());
-        }
-        if let Some(limit) = request.limit {
-            builder = builder.with_limit(limit);
-        }
-        let reader = guarded(|| builder.build())
-            .map_err(|why| DataProblem::data(format!("cannot be read: {why}")))?;
+        let reader = guarded(|| {
+            let metadata = reader_metadata(file, &positions, request.columns)?;
+            let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
+            let mut builder =
+                ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
+                    .with_row_groups(request.row_groups.clone())
+                    .with_projection(mask)
+                    .with_batch_size(request.batch_rows)
+                    // The other policy decodes the pages between selected rows, which may be damaged.
+                    .with_row_selection_policy(RowSelectionPolicy::Selectors);
+            if let Some(selection) = &request.selection {
+                builder = builder.with_row_selection(selection.clone());
+            }
+            builder.build().map_err(|error| error.to_string())
+        });
         let planned = (file.size, file.modified_ns);
         // The reader returns columns in file order, each once.
         let mut in_file_order = positions.clone();
@@ -91,7 +103,7 @@ impl Batches {
             |position: &usize| in_file_order.binary_search(position).expect("it is one of them");
         let types = request.columns.iter().map(|(_, data_type)| data_type.clone());
         let columns = positions.iter().map(place).zip(types).collect();
-        Ok(Self { reader, source, planned, ended: false, columns })
+        Ok(Self { reader: reader.map_err(Some), source, planned, ended: false, columns })
     }
 
     /// Why the decoder stopped: because the operating system refused a read, or because of the bytes.
@@ -114,11 +126,15 @@ impl Batches {
 }
 
 impl Iterator for Batches {
-    type Item = Result<(Vec<ArrayRef>, usize), ReadFailure>;
+    type Item = Result<Batch, ReadFailure>;
 
-    /// The columns of the next batch and its rows. An error says why; the caller knows where.
+    /// The next batch. An error says why; the caller knows where.
     fn next(&mut self) -> Option<Self::Item> {
-        let batch = match guarded(|| self.reader.next().transpose()) {
+        let reader = match &mut self.reader {
+            Ok(reader) => reader,
+            Err(why) => return why.take().map(|why| Err(self.failure(why))),
+        };
+        let batch = match guarded(|| reader.next().transpose()) {
             Ok(Some(batch)) => batch,
             Ok(None) if self.ended => return None,
             Ok(None) => {
@@ -127,18 +143,26 @@ impl Iterator for Batches {
             }
             Err(why) => return Some(Err(self.failure(why))),
         };
-        let conformed = self
-            .columns
-            .iter()
-            .map(|(place, data_type)| types::conform(batch.column(*place), data_type));
-        let columns = conformed.collect::<Result<Vec<_>, _>>();
-        let columns = columns.map_err(|error| ReadFailure::Damaged(error.to_string()));
-        Some(columns.map(|columns| (columns, batch.num_rows())))
+        let mut not_utf8 = Vec::new();
+        let mut columns = Vec::with_capacity(self.columns.len());
+        for (column, (place, data_type)) in self.columns.iter().enumerate() {
+            match text::to_text(batch.column(*place), data_type) {
+                Ok((array, bad)) => {
+                    columns.push(array);
+                    not_utf8.extend(bad.into_iter().map(|row| (row, column)));
+                }
+                Err(error) => return Some(Err(ReadFailure::Damaged(error.to_string()))),
+            }
+        }
+        Some(Ok(Batch { columns, rows: batch.num_rows(), not_utf8 }))
     }
 }
 
 /// Opens a planned file and checks that size and time of modification are those of the plan.
-fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<ParquetFile, DataProblem> {
+pub(super) fn open_unchanged(
+    dataset: &Dataset,
+    file: &InputFile,
+) -> Result<ParquetFile, DataProblem> {
     let path = dataset.root.join(&file.path);
     let opened = ParquetFile::open(&path).map_err(|error| match error.source.kind() {
         std::io::ErrorKind::NotFound => changed("it is gone"),
@@ -185,17 +209,19 @@ impl<S: Into<String>> From<S> for ReadFailure {
     }
 }
 
-/// The reader's schema. It decodes straight into the wanted widths where it can; where it cannot, into the file's.
+/// The reader's schema. It decodes straight into the wanted widths, texts as bytes, where it can; where it cannot, into
+/// the file's own.
 fn reader_metadata(
     file: &InputFile,
     positions: &[usize],
     columns: &[(usize, DataType)],
-) -> Result<ArrowReaderMetadata, DataProblem> {
-    let mut fields: Vec<_> = file.schema.fields().iter().cloned().collect();
+) -> Result<ArrowReaderMetadata, String> {
+    let as_bytes = |field: &Arc<Field>| types::map_field(field, text::as_bytes);
+    let mut fields: Vec<_> = file.schema.fields().iter().map(as_bytes).collect();
     for (&position, (_, wanted)) in positions.iter().zip(columns) {
-        let field = &fields[position];
-        let data_type = types::request(field.data_type(), wanted);
-        fields[position] = Arc::new(field.as_ref().clone().with_data_type(data_type));
+        let field = file.schema.field(position);
+        let data_type = text::as_bytes(&types::request(field.data_type(), wanted));
+        fields[position] = Arc::new(field.clone().with_data_type(data_type));
     }
     let load = |fields: Vec<_>| {
         let schema = Arc::new(Schema::new_with_metadata(fields, file.schema.metadata().clone()));
@@ -208,7 +234,7 @@ fn reader_metadata(
                 ArrowReaderMetadata::try_new(Arc::clone(&file.footer), ArrowReaderOptions::new())
             })
         })
-        .map_err(|why| DataProblem::data(format!("its schema cannot be read: {why}")))
+        .map_err(|why| format!("its schema cannot be read: {why}"))
 }
 
 /// The position of a column in the data set.
@@ -245,12 +271,37 @@ impl Place {
             }
         };
         let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
-        problem
-            .in_file(&self.file)
-            .in_row_group(group)
-            .at_row(row)
-            .with_hint("write the file again from its source")
+        problem.in_file(&self.file).in_row_group(group).at_row(row).with_hint(
+            "write the file again from its source, or set `input.on_bad_file: quarantine` to do without these rows",
+        )
     }
+}
+
+/// The row groups among `groups` that hold rows of `ranges` (ascending, disjoint), and the selection of these rows in
+/// them. Other row groups are not touched: they may be damaged.
+pub(super) fn selection(
+    file: &InputFile,
+    groups: Range<usize>,
+    ranges: &[Range<u64>],
+) -> (Vec<usize>, RowSelection) {
+    let (mut chosen, mut selected) = (Vec::new(), Vec::new());
+    let mut before = 0;
+    for group in groups {
+        let info = file.row_groups[group];
+        let rows = info.first_row..info.first_row + info.rows;
+        let here = ranges.iter().filter_map(|range| {
+            let (start, end) = (range.start.max(rows.start), range.end.min(rows.end));
+            let place = |row: u64| before + (row - rows.start) as usize;
+            (start < end).then(|| place(start)..place(end))
+        });
+        let here: Vec<_> = here.collect();
+        if !here.is_empty() {
+            chosen.push(group);
+            selected.extend(here);
+            before += info.rows as usize;
+        }
+    }
+    (chosen, RowSelection::from_consecutive_ranges(selected.into_iter(), before))
 }
 
 /// Rows a batch should have to decode to about `batch_bytes`.
@@ -275,9 +326,27 @@ pub(super) fn batch_rows(
     usize::try_from(rows).expect("at most MOST_ROWS")
 }
 
-/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other.
-pub(super) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(decode)) {
+thread_local! {
+    /// Whether a panic of this thread is the fault of a file, and reported as such.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other,
+/// without the words that a panic of our own would be reported with.
+pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !QUIET.get() {
+                loud(panic);
+            }
+        }));
+    });
+    let before = QUIET.replace(true);
+    let decoded = catch_unwind(AssertUnwindSafe(decode));
+    QUIET.set(before);
+    match decoded {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(panic) => Err(format!("the decoder gave up: {}", panic_message(panic.as_ref()))),
     }

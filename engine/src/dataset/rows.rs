@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::DataType;
+use arrow::array::{ArrayRef, RecordBatch, new_null_array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 
 use super::Dataset;
+use super::faults::Faults;
 use super::problem::DataProblem;
 use super::read::{Batches, Place, Request, batch_rows};
 use super::units::WorkUnit;
@@ -22,13 +23,51 @@ const BATCH_BYTES: u64 = 16 << 20;
 ///
 /// # Errors
 /// Positions that are not ascending or not in the unit, which is a bug of the caller. From the iterator: a file that
-/// changed since it was planned, pages that do not decode.
+/// changed since it was planned, pages that do not decode, a text that is not UTF-8.
 pub fn read_rows<'a>(
     dataset: &'a Dataset,
     unit: &WorkUnit,
     rows: &[u64],
     batch_rows: usize,
 ) -> Result<Rows<'a>, DataProblem> {
+    let pieces = in_row_groups(dataset, unit, rows)?
+        .into_iter()
+        .map(|(group, rows)| Piece { group, rows, lost: Vec::new() })
+        .collect();
+    let schema = Arc::clone(&dataset.schema);
+    Ok(Rows::new(dataset, unit, pieces, schema, batch_rows))
+}
+
+/// The same for rows of which `faults` says that something is wrong with them, in a schema of nullable columns: what
+/// does not decode, and texts that are not UTF-8, are null.
+pub fn read_faulty_rows<'a>(
+    dataset: &'a Dataset,
+    unit: &WorkUnit,
+    rows: &[u64],
+    faults: &Faults,
+    batch_rows: usize,
+) -> Result<Rows<'a>, DataProblem> {
+    let mut pieces = Vec::new();
+    for (group, mut rows) in in_row_groups(dataset, unit, rows)? {
+        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
+        for (run, lost) in faults.runs(*first..last + 1, dataset.schema.fields().len()) {
+            let later = rows.split_off(rows.partition_point(|row| *row < run.end));
+            pieces.push(Piece { group, rows: std::mem::replace(&mut rows, later), lost });
+        }
+    }
+    pieces.retain(|piece| !piece.rows.is_empty());
+    let fields = dataset.schema.fields().iter();
+    let nullable: Vec<_> =
+        fields.map(|field| Arc::new(field.as_ref().clone().with_nullable(true))).collect();
+    Ok(Rows::new(dataset, unit, pieces, Arc::new(Schema::new(nullable)), batch_rows))
+}
+
+/// The rows by the row group that they are in.
+fn in_row_groups(
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    rows: &[u64],
+) -> Result<Vec<(usize, Vec<u64>)>, DataProblem> {
     let file = &dataset.files[unit.file];
     let inside = unit.first_row..unit.first_row + unit.rows;
     let ascending = rows.is_sorted_by(|a, b| a < b);
@@ -47,32 +86,36 @@ pub fn read_rows<'a>(
         }
         left = later;
     }
-    groups.reverse();
-    let columns =
-        dataset.schema.fields().iter().map(|field| field.data_type().clone()).enumerate().collect();
-    let place = Place::of(dataset, unit);
-    Ok(Rows {
-        dataset,
-        file: unit.file,
-        columns,
-        groups,
-        current: None,
-        place,
-        limit: batch_rows.max(1),
-    })
+    Ok(groups)
+}
+
+/// Rows of one row group that are read together.
+struct Piece {
+    group: usize,
+    rows: Vec<u64>,
+    /// Columns that do not decode there.
+    lost: Vec<usize>,
 }
 
 /// Batches of whole rows. Made by [`read_rows`].
 pub struct Rows<'a> {
     dataset: &'a Dataset,
     file: usize,
-    columns: Vec<(usize, DataType)>,
-    /// Row groups still to read and the rows wanted of each; the next one last.
-    groups: Vec<(usize, Vec<u64>)>,
-    /// The row group being read, and its rows not yet returned, the next one first.
-    current: Option<(Batches, std::vec::IntoIter<u64>)>,
+    /// The schema of the batches.
+    schema: SchemaRef,
+    /// Still to read; the next one last.
+    pieces: Vec<Piece>,
+    /// What is being read, and its rows not yet returned, the next one first.
+    current: Option<(Reading, std::vec::IntoIter<u64>)>,
     place: Place,
     limit: usize,
+}
+
+/// Batches of some columns, and where they go among all.
+struct Reading {
+    /// None where no column is left to read.
+    batches: Option<Batches>,
+    columns: Vec<usize>,
 }
 
 impl Iterator for Rows<'_> {
@@ -81,30 +124,51 @@ impl Iterator for Rows<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let result = self.read().transpose()?;
         if result.is_err() {
-            self.groups.clear();
+            self.pieces.clear();
             self.current = None;
         }
         Some(result)
     }
 }
 
-impl Rows<'_> {
-    /// The next batch; row groups are opened one at a time, so a batch never spans two.
+impl<'a> Rows<'a> {
+    fn new(
+        dataset: &'a Dataset,
+        unit: &WorkUnit,
+        mut pieces: Vec<Piece>,
+        schema: SchemaRef,
+        batch_rows: usize,
+    ) -> Self {
+        pieces.reverse();
+        let place = Place::of(dataset, unit);
+        let limit = batch_rows.max(1);
+        Self { dataset, file: unit.file, schema, pieces, current: None, place, limit }
+    }
+
+    /// The next batch; a batch never spans two row groups.
     fn read(&mut self) -> Result<Option<(Vec<u64>, RecordBatch)>, DataProblem> {
         loop {
             if self.current.is_none() {
-                let Some((group, rows)) = self.groups.pop() else { return Ok(None) };
-                self.current = Some((self.open(group, &rows)?, rows.into_iter()));
+                let Some(piece) = self.pieces.pop() else { return Ok(None) };
+                let reading = self.open(&piece)?;
+                self.current = Some((reading, piece.rows.into_iter()));
             }
-            let Some((batches, rows)) = &mut self.current else { continue };
+            let Some((reading, rows)) = &mut self.current else { continue };
+            let Some(batches) = &mut reading.batches else {
+                let numbers: Vec<u64> = rows.by_ref().take(self.limit).collect();
+                if numbers.is_empty() {
+                    self.current = None;
+                    continue;
+                }
+                return Ok(Some((numbers.clone(), self.batch(&[], Vec::new(), &numbers)?)));
+            };
             let first = rows.as_slice().first().copied();
             match (batches.next(), first) {
                 (None, None) => self.current = None,
-                (Some(Ok((columns, length))), Some(first)) => {
-                    let numbers: Vec<u64> = rows.by_ref().take(length).collect();
-                    let batch = RecordBatch::try_new(Arc::clone(&self.dataset.schema), columns);
-                    let batch =
-                        batch.map_err(|why| self.place.unreadable(first, why.to_string()))?;
+                (Some(Ok(batch)), Some(_)) => {
+                    let numbers: Vec<u64> = rows.by_ref().take(batch.rows).collect();
+                    let columns = reading.columns.clone();
+                    let batch = self.batch(&columns, batch.columns, &numbers)?;
                     return Ok(Some((numbers, batch)));
                 }
                 (Some(Err(why)), first) => {
@@ -120,17 +184,46 @@ impl Rows<'_> {
         }
     }
 
-    fn open(&self, group: usize, rows: &[u64]) -> Result<Batches, DataProblem> {
+    /// A batch of all columns, of which `read` are at `positions` and the others are null.
+    fn batch(
+        &self,
+        positions: &[usize],
+        read: Vec<ArrayRef>,
+        numbers: &[u64],
+    ) -> Result<RecordBatch, DataProblem> {
+        let fields = self.schema.fields();
+        let columns = if read.len() == fields.len() {
+            read
+        } else {
+            let null = |field: &Arc<Field>| new_null_array(field.data_type(), numbers.len());
+            let mut columns: Vec<ArrayRef> = fields.iter().map(null).collect();
+            for (position, array) in positions.iter().zip(read) {
+                columns[*position] = array;
+            }
+            columns
+        };
+        RecordBatch::try_new(Arc::clone(&self.schema), columns)
+            .map_err(|why| self.place.unreadable(numbers[0], why.to_string()))
+    }
+
+    fn open(&self, piece: &Piece) -> Result<Reading, DataProblem> {
         let file = &self.dataset.files[self.file];
+        let all = self.dataset.schema.fields().iter().map(|field| field.data_type().clone());
+        let columns: Vec<(usize, DataType)> =
+            all.enumerate().filter(|(column, _)| !piece.lost.contains(column)).collect();
         let request = Request {
             file: self.file,
-            columns: &self.columns,
-            selection: Some(selection(file.row_groups[group].first_row, rows)),
-            limit: None,
-            batch_rows: batch_rows(file, &self.columns, &[group], BATCH_BYTES).min(self.limit),
-            row_groups: vec![group],
+            columns: &columns,
+            selection: Some(selection(file.row_groups[piece.group].first_row, &piece.rows)),
+            batch_rows: batch_rows(file, &columns, &[piece.group], BATCH_BYTES).min(self.limit),
+            row_groups: vec![piece.group],
         };
-        Batches::open(self.dataset, &request)
+        let batches = if columns.is_empty() && !piece.lost.is_empty() {
+            None
+        } else {
+            Some(Batches::open(self.dataset, &request)?)
+        };
+        Ok(Reading { batches, columns: columns.into_iter().map(|(column, _)| column).collect() })
     }
 }
 

@@ -32,6 +32,11 @@ pub(super) fn is_text(data_type: &DataType) -> bool {
     matches!(width(data_type), Some((true, _)))
 }
 
+/// Whether a type is a string or a binary.
+pub(super) fn is_text_or_bytes(data_type: &DataType) -> bool {
+    width(data_type).is_some()
+}
+
 /// Where a column of the output keeps the dictionary keys that its files declare, while it has wider ones in memory.
 const DECLARED_KEY: &str = "longsift:dictionary_key";
 
@@ -147,7 +152,7 @@ pub(super) fn storage_type(data_type: &DataType) -> DataType {
 }
 
 /// A type with `change` applied to the types one level down.
-fn map_children(data_type: &DataType, change: fn(&DataType) -> DataType) -> DataType {
+pub(super) fn map_children(data_type: &DataType, change: fn(&DataType) -> DataType) -> DataType {
     match data_type {
         DataType::List(item) => DataType::List(map_field(item, change)),
         DataType::LargeList(item) => DataType::LargeList(map_field(item, change)),

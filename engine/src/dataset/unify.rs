@@ -14,10 +14,7 @@ use super::types;
 /// # Errors
 /// For each file that does not fit, one problem with everything that differs from the first.
 pub(super) fn unify(files: &mut [InputFile]) -> Result<SchemaRef, Vec<DataProblem>> {
-    let mut problems: Vec<_> = files.iter().filter_map(duplicates).collect();
-    if !problems.is_empty() {
-        return Err(problems);
-    }
+    let mut problems = Vec::new();
     let Some((first, others)) = files.split_first_mut() else {
         return Ok(Arc::new(Schema::empty()));
     };
@@ -69,22 +66,4 @@ fn merge(fields: &mut [FieldRef], file: &InputFile) -> Result<Vec<usize>, Vec<St
     differences
         .extend(extra.map(|field| format!("column `{}` is not in the first file", field.name())));
     if differences.is_empty() { Ok(positions) } else { Err(differences) }
-}
-
-/// Refuses a file with two columns of one name.
-fn duplicates(file: &InputFile) -> Option<DataProblem> {
-    let mut seen = BTreeSet::new();
-    let mut twice: Vec<_> = file
-        .schema
-        .fields()
-        .iter()
-        .map(|field| field.name())
-        .filter(|name| !seen.insert(*name))
-        .collect();
-    twice.dedup();
-    let names: Vec<_> = twice.iter().map(|name| format!("`{name}`")).collect();
-    (!names.is_empty()).then(|| {
-        DataProblem::data(format!("two columns have the same name: {}", names.join(", ")))
-            .in_file(&file.path)
-    })
 }

@@ -15,7 +15,7 @@ use super::journal::{Journal, WindowKey};
 use super::prepare::{BadRow, CutDocument, Outcome, Prepared, prepare};
 use super::{ScoredUnit, Tools};
 use crate::accounting::{Counts, count};
-use crate::dataset::{self, PartWriter, WorkUnit};
+use crate::dataset::{self, Faults, PartWriter, WorkUnit};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
@@ -34,6 +34,7 @@ const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Scores `unit` and commits its record, unless another process does so first.
 pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
+    let faults = tools.progress.timed("check", || tools.plan.faults(unit))?;
     let journal_path = tools.directory.journal().join(unit.name());
     let fingerprint = units::fingerprint(&tools.plan.dataset, unit, tools.score_fingerprint);
     let (journal, finished) = Journal::open(&journal_path, &fingerprint)?;
@@ -45,7 +46,8 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
     let mut open = OpenUnit::create(tools, unit, journal, finished)?;
     let scored = std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
-        scope.spawn(move || read_ahead(tools, unit, &sender));
+        let faults = faults.clone();
+        scope.spawn(move || read_ahead(tools, unit, faults, &sender));
         open.take(&batches)
     });
     if let Err(failure) = scored {
@@ -55,7 +57,7 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
         return Err(failure);
     }
     let windows_measured = open.windows_measured;
-    let (record, by_another) = open.finish()?;
+    let (record, by_another) = open.finish(&faults)?;
     files::remove_file(&journal_path)?;
     Ok(ScoredUnit { record, windows_measured, by_another })
 }
@@ -66,10 +68,16 @@ fn standing(tools: &Tools<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
     units::standing_of(tools.directory, dataset, unit, fingerprint)
 }
 
-fn read_ahead(tools: &Tools<'_>, unit: &WorkUnit, sender: &SyncSender<Result<Vec<Prepared>>>) {
+fn read_ahead(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    faults: Faults,
+    sender: &SyncSender<Result<Vec<Prepared>>>,
+) {
     let plan = tools.plan;
+    let bytes = plan.batch_bytes();
     let mut documents =
-        match dataset::read_documents(&plan.dataset, unit, &plan.columns, plan.batch_bytes()) {
+        match dataset::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults) {
             Ok(documents) => documents,
             Err(problem) => return drop(sender.send(Err(problem.into()))),
         };
@@ -336,7 +344,7 @@ impl<'a> OpenUnit<'a> {
 
     /// Writes the parts and, last, the record that makes them count. Returns the record that counts, and whether it is
     /// another process's.
-    fn finish(self) -> Result<(UnitRecord, bool)> {
+    fn finish(self, faults: &Faults) -> Result<(UnitRecord, bool)> {
         let Self { tools, unit, scores, scores_path, dropped, bad, counts, .. } = self;
         if counts.rows != unit.rows {
             return Err(Diagnostic::error(
@@ -349,12 +357,6 @@ impl<'a> OpenUnit<'a> {
             .hint("the file is damaged or was replaced while it was read; restore it and run again")
             .into());
         }
-        counts.check().map_err(|violation| {
-            Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
-        })?;
-        if let Some(record) = standing(tools, unit)? {
-            return Ok((record, true));
-        }
         let written = scores.finish()?;
         let scores = Part::new(scores_path, &written);
         let dropped = dropped::write(
@@ -363,7 +365,8 @@ impl<'a> OpenUnit<'a> {
             &unit.file_path,
             &dropped,
         )?;
-        let quarantine = quarantine::write(tools, unit, &bad)?;
+        let quarantine = quarantine::write(tools, unit, &bad, faults)?;
+        let ranges = faults.unreadable_rows();
         let record = UnitRecord {
             unit: unit.name(),
             file: unit.file_path.clone(),
@@ -375,7 +378,12 @@ impl<'a> OpenUnit<'a> {
             scores,
             dropped,
             quarantine,
+            unreadable: ranges.into_iter().map(|range| (range.start, range.end)).collect(),
         };
+        if let Some(violation) = record.violations().first() {
+            let message = format!("{}: {violation}", unit.file_path);
+            return Err(Diagnostic::error(Blame::Bug, message).into());
+        }
         match units::commit(tools.directory, &tools.plan.dataset, unit, &record)? {
             Some(earlier) => Ok((earlier, true)),
             None => Ok((record, false)),

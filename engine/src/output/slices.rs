@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, LargeListArray, LargeStringArray, StringArray, StringViewArray,
+    Array, ArrayRef, AsArray, LargeBinaryArray, LargeListArray, LargeStringArray, StringArray,
+    StringViewArray,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::{cast, concat};
@@ -36,6 +37,16 @@ pub(super) fn slices(
                 DataType::LargeUtf8 => Arc::new(LargeStringArray::from(slices)),
                 _ => Arc::new(StringViewArray::from_iter_values(slices)),
             })
+        }
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => {
+            let bytes = cast(column, &DataType::LargeBinary)?;
+            let bytes: &LargeBinaryArray = bytes.as_binary();
+            let slice = |kept: &Kept<'_>| {
+                let (start, end) = window(kept).bytes.expect("windows of text have byte positions");
+                &bytes.value(kept.position)[start as usize..end as usize]
+            };
+            let slices = LargeBinaryArray::from_iter_values(samples.iter().map(slice));
+            cast(&slices, target)
         }
         _ => token_slices(column, target, samples),
     }

@@ -12,6 +12,9 @@ use crate::diagnostic::{Blame, Diagnostic};
 use crate::output;
 use crate::spec::Spec;
 
+/// How many files that cannot be opened are named one by one.
+const BAD_FILES_SHOWN: usize = 5;
+
 /// The value, or its problems at `place`.
 pub(super) fn collect<T, P: Into<Diagnostic>>(
     opened: Result<T, Vec<P>>,
@@ -85,6 +88,24 @@ fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) 
         format!("with `precision: {}` this machine has {}{lacks}", table.name(), has.join(", "));
     problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
     None
+}
+
+/// Files that the run goes on without: a warning for each of the first few.
+pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
+    let bad = &dataset.bad_files;
+    let mut warnings: Vec<Diagnostic> = bad
+        .iter()
+        .take(BAD_FILES_SHOWN)
+        .map(|file| {
+            let message = format!("{}; the run goes on without this file", file.problem);
+            Diagnostic::warning(Blame::Data, message)
+        })
+        .collect();
+    if bad.len() > BAD_FILES_SHOWN {
+        let message = format!("{} files in all cannot be opened", bad.len());
+        warnings.push(Diagnostic::warning(Blame::Data, message));
+    }
+    warnings
 }
 
 /// Every column that is read exists and has a type that can be read; no output column is taken.

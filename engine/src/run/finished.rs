@@ -20,6 +20,7 @@ pub(super) fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
 
 /// What decides whether a finished selection is still the one the pipeline asks for.
 pub(super) fn selection_fingerprint(
+    plan: &Plan,
     select_settings: &Map<String, Value>,
     records: &[UnitRecord],
 ) -> String {
@@ -27,7 +28,12 @@ pub(super) fn selection_fingerprint(
         .iter()
         .map(|record| json!([record.unit, record.input.footer_hash, record.scores.sha256]))
         .collect();
-    let content = json!({ "settings": select_settings, "units": units });
+    let mut content = json!({ "settings": select_settings, "units": units });
+    if !plan.dataset.bad_files.is_empty() {
+        let bad = plan.dataset.bad_files.iter();
+        content["bad_files"] =
+            bad.map(|file| json!([file.path, file.size, file.problem.message])).collect();
+    }
     files::sha256_hex(content.to_string().as_bytes())
 }
 
@@ -38,7 +44,8 @@ pub fn finished(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<Option<S
     let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
     let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
     let same = records.len() == plan.units.len()
-        && manifest.selection_fingerprint == selection_fingerprint(&select_settings, &records)
+        && manifest.selection_fingerprint
+            == selection_fingerprint(plan, &select_settings, &records)
         && Part::all_in_place(&manifest.data, &directory.data())?
         && files::size(&directory.success())?.is_some();
     if !same {

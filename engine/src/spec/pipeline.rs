@@ -78,6 +78,12 @@ pub struct Input {
     /// `fail` stops the run.
     #[serde(default)]
     pub on_bad_row: OnBadRow,
+    /// What a damaged file does: `fail` (default) stops the run, `quarantine` goes on without what cannot be read. Rows
+    /// of pages that do not decode are quarantined and counted like other bad rows; a file that cannot be opened at all
+    /// (cut off, empty, encrypted, not Parquet) has no known rows and is listed in `quarantine/files.parquet` and
+    /// counted as `files_quarantined`. A run without any readable file fails in any case.
+    #[serde(default)]
+    pub on_bad_file: OnBadFile,
     /// The share of rows that may be quarantined before the run fails, 0 to 1. Default 0.01: more than one bad row in
     /// a hundred is a broken input, not bad luck.
     #[serde(default = "default_max_quarantined_fraction")]
@@ -106,6 +112,17 @@ pub enum OnBadRow {
     Quarantine,
     /// It stops the run.
     Fail,
+}
+
+/// What a damaged file does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnBadFile {
+    /// It stops the run.
+    #[default]
+    Fail,
+    /// What cannot be read of it is set aside, and counted.
+    Quarantine,
 }
 
 /// Where the samples that are kept go.

@@ -107,6 +107,21 @@ impl LayerZeroTable {
     }
 }
 
+impl LayerZeroTable {
+    /// The table of a model and the [digest](known_digest) of the model, if the cache has both; reads no weights.
+    pub fn cached(
+        model: &ModelFolder,
+        kernel: Kernel,
+        precision: Precision,
+        cache_folder: &Path,
+    ) -> Option<(Self, String)> {
+        let (cache, mut warnings) = (Cache { folder: cache_folder }, Vec::new());
+        let weights_digest = cache.remembered(model, &mut warnings)?;
+        let table = cache.table(model, kernel, precision, &weights_digest, &mut warnings)?;
+        Some((table, model_digest(model, &weights_digest)))
+    }
+}
+
 /// The digest of a model whose weights have not changed since the cache last saw them; reads no weights.
 ///
 /// It is a SHA-256 over the content of the tensors that layer 0 is made of and the first layer's specification (with

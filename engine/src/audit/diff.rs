@@ -1,0 +1,170 @@
+//! `longsift diff`: what differs between two runs, and which documents it changed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::documents::{self, DocumentChanges};
+use crate::accounting::Counts;
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::{DIFFERENT, DONE, Result};
+use crate::lock;
+use crate::manifest::Manifest;
+use crate::plan::identity;
+use crate::report::count;
+use crate::run_directory::RunDirectory;
+
+/// What differs between two runs; `a` is the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Difference {
+    /// The run directories.
+    pub runs: [String; 2],
+    /// Version of longsift, kernel and device, a line each.
+    pub program: Vec<String>,
+    /// Settings as resolved and parameters, by path, a line each. The output's path is no difference.
+    pub settings: Vec<String>,
+    /// Model and tokenizer, by content.
+    pub model: Vec<String>,
+    /// Input files, a line each.
+    pub inputs: Vec<String>,
+    /// Counts of rows, windows and tokens, a line each.
+    pub counts: Vec<String>,
+    /// Documents.
+    pub documents: DocumentChanges,
+}
+
+impl Difference {
+    /// Whether the runs have the same inputs, settings and model, and did the same with every document.
+    pub fn is_none(&self) -> bool {
+        self.parts().iter().all(|(_, lines)| lines.is_empty()) && self.documents.is_none()
+    }
+
+    /// 0 for equal runs, 5 for different ones.
+    pub fn exit_code(&self) -> u8 {
+        if self.is_none() { DONE } else { DIFFERENT }
+    }
+
+    fn parts(&self) -> [(&'static str, &Vec<String>); 5] {
+        [
+            ("program", &self.program),
+            ("settings", &self.settings),
+            ("model", &self.model),
+            ("inputs", &self.inputs),
+            ("counts", &self.counts),
+        ]
+    }
+}
+
+/// Compares two finished runs. `listed`: how many changed documents are named.
+///
+/// # Errors
+/// A run without a manifest, score tables that cannot be read.
+pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Difference> {
+    let (manifest_a, manifest_b) = (finished(a)?, finished(b)?);
+    let (lock_a, lock_b) = (&manifest_a.lock, &manifest_b.lock);
+    // What is compared by content under `model` and `program` is no setting.
+    let by_content = ["model", "tokenizer", "kernel"];
+    let named = |settings: &Map<String, Value>, named: bool| -> Map<String, Value> {
+        let named = settings.iter().filter(|(key, _)| by_content.contains(&key.as_str()) == named);
+        named.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    let flat = |lock: &lock::Lock| {
+        let mut settings = lock::flat(&lock.settings);
+        settings.shift_remove("output.path");
+        settings.extend(lock.params.clone());
+        settings
+    };
+    let program = |manifest: &Manifest| {
+        let mut program = Map::new();
+        program.insert("longsift".to_owned(), manifest.longsift.clone().into());
+        program.insert("device".to_owned(), manifest.device.clone());
+        for key in ["kernel", "statistics_version"] {
+            program.extend(
+                manifest
+                    .lock
+                    .score_settings
+                    .get_key_value(key)
+                    .map(|(key, value)| (key.clone(), value.clone())),
+            );
+        }
+        program
+    };
+    let mut model = named(&lock_a.score_settings, true);
+    let mut other_model = named(&lock_b.score_settings, true);
+    for map in [&mut model, &mut other_model] {
+        map.shift_remove("kernel");
+    }
+    Ok(Difference {
+        runs: [a.absolute(), b.absolute()],
+        program: identity::differences(&program(&manifest_b), &program(&manifest_a)),
+        settings: identity::differences(&flat(lock_b), &flat(lock_a)),
+        model: identity::differences(&other_model, &model),
+        inputs: inputs(&manifest_a, &manifest_b),
+        counts: identity::differences(&counts(&manifest_b), &counts(&manifest_a)),
+        documents: documents::compare((a, &manifest_a), (b, &manifest_b), listed)?,
+    })
+}
+
+fn finished(directory: &RunDirectory) -> Result<Manifest> {
+    Manifest::read(directory)?.ok_or_else(|| {
+        let message = format!("`{}` has no finished run", directory.root.display());
+        Diagnostic::error(Blame::Pipeline, message)
+            .hint("let it finish first; `longsift status` says how far it is")
+            .into()
+    })
+}
+
+/// Input files that are in one run only, or are not the same in both.
+fn inputs(a: &Manifest, b: &Manifest) -> Vec<String> {
+    let files = |manifest: &Manifest| -> BTreeMap<String, Value> {
+        let all = manifest.input.iter().chain(&manifest.bad_files);
+        all.map(|file| (file["path"].as_str().unwrap_or_default().to_owned(), file.clone()))
+            .collect()
+    };
+    let (a, b) = (files(a), files(b));
+    let mut lines = Vec::new();
+    for (path, before) in &a {
+        match b.get(path) {
+            None => lines.push(format!("{path}: only in the first run")),
+            Some(now) if now == before => {}
+            Some(now) => {
+                let keys = ["size", "rows", "footer_hash", "message"];
+                let changed: Vec<&str> =
+                    keys.into_iter().filter(|key| now.get(key) != before.get(key)).collect();
+                lines.push(format!("{path}: another {}", changed.join(", ")));
+            }
+        }
+    }
+    let added = b.keys().filter(|path| !a.contains_key(*path));
+    lines.extend(added.map(|path| format!("{path}: only in the second run")));
+    lines
+}
+
+fn counts(manifest: &Manifest) -> Map<String, Value> {
+    let mut counts = Counts::default();
+    manifest.units.iter().for_each(|record| counts.add(&record.counts));
+    let kept: u64 = manifest.data.iter().map(|part| part.rows).sum();
+    let mut map = match serde_json::to_value(&counts) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    map.insert("kept".to_owned(), kept.into());
+    map
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return writeln!(f, "no difference in {} documents", count(self.documents.same));
+        }
+        for (name, lines) in self.parts() {
+            if !lines.is_empty() {
+                writeln!(f, "{name}")?;
+                lines.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+            }
+        }
+        write!(f, "{}", self.documents)
+    }
+}

@@ -1,0 +1,240 @@
+//! Texts are read as bytes and then proven to be UTF-8, so that a value that is not costs its own row and no other: the
+//! Parquet reader would give up the page, or the whole row group where the value stands in a dictionary.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryViewArray, OffsetSizeTrait, UInt64Array, new_null_array,
+};
+use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::compute::take;
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{FileMetaData, ParquetMetaData};
+use parquet::schema::types::{SchemaDescriptor, Type, TypePtr};
+
+use super::types;
+
+/// The same footer with every text column declared as bytes.
+pub(super) fn declare_bytes(footer: &ParquetMetaData) -> Result<ParquetMetaData, ParquetError> {
+    let file = footer.file_metadata();
+    let root = bytes_type(&file.schema_descr().root_schema_ptr())?;
+    let declared = FileMetaData::new(
+        file.version(),
+        file.num_rows(),
+        file.created_by().map(str::to_owned),
+        file.key_value_metadata().cloned(),
+        Arc::new(SchemaDescriptor::new(root)),
+        file.column_orders().cloned(),
+    );
+    Ok(ParquetMetaData::new(declared, footer.row_groups().to_vec()))
+}
+
+fn bytes_type(declared: &TypePtr) -> Result<TypePtr, ParquetError> {
+    let info = declared.get_basic_info();
+    let id = info.has_id().then(|| info.id());
+    if declared.is_primitive() {
+        let is_text = matches!(
+            (info.logical_type_ref(), info.converted_type()),
+            (Some(LogicalType::String | LogicalType::Json), _)
+                | (None, ConvertedType::UTF8 | ConvertedType::JSON)
+        );
+        if !is_text || declared.get_physical_type() != Physical::BYTE_ARRAY {
+            return Ok(Arc::clone(declared));
+        }
+        let bytes = Type::primitive_type_builder(declared.name(), Physical::BYTE_ARRAY);
+        return Ok(Arc::new(bytes.with_repetition(info.repetition()).with_id(id).build()?));
+    }
+    let fields = declared.get_fields().iter().map(bytes_type).collect::<Result<Vec<_>, _>>()?;
+    let unchanged = fields.iter().zip(declared.get_fields()).all(|(a, b)| Arc::ptr_eq(a, b));
+    if unchanged {
+        return Ok(Arc::clone(declared));
+    }
+    let mut group = Type::group_type_builder(declared.name())
+        .with_fields(fields)
+        .with_id(id)
+        .with_converted_type(info.converted_type())
+        .with_logical_type(info.logical_type_ref().cloned());
+    if info.has_repetition() {
+        group = group.with_repetition(info.repetition());
+    }
+    Ok(Arc::new(group.build()?))
+}
+
+/// The type in which a reader is asked for a column that is wanted as `data_type`: texts as bytes.
+pub(super) fn as_bytes(data_type: &DataType) -> DataType {
+    fn nested(data_type: &DataType) -> DataType {
+        match data_type {
+            DataType::Utf8 => DataType::Binary,
+            DataType::LargeUtf8 | DataType::Utf8View => DataType::LargeBinary,
+            _ => types::map_children(data_type, nested),
+        }
+    }
+    match data_type {
+        DataType::Utf8View => DataType::BinaryView,
+        other => nested(other),
+    }
+}
+
+/// A column that was read with texts as bytes, in the type it is wanted in, and the rows (ascending) that have a text
+/// which is not UTF-8: they are null.
+///
+/// # Errors
+/// A value that the type cannot hold for another reason.
+pub(super) fn to_text(
+    array: &ArrayRef,
+    wanted: &DataType,
+) -> Result<(ArrayRef, Vec<usize>), ArrowError> {
+    let error = match types::conform(array, wanted) {
+        Ok(array) => return Ok((array, Vec::new())),
+        Err(error) => error,
+    };
+    let mut bad = vec![false; array.len()];
+    mark(array.as_ref(), wanted, &mut bad);
+    let rows: Vec<usize> = (0..bad.len()).filter(|&row| bad[row]).collect();
+    if rows.is_empty() {
+        return Err(error);
+    }
+    let rest = if rows.len() == bad.len() {
+        return Ok((new_null_array(wanted, bad.len()), rows));
+    } else if let Some(views) = array.as_binary_view_opt() {
+        Arc::new(without_views(views, &bad)?) as ArrayRef
+    } else {
+        let kept = bad.iter().zip(0..).map(|(bad, row)| (!bad).then_some(row));
+        take(array, &kept.collect::<UInt64Array>(), None)?
+    };
+    Ok((types::conform(&rest, wanted)?, rows))
+}
+
+/// Views with those of bad rows emptied: a null view is validated like any other.
+fn without_views(array: &BinaryViewArray, bad: &[bool]) -> Result<BinaryViewArray, ArrowError> {
+    let views = array.views().iter().zip(bad).map(|(view, bad)| if *bad { 0 } else { *view });
+    let valid = (0..array.len()).map(|row| array.is_valid(row) && !bad[row]);
+    BinaryViewArray::try_new(
+        views.collect::<ScalarBuffer<u128>>(),
+        array.data_buffers().to_vec(),
+        Some(valid.collect::<NullBuffer>()),
+    )
+}
+
+/// Marks the rows of `array` that hold a text, at any depth, which is not UTF-8.
+fn mark(array: &dyn Array, wanted: &DataType, bad: &mut [bool]) {
+    let mut leaf = |value: &dyn Fn(usize) -> bool| {
+        for (row, bad) in bad.iter_mut().enumerate() {
+            *bad |= array.is_valid(row) && !value(row);
+        }
+    };
+    let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+    match (array.data_type(), wanted) {
+        (DataType::Binary, text) if types::is_text(text) => {
+            leaf(&|row| is_text(array.as_binary::<i32>().value(row)));
+        }
+        (DataType::LargeBinary, text) if types::is_text(text) => {
+            leaf(&|row| is_text(array.as_binary::<i64>().value(row)));
+        }
+        (DataType::BinaryView, text) if types::is_text(text) => {
+            leaf(&|row| is_text(array.as_binary_view().value(row)));
+        }
+        (_, DataType::Dictionary(_, value)) => mark(array, value, bad),
+        (DataType::Struct(_), DataType::Struct(fields)) => {
+            for (column, field) in array.as_struct().columns().iter().zip(fields) {
+                mark(column.as_ref(), field.data_type(), bad);
+            }
+        }
+        (DataType::Map(_, _), DataType::Map(entries, _)) => {
+            let map = array.as_map();
+            mark_items(map.entries(), entries.data_type(), map.value_offsets(), bad);
+        }
+        (DataType::List(_), list) => {
+            let (array, item) = (array.as_list::<i32>(), types::list_item(list));
+            let item = item.map_or(&DataType::Null, |item| item.data_type());
+            mark_items(array.values().as_ref(), item, array.value_offsets(), bad);
+        }
+        (DataType::LargeList(_), list) => {
+            let (array, item) = (array.as_list::<i64>(), types::list_item(list));
+            let item = item.map_or(&DataType::Null, |item| item.data_type());
+            mark_items(array.values().as_ref(), item, array.value_offsets(), bad);
+        }
+        (DataType::FixedSizeList(_, size), DataType::FixedSizeList(item, _)) => {
+            let values = array.as_fixed_size_list().values();
+            let offsets: Vec<i64> =
+                (0..=bad.len() as i64).map(|row| row * i64::from(*size)).collect();
+            mark_items(values.as_ref(), item.data_type(), &offsets, bad);
+        }
+        _ => {}
+    }
+}
+
+/// Marks the rows whose items, between two offsets, are marked.
+fn mark_items<O: OffsetSizeTrait>(
+    items: &dyn Array,
+    wanted: &DataType,
+    offsets: &[O],
+    bad: &mut [bool],
+) {
+    let mut of_items = vec![false; items.len()];
+    mark(items, wanted, &mut of_items);
+    for (bad, range) in bad.iter_mut().zip(offsets.windows(2)) {
+        *bad |= of_items[range[0].as_usize()..range[1].as_usize()].contains(&true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{BinaryArray, LargeListArray, ListArray, StringArray, StructArray};
+    use arrow::buffer::OffsetBuffer;
+    use arrow::datatypes::{Field, Fields};
+
+    use super::*;
+
+    const VALUES: [Option<&[u8]>; 5] = [
+        Some(b"\xff\xfe"),
+        Some(b"plain"),
+        None,
+        Some("grüße und mehr Text".as_bytes()),
+        Some(b"a\x80"),
+    ];
+
+    #[test]
+    fn texts_that_are_not_utf8_are_null_and_named_in_every_width() {
+        let expected =
+            StringArray::from(vec![None, Some("plain"), None, Some("grüße und mehr Text"), None]);
+        let views = Arc::new(BinaryViewArray::from_iter(VALUES)) as ArrayRef;
+        let binary = Arc::new(BinaryArray::from_iter(VALUES)) as ArrayRef;
+        for array in [views, binary] {
+            for wanted in [DataType::Utf8, DataType::LargeUtf8, DataType::Utf8View] {
+                let (text, bad) = to_text(&array, &wanted).unwrap();
+                assert_eq!(bad, [0, 4]);
+                assert_eq!(text.data_type(), &wanted);
+                assert_eq!(types::conform(&text, &DataType::Utf8).unwrap().as_ref(), &expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_inside_lists_and_structs_costs_its_row() {
+        let leaf = Arc::new(BinaryArray::from_iter(VALUES)) as ArrayRef;
+        let fields: Fields = vec![Field::new("a", DataType::Binary, true)].into();
+        let structs = Arc::new(StructArray::new(fields.clone(), vec![leaf], None));
+        let item = Arc::new(Field::new("item", DataType::Struct(fields), true));
+        let offsets = OffsetBuffer::<i32>::from_lengths([1, 0, 3, 1]);
+        let list = Arc::new(ListArray::new(item, offsets, structs, None)) as ArrayRef;
+        let text = DataType::Struct(vec![Field::new("a", DataType::Utf8, true)].into());
+        let wanted = DataType::List(Arc::new(Field::new("item", text, true)));
+        assert_eq!(as_bytes(&wanted), *list.data_type());
+        let (list, bad) = to_text(&list, &wanted).unwrap();
+        assert_eq!((bad, list.null_count()), (vec![0, 3], 2));
+        let texts = list.as_list::<i32>().value(2);
+        let expected = StringArray::from(vec![Some("plain"), None, Some("grüße und mehr Text")]);
+        assert_eq!(texts.as_struct().column(0).as_ref(), &expected);
+    }
+
+    #[test]
+    fn what_cannot_be_a_type_for_another_reason_is_an_error() {
+        let list =
+            LargeListArray::new_null(Arc::new(Field::new("item", DataType::Binary, true)), 2);
+        assert!(to_text(&(Arc::new(list) as ArrayRef), &DataType::Int8).is_err());
+    }
+}

@@ -1,0 +1,330 @@
+//! A run directory can be checked, compared with another, and repeated from what it says of itself.
+
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use crate::support::damage::{Raw, write_raw};
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, files_below, read_json};
+
+/// Two files, a document that is dropped and one that is quarantined.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[192, 30, 128, 0]), 2);
+    write_parquet(&workspace.path("input/b.parquet"), &corpus("b", &[256, 64]), 8);
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 64).input("max_quarantined_fraction: 0.5")
+}
+
+fn verified(workspace: &Workspace, code: i32) -> Value {
+    let answer = workspace.longsift(&["verify", "out.run", "--format", "json"]).expect(code);
+    serde_json::from_str(&answer.stdout).unwrap()
+}
+
+fn findings(verification: &Value) -> Vec<(String, String)> {
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    let findings = verification["findings"].as_array().unwrap();
+    findings.iter().map(|finding| (text(finding, "what"), text(finding, "message"))).collect()
+}
+
+#[test]
+fn a_run_that_is_what_it_recorded_is_verified() {
+    for samples in ["windows", "documents"] {
+        let workspace = workspace();
+        workspace.run(&pipeline().output(&format!("samples: {samples}")));
+        let found = verified(&workspace, 0);
+        assert_eq!((&found["findings"], &found["finished"]), (&json!([]), &json!(true)));
+        assert_eq!((&found["rows"], &found["table"]), (&json!(6), &json!("intact")));
+        let committed = ["out/data", "out.run/scores", "out.run/dropped", "out.run/quarantine"];
+        assert_eq!(found["files"], workspace.hashes(&committed).len());
+        let text = workspace.longsift(&["verify", "out.run"]).success().stdout;
+        assert!(text.starts_with("the run is what it recorded\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_changed_byte_in_any_committed_file_is_found() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let committed = ["out/data", "out.run/scores", "out.run/dropped", "out.run/quarantine"];
+    let files: Vec<_> =
+        committed.iter().flat_map(|folder| files_below(&workspace.path(folder))).collect();
+    assert!(files.len() > 6);
+    for path in files {
+        let whole = fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        bytes[whole.len() / 2] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let found = findings(&verified(&workspace, 3));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            path.ends_with(&found[0].0) && found[0].1.starts_with("its SHA-256 is "),
+            "{found:?}"
+        );
+        fs::write(&path, &whole[1..]).unwrap();
+        assert!(findings(&verified(&workspace, 3))[0].1.contains("bytes, "));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(findings(&verified(&workspace, 3))[0].1, "the file is gone");
+        fs::write(&path, &whole).unwrap();
+    }
+    verified(&workspace, 0);
+}
+
+#[test]
+fn files_that_no_run_wrote_and_records_that_changed_are_found() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let stranger = workspace.write("out/data/train-00009-of-00009.parquet", "of another run");
+    let found = findings(&verified(&workspace, 3));
+    assert_eq!(found[0].1, "no record of the run speaks of this file");
+    fs::remove_file(stranger).unwrap();
+    let record = &files_below(&workspace.path("out.run/units"))[0];
+    let whole = fs::read(record).unwrap();
+    let mut json = read_json(record);
+    json["counts"]["rows"] = json!(77);
+    fs::write(record, json.to_string()).unwrap();
+    let found = findings(&verified(&workspace, 3));
+    assert!(found[0].0.starts_with("units/"), "{found:?}");
+    fs::write(record, whole).unwrap();
+    fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
+    assert_eq!(
+        findings(&verified(&workspace, 3)),
+        [("_SUCCESS".into(), "the file is gone".into())]
+    );
+}
+
+#[test]
+fn an_accounting_that_does_not_hold_is_a_bug_of_ours() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let path = workspace.path("out.run/summary.json");
+    let mut summary = read_json(&path);
+    summary["kept"] = json!(count(&summary, "kept") + 1);
+    fs::write(&path, summary.to_string()).unwrap();
+    let answer = workspace.longsift(&["verify", "out.run"]).expect(1);
+    assert!(answer.stdout.contains("samples, the files of the run"), "{}", answer.stdout);
+    assert!(answer.stdout.contains("(a bug of longsift)"));
+    // The same in a record of a unit and in the manifest that lists it.
+    let manifest = workspace.path("out.run/manifest.json");
+    let mut json = read_json(&manifest);
+    json["units"][0]["counts"]["rows_scored"] = json!(40);
+    fs::write(&manifest, json.to_string()).unwrap();
+    let unit = json["units"][0]["unit"].as_str().unwrap();
+    fs::write(workspace.path(&format!("out.run/units/{unit}.json")), json["units"][0].to_string())
+        .unwrap();
+    let answer = workspace.longsift(&["verify", "out.run"]).expect(1);
+    assert!(answer.stdout.contains("rows came in, but 40 were scored"), "{}", answer.stdout);
+}
+
+#[test]
+fn a_table_that_changed_in_the_cache_is_found() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let tables = files_below(&workspace.path("cache/longsift/tables"));
+    assert_eq!(tables.len(), 1);
+    let mut bytes = fs::read(&tables[0]).unwrap();
+    let place = bytes.len() - 8;
+    bytes[place] ^= 1;
+    fs::write(&tables[0], bytes).unwrap();
+    let found = verified(&workspace, 3);
+    assert_eq!(found["table"], "damaged");
+    fs::remove_file(&tables[0]).unwrap();
+    assert_eq!(verified(&workspace, 0)["table"], "not checked: it is not in the cache");
+}
+
+#[test]
+fn the_scored_units_of_an_unfinished_run_are_verified() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    // One bad row of six is more than the default accepts.
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    let found = verified(&workspace, 0);
+    assert_eq!((&found["finished"], &found["rows"]), (&json!(false), &json!(4)));
+    let scores = &files_below(&workspace.path("out.run/scores"))[0];
+    fs::write(scores, "damaged").unwrap();
+    verified(&workspace, 3);
+    workspace.longsift(&["verify", "input"]).expect(2);
+}
+
+fn difference(workspace: &Workspace, code: i32) -> Value {
+    let answer =
+        workspace.longsift(&["diff", "out.run", "other.run", "--format", "json"]).expect(code);
+    serde_json::from_str(&answer.stdout).unwrap()
+}
+
+fn other(pipeline: &Pipeline) -> Pipeline {
+    let mut other = pipeline.clone();
+    other.output = other.output.replace("path: out", "path: other");
+    other
+}
+
+#[test]
+fn two_runs_of_the_same_differ_in_nothing() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    workspace.run(&other(&pipeline()));
+    let found = difference(&workspace, 0);
+    assert_eq!(found["documents"]["same"], 6);
+    let text = workspace.longsift(&["diff", "out.run", "other.run"]).success().stdout;
+    assert_eq!(text, "no difference in 6 documents\n");
+    workspace.longsift(&["diff", "out.run", "absent.run"]).expect(2);
+}
+
+#[test]
+fn another_selection_changes_fates_and_no_score_of_a_window() {
+    for samples in ["windows", "documents"] {
+        let workspace = workspace();
+        let pipeline = pipeline().output(&format!("samples: {samples}"));
+        workspace.run(&pipeline);
+        workspace.run(&other(&pipeline).filter("keep_fraction: 0.25"));
+        let found = difference(&workspace, 5);
+        assert_eq!(found["settings"], json!(["stages.filter.keep_fraction: 0.25, was 0.5"]));
+        assert_eq!((&found["model"], &found["inputs"]), (&json!([]), &json!([])));
+        let documents = &found["documents"];
+        let sum: u64 =
+            ["same", "other_fate", "other_score"].iter().map(|key| count(documents, key)).sum();
+        assert_eq!((sum, count(documents, "other_score")), (6, 0), "{documents}");
+        assert!(count(documents, "other_fate") > 0);
+        for change in documents["listed"].as_array().unwrap() {
+            let kept = |which: &str| count(&change[which], "kept");
+            assert!(kept("second") < kept("first"), "{change}");
+        }
+    }
+}
+
+#[test]
+fn other_inputs_and_another_model_are_named() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    fs::remove_file(workspace.path("input/b.parquet")).unwrap();
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[192, 30, 200, 0]), 2);
+    write_parquet(&workspace.path("input/c.parquet"), &corpus("c", &[64]), 2);
+    Tiny::new().seed(9).write(&workspace.path("model"));
+    workspace.run(&other(&pipeline()));
+    let found = difference(&workspace, 5);
+    let inputs = found["inputs"].as_array().unwrap();
+    assert!(inputs[0].as_str().unwrap().starts_with("a.parquet: another size, "), "{inputs:?}");
+    assert_eq!(inputs[1], "b.parquet: only in the first run");
+    assert_eq!(inputs[2], "c.parquet: only in the second run");
+    assert!(found["model"][0].as_str().unwrap().starts_with("model: "), "{found}");
+    let documents = &found["documents"];
+    assert_eq!((count(documents, "only_in_first"), count(documents, "only_in_second")), (2, 1));
+    let text = workspace.longsift(&["diff", "out.run", "other.run", "--documents", "1"]).expect(5);
+    assert!(text.stdout.contains(" more (`--documents N` lists N)"), "{}", text.stdout);
+}
+
+#[test]
+fn a_run_is_repeated_from_its_manifest_alone() {
+    let workspace = workspace();
+    let mut pipeline = pipeline().score("within: '${column}'");
+    pipeline.input += ", unit_bytes: 1024";
+    let text = format!("{}params: {{column: {{default: note}}}}\n", pipeline);
+    workspace.write(
+        "pipelines/p.yaml",
+        text.replace("path: input", "path: ../input")
+            .replace("model: model", "model: ../model")
+            .replace("path: out", "path: ../out"),
+    );
+    let set = "stages.filter.keep_fraction=0.75";
+    workspace
+        .longsift(&[
+            "run",
+            "pipelines/p.yaml",
+            "-q",
+            "--param",
+            "column=id",
+            "--set",
+            set,
+            "--limit",
+            "5",
+        ])
+        .success();
+    let expected = workspace.results();
+    let manifest = fs::read(workspace.path("out.run/manifest.json")).unwrap();
+    // Nothing of the run is left but its manifest, and not even the pipeline file.
+    for path in ["out", "out.run", "pipelines"] {
+        fs::remove_dir_all(workspace.path(path)).unwrap();
+    }
+    workspace.write("old/out.run/manifest.json", manifest);
+    fs::create_dir(workspace.path("pipelines")).unwrap();
+    workspace.longsift(&["run", "old/out.run", "-q"]).success();
+    assert_eq!(workspace.results(), expected);
+    // Elsewhere, with a flag; and where it was, which is finished.
+    workspace.longsift(&["run", "old/out.run", "-q", "--set", "output.path=again"]).success();
+    let data =
+        |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
+    assert_eq!(data("again/data"), data("out/data"));
+    let answer = workspace.longsift(&["run", "out.run", "-q"]).success();
+    assert_eq!(answer.summary()["status"], "nothing_to_do");
+    let answer = workspace.longsift(&["run", "input.run"]).expect(2);
+    assert!(answer.stderr.contains("does not exist"), "{}", answer.stderr);
+}
+
+fn set_modified(path: &Path, time: SystemTime) {
+    fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+}
+
+#[test]
+fn only_quarantined_rows_are_tried_again() {
+    let text = |row: usize| {
+        format!("The box number {row} stood behind the door. ").repeat(30).into_bytes()
+    };
+    let good: Vec<Vec<u8>> = (0..9).map(text).collect();
+    let mut bad = good.clone();
+    bad[4][100] = 0xff;
+    let slices = |texts: &[Vec<u8>]| -> Vec<Vec<u8>> { texts.to_vec() };
+    let write = |workspace: &Workspace, texts: &[Vec<u8>]| {
+        let texts = slices(texts);
+        let texts: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+        let raw = Raw { group_rows: 3, ..Raw::plain() };
+        write_raw(&workspace.path("input/a.parquet"), &[("text", texts)], raw);
+    };
+    let mut pipeline = Pipeline::text("model", 64);
+    pipeline.input = "path: input, max_quarantined_fraction: 0.2, unit_bytes: 1024".to_owned();
+    let clean = Workspace::new();
+    clean.link("model", &demo_model());
+    write(&clean, &good);
+    clean.run(&pipeline);
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    write(&workspace, &bad);
+    let first = workspace.run(&pipeline);
+    assert_eq!(first["quarantined"], 1);
+    // The byte is mended in a way that no identity of the file shows: a run sees nothing to do.
+    let path = workspace.path("input/a.parquet");
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let place = bytes.windows(bad[4].len()).position(|window| window == bad[4]).unwrap();
+    bytes[place + 100] = good[4][100];
+    fs::write(&path, bytes).unwrap();
+    set_modified(&path, time);
+    assert_eq!(workspace.run(&pipeline)["status"], "nothing_to_do");
+    let answer = workspace.longsift(&["run", "--only-quarantined", "out.run", "-q"]).success();
+    let summary = answer.summary();
+    assert_eq!((count(&summary, "quarantined"), count(&summary, "rows_in")), (0, 9));
+    let of_row = count(&summary, "windows_total") - count(&first, "windows_total");
+    assert_eq!(count(&summary, "windows_scored"), of_row, "the others are not measured again");
+    assert_eq!(workspace.hashes(&["out/data"]), clean.hashes(&["out/data"]));
+    assert_eq!(workspace.hashes(&["out.run/scores"]), clean.hashes(&["out.run/scores"]));
+    verified(&workspace, 0);
+    let again = workspace.longsift(&["run", "--only-quarantined", "out.run", "-q"]).success();
+    assert_eq!(again.summary()["status"], "nothing_to_do");
+    workspace.longsift(&["run", "--only-quarantined", "out.run", "--fresh"]).expect(2);
+}
+
+#[test]
+fn rows_that_are_still_bad_stay_in_quarantine() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let before = workspace.results();
+    workspace.longsift(&["run", "--only-quarantined", "out.run", "-q"]).success();
+    assert_eq!(workspace.results(), before);
+    verified(&workspace, 0);
+}
