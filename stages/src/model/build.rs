@@ -1,5 +1,9 @@
 //! Builds the layer-zero table: embedding rows in chunks → norm → query and key projection → the table's rows.
 
+use std::panic::resume_unwind;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::ScopedJoinHandle;
+
 use longsift_kernels::Kernel;
 use sha2::{Digest, Sha256};
 
@@ -28,12 +32,14 @@ pub(crate) struct Built {
 
 /// Hands the table to `write`, chunk by chunk of whole rows `[rows, row_width]` in the order of token ids.
 ///
-/// Memory: the projection weights as f32 (twice while they are packed) and about 100 MB. `progress` hears of rows done and rows in all.
+/// Reading, projecting and writing are each on a thread, so that the projection alone takes the time. Memory: the
+/// projection weights as f32 (twice while they are packed) and about 100 MB. `progress` hears of rows done and rows in
+/// all.
 pub(crate) fn build(
     model: &ModelFolder,
     kernel: Kernel,
     progress: &dyn Fn(u64, u64),
-    write: &mut dyn FnMut(&[f32]) -> Result<(), ModelProblem>,
+    write: &mut (dyn FnMut(&[f32]) -> Result<(), ModelProblem> + Send),
 ) -> Result<Built, ModelProblem> {
     let spec = model.spec();
     let mut weights = SmallWeights::read(model)?;
@@ -42,17 +48,27 @@ pub(crate) fn build(
     let embedding = model.parts().iter().find(|part| part.needed.role == Role::Embedding);
     let mut reader = TensorReader::new(model, embedding.expect("every family needs an embedding"))?;
     let chunk_rows = (CHUNK_BYTES / (8 * (spec.hidden_size + spec.row_width()))).clamp(16, 8192);
-    let mut table = Vec::new();
-    let mut done = 0;
-    loop {
-        let rows = reader.next(chunk_rows)?;
-        if rows.is_empty() {
-            break;
+    std::thread::scope(|scope| {
+        let (read, embeddings) = sync_channel(0);
+        let (projected, tables) = sync_channel::<Vec<f32>>(0);
+        let source = &mut reader;
+        let reading = scope.spawn(move || read_all(source, chunk_rows, &read));
+        let writing = scope.spawn(move || tables.iter().try_for_each(|table| write(&table)));
+        let mut done = 0;
+        for rows in embeddings {
+            let of_chunk = rows.len() as u64 / spec.embedding_width();
+            if projected.send(steps.apply(rows)).is_err() {
+                break;
+            }
+            done += of_chunk;
+            progress(done, spec.vocabulary_size);
         }
-        done += rows.len() as u64 / spec.embedding_width();
-        write(steps.apply(rows, &mut table))?;
-        progress(done, spec.vocabulary_size);
-    }
+        drop(projected);
+        let finished = |thread: ScopedJoinHandle<'_, Result<(), ModelProblem>>| {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        finished(writing).and(finished(reading))
+    })?;
     let (digest, embedding_bytes) = reader.finish();
     let mut digests = weights.digests;
     digests.push(digest);
@@ -65,4 +81,18 @@ pub(crate) fn build(
         "the plan promises exactly the bytes that are read"
     );
     Ok(Built { weights_digest: hex(&Sha256::digest(&json)), bytes_read, side })
+}
+
+/// Reads the rest of a tensor until all is read or nobody listens any more.
+fn read_all(
+    reader: &mut TensorReader<'_>,
+    chunk_rows: u64,
+    read: &SyncSender<Vec<f32>>,
+) -> Result<(), ModelProblem> {
+    loop {
+        let rows = reader.next(chunk_rows)?;
+        if rows.is_empty() || read.send(rows).is_err() {
+            return Ok(());
+        }
+    }
 }

@@ -106,8 +106,8 @@ impl RowSteps {
         }
     }
 
-    /// The table's rows of some embeddings, `[rows, embedding_width]`. `table` is a buffer to be used again.
-    pub(crate) fn apply<'a>(&self, mut rows: Vec<f32>, table: &'a mut Vec<f32>) -> &'a [f32] {
+    /// The table's rows of some embeddings, `[rows, embedding_width]`.
+    pub(crate) fn apply(&self, mut rows: Vec<f32>) -> Vec<f32> {
         let count = rows.len() / self.embedding_width;
         if let Some(multiplier) = self.multiplier {
             for x in &mut rows {
@@ -121,14 +121,13 @@ impl RowSteps {
             rows = projected;
         }
         let Some(projection) = &self.projection else {
-            *table = rows;
-            return table;
+            return rows;
         };
         self.norm.apply(self.hidden_size, &mut rows);
-        table.resize(count * projection.outputs(), 0.0);
-        projection.apply(&rows, table);
+        let mut table = vec![0.0; count * projection.outputs()];
+        projection.apply(&rows, &mut table);
         if let Some(clip) = self.clip {
-            for x in table.iter_mut() {
+            for x in &mut table {
                 *x = x.clamp(-clip, clip);
             }
         }

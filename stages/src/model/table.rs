@@ -32,6 +32,8 @@ const TRAILER_BYTES: usize = 40;
 pub(crate) const ALIGNMENT: usize = 64;
 /// Each block of rows has a hash of its own, so that blocks are checked in parallel.
 const BLOCK_BYTES: usize = 4 << 20;
+/// As much is brought to disk at a time, while the next rows are computed; at the end there is little left to wait for.
+const SYNC_BYTES: u64 = 64 << 20;
 
 /// What a table file says about itself. `fingerprint` stands for everything its content follows from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,7 +120,11 @@ impl TableWriter {
 
     fn write_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
+        let synced = self.written / SYNC_BYTES;
         self.written += bytes.len() as u64;
+        if self.written / SYNC_BYTES > synced {
+            self.file.get_ref().sync_data()?;
+        }
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.in_block));
             self.block.update(now);
