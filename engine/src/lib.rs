@@ -47,6 +47,7 @@ pub mod spec;
 pub mod status;
 pub mod stop;
 pub mod tokens;
+pub mod tune;
 pub mod units;
 
 use std::path::Path;
