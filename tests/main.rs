@@ -11,7 +11,11 @@ mod conformance;
 #[cfg(test)]
 mod determinism;
 #[cfg(test)]
+mod devices;
+#[cfg(test)]
 mod edges;
+#[cfg(test)]
+mod eight_devices;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -41,6 +42,31 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
     }
     eprintln!("skipped: there is no `{}`; set LONGSIFT_SHARED", found.display());
     None
+}
+
+/// A folder with a library that answers like NVIDIA's management library, built from `fake_nvml.c`. Says so where there
+/// is no C compiler.
+pub(crate) fn fake_nvml() -> Option<PathBuf> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
+        fs::create_dir_all(&folder).unwrap();
+        let source = repository().join("tests/support/fake_nvml.c");
+        let library = folder.join("libnvidia-ml.so.1");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&library, &source])
+            .status();
+        match built {
+            Ok(status) => assert!(status.success(), "`{}` does not compile", source.display()),
+            Err(error) => {
+                eprintln!("skipped: there is no C compiler `cc`: {error}");
+                return None;
+            }
+        }
+        Some(folder)
+    };
+    FOLDER.get_or_init(build).clone()
 }
 
 /// A JSON file.

@@ -1,6 +1,7 @@
 //! The command line: each command is a thin wrapper over the library.
 
 pub mod commands;
+mod devices;
 pub mod logging;
 
 use std::path::PathBuf;
@@ -58,7 +59,25 @@ pub enum Command {
     /// Checks a pipeline file, opening nothing else.
     Validate(PipelineArguments),
     /// Shows what a run would do, reading no weights and no documents.
-    Plan(PlanArguments),
+    Plan {
+        /// The pipeline.
+        #[command(flatten)]
+        arguments: PlanArguments,
+        /// Shows placement, memory and the least time on cards that are not here: `8xA800-80GB`, `2xNAME:GB`.
+        #[arg(long, value_name = "CARDS")]
+        devices: Option<String>,
+    },
+    /// Shows the devices of this machine, their memory, and what a running longsift has reserved.
+    Devices(DevicesArguments),
+    /// Finds the fastest number of windows in flight and of heads at a time, by measuring.
+    Tune {
+        /// The pipeline.
+        #[command(flatten)]
+        arguments: PlanArguments,
+        /// Seconds to measure each setting.
+        #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+        seconds: f64,
+    },
     /// Shows how far a run is.
     Status {
         /// The run directory.
@@ -168,7 +187,30 @@ pub struct PlanArguments {
     /// on nothing else.
     #[arg(long, value_name = "INDEX/COUNT")]
     pub shard: Option<Shard>,
-    /// How to write the answer (`plan` only).
+    /// How to write the answer (`plan` and `tune` only).
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
+}
+
+/// What of the devices to show.
+#[derive(Clone, Debug, Args)]
+pub struct DevicesArguments {
+    /// Shows them again and again, until Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Ends after so many looks.
+    #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u32).range(1..))]
+    pub looks: Option<u32>,
+    /// Appends every look to a CSV file.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// The share of a GPU's memory that a run would never use.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.15)]
+    pub headroom_fraction: f64,
+    /// How to write the answer (not with `--watch`).
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }

@@ -1,10 +1,12 @@
 //! Where windows are measured: the processor, GPUs, or what stands in for GPUs in a test.
 
+pub mod catalogue;
 mod choose;
 mod cpu;
 pub mod nvml;
 pub mod simulated;
 pub mod size;
+pub mod survey;
 mod visible;
 
 use longsift_kernels::Kernel;

@@ -10,6 +10,8 @@ pub use prepare::{BadRow, Outcome, content_hash, prepare};
 pub use retry::reopen_quarantined;
 pub use shared::{SharedWork, score_shared};
 
+use std::sync::mpsc::{Receiver, sync_channel};
+
 use serde_json::json;
 
 use crate::accounting::Counts;
@@ -77,8 +79,25 @@ pub struct Tools<'a> {
 }
 
 /// Scores every unit without a record in `standing`; the others are taken as they are. Units are scored in order, the
-/// windows of a unit in parallel.
+/// windows of a unit in parallel, while the documents behind them are read and tokenised.
 pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scored> {
+    let units = tools.plan.units.iter().zip(&standing);
+    let open: Vec<_> = units.filter(|(_, record)| record.is_none()).map(|(unit, _)| unit).collect();
+    std::thread::scope(|scope| {
+        let (sender, batches) = sync_channel(1);
+        scope.spawn(move || unit::read_ahead(&tools, &open, &sender));
+        let scored = score_all(&tools, standing, &batches);
+        // Without a receiver the reader has nobody to read for, and ends.
+        drop(batches);
+        scored
+    })
+}
+
+fn score_all(
+    tools: &Tools<'_>,
+    standing: Vec<Option<UnitRecord>>,
+    batches: &Receiver<unit::Ahead>,
+) -> Result<Scored> {
     let mut scored = Scored::default();
     for (unit, record) in tools.plan.units.iter().zip(standing) {
         tools.stop.check()?;
@@ -86,7 +105,8 @@ pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scor
             tools.progress.unit_reused(unit, &record.counts);
             scored.add(record, 0);
         } else {
-            let ScoredUnit { record, windows_measured, .. } = unit::score(&tools, unit)?;
+            let ScoredUnit { record, windows_measured, .. } =
+                unit::score_from(tools, unit, batches)?;
             tools.progress.unit_done(unit, &record.counts);
             let facts =
                 json!({ "unit": record.unit, "file": record.file, "counts": record.counts });

@@ -49,6 +49,7 @@ pub mod status;
 pub mod stop;
 mod tables;
 pub mod tokens;
+pub mod tune;
 pub mod units;
 
 use std::path::{Path, PathBuf};

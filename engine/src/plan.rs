@@ -1,6 +1,7 @@
 //! A pipeline proven runnable: every name resolved, every column typed, the model's first layer understood, memory
 //! and disk estimated, work units cut. Opens footers, headers and the tokenizer; reads no weights and no documents.
 
+pub mod absent;
 mod checks;
 pub mod estimate;
 pub mod explain;
@@ -23,6 +24,7 @@ use crate::run_directory::RunDirectory;
 use crate::schedule::dispatch::Policy;
 use crate::spec::Spec;
 
+use absent::Absent;
 pub use estimate::Estimate;
 pub use shard::Shard;
 
@@ -47,6 +49,8 @@ pub struct PlanOptions {
     pub scores_from: Option<PathBuf>,
     /// Only the work units of this shard.
     pub shard: Option<Shard>,
+    /// The pipeline is planned for devices that are not here; what it says of devices is not looked for.
+    pub devices_absent: bool,
 }
 
 /// The BOS tokens before each window.
@@ -104,6 +108,8 @@ pub struct Plan {
     pub directory: RunDirectory,
     /// What it will take.
     pub estimate: Estimate,
+    /// The same on devices that are not here, if that was asked for.
+    pub absent: Option<Absent>,
     /// What a user should know, but need not change.
     pub warnings: Vec<Diagnostic>,
 }
@@ -167,6 +173,7 @@ impl Plan {
             cache_folder,
             directory,
             estimate,
+            absent: None,
             warnings,
         };
         plan.check_space()?;

@@ -11,6 +11,8 @@ pub(crate) struct Pipeline {
     pub(crate) model: String,
     /// `tokenize`.
     pub(crate) tokenize: String,
+    /// `shard-across-devices`; left out where empty.
+    pub(crate) devices: String,
     /// `first-layer-attention`.
     pub(crate) attention: String,
     /// `score`.
@@ -28,6 +30,7 @@ impl Pipeline {
             input: "path: input, id_column: id, tokens_column: tokens".to_owned(),
             model: format!("model: {model}"),
             tokenize: format!("window_tokens: {window_tokens}, bos: 0"),
+            devices: String::new(),
             attention: String::new(),
             score: String::new(),
             filter: "keep_fraction: 0.5".to_owned(),
@@ -61,6 +64,13 @@ impl Pipeline {
     #[must_use]
     pub(crate) fn tokenize(mut self, more: &str) -> Self {
         add(&mut self.tokenize, more);
+        self
+    }
+
+    /// With more settings of `shard-across-devices`.
+    #[must_use]
+    pub(crate) fn devices(mut self, more: &str) -> Self {
+        add(&mut self.devices, more);
         self
     }
 
@@ -106,10 +116,14 @@ impl fmt::Display for Pipeline {
         for (stage, settings) in [
             ("load-partial-model", &self.model),
             ("tokenize", &self.tokenize),
+            ("shard-across-devices", &self.devices),
             ("first-layer-attention", &self.attention),
             ("score", &self.score),
             ("filter", &self.filter),
         ] {
+            if stage == "shard-across-devices" && settings.is_empty() {
+                continue;
+            }
             let separator = if settings.is_empty() { "" } else { ", " };
             writeln!(f, "  - {{stage: {stage}{separator}{settings}}}")?;
         }

@@ -10,10 +10,12 @@ use super::{
     RunArguments, logging,
 };
 use crate::bench::BenchOptions;
+use crate::device::catalogue;
 use crate::diagnostic::{Blame, Diagnostic, render};
 use crate::error::{BUG, DONE, Failure, Result};
 use crate::execute;
 use crate::lock::{self, Lock};
+use crate::plan::absent::Absent;
 use crate::plan::explain::{self, Done, Explanation};
 use crate::plan::{Plan, PlanOptions};
 use crate::progress::Progress;
@@ -22,7 +24,7 @@ use crate::run::{self, Phase, RunOptions};
 use crate::run_directory::RunDirectory;
 use crate::spec::{Overrides, Spec, init};
 use crate::stop::Stop;
-use crate::{audit, bench, files, inspect, reference, status, tokens};
+use crate::{audit, bench, files, inspect, reference, status, tokens, tune};
 
 /// Runs a command and prints what went wrong, once. Returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
@@ -44,7 +46,9 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
     match &cli.command {
         Command::Run(arguments) => run(cli, arguments, bars),
         Command::Validate(arguments) => validate(cli, arguments),
-        Command::Plan(arguments) => plan(cli, arguments),
+        Command::Plan { arguments, devices } => plan(cli, arguments, devices.as_deref()),
+        Command::Devices(arguments) => super::devices::devices(arguments),
+        Command::Tune { arguments, seconds } => tune(cli, arguments, *seconds),
         Command::Status { run_dir, format } => {
             let status = status::read(&RunDirectory::at(run_dir)?)?;
             Ok(answer(
@@ -214,8 +218,13 @@ fn validate(cli: &Cli, arguments: &PipelineArguments) -> Result<u8> {
     Ok(DONE)
 }
 
-fn plan(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
-    let plan = planned(cli, arguments)?;
+fn plan(cli: &Cli, arguments: &PlanArguments, absent: Option<&str>) -> Result<u8> {
+    let cards = absent.map(catalogue::cards).transpose()?;
+    let mut options = plan_options(arguments);
+    options.devices_absent = cards.is_some();
+    let mut plan = planned_with(cli, arguments, options)?;
+    plan.absent = cards.map(|cards| Absent::new(&plan, &cards));
+    let plan = plan;
     let done = done(&plan)?;
     Ok(answer(
         arguments.format,
@@ -336,9 +345,27 @@ fn init_pipeline(path: &Path) -> Result<u8> {
     Ok(DONE)
 }
 
+fn tune(cli: &Cli, arguments: &PlanArguments, seconds: f64) -> Result<u8> {
+    let stop = Stop::on_signals().map_err(|error| {
+        Diagnostic::error(Blame::Machine, format!("signals cannot be listened to: {error}"))
+    })?;
+    start_threads(arguments)?;
+    let plan = planned(cli, arguments)?;
+    let tuned = tune::tune(&plan, seconds, &stop)?;
+    Ok(answer(
+        arguments.format,
+        || tuned.to_string(),
+        || serde_json::to_value(&tuned).expect("plain data"),
+    ))
+}
+
 fn planned(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
+    planned_with(cli, arguments, plan_options(arguments))
+}
+
+fn planned_with(cli: &Cli, arguments: &PlanArguments, options: PlanOptions) -> Result<Plan> {
     let overrides = overrides(&arguments.pipeline);
-    let plan = crate::plan(&arguments.pipeline.pipeline, &overrides, plan_options(arguments))?;
+    let plan = crate::plan(&arguments.pipeline.pipeline, &overrides, options)?;
     report_warnings(cli, plan.warnings.iter());
     Ok(plan)
 }
@@ -354,6 +381,7 @@ fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         kernel: arguments.kernel.clone(),
         scores_from: arguments.scores_from.clone(),
         shard: arguments.shard,
+        devices_absent: false,
     }
 }
 
@@ -366,7 +394,7 @@ fn start_threads(arguments: &PlanArguments) -> Result<()> {
     })
 }
 
-fn answer(
+pub(super) fn answer(
     format: AnswerFormat,
     text: impl FnOnce() -> String,
     json: impl FnOnce() -> serde_json::Value,
@@ -428,7 +456,7 @@ fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
 }
 
 /// A reader of standard output that has gone away is no failure of ours.
-fn print(text: &str) {
+pub(super) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush());
 }
 

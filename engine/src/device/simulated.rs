@@ -218,7 +218,8 @@ impl Compute for Simulated {
         let Description { milliseconds, leak, .. } = self.memory.description;
         std::thread::sleep(Duration::from_millis(milliseconds));
         let sums = layer.measure_heads(self.kernel, window, key_heads);
-        self.memory.held.fetch_sub(bytes.saturating_sub(leak), SeqCst);
+        self.memory.held.fetch_sub(bytes, SeqCst);
+        self.memory.held.fetch_add(leak, SeqCst);
         Ok(sums)
     }
 }

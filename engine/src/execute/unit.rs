@@ -1,11 +1,12 @@
 //! Scores one work unit: read → tokenise → windows → statistics → parts → record.
 //!
-//! A thread reads and tokenises the next batch while the windows of two others are measured; a channel of one batch keeps
-//! them in step, so that at most four batches of documents are in memory however large the unit is.
+//! A thread reads and tokenises the next batch, of this unit or the next, while the windows of two others are measured; a
+//! channel of one batch keeps them in step, so that at most four batches of documents are in memory however large the
+//! units are.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use longsift_stages::first_layer_attention::{WindowStatistics, WindowTokens};
@@ -32,30 +33,84 @@ const BATCHES_IN_WORK: usize = 2;
 /// How often a stop signal is looked for while windows are measured.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Scores `unit` and commits its record, unless another process does so first.
+/// What a reader hands over, unit by unit, in order.
+pub(super) enum Ahead {
+    /// Documents of the unit, tokenised and cut; or why there are no more.
+    Batch(Result<Vec<Prepared>>),
+    /// The unit has no more documents; what of it could not be used.
+    End(Faults),
+}
+
+/// Reads and tokenises `units` until all are read, one fails, or the other side has stopped.
+pub(super) fn read_ahead(tools: &Tools<'_>, units: &[&WorkUnit], sender: &SyncSender<Ahead>) {
+    // A closed channel means that the other side has stopped.
+    let _ = units.iter().try_for_each(|unit| read_unit(tools, unit, sender));
+}
+
+fn read_unit(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    sender: &SyncSender<Ahead>,
+) -> std::result::Result<(), SendError<Ahead>> {
+    let plan = tools.plan;
+    let faults = match tools.progress.timed("check", || plan.faults(unit)) {
+        Ok(faults) => faults,
+        Err(problem) => return sender.send(Ahead::Batch(Err(problem))),
+    };
+    let bytes = plan.batch_bytes();
+    let mut documents =
+        match dataset::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults.clone()) {
+            Ok(documents) => documents,
+            Err(problem) => return sender.send(Ahead::Batch(Err(problem.into()))),
+        };
+    while let Some(batch) = tools.progress.timed("read", || documents.next()) {
+        let tokenize = |documents| {
+            tools.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
+        };
+        sender.send(Ahead::Batch(batch.map(tokenize).map_err(Into::into)))?;
+    }
+    sender.send(Ahead::End(faults))
+}
+
+/// Scores `unit` with a reader of its own and commits its record, unless another process does so first.
 pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
-    let faults = tools.progress.timed("check", || tools.plan.faults(unit))?;
+    std::thread::scope(|scope| {
+        let (sender, batches) = sync_channel(1);
+        scope.spawn(move || read_ahead(tools, &[unit], &sender));
+        let scored = score_from(tools, unit, &batches);
+        // Without a receiver the reader has nobody to read for, and ends.
+        drop(batches);
+        scored
+    })
+}
+
+/// Scores `unit` from what [`read_ahead`] gives of it, and commits its record, unless another process does so first.
+pub(super) fn score_from(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    batches: &Receiver<Ahead>,
+) -> Result<ScoredUnit> {
     let journal_path = tools.directory.journal().join(unit.name());
     let fingerprint = units::fingerprint(&tools.plan.dataset, unit, tools.score_fingerprint);
     let (journal, finished) = Journal::open(&journal_path, &fingerprint)?;
     let journal_path = journal.path().to_owned();
     if let Some(record) = standing(tools, unit)? {
         files::remove_file(&journal_path)?;
+        // What was read of it is not the next unit's.
+        while let Ok(Ahead::Batch(Ok(_))) = batches.recv() {}
         return Ok(ScoredUnit { record, windows_measured: 0, by_another: true });
     }
     let mut open = OpenUnit::create(tools, unit, journal, finished)?;
-    let scored = std::thread::scope(|scope| {
-        let (sender, batches) = sync_channel(1);
-        let faults = faults.clone();
-        scope.spawn(move || read_ahead(tools, unit, faults, &sender));
-        open.take(&batches)
-    });
-    if let Err(failure) = scored {
-        if let Err(also) = open.drain().and_then(|()| open.journal.sync()) {
-            tracing::warn!("the journal of an open unit is not on disk: {also}");
+    let scored = open.take(batches);
+    let faults = match scored {
+        Ok(faults) => faults,
+        Err(failure) => {
+            if let Err(also) = open.drain().and_then(|()| open.journal.sync()) {
+                tracing::warn!("the journal of an open unit is not on disk: {also}");
+            }
+            return Err(failure);
         }
-        return Err(failure);
-    }
+    };
     let windows_measured = open.windows_measured;
     let (record, by_another) = open.finish(&faults)?;
     files::remove_file(&journal_path)?;
@@ -66,32 +121,6 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
 fn standing(tools: &Tools<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
     let (dataset, fingerprint) = (&tools.plan.dataset, tools.score_fingerprint);
     units::standing_of(tools.directory, dataset, unit, fingerprint)
-}
-
-fn read_ahead(
-    tools: &Tools<'_>,
-    unit: &WorkUnit,
-    faults: Faults,
-    sender: &SyncSender<Result<Vec<Prepared>>>,
-) {
-    let plan = tools.plan;
-    let bytes = plan.batch_bytes();
-    let mut documents =
-        match dataset::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults) {
-            Ok(documents) => documents,
-            Err(problem) => return drop(sender.send(Err(problem.into()))),
-        };
-    while let Some(batch) = tools.progress.timed("read", || documents.next()) {
-        let tokenize = |documents| {
-            tools.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
-        };
-        let prepared = batch.map(tokenize).map_err(Into::into);
-        let failed = prepared.is_err();
-        // A closed channel means that the other side has stopped.
-        if sender.send(prepared).is_err() || failed {
-            return;
-        }
-    }
 }
 
 /// A unit while it is being scored.
@@ -147,16 +176,23 @@ impl<'a> OpenUnit<'a> {
         })
     }
 
-    fn take(&mut self, batches: &Receiver<Result<Vec<Prepared>>>) -> Result<()> {
+    /// Measures every document of the unit. Returns what of it could not be used.
+    fn take(&mut self, batches: &Receiver<Ahead>) -> Result<Faults> {
         let mut in_work = VecDeque::new();
-        for batch in batches {
-            self.tools.stop.check()?;
-            in_work.push_back(self.submit(batch?));
-            if in_work.len() == BATCHES_IN_WORK {
-                self.finish_batch(in_work.pop_front().expect("it has just been filled"))?;
+        let faults = loop {
+            match batches.recv().expect("a reader says when it is at the end of a unit") {
+                Ahead::End(faults) => break faults,
+                Ahead::Batch(batch) => {
+                    self.tools.stop.check()?;
+                    in_work.push_back(self.submit(batch?));
+                    if in_work.len() == BATCHES_IN_WORK {
+                        self.finish_batch(in_work.pop_front().expect("it has just been filled"))?;
+                    }
+                }
             }
-        }
-        in_work.into_iter().try_for_each(|batch| self.finish_batch(batch))
+        };
+        in_work.into_iter().try_for_each(|batch| self.finish_batch(batch))?;
+        Ok(faults)
     }
 
     /// Hands the windows of a batch to the scheduler, but for those that the journal has.

@@ -3,6 +3,7 @@
 use longsift_kernels::Kernel;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::ModelFolder;
+use longsift_stages::shard_across_devices::{DeviceKind, Devices as Wanted};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use super::{Bos, PlanOptions};
@@ -42,8 +43,13 @@ pub(super) fn devices(
         None => Kernel::detect(table.numbers()),
         Some(name) => kernel_by_name(name, table, problems)?,
     };
+    let mut settings = spec.shard_across_devices().clone();
+    if options.devices_absent {
+        settings.devices = Wanted::Kind(DeviceKind::Cpu);
+        settings.workers_per_device = None;
+    }
     let chosen = choose(Choice {
-        settings: spec.shard_across_devices(),
+        settings: &settings,
         kernel,
         threads: options.threads.unwrap_or_else(rayon::current_num_threads),
         window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,

@@ -10,6 +10,7 @@ use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
 
 use super::Plan;
+use super::absent::Absent;
 use crate::dataset::Content;
 use crate::report::{bytes, count};
 use crate::spec::pipeline::{Compression, Samples};
@@ -37,16 +38,21 @@ impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;
         writeln!(f, "pipeline `{}`", plan.spec.pipeline.name)?;
+        let (devices, memory) = match &plan.absent {
+            Some(absent) => (absent_devices(plan, absent), absent.time()),
+            None => (devices(plan), memory(plan)),
+        };
+        let memory_or_time = if plan.absent.is_some() { "time" } else { "memory" };
         for (name, text) in [
             ("input", input(plan)),
             ("load-partial-model", model(plan)),
             ("tokenize", tokenize(plan)),
-            ("shard-across-devices", devices(plan)),
+            ("shard-across-devices", devices),
             ("first-layer-attention", attention(plan)),
             ("score", score(plan)),
             ("filter", filter(plan)),
             ("output", output(plan)),
-            ("memory", memory(plan)),
+            (memory_or_time, memory),
             ("disk", disk(plan)),
             ("done", done(plan, self.done)),
         ] {
@@ -143,6 +149,16 @@ fn devices(plan: &Plan) -> String {
         devices.why,
         devices.kernel.name(),
         plan.estimate.windows_in_flight
+    )
+}
+
+fn absent_devices(plan: &Plan, absent: &Absent) -> String {
+    let precision = plan.spec.load_partial_model().precision.name();
+    let indent = format!("\n  {:<22} ", "");
+    format!(
+        "{} cards that are not here, {precision}{indent}{}",
+        absent.cards.len(),
+        absent.placement().join(&indent)
     )
 }
 
@@ -300,6 +316,7 @@ pub fn json(plan: &Plan, done: Done) -> Value {
             "threads": plan.devices.threads,
             "workers": plan.devices.list.iter().map(|device| device.workers).collect::<Vec<_>>(),
         },
+        "absent": plan.absent,
         "estimate": plan.estimate,
         "done": { "work_units": done.units, "windows": done.windows, "finished": done.finished },
         "warnings": plan.warnings.iter().map(|warning| &warning.message).collect::<Vec<_>>(),

@@ -6,18 +6,21 @@
 //! time on a device, then groups of heads, then waiting with back-off, then the window is given up.
 
 mod shortage;
+mod state;
+mod terms;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
-use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use longsift_stages::contract::compute::DeviceFailure;
 use longsift_stages::shard_across_devices::ShardBy;
 
-use super::ledger::{Ledger, Refusal, Reservation, Standing};
+use super::ledger::{Refusal, Reservation, Standing};
 use super::steps::Step;
+use state::{Device, State, Window};
+
+pub use terms::{Ended, GivenUp, Next, Piece, Policy, Site, WindowBytes};
 
 /// The first and the longest pause between two looks at memory that does not suffice.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -25,142 +28,6 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const PATIENCE: u32 = 32;
 /// A window is given up, and a device retired, after as many failures that say nothing of memory.
 const FAILURES: u32 = 3;
-
-/// The rules that a pipeline sets.
-#[derive(Clone, Copy, Debug)]
-pub struct Policy {
-    /// Whole windows, or the heads of each window across devices.
-    pub by: ShardBy,
-    /// The longest wait for memory to come back.
-    pub memory_wait: Duration,
-    /// Key heads of a window that are measured at once, at most.
-    pub key_heads_at_once: Option<usize>,
-    /// No window is shared out by heads into pieces of fewer pairs than this, `tokens² · key heads`: below it a device
-    /// spends its time on starting pieces.
-    pub smallest_piece: u64,
-}
-
-/// A device as the dispatcher sees it.
-pub struct Site {
-    /// `cuda:0`.
-    pub name: String,
-    /// Its memory.
-    pub ledger: Arc<Ledger>,
-    /// Windows it measures at a time, at most.
-    pub workers: usize,
-    /// Bytes that stay on it.
-    pub resident_bytes: u64,
-}
-
-/// Bytes that a device needs for a window: `(device, tokens, key heads)`.
-pub type WindowBytes = dyn Fn(usize, usize, usize) -> u64 + Send + Sync;
-
-/// Some heads of a window on their way to a device, with the memory for them.
-#[derive(Debug)]
-pub struct Piece {
-    /// Which window, by the number it was submitted under.
-    pub window: u64,
-    /// Its tokens.
-    pub tokens: usize,
-    /// Which of its key heads.
-    pub key_heads: Range<usize>,
-    /// Where.
-    pub device: usize,
-    reservation: Reservation,
-}
-
-/// What to do next.
-#[derive(Debug)]
-pub enum Next {
-    /// Bring the table to a device.
-    Load {
-        /// Which.
-        device: usize,
-        /// The memory for it.
-        reservation: Reservation,
-    },
-    /// Measure.
-    Start(Piece),
-    /// Set a window aside.
-    GiveUp {
-        /// Which.
-        window: u64,
-        /// Why.
-        why: GivenUp,
-    },
-    /// Nothing, until something changes or this much time has passed.
-    Wait(Option<Duration>),
-    /// Nothing, ever: no device is left.
-    Dead(String),
-}
-
-/// What became of a window when one of its pieces ended.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// All its heads are measured.
-    Done,
-    /// Other heads are still to come.
-    Open,
-    /// It is set aside.
-    GivenUp(GivenUp),
-    /// It was set aside or withdrawn before.
-    Gone,
-}
-
-/// Why a window is set aside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenUp {
-    /// Short, stable name of the reason.
-    pub code: &'static str,
-    /// What happened, with the values.
-    pub message: String,
-}
-
-struct Window {
-    tokens: usize,
-    key_heads: usize,
-    /// Heads that nobody measures yet.
-    todo: Vec<Range<usize>>,
-    done: usize,
-    /// Heads at a time, lowered when a device ran out of memory.
-    most_heads: usize,
-    failures: u32,
-    /// Since when even one head at a time runs out of memory.
-    short_since: Option<Duration>,
-}
-
-impl Window {
-    fn cost(&self, heads: usize) -> u128 {
-        (self.tokens as u128).pow(2) * heads as u128
-    }
-
-    fn heads_to_do(&self) -> usize {
-        self.todo.iter().map(ExactSizeIterator::len).sum()
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
-    Empty,
-    Loading,
-    Ready,
-    Retired(String),
-}
-
-struct Device {
-    site: Site,
-    state: State,
-    table: Option<Reservation>,
-    in_flight: usize,
-    /// Windows at a time, at most; lowered when memory runs out.
-    limit: usize,
-    /// Pieces that ended well since the limit was lowered.
-    well: u32,
-    /// Whether a place is left empty for want of memory.
-    short: bool,
-    failed_windows: Vec<u64>,
-    blocked_until: Duration,
-}
 
 /// The decisions.
 pub struct Dispatcher {
@@ -170,6 +37,8 @@ pub struct Dispatcher {
     windows: HashMap<u64, Window>,
     /// Windows with heads that nobody measures yet, the longest first.
     queue: BTreeSet<(Reverse<usize>, u64)>,
+    /// What they cost together: `tokens²` a head.
+    left: u128,
     waiting_since: Option<Duration>,
     pause: Duration,
     steps: Vec<(Option<usize>, Step)>,
@@ -195,6 +64,7 @@ impl Dispatcher {
             policy,
             windows: HashMap::new(),
             queue: BTreeSet::new(),
+            left: 0,
             waiting_since: None,
             pause: BACK_OFF.0,
             steps: Vec::new(),
@@ -211,10 +81,12 @@ impl Dispatcher {
             Window { tokens, key_heads, todo, done, most_heads, failures, short_since },
         );
         self.queue.insert((Reverse(tokens), window));
+        self.left += self.windows[&window].cost(key_heads);
     }
 
-    /// Forgets the windows of which no heads are being measured.
+    /// Forgets the windows that have heads to do.
     pub fn withdraw(&mut self) {
+        self.left = 0;
         for (_, window) in std::mem::take(&mut self.queue) {
             self.windows.remove(&window);
         }
@@ -395,12 +267,7 @@ impl Dispatcher {
 
     /// Pairs that an even share of the queue comes to.
     fn even_share(&self) -> u128 {
-        let cost = |(_, id): &(_, u64)| {
-            let window = &self.windows[id];
-            window.cost(window.heads_to_do())
-        };
-        let left: u128 = self.queue.iter().map(cost).sum();
-        (left / self.live() as u128).max(u128::from(self.policy.smallest_piece))
+        (self.left / self.live() as u128).max(u128::from(self.policy.smallest_piece))
     }
 
     /// Devices that are not retired, at least one.
@@ -447,6 +314,7 @@ impl Dispatcher {
         if window.todo.is_empty() {
             self.queue.remove(&(Reverse(window.tokens), id));
         }
+        self.left -= window.cost(heads);
         let tokens = window.tokens;
         if heads < wanted {
             window.most_heads = heads;
@@ -468,6 +336,7 @@ impl Dispatcher {
     fn give_up(&mut self, id: u64, why: &GivenUp) {
         if let Some(window) = self.windows.remove(&id) {
             self.queue.remove(&(Reverse(window.tokens), id));
+            self.left -= window.cost(window.heads_to_do());
             let step = Step::GivenUp { tokens: window.tokens, code: why.code };
             self.steps.push((None, step));
         }
@@ -514,6 +383,7 @@ impl Dispatcher {
             return Ended::GivenUp(why);
         }
         window.todo.push(key_heads);
+        self.left += window.cost(heads);
         self.queue.insert((Reverse(tokens), id));
         Ended::Open
     }

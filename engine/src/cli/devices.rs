@@ -1,0 +1,62 @@
+//! `longsift devices`: once, or again and again.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use super::DevicesArguments;
+use super::commands::{answer, print};
+use crate::device::survey::{CSV_HEADER, Survey};
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::{DONE, Failure, Result};
+use crate::files;
+use crate::stop::Stop;
+
+/// Shows the devices; with `--watch` until a signal comes, which is no failure here.
+pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
+    if !arguments.watch {
+        let survey = look(arguments)?;
+        return Ok(answer(
+            arguments.format,
+            || survey.to_string(),
+            || serde_json::to_value(&survey).expect("plain data"),
+        ));
+    }
+    let stop = Stop::on_signals().map_err(|error| {
+        Diagnostic::error(Blame::Machine, format!("signals cannot be listened to: {error}"))
+    })?;
+    let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
+    let mut looks = 0;
+    loop {
+        let survey = look(arguments)?;
+        print(&format!("{clear}{}\n{survey}\n", survey.time));
+        looks += 1;
+        if arguments.looks.is_some_and(|most| looks >= most) {
+            return Ok(DONE);
+        }
+        for _ in 0..10 {
+            match stop.check() {
+                Err(Failure::Stopped { .. }) => return Ok(DONE),
+                other => other?,
+            }
+            std::thread::sleep(Duration::from_millis(100 * u64::from(arguments.seconds)));
+        }
+    }
+}
+
+fn look(arguments: &DevicesArguments) -> Result<Survey> {
+    let survey = Survey::now(arguments.headroom_fraction);
+    if let Some(path) = &arguments.csv {
+        append(path, &survey.csv())?;
+    }
+    Ok(survey)
+}
+
+/// Appends lines to a CSV file, which begins with the names of its columns.
+fn append(path: &Path, lines: &str) -> Result<()> {
+    let length = files::size(path)?.unwrap_or(0);
+    let mut file = files::open_for_append(path, length)?;
+    let header = if length == 0 { CSV_HEADER } else { "" };
+    file.write_all(format!("{header}{lines}").as_bytes()).map_err(files::failed("write", path))?;
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! `longsift devices`, `longsift tune` and `longsift plan --devices`.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{Answer, Pipeline, Tiny, Workspace, fake_nvml};
+
+const TWO: &str = "NVIDIA H100 80GB HBM3;81559;600,NVIDIA \"odd\" name;24576;20000";
+
+fn devices(workspace: &Workspace, arguments: &[&str]) -> Option<Answer> {
+    let library = fake_nvml()?;
+    let mut command = workspace.command(&[&["devices"], arguments].concat());
+    command.env("LD_LIBRARY_PATH", library).env("FAKE_NVML", TWO);
+    Some(Answer::of(command.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap()))
+}
+
+#[test]
+fn gpus_and_the_processor_are_listed_with_their_memory() {
+    let workspace = Workspace::new();
+    let Some(answer) = devices(&workspace, &["--format", "json"]) else { return };
+    let survey: Value = serde_json::from_str(&answer.success().stdout).unwrap();
+    let gpu = &survey["devices"][0];
+    assert_eq!((&gpu["device"], &gpu["name"]), (&json!("cuda:0"), &json!("NVIDIA H100 80GB HBM3")));
+    let mib = |number: u64| json!(number << 20);
+    assert_eq!((&gpu["total_bytes"], &gpu["used_bytes"]), (&mib(81_559), &mib(600)));
+    assert_eq!(gpu["free_bytes"], mib(81_559 - 600));
+    assert_eq!(survey["devices"][2]["device"], "cpu");
+    assert!(survey["devices"][2]["total_bytes"].as_u64().unwrap() > 1 << 26);
+    let text = devices(&workspace, &[]).unwrap().success().stdout;
+    assert!(text.starts_with("device  name") && text.contains("cuda:1"), "{text}");
+    // Without a library there is no GPU, and the answer says so.
+    let none = workspace
+        .command(&["devices"])
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("LD_LIBRARY_PATH", "")
+        .output();
+    assert!(none.unwrap().status.success());
+    let hidden = workspace.longsift(&["devices"]).success().stdout;
+    assert!(hidden.contains("no GPU: `CUDA_VISIBLE_DEVICES` hides every GPU"), "{hidden}");
+}
+
+#[test]
+fn looks_are_appended_to_a_csv_file() {
+    let workspace = Workspace::new();
+    let arguments = ["--watch", "--looks", "2", "--seconds", "1", "--csv", "devices.csv"];
+    let Some(answer) = devices(&workspace, &arguments) else { return };
+    answer.success();
+    devices(&workspace, &["--csv", "devices.csv"]).unwrap().success();
+    let text = fs::read_to_string(workspace.path("devices.csv")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 1 + 3 * 3, "{text}");
+    assert!(lines[0].starts_with("time,device,name,uuid,total_bytes"));
+    assert!(lines[2].contains(",cuda:1,\"NVIDIA \"\"odd\"\" name\",GPU-00000001"), "{text}");
+}
+
+fn workload(workspace: &Workspace) {
+    Tiny::new()
+        .with("hidden_size", json!(64))
+        .with("num_attention_heads", json!(8))
+        .with("num_key_value_heads", json!(4))
+        .write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[3000, 2000, 1000]), 3);
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 256).to_string());
+}
+
+#[test]
+fn what_a_running_longsift_has_reserved_is_shown_while_it_runs() {
+    let workspace = Workspace::new();
+    workload(&workspace);
+    let slow = "1x64MB:milliseconds=2000";
+    let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+    let mut child = command.env("LONGSIFT_SIMULATED_DEVICES", slow).spawn().unwrap();
+    let file = workspace.path(&format!("cache/longsift/running/{}.json", child.id()));
+    let claimed = || fs::read_to_string(&file).is_ok_and(|text| text.contains("\"in_flight\":1"));
+    for _ in 0..600 {
+        if claimed() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(claimed());
+    let claims: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((&claims[0]["device"], &claims[0]["pid"]), (&json!("cuda:0"), &json!(child.id())));
+    assert!(claims[0]["reserved_bytes"].as_u64().unwrap() > 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(file.exists(), "nobody cleans up behind a kill");
+    let survey = workspace.longsift(&["devices", "--format", "json"]).success().stdout;
+    let survey: Value = serde_json::from_str(&survey).unwrap();
+    assert_eq!(survey["devices"][0]["reserved_bytes"], 0, "the dead reserve nothing: {survey}");
+}
+
+#[test]
+fn tuning_prints_a_curve_and_a_stage_that_a_pipeline_takes() {
+    let workspace = Workspace::new();
+    workload(&workspace);
+    for devices in ["", "2x64MB"] {
+        let arguments = ["tune", "pipeline.yaml", "--seconds", "0.05"];
+        let mut command = workspace.command(&arguments);
+        if !devices.is_empty() {
+            command.env("LONGSIFT_SIMULATED_DEVICES", devices);
+        }
+        let text = Answer::of(command.output().unwrap()).success().stdout;
+        assert!(
+            text.contains("windows in flight") && text.contains("key heads at a time"),
+            "{text}"
+        );
+        let stage = &text[text.find("  - stage: shard-across-devices").unwrap()..];
+        let pipeline = Pipeline::tokens("model", 256).to_string();
+        let pasted = pipeline
+            .replace("  - {stage: first-layer", &format!("{stage}  - {{stage: first-layer"));
+        workspace.write("tuned.yaml", pasted);
+        workspace.longsift(&["validate", "tuned.yaml"]).success();
+    }
+}
+
+#[test]
+fn a_pipeline_is_sized_for_cards_that_are_not_here() {
+    let workspace = Workspace::new();
+    workload(&workspace);
+    let pipeline = Pipeline::tokens("model", 256).devices("devices: 8, workers_per_device: 2");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let plan = |cards: &str| workspace.longsift(&["plan", "pipeline.yaml", "--devices", cards]);
+    let text = plan("8xA800-80GB,1xTiny:0.001").success().stdout;
+    assert!(text.contains("9 cards that are not here, f32"), "{text}");
+    assert!(text.contains("8 × A800-80GB: 49.66 kB table + 2 × "), "{text}");
+    assert!(text.contains("12.00 GB headroom"), "{text}");
+    assert!(text.contains("1 × Tiny: 49.66 kB table"), "{text}");
+    assert!(text.contains("not estimated"), "the speed of one is not known: {text}");
+    assert!(plan("8xA800-80GB").success().stdout.contains("an estimate by the roofline"));
+    let none = plan("1xTiny:0.0001").success().stdout;
+    assert!(none.contains("does not fit"), "{none}");
+    let wrong = plan("8xA800").expect(2).stderr;
+    assert!(
+        wrong.contains("`8xA800` is no card that is known") && wrong.contains("A800-80GB"),
+        "{wrong}"
+    );
+    let json = workspace.longsift(&[
+        "plan",
+        "pipeline.yaml",
+        "--devices",
+        "2xL4-24GB",
+        "--format",
+        "json",
+    ]);
+    let json: Value = serde_json::from_str(&json.success().stdout).unwrap();
+    assert_eq!(json["absent"]["cards"].as_array().unwrap().len(), 2);
+    assert!(json["absent"]["least_seconds"].as_f64().unwrap() > 0.0);
+    let here = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+    assert!(
+        here.contains("8 GPUs cannot be used: `CUDA_VISIBLE_DEVICES` hides every GPU"),
+        "{here}"
+    );
+}

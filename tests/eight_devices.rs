@@ -1,0 +1,270 @@
+//! Many devices, none of which is here: the real binary with simulated ones, which are the processor's arithmetic behind
+//! budgets of bytes. Whatever their number and whatever happens to them, the bytes are those of one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{
+    Answer, Pipeline, Tiny, Workspace, check_accounting, count, fake_nvml, files_below,
+};
+
+/// Two files of documents for a model of eight key heads, each of which is measured by two query heads.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new()
+        .with("hidden_size", json!(128))
+        .with("num_attention_heads", json!(16))
+        .with("num_key_value_heads", json!(8))
+        .write(&workspace.path("model"));
+    for (name, lengths) in [("a", [1500, 512, 900, 2048, 100]), ("b", [700, 1024, 0, 3000, 1300])] {
+        let path = workspace.path(&format!("input/{name}.parquet"));
+        write_parquet(&path, &corpus(name, &lengths), 3);
+    }
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 512)
+        .tokenize("windows: disjoint, short_documents: score")
+        .input("max_quarantined_fraction: 1")
+}
+
+/// The bytes of a run on the processor.
+fn expected() -> &'static BTreeMap<String, String> {
+    static EXPECTED: OnceLock<BTreeMap<String, String>> = OnceLock::new();
+    EXPECTED.get_or_init(|| {
+        let workspace = workspace();
+        workspace.run(&pipeline());
+        workspace.results()
+    })
+}
+
+/// Runs `pipeline.yaml` on simulated devices.
+fn run(workspace: &Workspace, devices: &str, arguments: &[&str]) -> Answer {
+    let all = [&["run", "pipeline.yaml", "-q"], arguments].concat();
+    Answer::of(simulated(workspace, devices, &all).output().unwrap())
+}
+
+fn simulated(workspace: &Workspace, devices: &str, all: &[&str]) -> std::process::Command {
+    let mut command = workspace.command(all);
+    command.env("LONGSIFT_SIMULATED_DEVICES", devices).env_remove("CUDA_VISIBLE_DEVICES");
+    command
+}
+
+/// A whole run on simulated devices, checked against the processor's bytes.
+fn same_bytes(devices: &str, pipeline: &Pipeline) -> (Workspace, Value) {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let summary = run(&workspace, devices, &[]).success().summary();
+    check_accounting(&summary);
+    assert_eq!(&workspace.results(), expected(), "{devices}: {summary}");
+    (workspace, summary)
+}
+
+fn steps(summary: &Value, name: &str) -> u64 {
+    summary["devices"]["steps"][name].as_u64().unwrap_or(0)
+}
+
+fn pieces(summary: &Value) -> Vec<u64> {
+    let devices = summary["devices"]["list"].as_array().unwrap();
+    devices.iter().map(|device| count(device, "pieces")).collect()
+}
+
+/// The events of a name.
+fn events(workspace: &Workspace, name: &str) -> Vec<Value> {
+    let text = fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["event"] == name).collect()
+}
+
+#[test]
+fn eight_devices_give_the_bytes_of_one_whole_or_by_heads() {
+    let (workspace, summary) = same_bytes("8x64MB", &pipeline());
+    assert_eq!(pieces(&summary).len(), 8);
+    assert!(pieces(&summary).iter().filter(|pieces| **pieces > 0).count() > 1, "{summary}");
+    assert_eq!(steps(&summary, "device_ready"), 8);
+    assert_eq!(steps(&summary, "out_of_memory"), 0, "what is reserved is there");
+    assert!(events(&workspace, "device_memory").len() >= 2, "the memory over time");
+    let (_, by_heads) = same_bytes("8x64MB", &pipeline().devices("by: heads"));
+    let (whole, split): (u64, u64) =
+        (pieces(&summary).iter().sum(), pieces(&by_heads).iter().sum());
+    assert!(split > 2 * whole, "{split} pieces, {whole} windows");
+    same_bytes(
+        "3x64MB",
+        &pipeline().devices("key_heads_at_once: 3, workers_per_device: [3, 1, 2]"),
+    );
+}
+
+#[test]
+fn little_memory_means_groups_of_heads() {
+    // The table takes 97 rows of 24 heads; a window of 512 tokens more than the rest.
+    let (_, summary) = same_bytes("1x300kB,1x64MB", &pipeline().devices("headroom_fraction: 0"));
+    assert!(steps(&summary, "head_groups") > 0, "{summary}");
+    assert_eq!(steps(&summary, "out_of_memory"), 0);
+}
+
+#[test]
+fn devices_that_run_out_of_memory_or_die_cost_time_and_no_byte() {
+    let faults = "3x64MB:out_of_memory=3,1x64MB:lost=2,1x64MB:lost=1,1x64MB";
+    let (workspace, summary) = same_bytes(faults, &pipeline().devices("workers_per_device: 2"));
+    assert!(steps(&summary, "out_of_memory") > 0, "{summary}");
+    assert_eq!(events(&workspace, "out_of_memory").len() as u64, steps(&summary, "out_of_memory"));
+    let retired = steps(&summary, "device_retired");
+    let told = summary["devices"]["list"].as_array().unwrap();
+    let told = told.iter().filter(|device| device["retired"].is_string()).count() as u64;
+    assert_eq!(retired, told, "{summary}");
+}
+
+#[test]
+fn a_run_whose_devices_all_die_is_finished_by_others_and_by_other_numbers_of_them() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let dead = run(&workspace, "2x64MB:lost=4", &[]).expect(4);
+    assert!(dead.stderr.contains("no device is left"), "{}", dead.stderr);
+    assert!(dead.stderr.contains("fallen off the bus"), "{}", dead.stderr);
+    let summary = run(&workspace, "5x64MB", &[]).success().summary();
+    assert!(count(&summary, "windows_reused") >= 8, "{summary}");
+    check_accounting(&summary);
+    assert_eq!(&workspace.results(), expected());
+    let again = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+    assert_eq!(again["status"], "nothing_to_do", "the processor has nothing to add");
+}
+
+#[test]
+fn a_run_on_eight_devices_that_is_killed_is_finished_on_three_to_the_same_bytes() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let slow = "8x64MB:milliseconds=300";
+    let mut child = simulated(&workspace, slow, &["run", "pipeline.yaml", "-q"]).spawn().unwrap();
+    let ready = || events_so_far(&workspace).contains("device_ready");
+    for _ in 0..600 {
+        if ready() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(ready());
+    let summary = run(&workspace, "3x64MB", &[]).success().summary();
+    check_accounting(&summary);
+    assert_eq!(&workspace.results(), expected());
+}
+
+fn events_so_far(workspace: &Workspace) -> String {
+    fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap_or_default()
+}
+
+#[test]
+fn a_window_that_no_device_can_hold_is_quarantined_with_the_numbers() {
+    let workspace = workspace();
+    // Not one head of 512 tokens fits beside the table, but one of 300 does.
+    workspace.write("pipeline.yaml", pipeline().devices("memory_wait_seconds: 0").to_string());
+    let summary = run(&workspace, "2x130kB", &[]).success().summary();
+    check_accounting(&summary);
+    let given_up = steps(&summary, "window_given_up");
+    assert!(given_up > 0, "{summary}");
+    assert!(count(&summary, "quarantined") > 0, "{summary}");
+    let quarantine = files_below(&workspace.path("out.run/quarantine"));
+    assert!(!quarantine.is_empty());
+    assert_eq!(events(&workspace, "window_given_up")[0]["code"], "window_exceeds_device_memory");
+}
+
+#[test]
+fn memory_that_does_not_come_back_and_neighbours_that_grow_are_told_of() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let answer = run(&workspace, "1x4GB:leak=9MB", &[]).success();
+    assert!(answer.stderr.contains("not given back"), "{}", answer.stderr);
+    assert_eq!(events(&workspace, "memory_not_returned").len(), 1, "once a device");
+}
+
+/// A fake library and a file that says what its GPUs hold.
+fn gpus(workspace: &Workspace, text: &str) -> Option<(PathBuf, PathBuf)> {
+    Some((fake_nvml()?, workspace.write("gpus", text)))
+}
+
+fn with_gpus(
+    workspace: &Workspace,
+    text: &str,
+    arguments: &[&str],
+) -> Option<std::process::Command> {
+    let (library, file) = gpus(workspace, text)?;
+    let mut command = simulated(workspace, "nvml", arguments);
+    command.env("LD_LIBRARY_PATH", library).env("FAKE_NVML_FILE", file);
+    Some(command)
+}
+
+#[test]
+fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_waited_for() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let gpus = |used: u64| vec![format!("NVIDIA H100 80GB HBM3;81559;{used}"); 8].join(",");
+    let arguments = ["run", "pipeline.yaml"];
+    let Some(mut command) = with_gpus(&workspace, &gpus(600), &arguments) else { return };
+    // 61,440 MiB: another program's 60 GB. What is left, less 15 %, is plenty for these windows.
+    workspace.write("gpus", gpus(61_440));
+    let first = Answer::of(command.output().unwrap()).success();
+    assert_eq!(&workspace.results(), expected());
+    assert_eq!(steps(&first.summary(), "memory_wait"), 0);
+
+    // All of it: nothing fits until it is given back.
+    fs::remove_dir_all(workspace.path("out.run")).unwrap();
+    fs::remove_dir_all(workspace.path("out")).unwrap();
+    let mut command = with_gpus(&workspace, &gpus(81_000), &arguments).unwrap();
+    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(files_below(&workspace.path("out.run/units")).is_empty(), "nothing fits");
+    workspace.write("gpus", gpus(600));
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(&workspace.results(), expected());
+}
+
+#[test]
+fn devices_are_told_apart_by_uuid_whatever_cuda_visible_devices_says() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().devices("devices: [cuda:1, cuda:0]").to_string());
+    let three = "A;90000;0,B;90000;0,C;90000;0";
+    let Some(mut command) = with_gpus(&workspace, three, &["run", "pipeline.yaml", "-q"]) else {
+        return;
+    };
+    let summary =
+        Answer::of(command.env("CUDA_VISIBLE_DEVICES", "2,GPU-00000000").output().unwrap())
+            .success()
+            .summary();
+    let list = summary["devices"]["list"].as_array().unwrap();
+    let uuids: Vec<&str> = list.iter().map(|device| device["uuid"].as_str().unwrap()).collect();
+    assert!(
+        uuids[0].starts_with("GPU-00000000") && uuids[1].starts_with("GPU-00000002"),
+        "{summary}"
+    );
+    let mut one = with_gpus(&workspace, three, &["run", "pipeline.yaml"]).unwrap();
+    let refused = Answer::of(one.env("CUDA_VISIBLE_DEVICES", "2").output().unwrap()).expect(2);
+    assert!(
+        refused.stderr.contains("there is no `cuda:1`; there are cuda:0"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn numbers_of_workers_that_do_not_match_the_devices_are_refused() {
+    let workspace = workspace();
+    workspace
+        .write("pipeline.yaml", pipeline().devices("workers_per_device: [2, 2, 1]").to_string());
+    let refused = run(&workspace, "2x64MB", &[]).expect(2);
+    assert!(
+        refused.stderr.contains("has 3 numbers for 2 devices: cuda:0, cuda:1"),
+        "{}",
+        refused.stderr
+    );
+    let refused = run(&workspace, "2xwhat", &[]).expect(2);
+    assert!(refused.stderr.contains("no simulated device"), "{}", refused.stderr);
+}
