@@ -2,6 +2,8 @@
 
 mod choose;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod nvml;
 pub mod simulated;
 pub mod size;
