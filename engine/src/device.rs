@@ -3,6 +3,8 @@
 pub mod catalogue;
 mod choose;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod nvml;
 pub mod simulated;
 pub mod size;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use longsift_kernels::cuda::Operands;
 use longsift_kernels::{
     AttentionShape, HeadSums, Kernel, LogitRules, QueryKeySource, Rope, head_statistics,
 };
@@ -314,10 +315,7 @@ impl FirstLayer {
         ids: &[u32],
         measure: impl FnOnce(&AttentionShape, &LogitRules, &dyn QueryKeySource) -> T,
     ) -> T {
-        let shape = self.spec.attention_shape(ids.len());
-        let mut rules = self.spec.logit_rules(self.mask == Mask::Causal);
-        rules.sinks = self.table.side(SideArray::Sinks).map(<[f32]>::to_vec);
-        rules.query_scale = self.spec.query_scales(ids.len());
+        let (shape, rules) = self.shape_and_rules(ids.len());
         let (rope, prepared) = (self.rope(ids.len()), self.prepared(kernel));
         let (spec, table, rope) = (&self.spec, &self.table, rope.as_deref());
         let parts = WindowParts { spec, table, prepared: &prepared, rope, shape: &shape, ids };
@@ -325,6 +323,37 @@ impl FirstLayer {
             Some((source, shape)) => measure(&shape, &rules, &source),
             None => measure(&shape, &rules, source),
         })
+    }
+
+    /// As [`FirstLayer::with_source`], for a device: hands over the ids alone where the device makes queries and keys of its
+    /// copy of the table, and no rotary table is computed. `heads`: key heads of the model, which are handed on as those
+    /// of the shape.
+    pub fn with_operands<T>(
+        &self,
+        kernel: Kernel,
+        ids: &[u32],
+        heads: Range<usize>,
+        measure: impl FnOnce(&AttentionShape, &LogitRules, Operands<'_>, Range<usize>) -> T,
+    ) -> T {
+        if !self.spec.gathers_on_device() {
+            return self.with_source(kernel, ids, |shape, rules, source| {
+                let finer = shape.key_heads / self.spec.key_heads as usize;
+                let heads = heads.start * finer..heads.end * finer;
+                let shared = self.spec.shared_key_width();
+                measure(shape, rules, Operands::Source { source, shared }, heads)
+            });
+        }
+        let (shape, rules) = self.shape_and_rules(ids.len());
+        let (rotation, prepared) = (self.spec.rotation(ids.len()), self.prepared(kernel));
+        let (rotation, norms) = (rotation.as_ref(), prepared.head_norms());
+        measure(&shape, &rules, Operands::Table { ids, rotation, norms }, heads)
+    }
+
+    fn shape_and_rules(&self, tokens: usize) -> (AttentionShape, LogitRules) {
+        let mut rules = self.spec.logit_rules(self.mask == Mask::Causal);
+        rules.sinks = self.table.side(SideArray::Sinks).map(<[f32]>::to_vec);
+        rules.query_scale = self.spec.query_scales(tokens);
+        (self.spec.attention_shape(tokens), rules)
     }
 
     fn prepared(&self, kernel: Kernel) -> Arc<Prepared> {

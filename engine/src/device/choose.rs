@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longsift_kernels::Kernel;
+use longsift_kernels::{Kernel, Numbers};
 use longsift_stages::contract::Decimal;
 use longsift_stages::shard_across_devices::{
     DeviceKind, Devices as Wanted, ShardAcrossDevices, WorkersPerDevice,
@@ -16,7 +16,7 @@ use crate::schedule::Device;
 use crate::schedule::ledger::{Ledger, Limit};
 
 /// Windows in flight on a GPU by default: one fills it.
-const GPU_WORKERS: usize = 1;
+pub(super) const GPU_WORKERS: usize = 1;
 
 /// What devices are chosen by.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,10 @@ pub struct Choice<'a> {
     pub settings: &'a ShardAcrossDevices,
     /// The processor's kernel.
     pub kernel: Kernel,
+    /// The kernel that was asked for by name, the processor's or GPUs'.
+    pub named: Option<Kernel>,
+    /// The numbers of the table.
+    pub numbers: Numbers,
     /// Threads of the processor.
     pub threads: usize,
     /// Bytes that `memory_limit_bytes` leaves to windows on the processor.
@@ -76,6 +80,17 @@ pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
     };
     set_workers(&mut list, settings.workers_per_device.as_ref())?;
     let kernel = list[0].compute.kernel();
+    if let Some(named) = choice.named.filter(|named| *named != kernel) {
+        return Err(NoDevices {
+            key: "devices",
+            message: format!(
+                "the kernel `{}` was asked for, but the devices ({why}) run `{}`",
+                named.name(),
+                kernel.name()
+            ),
+            hint: "GPUs run the kernels called `cuda-…`, the processor all others: change `devices` or leave out `--kernel`".to_owned(),
+        });
+    }
     Ok(Devices { list, why, threads: choice.threads, kernel })
 }
 
@@ -97,16 +112,33 @@ fn find(choice: Choice<'_>) -> Result<Found, NoDevices> {
                 .to_owned(),
         });
     }
-    let (gpus, why) = match visible_gpus() {
-        Ok(gpus) if gpus.is_empty() => (0, "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()),
+    if let Some(named) = choice.named.filter(|named| !named.is_cuda()) {
+        let why = format!("the kernel `{}` is the processor's", named.name());
+        return Ok(Found { gpus: Vec::new(), why });
+    }
+    let (gpus, why) = match real_gpus(choice) {
+        Ok(gpus) if gpus.is_empty() => (gpus, "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()),
         Ok(gpus) => {
-            let why = "this build of longsift has no GPU support";
-            (gpus.len(), format!("{} GPUs are here, but {why}", gpus.len()))
+            let why = format!("{} GPUs were found", gpus.len());
+            (gpus, why)
         }
-        Err(why) => (0, why),
+        Err(why) => (Vec::new(), why),
     };
-    tracing::debug!(gpus, why, "looked for GPUs");
-    Ok(Found { gpus: Vec::new(), why })
+    tracing::debug!(gpus = gpus.len(), why, "looked for GPUs");
+    Ok(Found { gpus, why })
+}
+
+#[cfg(feature = "cuda")]
+fn real_gpus(choice: Choice<'_>) -> Result<Vec<Device>, String> {
+    super::cuda::find(choice)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn real_gpus(_: Choice<'_>) -> Result<Vec<Device>, String> {
+    match visible_gpus()?.len() {
+        0 => Ok(Vec::new()),
+        gpus => Err(format!("{gpus} GPUs are here, but this build of longsift has no GPU support")),
+    }
 }
 
 /// The GPUs that this process may use, in CUDA's order.

@@ -39,18 +39,21 @@ pub(super) fn devices(
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Devices> {
     let table = spec.load_partial_model().precision;
-    let kernel = match &options.kernel {
-        None => Kernel::detect(table.numbers()),
-        Some(name) => kernel_by_name(name, table, problems)?,
+    let named = match &options.kernel {
+        None => None,
+        Some(name) => Some(kernel_by_name(name, table, problems)?),
     };
     let mut settings = spec.shard_across_devices().clone();
     if options.devices_absent {
         settings.devices = Wanted::Kind(DeviceKind::Cpu);
         settings.workers_per_device = None;
     }
+    let of_processor = named.filter(|kernel| !kernel.is_cuda());
     let chosen = choose(Choice {
         settings: &settings,
-        kernel,
+        kernel: of_processor.unwrap_or_else(|| Kernel::detect(table.numbers())),
+        named,
+        numbers: table.numbers(),
         threads: options.threads.unwrap_or_else(rayon::current_num_threads),
         window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,
         number_bytes: spec.load_partial_model().precision.bytes(),
@@ -66,19 +69,21 @@ pub(super) fn devices(
     }
 }
 
-/// The kernel called `name`, if it is for this table and this machine has it.
+/// The kernel called `name`, if it is for this table and this machine's processor has it; whether there are GPUs for one of
+/// theirs is seen when devices are chosen.
 fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
     let found = Kernel::from_name(name);
-    let message = match found.map(|kernel| (kernel, kernel.missing())) {
+    let missing = |kernel: Kernel| if kernel.is_cuda() { None } else { kernel.missing() };
+    let message = match found.map(|kernel| (kernel, missing(kernel))) {
         Some((kernel, None)) if kernel.is_for(table.numbers()) => return found,
         Some((_, Some(why))) => format!("this machine does not run the kernel `{name}`: {why}"),
         Some((_, None)) => format!(
-            "the kernel `{name}` rounds queries and keys to bf16, but `precision` is {}",
+            "the kernel `{name}` rounds queries and keys to 16 bits, but `precision` is {}",
             table.name()
         ),
         None => format!("there is no kernel `{name}`"),
     };
-    let fits = |kernel: &&Kernel| kernel.is_for(table.numbers());
+    let fits = |kernel: &&Kernel| kernel.is_for(table.numbers()) && !kernel.is_cuda();
     let (has, lacks): (Vec<&Kernel>, Vec<&Kernel>) =
         Kernel::ALL.iter().filter(fits).partition(|kernel| kernel.is_supported());
     let has: Vec<&str> = has.into_iter().map(|kernel| kernel.name()).collect();

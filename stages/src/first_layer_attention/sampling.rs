@@ -59,7 +59,7 @@ impl SampledRows {
     }
 
     /// What a kernel needs of it.
-    pub(crate) fn sample(&self) -> RowSample {
+    pub fn sample(&self) -> RowSample {
         RowSample { positions: self.positions.clone(), weights: self.weights() }
     }
 

@@ -29,12 +29,16 @@ impl<'a> RoundedAlibi<'a> {
     ) -> Option<(Self, AttentionShape)> {
         let slopes = spec.alibi_slopes.as_deref().filter(|_| spec.alibi_rounded)?;
         let (head_dim, group, scale) = (shape.head_dim, shape.group(), spec.scale);
-        let wider = AttentionShape {
+        Some((Self { source, head_dim, group, slopes, scale }, Self::widen_shape(shape)))
+    }
+
+    /// The shape with the dimension and the keys that are added.
+    pub(crate) fn widen_shape(shape: &AttentionShape) -> AttentionShape {
+        AttentionShape {
             key_heads: shape.query_heads,
-            head_dim: head_dim + 1,
+            head_dim: shape.head_dim + 1,
             ..shape.clone()
-        };
-        Some((Self { source, head_dim, group, slopes, scale }, wider))
+        }
     }
 
     /// What the rounding adds to the product of a query with the key at `position`: slopes are scaled after it.

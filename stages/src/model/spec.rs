@@ -1,10 +1,12 @@
 //! The layer-zero specification: a model's first layer, whatever its family.
 
-use longsift_kernels::{AttentionShape, LogitRules, Rope};
+use longsift_kernels::cuda::SourceSizes;
+use longsift_kernels::{AttentionShape, LogitRules, Rope, Rotation};
 use serde::Serialize;
 
 use super::problem::ModelProblem;
 use super::rope::{RopeScaling, RopeSpec};
+use super::rounded_alibi::RoundedAlibi;
 pub use super::steps::{EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
 
 /// Everything the table builder and the kernels need to know of a model's first layer, whatever its family.
@@ -214,9 +216,45 @@ impl LayerZeroSpec {
     ///
     /// Windows of different lengths share one (built for the longest) unless [`RopeSpec::depends_on_tokens`].
     pub fn rope(&self, tokens: usize) -> Option<Rope> {
+        Some(self.rotation(tokens)?.table(tokens))
+    }
+
+    /// What the rotation of a window of `tokens` tokens is computed from.
+    pub fn rotation(&self, tokens: usize) -> Option<Rotation> {
         let rope = self.rope.as_ref()?;
-        let frequencies = rope.inverse_frequencies(tokens as u64);
-        Some(Rope::new(rope.pairing.into(), &frequencies, rope.attention_factor(), tokens))
+        Some(Rotation {
+            style: rope.pairing.into(),
+            inverse_frequencies: rope.inverse_frequencies(tokens as u64),
+            attention_factor: rope.attention_factor(),
+        })
+    }
+
+    /// Whether a device makes queries and keys of its own copy of the table; otherwise the processor computes them for
+    /// each window and sends them.
+    pub fn gathers_on_device(&self) -> bool {
+        self.row_content() == RowContent::Heads && !self.alibi_rounded
+    }
+
+    /// The shape of a window of `tokens` tokens as devices measure it, and what its memory there depends on.
+    pub fn device_window(&self, tokens: usize) -> (AttentionShape, SourceSizes) {
+        let shape = self.attention_shape(tokens);
+        if !self.gathers_on_device() {
+            let sizes = SourceSizes { shared: self.shared_key_width(), ..SourceSizes::default() };
+            let rounded = self.alibi_rounded;
+            return (if rounded { RoundedAlibi::widen_shape(&shape) } else { shape }, sizes);
+        }
+        let sizes = SourceSizes {
+            table: true,
+            rotary_pairs: self.rotation(tokens).map_or(0, |rope| rope.inverse_frequencies.len()),
+            head_norms: self.head_norm.as_ref().is_some_and(|norm| norm.after_rope),
+            ..SourceSizes::default()
+        };
+        (shape, sizes)
+    }
+
+    /// Numbers that the keys of all heads end with.
+    pub(crate) fn shared_key_width(&self) -> usize {
+        self.latent.as_ref().map_or(0, |latent| latent.rotary_dims as usize)
     }
 
     /// Distances below this are visible somewhere; `None` where all are.

@@ -44,6 +44,11 @@ impl Prepared {
             head_norms: head_norms(spec, table),
         }
     }
+
+    /// Norms after the rotary embedding, if there are any.
+    pub(crate) fn head_norms(&self) -> Option<&HeadNorms> {
+        self.head_norms.as_ref()
+    }
 }
 
 fn head_norms(spec: &LayerZeroSpec, table: &LayerZeroTable) -> Option<HeadNorms> {

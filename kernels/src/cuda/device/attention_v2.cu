@@ -72,7 +72,7 @@ DEVICE void attention(const TensorAttentionParameters& parameters) {
     synchronize_block();
 
     if (group == 0) {
-        give_registers<24>();
+        give_registers<40>(); // what finish_block needs, too
         if (thread == 0 && range.from < range.to) {
             barrier_arrive_expecting(queries_full, STAGE_BYTES);
             for (int slab = 0; slab < SLABS; slab++)
@@ -92,7 +92,7 @@ DEVICE void attention(const TensorAttentionParameters& parameters) {
             }
         }
     } else {
-        take_registers<240>();
+        take_registers<232>();
         int warp_row = thread / WARP * 16 - BLOCK / 2; // 0 for the first warp of the second warpgroup
         Rows<2, 32, 4, Accumulator> rows(p, block, task.head, task.index * BLOCK + warp_row, 16, warp_row);
         uint64_t own_rows = slab_descriptor(queries + (group - 1) * (64 * SLAB * 2));

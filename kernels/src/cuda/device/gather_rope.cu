@@ -8,8 +8,6 @@
 #include "parameters.cuh"
 
 constexpr int THREADS = 256;
-constexpr int LARGEST_HEAD = 512;
-constexpr int NUMBERS = LARGEST_HEAD / WARP;
 
 // angle = quarter * pi/2 + remainder; `reduce`, `sine_near_zero` and `cosine_near_zero` of `trigonometry.rs`.
 DEVICE void sine_cosine(double angle, double& sine, double& cosine) {
@@ -45,7 +43,8 @@ DEVICE float table_number(const GatherParameters& p, uint64_t index) {
     return static_cast<const float*>(p.table)[index];
 }
 
-template <class T>
+// NUMBERS of a head in each lane.
+template <class T, int NUMBERS>
 DEVICE void gather(const GatherParameters& p) {
     DYNAMIC_SHARED(memory);
     float* cosines = reinterpret_cast<float*>(memory); // [rotary_pairs], then the sines
@@ -102,8 +101,10 @@ DEVICE void gather(const GatherParameters& p) {
     }
 }
 
-#define GATHER_ROPE(name, Type) \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(KERNEL_PARAMETER(GatherParameters, parameters)) { gather<Type>(parameters); }
-GATHER_ROPE(gather_rope_f32, float)
-GATHER_ROPE(gather_rope_bf16, Bf16)
-GATHER_ROPE(gather_rope_f16, F16)
+#define GATHER_ROPE(name, Type, widest_head)                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) name(KERNEL_PARAMETER(GatherParameters, parameters)) { \
+        gather<Type, widest_head / WARP>(parameters);                                                    \
+    }
+GATHER_ROPE(gather_rope_f32, float, 512)
+GATHER_ROPE(gather_rope_bf16, Bf16, 256)
+GATHER_ROPE(gather_rope_f16, F16, 256)

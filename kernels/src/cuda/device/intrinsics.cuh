@@ -50,6 +50,7 @@ DEVICE bool any_lane(bool condition) { return __any_sync(0xFFFFFFFF, condition);
 DEVICE float shuffle_xor(float value, int lanes) { return __shfl_xor_sync(0xFFFFFFFF, value, lanes); }
 DEVICE double shuffle_xor(double value, int lanes) { return __shfl_xor_sync(0xFFFFFFFF, value, lanes); }
 DEVICE void synchronize_block() { __syncthreads(); }
+DEVICE void synchronize_warp() { __syncwarp(); }
 
 DEVICE uint32_t shared_address(const void* pointer) { return uint32_t(__cvta_generic_to_shared(pointer)); }
 

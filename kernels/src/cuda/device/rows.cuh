@@ -148,6 +148,7 @@ struct Rows {
             absorb_whole(x);
         else
             absorb_edge(x, key);
+        synchronize_warp(); // lanes that put masses away come last: what follows needs all of them together
     }
 
     MEMBER void absorb_whole(float (&x)[ROWS][COLUMNS]) {

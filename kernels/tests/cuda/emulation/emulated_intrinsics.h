@@ -104,6 +104,10 @@ template <class T> MEMBER T shuffle_xor(T value, int distance) {
 }
 
 DEVICE void synchronize_block() { emulation::meet_block(); }
+DEVICE void synchronize_warp() {
+    int nothing;
+    emulation::meet_warp(&nothing, [](void* const*) {});
+}
 DEVICE uint32_t shared_address(const void* pointer) { return emulation::shared_address(pointer); }
 
 DEVICE void copy_async(void* shared, const void* global, bool valid) { emulation::copy_async(shared, global, valid); }

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""First-layer attention of one window in PyTorch on a GPU: what longsift's kernels are held against.
+
+  gpu_torch.py [--tokens 4096 8192 32768] [--json FILE]
+
+LLaMA-3.1-8B geometry: 32 query heads, 8 key heads of 128, random queries and keys. `published` is the loop over heads of the
+script that was published with LongAttn, in float16, without its value product: products, mask, softmax in float32, cast, far
+mask, sum and variance, each an S x S tensor. `sdpa` is the forward pass of scaled_dot_product_attention over the same queries
+and keys in bfloat16 (with values, which it cannot do without; it gives no scores). Times are the device's own, the median of
+repeats after a warm-up. Projections and rotary embeddings are left out of both.
+"""
+import argparse
+import json
+import math
+import statistics
+import sys
+
+HEADS, KEY_HEADS, WIDTH = 32, 8, 128
+
+
+def milliseconds(torch, work, repeats):
+    work()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def published(torch, queries, keys):
+    tokens = queries.shape[1]
+    far = 3 * (tokens // 4)
+    mask = torch.zeros(tokens, tokens, device="cuda")
+    mask[tokens - far :, :far] = torch.tril(torch.ones(far, far, device="cuda"))
+    causal = torch.full((tokens, tokens), torch.finfo(torch.float16).min, dtype=torch.float16, device="cuda").triu(1)
+
+    def work():
+        for head in range(HEADS):
+            weights = queries[head] @ keys[head // (HEADS // KEY_HEADS)].T / math.sqrt(WIDTH) + causal
+            weights = torch.nn.functional.softmax(weights, dim=-1, dtype=torch.float32).to(torch.float16)
+            weights = weights * mask
+            weights.sum() / tokens
+            weights.var()
+
+    return work
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 8192, 32768])
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        print("skipped: there is no torch for this python")
+        return 0
+    if not torch.cuda.is_available():
+        print("skipped: torch sees no GPU")
+        return 0
+    torch.manual_seed(0)
+    lines = []
+    with torch.no_grad():
+        for tokens in arguments.tokens:
+            def random(heads, dtype):
+                return torch.randn(heads, tokens, WIDTH, device="cuda", dtype=dtype)
+
+            loop = published(torch, random(HEADS, torch.float16), random(KEY_HEADS, torch.float16))
+            loop_ms = milliseconds(torch, loop, 3)
+            del loop
+            torch.cuda.empty_cache()
+            queries, keys, values = (random(heads, torch.bfloat16)[None] for heads in (HEADS, KEY_HEADS, KEY_HEADS))
+            sdpa_ms = milliseconds(
+                torch,
+                lambda: torch.nn.functional.scaled_dot_product_attention(
+                    queries, keys, values, is_causal=True, enable_gqa=True
+                ),
+                10,
+            )
+            lines.append({"tokens": tokens, "published_fp16_ms": loop_ms, "sdpa_forward_bf16_ms": sdpa_ms})
+            print(f"{tokens:8} tokens: published loop fp16 {loop_ms:9.2f} ms, sdpa forward bf16 {sdpa_ms:8.2f} ms", flush=True)
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as out:
+            json.dump({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "windows": lines}, out, indent=1)
+    return 0
+
+
+sys.exit(main())
