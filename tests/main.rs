@@ -1,7 +1,11 @@
 //! One integration binary: every test runs the real `longsift` in a temporary folder.
 
 #[cfg(test)]
+mod changed_input;
+#[cfg(test)]
 mod commands;
+#[cfg(test)]
+mod concurrent;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
@@ -15,11 +19,17 @@ mod golden;
 #[cfg(test)]
 mod integrity;
 #[cfg(test)]
+mod kill_campaign;
+#[cfg(test)]
+mod load;
+#[cfg(test)]
 mod output;
 #[cfg(test)]
 mod passthrough;
 #[cfg(test)]
 mod plans;
+#[cfg(test)]
+mod power_cut;
 #[cfg(test)]
 mod published_rankings;
 #[cfg(test)]
@@ -32,6 +42,8 @@ mod resume;
 mod reuse;
 #[cfg(test)]
 mod sampled_rows;
+#[cfg(test)]
+mod stopped;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
