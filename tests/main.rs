@@ -5,7 +5,11 @@ mod audit;
 #[cfg(test)]
 mod bad_data;
 #[cfg(test)]
+mod changed_input;
+#[cfg(test)]
 mod commands;
+#[cfg(test)]
+mod concurrent;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
@@ -25,11 +29,17 @@ mod golden;
 #[cfg(test)]
 mod integrity;
 #[cfg(test)]
+mod kill_campaign;
+#[cfg(test)]
+mod load;
+#[cfg(test)]
 mod output;
 #[cfg(test)]
 mod passthrough;
 #[cfg(test)]
 mod plans;
+#[cfg(test)]
+mod power_cut;
 #[cfg(test)]
 mod published_rankings;
 #[cfg(test)]
@@ -46,6 +56,8 @@ mod sampled_rows;
 mod shards;
 #[cfg(test)]
 mod silent_loss;
+#[cfg(test)]
+mod stopped;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

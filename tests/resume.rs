@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::support::scenarios::check_nothing_is_left;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace, check_accounting, count, files_below, read_json};
 
@@ -86,27 +87,8 @@ fn finish(workspace: &Workspace) -> Value {
         count(&summary, "windows_scored") + count(&summary, "windows_reused"),
         count(undisturbed, "windows_scored")
     );
-    check_nothing_is_left(workspace);
+    check_nothing_is_left(workspace, "resumed");
     summary
-}
-
-pub(crate) fn check_nothing_is_left(workspace: &Workspace) {
-    for folder in ["out", "out.run"] {
-        for file in files_below(&workspace.path(folder)) {
-            let name = file.file_name().unwrap().to_str().unwrap();
-            assert!(!name.starts_with('.'), "{}", file.display());
-        }
-    }
-    let events = fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap();
-    for line in events.lines() {
-        let event = serde_json::from_str::<Value>(line);
-        assert!(event.is_ok(), "{line}");
-    }
-    for name in ["staging", "intent.json", "journal"] {
-        let path = workspace.path("out.run").join(name);
-        assert!(!path.is_file() && files_below(&path).is_empty(), "{name} is left");
-    }
-    assert!(workspace.path("out.run/_SUCCESS").exists());
 }
 
 /// How many units have a record.
@@ -208,7 +190,7 @@ fn a_killed_run_may_be_finished_with_another_selection_but_no_other_scores() {
     let summary = workspace.longsift(&arguments).success().summary();
     assert!(count(&summary, "windows_reused") > 0, "{summary}");
     assert_eq!(workspace.results(), expected.results());
-    check_nothing_is_left(&workspace);
+    check_nothing_is_left(&workspace, "resumed");
 }
 
 #[test]
@@ -236,9 +218,29 @@ fn a_selection_killed_over_another_one_is_finished_or_replaced() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(select(&workspace, last).1, *results);
-        check_nothing_is_left(&workspace);
+        check_nothing_is_left(&workspace, "resumed");
         assert_eq!(select(&workspace, last).0, "nothing_to_do");
     }
+}
+
+#[test]
+fn going_back_after_a_killed_selection_restates_what_the_selection_is() {
+    let workspace = workload();
+    workspace.longsift(&["run", "pipeline.yaml"]).success();
+    let said = |name: &str| read_json(&workspace.path("out.run").join(name))["settings"].clone();
+    let before = (said("pipeline.lock"), said("plan.json"));
+    let arguments = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
+    let mut child = workspace.start(&arguments);
+    let staging = workspace.path("out.run/staging");
+    assert!(wait_until(&mut child, || files_below(&staging).len() > 2));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(said("pipeline.lock") != before.0 && said("plan.json") != before.1);
+    let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+    assert_eq!(summary["status"], "nothing_to_do");
+    assert_eq!((said("pipeline.lock"), said("plan.json")), before);
+    assert_eq!(workspace.results(), undisturbed().0);
+    check_nothing_is_left(&workspace, "back again");
 }
 
 /// One work unit of many windows: what is kept of it while it is open is its journal.
@@ -255,26 +257,25 @@ fn one_large_unit() -> Workspace {
     workspace
 }
 
+/// Bytes of the journals of open units, as far as they have left the process.
+fn journal_bytes(workspace: &Workspace) -> u64 {
+    let journals = files_below(&workspace.path("out.run/journal"));
+    journals.iter().filter_map(|path| fs::metadata(path).ok()).map(|file| file.len()).sum()
+}
+
 #[test]
 fn finished_windows_of_an_open_unit_survive_a_kill() {
     let undisturbed = one_large_unit();
     undisturbed.longsift(&["run", "pipeline.yaml"]).success();
     let workspace = one_large_unit();
-    let journal = |workspace: &Workspace| {
-        files_below(&workspace.path("out.run/journal"))
-            .iter()
-            .filter_map(|path| fs::metadata(path).ok())
-            .map(|metadata| metadata.len())
-            .sum::<u64>()
-    };
-    assert!(kill_when(&workspace, |workspace| journal(workspace) > 8192));
+    assert!(kill_when(&workspace, |workspace| journal_bytes(workspace) > 8192));
     assert_eq!(units(&workspace), 0, "the unit is still open");
     let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
     assert!(count(&summary, "windows_reused") > 10, "{summary}");
     assert!(count(&summary, "windows_scored") < 160, "{summary}");
     assert_eq!(count(&summary, "windows_scored") + count(&summary, "windows_reused"), 160);
     assert_eq!(workspace.results(), undisturbed.results());
-    check_nothing_is_left(&workspace);
+    check_nothing_is_left(&workspace, "resumed");
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn a_signal_drains_a_run_that_the_same_command_resumes() {
         let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
         assert!(count(&summary, "windows_reused") > 0, "the windows in the journal: {summary}");
         check_accounting(&summary);
-        check_nothing_is_left(&workspace);
+        check_nothing_is_left(&workspace, "resumed");
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::resume::{check_nothing_is_left, undisturbed, units, wait_until, workload};
+use crate::resume::{undisturbed, units, wait_until, workload};
+use crate::support::scenarios::check_nothing_is_left;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Answer, Workspace, check_accounting, count, read_json, repository};
 
@@ -36,7 +37,7 @@ fn select_as_one_process(workspace: &Workspace) {
         assert_eq!(summary[key], alone[key], "{key}");
     }
     assert_eq!(summary["windows_scored"], 0, "a selection measures nothing");
-    check_nothing_is_left(workspace);
+    check_nothing_is_left(workspace, "selected");
 }
 
 fn events(workspace: &Workspace, name: &str) -> Vec<Value> {

@@ -1,6 +1,7 @@
 //! What the tests share: a folder to work in, the command, and what it answered.
 
 pub(crate) mod damage;
+pub(crate) mod disk;
 pub(crate) mod faults;
 pub(crate) mod models;
 pub(crate) mod pipelines;

@@ -1,6 +1,6 @@
 //! The time of day, for logs and manifests. No score and no data file depends on it.
 
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds since 1970, for names that no other process chooses.
 pub fn nanoseconds() -> u128 {
@@ -9,5 +9,6 @@ pub fn nanoseconds() -> u128 {
 
 /// Now, as `2026-11-20T22:48:04Z`.
 pub fn now_utc() -> String {
-    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+    // A clock before 1970 was never set.
+    humantime::format_rfc3339_seconds(SystemTime::now().max(UNIX_EPOCH)).to_string()
 }

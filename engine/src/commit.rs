@@ -102,7 +102,9 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     folders.extend(intent.removals.iter().filter_map(|path| path.parent()));
     folders.sort_unstable();
     folders.dedup();
-    for folder in folders.into_iter().map(|folder| base.join(folder)) {
+    let folders = folders.into_iter().map(|folder| base.join(folder));
+    // The names of the folders, too: a run that created them may have been killed before it brought them to disk.
+    for folder in folders.chain([directory.output.clone(), base.clone()]) {
         // A run that was killed at its last step has removed the staging folder already.
         files::fsync_folder_if_present(&folder)?;
     }

@@ -242,9 +242,12 @@ pub fn fsync_folder_if_present(path: &Path) -> Result<(), FileError> {
     synced.map_err(failed("fsync the folder", path))
 }
 
-/// Creates a folder and the ones above it; one that exists is fine.
+/// Creates a folder and the ones above it, and makes their names durable; one that exists is fine.
 pub fn create_folder(path: &Path) -> Result<(), FileError> {
-    fs::create_dir_all(path).map_err(failed("create the folder", path))
+    let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
+    let created: Vec<&Path> = path.ancestors().take_while(missing).collect();
+    fs::create_dir_all(path).map_err(failed("create the folder", path))?;
+    created.into_iter().try_for_each(|folder| fsync_folder(folder_of(folder)))
 }
 
 /// Renames within one file system and makes it durable on both sides.

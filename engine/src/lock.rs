@@ -27,6 +27,9 @@ pub struct Lock {
     pub params: Map<String, Value>,
     /// Everything a score depends on besides the input.
     pub score_settings: Map<String, Value>,
+    /// Digest of the calibration file, where the pipeline uses one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<String>,
     /// Cheap identities of the model folder, and the digest of what was read there. Only in a run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelIdentity>,
@@ -59,22 +62,26 @@ pub struct ModelIdentity {
 
 impl Lock {
     /// The lock of a plan whose model has this digest.
-    pub fn of(plan: &Plan, model_digest: &str) -> Self {
+    ///
+    /// # Errors
+    /// The calibration file that the pipeline uses cannot be read.
+    pub fn of(plan: &Plan, model_digest: &str) -> Result<Self> {
         let params = plan
             .spec
             .params
             .iter()
             .map(|(name, value)| (name.clone(), Value::from(value.clone())))
             .collect();
-        Self {
+        Ok(Self {
             version: 1,
             settings: plan.spec.resolved_json(),
             overrides: plan.spec.overrides.clone(),
             params,
             score_settings: identity::score_settings(plan, model_digest),
+            calibration: identity::calibration_digest(plan)?,
             model: None,
             recorded: None,
-        }
+        })
     }
 
     /// The same with what it takes to repeat the run.
@@ -132,6 +139,12 @@ impl Lock {
         let mut different = identity::differences(&flat(&self.settings), &flat(&locked.settings));
         different.extend(identity::differences(&self.params, &locked.params));
         different.extend(identity::differences(&self.score_settings, &locked.score_settings));
+        let calibration = |lock: &Self| {
+            let digest =
+                lock.calibration.clone().map(|digest| ("calibration".to_owned(), digest.into()));
+            digest.into_iter().collect::<Map<String, Value>>()
+        };
+        different.extend(identity::differences(&calibration(self), &calibration(&locked)));
         if different.is_empty() {
             return Ok(());
         }

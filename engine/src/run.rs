@@ -30,7 +30,7 @@ use crate::stop::Stop;
 use crate::units::{self, UnitRecord};
 
 pub use finished::finished;
-use finished::{calibration_digest, data_files, refuse_foreign_data, selection_fingerprint};
+use finished::{data_files, refuse_foreign_data, selection_fingerprint};
 
 /// What the command line adds to a run.
 #[derive(Clone, Debug, Default)]
@@ -146,7 +146,7 @@ impl Run<'_> {
             return Ok(self.nothing(Summary::new("nothing_to_do", String::new())));
         }
         let digest = self.model_digest(options.fresh)?;
-        let lock = Lock::of(plan, &digest).with_command(plan);
+        let lock = Lock::of(plan, &digest)?.with_command(plan);
         if let Some(pipeline) = &options.locked {
             lock.check(&lock::path_beside(pipeline))?;
         }
@@ -167,13 +167,14 @@ impl Run<'_> {
         execute::check_standing(plan, &standing, &self.scores)?;
         if complete && let Some(summary) = finished(plan, &standing)? {
             self.tidy()?;
+            self.restate(&lock.with_model(plan, &digest), &standing)?;
             return Ok(self.nothing(summary));
         }
         if options.phase == Phase::Select {
             missing::refuse_missing(plan, &standing)?;
         }
-        lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
         self.write_plan(&standing)?;
+        lock.clone().with_model(plan, &digest).write(&self.directory.lock_file())?;
         let facts =
             json!({ "units": plan.units.len(), "units_scored": standing.iter().flatten().count() });
         events::append(self.directory, "run_started", facts)?;
@@ -344,7 +345,7 @@ impl Run<'_> {
             None => None,
         };
         let summary = self.summary(scored, &staged)?;
-        let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
+        let select_settings = identity::select_settings(plan, lock.calibration.as_deref());
         let selection_fingerprint = selection_fingerprint(plan, &select_settings, &scored.records);
         let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
@@ -480,15 +481,32 @@ impl Run<'_> {
         Ok(files::remove_folder(&self.directory.journal())?)
     }
 
-    /// What was planned, for `longsift status`.
-    fn write_plan(&self, standing: &[Option<UnitRecord>]) -> Result<()> {
+    /// A run with other settings that was killed has left its plan and its lock beside a selection that it did not
+    /// replace: they say again what the selection was made with.
+    fn restate(&self, lock: &Lock, standing: &[Option<UnitRecord>]) -> Result<()> {
+        let path = self.directory.lock_file();
+        let written = files::read_if_present(&self.directory.plan())?;
+        let written: Option<Value> = written.and_then(|json| serde_json::from_slice(&json).ok());
+        let now = self.plan_json(standing);
+        let same = |before: &Value| ["settings", "input"].iter().all(|key| before[key] == now[key]);
+        if !written.as_ref().is_some_and(same) {
+            self.write_plan(standing)?;
+        }
+        if Lock::read(&path)?.as_ref() == Some(lock) { Ok(()) } else { lock.write(&path) }
+    }
+
+    fn plan_json(&self, standing: &[Option<UnitRecord>]) -> Value {
         let done = Done {
             units: standing.iter().flatten().count(),
             windows: standing.iter().flatten().map(|record| record.counts.windows).sum(),
             finished: false,
         };
-        let json = crate::plan::explain::json(self.plan, done);
-        files::write_atomic(&self.directory.plan(), &pretty(&json))?;
+        crate::plan::explain::json(self.plan, done)
+    }
+
+    /// What was planned, for `longsift status`.
+    fn write_plan(&self, standing: &[Option<UnitRecord>]) -> Result<()> {
+        files::write_atomic(&self.directory.plan(), &pretty(&self.plan_json(standing)))?;
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ mod share;
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,8 @@ use crate::error::Result;
 use crate::files;
 
 pub use share::SharedLock;
+/// Longer than anyone holds the lock only to see whether someone else does.
+const GLANCE: Duration = Duration::from_millis(200);
 
 /// The paths of a run directory and of the output it belongs to.
 #[derive(Clone, Debug)]
@@ -185,11 +188,18 @@ impl RunDirectory {
     fn lock(&self) -> Result<RunLock> {
         let path = self.root.join("lock");
         let mut file = files::open_read_write(&path)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(held(&self.root, &mut file).into()),
-            Err(TryLockError::Error(error)) => {
-                return Err(files::failed("lock", &path)(error).into());
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                // `longsift status` holds it shared for a moment.
+                Err(TryLockError::WouldBlock) if begun.elapsed() < GLANCE => {
+                    std::thread::sleep(GLANCE / 20);
+                }
+                Err(TryLockError::WouldBlock) => return Err(held(&self.root, &mut file).into()),
+                Err(TryLockError::Error(error)) => {
+                    return Err(files::failed("lock", &path)(error).into());
+                }
             }
         }
         let holder =
@@ -205,11 +215,16 @@ impl RunDirectory {
 
     /// Removes everything a run has made here, for `--fresh`: the run directory's content but the lock, and the data
     /// files that the manifest lists.
+    ///
+    /// The marker of a finished run goes first, and the data files are gone from the disk before the manifest that names
+    /// them: whatever stops this, a later run knows what it sees.
     pub fn clear(&self, data_files: &[String]) -> Result<()> {
         files::remove_file(&self.success())?;
+        files::fsync_folder(&self.root)?;
         for name in data_files {
             files::remove_file(&self.data().join(name))?;
         }
+        files::fsync_folder_if_present(&self.data())?;
         for folder in [
             self.scores(),
             self.units(),

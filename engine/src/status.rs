@@ -39,10 +39,10 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         counts.add(&record.counts);
         units_scored += 1;
     }
-    let json = |path| -> Result<Option<Value>> {
+    let json = |path: &std::path::Path| -> Result<Option<Value>> {
         Ok(files::read_if_present(path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     };
-    let plan = json(directory.plan().as_path())?;
+    let plan = json(&directory.plan())?;
     let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
     let holder = directory.holder()?;
     let finished = files::size(&directory.success())?.is_some();

@@ -84,6 +84,14 @@ __attribute__((constructor)) static void begin(void) {
 
 // ---- paths ----
 
+// What of an absolute path is below the root, `.` for the root itself; NULL for any other.
+static const char *below_root(const char *path) {
+    if (strncmp(path, root, root_length) != 0) return NULL;
+    const char *rest = path + root_length;
+    if (rest[0] == 0 || strcmp(rest, "/.") == 0) return ".";
+    return rest[0] == '/' ? rest + 1 : NULL;
+}
+
 // The path of an open file or folder below the root; NULL for any other.
 static const char *of_file(int file, char *into) {
     if (!root) return NULL;
@@ -92,8 +100,7 @@ static const char *of_file(int file, char *into) {
     ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, link, into, PATH_MAX - 1);
     if (length < 0) return NULL;
     into[length] = 0;
-    if (strncmp(into, root, root_length) != 0 || into[root_length] != '/') return NULL;
-    return into + root_length + 1;
+    return below_root(into);
 }
 
 // The same for a path that is relative to an open folder.
@@ -113,8 +120,7 @@ static const char *of_path(int folder, const char *path, char *into) {
         }
         if (snprintf(into, PATH_MAX, "%s/%s", base, path) >= PATH_MAX) return NULL;
     }
-    if (strncmp(into, root, root_length) != 0 || into[root_length] != '/') return NULL;
-    return into + root_length + 1;
+    return below_root(into);
 }
 
 // ---- counting and failing ----

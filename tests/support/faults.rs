@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 use super::{Answer, Workspace};
 
@@ -69,7 +72,60 @@ fn without_numbers(operation: &str) -> String {
     format!("{before}{name}")
 }
 
+/// Where a command waits: before the `at`-th operation whose line `kind path` contains a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pause {
+    /// The text.
+    pub(crate) matching: &'static str,
+    /// The number of the operation, from 1.
+    pub(crate) at: usize,
+}
+
+/// A command that waits, or is about to.
+#[derive(Debug)]
+pub(crate) struct Paused {
+    /// The process.
+    pub(crate) child: Child,
+    /// The file that is there while it waits.
+    waiting: TempDir,
+}
+
+impl Paused {
+    /// Waits until the command waits.
+    pub(crate) fn wait_for_pause(&mut self) {
+        let begun = Instant::now();
+        while !self.waiting.path().join("waiting").exists() {
+            assert!(
+                self.child.try_wait().unwrap().is_none(),
+                "it ended without coming to the place"
+            );
+            assert!(begun.elapsed() < Duration::from_mins(2), "it never came to the place");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets the command go on, to its end.
+    pub(crate) fn go_on(self) -> Answer {
+        fs::remove_file(self.waiting.path().join("waiting")).unwrap();
+        Answer::of(self.child.wait_with_output().unwrap())
+    }
+}
+
 impl Workspace {
+    /// Starts a command that waits at a place.
+    pub(crate) fn start_paused(&self, arguments: &[&str], pause: &Pause) -> Paused {
+        let waiting = TempDir::new().unwrap();
+        let mut command = self.interposed(arguments);
+        command
+            .env("LONGSIFT_FAULT_ACTION", "pause")
+            .env("LONGSIFT_FAULT_AT", pause.at.to_string())
+            .env("LONGSIFT_FAULT_MATCH", pause.matching)
+            .env("LONGSIFT_FAULT_PAUSED", waiting.path().join("waiting"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Paused { child: command.spawn().unwrap(), waiting }
+    }
+
     /// The command with the interposer before it.
     pub(crate) fn interposed(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(arguments);

@@ -261,7 +261,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
         None => plan.open_table()?.model_digest,
     };
     let path = lock::path_beside(&arguments.pipeline.pipeline);
-    Lock::of(&plan, &digest).write(&path)?;
+    Lock::of(&plan, &digest)?.write(&path)?;
     print_line(&format!("wrote `{}`", path.display()));
     Ok(DONE)
 }

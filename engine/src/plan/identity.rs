@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Plan;
 use crate::dataset::Content;
+use crate::error::Result;
 use crate::files;
 
 /// Everything a score depends on besides the input itself.
@@ -57,6 +58,13 @@ pub fn select_settings(plan: &Plan, calibration_digest: Option<&str>) -> Map<Str
         "report_by": output.report_by,
         "calibration": calibration_digest,
     }))
+}
+
+/// The digest of the calibration file, if the pipeline uses one.
+pub fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
+    let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
+    let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
+    Ok(Some(files::sha256_hex(&bytes)))
 }
 
 /// The fingerprint of settings: SHA-256 of their JSON.

@@ -11,13 +11,6 @@ use crate::report::Summary;
 use crate::run_directory::RunDirectory;
 use crate::units::{Part, UnitRecord};
 
-/// The digest of the calibration file, if the pipeline uses one.
-pub(super) fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
-    let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
-    let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
-    Ok(Some(files::sha256_hex(&bytes)))
-}
-
 /// What decides whether a finished selection is still the one the pipeline asks for.
 pub(super) fn selection_fingerprint(
     plan: &Plan,
@@ -42,7 +35,8 @@ pub fn finished(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<Option<S
     let directory = &plan.directory;
     let Some(manifest) = Manifest::read(directory)? else { return Ok(None) };
     let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
-    let select_settings = identity::select_settings(plan, calibration_digest(plan)?.as_deref());
+    let select_settings =
+        identity::select_settings(plan, identity::calibration_digest(plan)?.as_deref());
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint
             == selection_fingerprint(plan, &select_settings, &records)

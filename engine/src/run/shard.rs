@@ -25,7 +25,7 @@ impl Run<'_> {
             return Ok(Outcome { summary, labels: None, warnings: Vec::new() });
         }
         let digest = self.model_digest(false)?;
-        let lock = Lock::of(plan, &digest);
+        let lock = Lock::of(plan, &digest)?;
         if let Some(pipeline) = &options.locked {
             lock.check(&lock::path_beside(pipeline))?;
         }

@@ -1,0 +1,245 @@
+//! The input changes while a run works: it is detected and named, nothing is mixed, and the next run takes what is there.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::faults::{self, Pause};
+use crate::support::scenarios::{Scenario, check_nothing_is_left, write_input};
+use crate::support::{Tiny, Workspace, check_accounting, count, files_below};
+
+const RUN: [&str; 3] = ["run", "pipeline.yaml", "-q"];
+
+/// A way to change `input/b.parquet`.
+type Change = (&'static str, fn(&Workspace));
+
+fn file(workspace: &Workspace) -> std::path::PathBuf {
+    workspace.path("input/b.parquet")
+}
+
+/// Changes a byte in the middle, as a program that writes into the file does.
+fn change_in_place(path: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let middle = file.metadata().unwrap().len() / 4;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, middle).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
+}
+
+const CHANGES: [Change; 4] = [
+    ("replaced", |workspace| {
+        write_input(workspace, "new", &[3, 14]);
+        fs::rename(workspace.path("input/new.parquet"), file(workspace)).unwrap();
+    }),
+    ("grown", |workspace| {
+        let bytes = fs::read(file(workspace)).unwrap();
+        fs::write(file(workspace), [&bytes[..], &bytes[..]].concat()).unwrap();
+    }),
+    ("deleted", |workspace| fs::remove_file(file(workspace)).unwrap()),
+    ("a row group changed", |workspace| change_in_place(&file(workspace))),
+];
+
+/// What a run makes of the input of a workspace as it is, from nothing.
+fn from_scratch(workspace: &Workspace) -> Option<std::collections::BTreeMap<String, String>> {
+    let fresh = Workspace::copy_of(workspace);
+    for folder in ["out", "out.run"] {
+        let _ = fs::remove_dir_all(fresh.path(folder));
+    }
+    (fresh.longsift(&RUN).code == 0).then(|| fresh.results())
+}
+
+/// Changes the input of a run that is paused; it must fail and say which file. Then restores it, or goes on with what
+/// is there.
+fn change_during(matching: &'static str, at: usize) {
+    let scenario = Scenario::first_run();
+    for (what, change) in CHANGES {
+        let when = format!("{what} at `{matching}`");
+        let workspace = Workspace::copy_of(&scenario.before);
+        let mut run = workspace.start_paused(&RUN, &Pause { matching, at });
+        run.wait_for_pause();
+        change(&workspace);
+        let answer = run.go_on();
+        assert_eq!(answer.code, 3, "{when}: {}", answer.stderr);
+        let changed = answer.stderr.contains("b.parquet: the file changed since it was planned");
+        assert!(changed, "{when}: {}", answer.stderr);
+        assert!(!workspace.path("out/data").exists(), "{when}: nothing is committed");
+        let other = Workspace::copy_of(&workspace);
+        let restored = other.path("input/b.parquet");
+        fs::copy(scenario.before.path("input/b.parquet"), &restored).unwrap();
+        check_accounting(&other.longsift(&RUN).success().summary());
+        assert_eq!(other.results(), scenario.results, "{when}, restored");
+        // What is there now may be no Parquet at all: then there is nothing to compare with.
+        if let Some(expected) = from_scratch(&workspace) {
+            check_accounting(&workspace.longsift(&RUN).success().summary());
+            assert_eq!(workspace.results(), expected, "{when}");
+            check_nothing_is_left(&workspace, &when);
+        }
+    }
+}
+
+#[test]
+fn an_input_that_changes_between_plan_and_read_is_named() {
+    if faults::available() {
+        change_during("create out.run/journal", 1);
+    }
+}
+
+#[test]
+fn an_input_that_changes_between_score_and_write_is_named() {
+    if faults::available() {
+        change_during("mkdir out.run/staging/data", 1);
+    }
+}
+
+#[test]
+fn an_input_that_changes_while_its_unit_is_read_is_named() {
+    if !faults::available() {
+        return;
+    }
+    let scenario = Scenario::first_run();
+    let operations = Workspace::copy_of(&scenario.before).with_fault(&RUN, None).operations;
+    let reads = operations.iter().filter(|line| *line == "read input/b.parquet").count();
+    // The first two are the footer's. A page may be read when it changes, or be about to be.
+    for at in 3..=reads {
+        let workspace = Workspace::copy_of(&scenario.before);
+        let pause = Pause { matching: "read input/b.parquet", at };
+        let mut run = workspace.start_paused(&RUN, &pause);
+        run.wait_for_pause();
+        change_in_place(&file(&workspace));
+        let answer = run.go_on().expect(3);
+        let changed = answer.stderr.contains("b.parquet: the file changed since it was planned");
+        assert!(changed, "read {at}: {}", answer.stderr);
+        assert!(!workspace.path("out/data").exists(), "read {at}");
+        fs::copy(scenario.before.path("input/b.parquet"), file(&workspace)).unwrap();
+        check_accounting(&workspace.longsift(&RUN).success().summary());
+        assert_eq!(workspace.results(), scenario.results, "read {at}");
+    }
+}
+
+#[test]
+fn a_change_under_a_new_selection_leaves_the_old_one_standing() {
+    if !faults::available() {
+        return;
+    }
+    let scenario = Scenario::first_run();
+    let workspace = Workspace::copy_of(&scenario.before);
+    workspace.longsift(&RUN).success();
+    let again = [&RUN, &["--set", "stages.filter.keep_fraction=0.9"][..]].concat();
+    let pause = Pause { matching: "create out.run/staging/data", at: 2 };
+    let mut run = workspace.start_paused(&again, &pause);
+    run.wait_for_pause();
+    change_in_place(&file(&workspace));
+    run.go_on().expect(3);
+    assert_eq!(workspace.results(), scenario.results);
+    assert!(workspace.path("out.run/_SUCCESS").exists());
+}
+
+#[test]
+fn files_that_come_while_a_run_works_are_the_next_ones() {
+    if !faults::available() {
+        return;
+    }
+    let scenario = Scenario::first_run();
+    let workspace = Workspace::copy_of(&scenario.before);
+    let pause = Pause { matching: "create out.run/units", at: 2 };
+    let mut run = workspace.start_paused(&RUN, &pause);
+    run.wait_for_pause();
+    write_input(&workspace, "aa", &[6, 8]);
+    let first = run.go_on().success().summary();
+    assert_eq!(count(&first, "rows_in"), 6);
+    assert_eq!(workspace.results(), scenario.results, "the run is about the files it planned");
+    let second = workspace.longsift(&RUN).success().summary();
+    check_accounting(&second);
+    assert_eq!(count(&second, "rows_in"), 8);
+    assert_eq!(
+        count(&second, "windows_reused"),
+        count(&first, "windows_scored"),
+        "finished units are reused"
+    );
+    assert!(count(&second, "windows_scored") > 0, "the new file is scored");
+    assert_eq!(Some(workspace.results()), from_scratch(&workspace), "the selection is redone");
+}
+
+#[test]
+fn a_model_that_changes_while_its_table_is_built_is_named() {
+    if !faults::available() {
+        return;
+    }
+    let scenario = Scenario::first_run();
+    for (matching, at) in [("mkdir cache", 1), ("write cache", 3)] {
+        let workspace = Workspace::copy_of(&scenario.before);
+        let mut run = workspace.start_paused(&RUN, &Pause { matching, at });
+        run.wait_for_pause();
+        let other = Workspace::new();
+        Tiny::new().with("vocab_size", json!(8192)).seed(2).write(&other.path("model"));
+        let weights = "model/model.safetensors";
+        fs::copy(other.path(weights), workspace.path("model/new")).unwrap();
+        fs::rename(workspace.path("model/new"), workspace.path(weights)).unwrap();
+        let answer = run.go_on();
+        // Where the weights had been opened before, the table is that of the weights that were planned.
+        if answer.code == 0 {
+            assert_eq!(workspace.results(), scenario.results, "{matching}");
+        } else {
+            assert_eq!(answer.code, 3, "{matching}: {}", answer.stderr);
+            assert!(answer.stderr.contains("model.safetensors"), "{}", answer.stderr);
+        }
+        let next = workspace.longsift(&RUN);
+        if answer.code == 0 {
+            assert!(next.expect(2).stderr.contains("model: "), "other weights are refused");
+        } else {
+            next.success();
+            assert_eq!(Some(workspace.results()), from_scratch(&workspace), "{matching}");
+        }
+    }
+}
+
+#[test]
+fn a_lock_names_what_has_changed_in_the_tokenizer_the_kernel_and_the_calibration() {
+    let scenario = Scenario::first_run();
+    let refused = |workspace: &Workspace, more: &[&str], what: &str| {
+        let arguments = [&RUN, &["--locked"][..], more].concat();
+        let answer = workspace.longsift(&arguments).expect(2);
+        assert!(answer.stderr.contains(what), "{}", answer.stderr);
+        assert!(!workspace.path("out/data").exists(), "nothing was written");
+    };
+    let locked = || {
+        let workspace = Workspace::copy_of(&scenario.before);
+        workspace.longsift(&["lock", "pipeline.yaml"]).success();
+        workspace
+    };
+    let workspace = locked();
+    refused(
+        &workspace,
+        &["--set", "stages.tokenize.window_tokens=32"],
+        "window_tokens: 32, was 64",
+    );
+    let path = workspace.path("model/tokenizer.json");
+    let mut tokenizer = crate::support::read_json(&path);
+    tokenizer["normalizer"] = json!({ "type": "Lowercase" });
+    fs::write(path, tokenizer.to_string()).unwrap();
+    refused(&workspace, &[], "tokenizer: ");
+    let workspace = locked();
+    let lock = crate::support::read_json(&workspace.path("pipeline.lock"));
+    if lock["score_settings"]["kernel"] != "portable-f32" {
+        refused(&workspace, &["--kernel", "portable-f32"], "kernel: portable-f32, was ");
+    }
+    workspace.longsift(&[&RUN, &["--locked"][..]].concat()).success();
+    let calibration = fs::read(workspace.path("out.run/calibration.json")).unwrap();
+    let next = Workspace::copy_of(&scenario.before);
+    next.write("saved.json", &calibration);
+    let pipeline = fs::read_to_string(next.path("pipeline.yaml")).unwrap();
+    let with = pipeline.replace("{stage: score}", "{stage: score, calibration: saved.json}");
+    assert_ne!(pipeline, with);
+    next.write("pipeline.yaml", with);
+    next.longsift(&["lock", "pipeline.yaml"]).success();
+    let mut other: Value = serde_json::from_slice(&calibration).unwrap();
+    let threshold = &mut other["groups"][0]["figures"]["threshold"];
+    *threshold = json!(threshold.as_f64().unwrap() + 0.5);
+    next.write("saved.json", other.to_string());
+    refused(&next, &[], "calibration: ");
+    next.write("saved.json", &calibration);
+    next.longsift(&[&RUN, &["--locked"][..]].concat()).success();
+    assert!(!files_below(&next.path("out/data")).is_empty());
+}

@@ -1,0 +1,147 @@
+//! Load: memory and open files stay flat and time grows in proportion, however many documents, tokens or files there are.
+//!
+//! `cargo test --release -p longsift-engine --test integration -- --ignored --nocapture --test-threads 1 soak` prints the
+//! figures of `docs/reliability.md`; `LONGSIFT_SOAK_PERCENT` makes the loads smaller.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::support::models::Random;
+use crate::support::tables::{strings, table, token_lists, write_parquet};
+use crate::support::{Answer, Pipeline, Tiny, Workspace, check_accounting, count};
+
+/// What a run took.
+#[derive(Debug)]
+struct Figures {
+    /// Documents, files or tokens.
+    load: usize,
+    seconds: f64,
+    /// Resident memory at each tenth of the run, in MB.
+    memory: Vec<u64>,
+    /// The most that was resident, in MB.
+    peak: u64,
+    /// The most files that were open.
+    files: usize,
+}
+
+/// Memory of a process in MB, by the name that the kernel has for it.
+fn memory(process: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? / 1024)
+}
+
+/// Runs the pipeline and watches it.
+fn watch(workspace: &Workspace, load: usize) -> Figures {
+    let begun = Instant::now();
+    let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+    let (mut samples, mut peak, mut files) = (Vec::new(), 0, 0);
+    while child.try_wait().unwrap().is_none() {
+        let open = fs::read_dir(format!("/proc/{}/fd", child.id()));
+        files = files.max(open.map_or(0, Iterator::count));
+        peak = peak.max(memory(child.id(), "VmHWM").unwrap_or(0));
+        samples.extend(memory(child.id(), "VmRSS"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let summary = Answer::of(child.wait_with_output().unwrap()).success().summary();
+    check_accounting(&summary);
+    assert!(count(&summary, "kept") > 0);
+    let memory = (0..10).map(|tenth| samples[(samples.len() - 1) * (tenth + 1) / 10]).collect();
+    Figures { load, seconds, memory, peak, files }
+}
+
+/// Runs a load at a quarter, a half and whole; memory and files may not grow with it, time may in proportion.
+fn soak(what: &str, whole: usize, most_memory_growth_mb: u64, prepare: impl Fn(&Workspace, usize)) {
+    if !cfg!(target_os = "linux") {
+        eprintln!("skipped: memory and open files are read from /proc");
+        return;
+    }
+    let percent = std::env::var("LONGSIFT_SOAK_PERCENT").map_or(100, |text| text.parse().unwrap());
+    let whole = (whole * percent / 100).max(4);
+    let figures: Vec<Figures> = [whole / 4, whole / 2, whole]
+        .into_iter()
+        .map(|load| {
+            let workspace = Workspace::new();
+            Tiny::new().write(&workspace.path("model"));
+            prepare(&workspace, load);
+            watch(&workspace, load)
+        })
+        .collect();
+    for run in &figures {
+        println!(
+            "{:>9} {what}: {:>7.2} s, at most {} MB and {} open files; MB at each tenth {:?}",
+            run.load, run.seconds, run.peak, run.files, run.memory
+        );
+    }
+    let (half, all) = (&figures[1], &figures[2]);
+    assert!(all.files <= half.files + 4, "open files grow with {what}");
+    assert!(
+        all.peak <= half.peak + most_memory_growth_mb,
+        "memory grows with {what}: {} MB, then {} MB",
+        half.peak,
+        all.peak
+    );
+    // Short runs are mostly start.
+    if half.seconds > 2.0 {
+        assert!(all.seconds < 2.8 * half.seconds, "time grows faster than {what}");
+    }
+}
+
+/// Documents with tokens that cost nothing to make.
+fn write_documents(workspace: &Workspace, file: &str, seed: u64, lengths: &[usize], group: usize) {
+    let mut random = Random(seed);
+    let document = |length: &usize| (0..*length).map(|_| 2 + random.below(95) as u32).collect();
+    let documents: Vec<Vec<u32>> = lengths.iter().map(document).collect();
+    let ids = (0..lengths.len()).map(|row| format!("{seed}-{row}"));
+    let input = table(&[("id", strings(ids)), ("tokens", token_lists(&documents))]);
+    write_parquet(&workspace.path(&format!("input/{file}.parquet")), &input, group);
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/nightly runs it"]
+fn soak_of_small_documents() {
+    soak("documents of 100 to 300 tokens", 100_000, 64, |workspace, documents| {
+        for (file, start) in (0..documents).step_by(5000).enumerate() {
+            let lengths: Vec<usize> =
+                (start..documents.min(start + 5000)).map(|row| 100 + row * 7919 % 200).collect();
+            write_documents(workspace, &format!("{file:05}"), file as u64, &lengths, 1000);
+        }
+        workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    });
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/nightly runs it"]
+fn soak_of_long_documents() {
+    soak("documents of 1,000,000 tokens", 50, 64, |workspace, documents| {
+        for file in 0..documents {
+            write_documents(workspace, &format!("{file:05}"), file as u64, &[1_000_000], 1);
+        }
+        let pipeline = Pipeline::tokens("model", 1024).tokenize("windows: disjoint");
+        workspace.write("pipeline.yaml", pipeline.to_string());
+    });
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/nightly runs it"]
+fn soak_of_many_files() {
+    soak("files of two documents", 10_000, 64, |workspace, files| {
+        for file in 0..files {
+            write_documents(workspace, &format!("{file:05}"), file as u64, &[90, 150], 2);
+        }
+        workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    });
+}
+
+#[test]
+fn a_small_load_keeps_memory_and_files_flat() {
+    soak("files of two documents (small)", 160, 24, |workspace, files| {
+        for file in 0..files {
+            write_documents(workspace, &format!("{file:05}"), file as u64, &[90, 150], 2);
+        }
+        workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    });
+}

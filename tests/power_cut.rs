@@ -1,0 +1,104 @@
+//! The power fails at any step of a run: what was brought to disk is enough for the next run to finish it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::support::Workspace;
+use crate::support::disk::{Disk, Seen, State, Survives, changes, workspace_after};
+use crate::support::faults;
+use crate::support::scenarios::Scenario;
+
+/// States per scenario where `LONGSIFT_POWER_CUTS` says nothing else: another number, or `all`.
+const SAMPLE: usize = 12;
+
+/// What a user relies on once a run has said that it is done.
+const PROMISED: [&str; 9] = [
+    "out/data/",
+    "out.run/scores/",
+    "out.run/units/",
+    "out.run/dropped/",
+    "out.run/quarantine/",
+    "out.run/manifest.json",
+    "out.run/summary.json",
+    "out.run/calibration.json",
+    "out.run/_SUCCESS",
+];
+
+fn promised(files: &State) -> BTreeMap<&String, &Vec<u8>> {
+    let ours = |path: &str| PROMISED.iter().any(|start| path.starts_with(start));
+    files.iter().filter(|(path, _)| ours(path)).map(|(path, bytes)| (path, &**bytes)).collect()
+}
+
+fn files_of(workspace: &Workspace) -> State {
+    Disk::holding(&workspace.path("")).now()
+}
+
+#[test]
+fn a_run_whose_power_failed_at_any_step_is_finished_by_the_next_one() {
+    if !faults::available() {
+        return;
+    }
+    let sample = match std::env::var("LONGSIFT_POWER_CUTS") {
+        Ok(all) if all == "all" => usize::MAX,
+        Ok(number) => number.parse().unwrap(),
+        Err(_) => SAMPLE,
+    };
+    for scenario in Scenario::all() {
+        let workspace = Workspace::copy_of(&scenario.before);
+        let record = tempfile::NamedTempFile::new().unwrap();
+        let mut command = workspace.interposed(&scenario.arguments);
+        command.env("LONGSIFT_FAULT_RECORD", record.path());
+        assert!(command.output().unwrap().status.success());
+        let changes = changes(&fs::read(record.path()).unwrap());
+        let mut disk = Disk::holding(&scenario.before.path(""));
+        let mut seen = Seen::default();
+        let mut states = Vec::new();
+        for (step, change) in (0..).zip(&changes) {
+            disk.apply(change);
+            for survives in [
+                Survives::OnlySynced,
+                Survives::AllNames,
+                Survives::AllBytes,
+                Survives::Some { seed: 2 * step },
+                Survives::Some { seed: 2 * step + 1 },
+            ] {
+                let survived = disk.after_power_cut(survives);
+                if seen.is_new(&survived) {
+                    states.push((format!("a power cut after {change:?}, {survives:?}"), survived));
+                }
+            }
+        }
+        assert!(disk.now() == files_of(&workspace), "the record of changes is complete");
+        let after_success = disk.after_power_cut(Survives::OnlySynced);
+        assert_eq!(
+            promised(&after_success).keys().collect::<Vec<_>>(),
+            promised(&disk.now()).keys().collect::<Vec<_>>(),
+            "{}: what a run has promised is on disk when it ends",
+            scenario.name
+        );
+        assert!(promised(&after_success) == promised(&disk.now()), "{}", scenario.name);
+        let chosen: Vec<_> = states.iter().step_by((states.len() / sample).max(1)).collect();
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+                scope.spawn(|| {
+                    while let Some((when, survived)) =
+                        chosen.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
+                        let workspace = workspace_after(&scenario.before, survived);
+                        scenario.finish(&workspace, when);
+                    }
+                });
+            }
+        });
+        println!(
+            "{}: {} changes, {} different states of the disk, {} restarted, {} finished",
+            scenario.name,
+            changes.len(),
+            states.len(),
+            chosen.len(),
+            chosen.len()
+        );
+    }
+}

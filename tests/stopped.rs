@@ -1,0 +1,153 @@
+//! Signals, a full disk, a disk that cannot be written, a clock that runs backwards: what stops a run loses nothing.
+
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::support::faults::{self, Pause};
+use crate::support::scenarios::Scenario;
+use crate::support::{Answer, Workspace, check_accounting};
+
+#[test]
+fn a_second_signal_ends_a_run_at_once_and_nothing_is_lost() {
+    if !faults::available() {
+        return;
+    }
+    let scenario = Scenario::first_run();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let workspace = Workspace::copy_of(&scenario.before);
+        let pause = Pause { matching: "write out.run/scores", at: 1 };
+        let mut run = workspace.start_paused(&scenario.arguments, &pause);
+        run.wait_for_pause();
+        kill_process(Pid::from_child(&run.child), signal).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(run.child.try_wait().unwrap().is_none(), "the first signal lets it finish");
+        kill_process(Pid::from_child(&run.child), signal).unwrap();
+        let begun = Instant::now();
+        assert_eq!(run.child.wait().unwrap().code(), Some(code));
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        scenario.finish(&workspace, "a second signal");
+    }
+}
+
+#[test]
+fn a_signal_at_any_step_is_obeyed_before_the_next_one() {
+    if !faults::available() {
+        return;
+    }
+    let scenario = Scenario::first_run();
+    for matching in ["open input/", "create out.run/units", "create out.run/staging/data"] {
+        let workspace = Workspace::copy_of(&scenario.before);
+        // The first opening of an input is the plan's, before anything listens for signals.
+        let at = if matching == "open input/" { 3 } else { 1 };
+        let mut run = workspace.start_paused(&scenario.arguments, &Pause { matching, at });
+        run.wait_for_pause();
+        kill_process(Pid::from_child(&run.child), Signal::TERM).unwrap();
+        let answer = run.go_on().expect(143);
+        assert_eq!(answer.summary()["status"], json!("stopped"));
+        scenario.check_no_mixture(&workspace, matching);
+        scenario.finish(&workspace, matching);
+    }
+}
+
+/// Runs a script as root of a namespace of its own, where it may mount file systems; none, with a printed reason,
+/// where the system does not allow it.
+fn in_a_namespace(workspace: &Workspace, script: &str) -> Option<Answer> {
+    let unshared = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-euc", script]);
+        command
+    };
+    if !unshared("mount -t tmpfs none /mnt").output().is_ok_and(|answer| answer.status.success()) {
+        eprintln!(
+            "skipped: `unshare` may not mount here; the same errors are injected by `faults`"
+        );
+        return None;
+    }
+    let mut command = unshared(script);
+    command
+        .current_dir(workspace.path(""))
+        .env("LONGSIFT", env!("CARGO_BIN_EXE_longsift"))
+        .env("XDG_CACHE_HOME", workspace.path("cache"));
+    Some(Answer::of(command.output().unwrap()))
+}
+
+/// Where the scenario's output goes instead, so that it can be a disk of its own.
+const ELSEWHERE: &str = "--set output.path=disk/out";
+
+#[test]
+fn a_full_disk_stops_a_run_that_is_finished_when_there_is_space() {
+    let scenario = Scenario::first_run();
+    let mut stopped = 0;
+    for kilobytes in [24, 40, 56, 72, 88, 104, 120, 136, 152, 168, 184, 200] {
+        let workspace = Workspace::copy_of(&scenario.before);
+        let script = format!(
+            "mkdir disk; mount -t tmpfs -o size={kilobytes}k none disk
+             code=0; $LONGSIFT run pipeline.yaml -q {ELSEWHERE} 1>&2 || code=$?
+             mount -o remount,size=64m disk
+             $LONGSIFT run pipeline.yaml -q {ELSEWHERE} >summary 2>&1
+             cp -r disk/out disk/out.run .
+             exit $code"
+        );
+        let Some(answer) = in_a_namespace(&workspace, &script) else { return };
+        if answer.code != 0 {
+            assert_eq!(answer.code, 4, "{kilobytes} KB: {}", answer.stderr);
+            assert!(answer.stderr.contains("No space left"), "{}", answer.stderr);
+            assert!(answer.stderr.contains("free space on this disk"), "{}", answer.stderr);
+            stopped += 1;
+        }
+        assert_eq!(workspace.results(), scenario.results, "{kilobytes} KB");
+    }
+    println!("a disk of 24 to 200 KB was full in {stopped} of 12 runs; all were finished");
+    assert!(stopped >= 3, "{stopped}");
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_exit_4_with_a_hint() {
+    let scenario = Scenario::first_run();
+    let workspace = Workspace::copy_of(&scenario.before);
+    let script = format!(
+        "mkdir disk; mount -t tmpfs none disk; mount -o remount,ro disk
+         code=0; $LONGSIFT run pipeline.yaml -q {ELSEWHERE} || code=$?
+         mount -o remount,rw disk
+         $LONGSIFT run pipeline.yaml -q {ELSEWHERE} >summary 2>&1
+         cp -r disk/out disk/out.run .
+         exit $code"
+    );
+    let Some(answer) = in_a_namespace(&workspace, &script) else { return };
+    let answer = answer.expect(4);
+    assert!(answer.stderr.contains("disk/out.run"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("Read-only file system"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("mount the disk for writing"), "{}", answer.stderr);
+    assert_eq!(workspace.results(), scenario.results);
+}
+
+#[test]
+fn a_clock_that_is_wrong_or_runs_backwards_changes_no_byte() {
+    if !faults::available() {
+        return;
+    }
+    let scenario = Scenario::first_run();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let hour = 3600;
+    for (offset, step) in [
+        (400 * 24 * hour, 0),
+        (-400 * 24 * hour, 0),
+        (0, -hour),
+        // A board without a battery begins in 1970; the hour before that is in 1969.
+        (hour / 2 - i64::try_from(now).unwrap(), -hour / 4),
+    ] {
+        let workspace = Workspace::copy_of(&scenario.before);
+        let run = |arguments: &[&str]| {
+            let mut command = workspace.interposed(arguments);
+            command.env("LONGSIFT_CLOCK_OFFSET", offset.to_string());
+            command.env("LONGSIFT_CLOCK_STEP", step.to_string());
+            Answer::of(command.output().unwrap()).success().summary()
+        };
+        check_accounting(&run(&scenario.arguments));
+        assert_eq!(workspace.results(), scenario.results, "{offset} s, then {step} s a look");
+        assert_eq!(run(&scenario.arguments)["status"], "nothing_to_do");
+    }
+}
