@@ -13,7 +13,11 @@ mod faults;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod increments;
+#[cfg(test)]
 mod integrity;
+#[cfg(test)]
+mod observers;
 #[cfg(test)]
 mod output;
 #[cfg(test)]

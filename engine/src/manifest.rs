@@ -10,7 +10,7 @@ use crate::execute::Scored;
 use crate::files;
 use crate::lock::Lock;
 use crate::output::Staged;
-use crate::plan::Plan;
+use crate::plan::{KnownFile, Plan};
 use crate::report::TableUse;
 use crate::run_directory::RunDirectory;
 use crate::units::{Part, UnitRecord};
@@ -37,6 +37,9 @@ pub struct Manifest {
     pub table: Option<TableUse>,
     /// The input files: path, size, rows, footer hash.
     pub input: Vec<Value>,
+    /// The input files that `input.since` left out: filtered by the run it names, or before that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_before: Vec<KnownFile>,
     /// One record per work unit.
     pub units: Vec<UnitRecord>,
     /// The files of `data/`.
@@ -68,6 +71,7 @@ impl Manifest {
             device: json!({ "name": plan.devices.names(), "kernel": plan.kernel().name() }),
             table: None,
             input: input.collect(),
+            input_before: plan.input_before.clone(),
             units: scored.records.clone(),
             data: staged.data.clone(),
             dropped: staged.dropped.clone(),

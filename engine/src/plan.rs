@@ -6,6 +6,7 @@ pub mod estimate;
 pub mod explain;
 pub mod identity;
 pub mod shard;
+mod since;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::spec::Spec;
 
 pub use estimate::Estimate;
 pub use shard::Shard;
+pub use since::KnownFile;
 
 /// Bytes of memory that a text takes while it is tokenised and scored, for each of its bytes: eight for each token and
 /// the text itself, where every byte is a token of its own; 3 as measured on English books.
@@ -84,6 +86,8 @@ pub struct Plan {
     pub options: PlanOptions,
     /// The input.
     pub dataset: Dataset,
+    /// Files that earlier runs have filtered, which `input.since` leaves out of the input.
+    pub input_before: Vec<KnownFile>,
     /// The input, cut into work units, in input order; of a shard, its own.
     pub units: Vec<WorkUnit>,
     /// Units and rows of all shards.
@@ -129,7 +133,7 @@ impl Plan {
             checks::tokens(&spec, model, encoder.as_ref().and_then(Option::as_ref), &mut problems);
             checks::distance(&spec, model, &mut problems, &mut warnings);
         }
-        let (Some(dataset), Some(model), Some(encoder), Some(devices), Some(bos)) =
+        let (Some(mut dataset), Some(model), Some(encoder), Some(devices), Some(bos)) =
             (dataset, model, encoder, devices, bos)
         else {
             return Err(Failure::Problems(problems));
@@ -137,6 +141,7 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Failure::Problems(problems));
         }
+        let input_before = since::leave_out(&spec, &directory, &mut dataset, &mut warnings)?;
         let notes = dataset.notes.iter().chain(model.warnings());
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
         let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
@@ -155,6 +160,7 @@ impl Plan {
             spec,
             options,
             dataset,
+            input_before,
             units,
             whole,
             columns,
