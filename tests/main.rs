@@ -27,11 +27,15 @@ mod forms;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod increments;
+#[cfg(test)]
 mod integrity;
 #[cfg(test)]
 mod kill_campaign;
 #[cfg(test)]
 mod load;
+#[cfg(test)]
+mod observers;
 #[cfg(test)]
 mod output;
 #[cfg(test)]

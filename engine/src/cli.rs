@@ -3,6 +3,8 @@
 pub mod commands;
 mod devices;
 pub mod logging;
+mod observe;
+mod ray;
 
 use std::path::PathBuf;
 
@@ -49,6 +51,15 @@ pub enum AnswerFormat {
     Text,
     /// One JSON document.
     Json,
+}
+
+/// Who runs the shards of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// This machine.
+    Local,
+    /// A Ray cluster.
+    Ray,
 }
 
 /// The commands.
@@ -224,6 +235,25 @@ pub struct RunArguments {
     /// Which part of the run: `score` (with `--shard`, any number of processes at once), `select`, or `all`.
     #[arg(long, value_enum, default_value = "all")]
     pub phase: Phase,
+    /// Who runs the shards: this machine, or a Ray cluster (`pip install 'longsift[ray]'`).
+    #[arg(long, value_enum, default_value = "local")]
+    pub engine: Engine,
+    /// The Ray cluster: `auto`, `HOST:PORT`, `ray://…`; without it one is started on this machine.
+    #[arg(long, requires = "engine")]
+    pub address: Option<String>,
+    /// How many shards a Ray cluster gets; by default four per worker that fits, at most one per work unit.
+    #[arg(long, value_name = "N", requires = "engine", value_parser = clap::value_parser!(u32).range(1..))]
+    pub shards: Option<u32>,
+    /// A name of this run, for lineage and the summary; a scheduler makes it from the logical date, so that a retry is
+    /// the same run.
+    #[arg(long, value_name = "NAME")]
+    pub run_id: Option<String>,
+    /// Writes figures of the run there, for Prometheus' textfile collector (`*.prom`).
+    #[arg(long, value_name = "PATH")]
+    pub metrics_textfile: Option<PathBuf>,
+    /// Stops, as on SIGTERM, when the process that started this one ends.
+    #[arg(long, hide = true)]
+    pub stop_with_parent: bool,
     /// Starts anew: removes what earlier runs left in the run directory and the data files they wrote.
     #[arg(long)]
     pub fresh: bool,

@@ -7,6 +7,11 @@ pub fn nanoseconds() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos())
 }
 
+/// Seconds since 1970.
+pub fn seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
 /// Now, as `2026-11-20T22:48:04Z`.
 pub fn now_utc() -> String {
     // A clock before 1970 was never set.

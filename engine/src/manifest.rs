@@ -10,7 +10,7 @@ use crate::execute::Scored;
 use crate::files;
 use crate::lock::Lock;
 use crate::output::Staged;
-use crate::plan::Plan;
+use crate::plan::{KnownFile, Plan};
 use crate::report::TableUse;
 use crate::run_directory::RunDirectory;
 use crate::units::{Part, UnitRecord};
@@ -43,6 +43,9 @@ pub struct Manifest {
     /// Their records in `quarantine/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantined_files: Option<Part>,
+    /// The input files that `input.since` left out: filtered by the run it names, or before that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_before: Vec<KnownFile>,
     /// One record per work unit.
     pub units: Vec<UnitRecord>,
     /// The files of `data/`.
@@ -79,6 +82,7 @@ impl Manifest {
             input: input.collect(),
             bad_files: bad_files.collect(),
             quarantined_files: staged.quarantined_files.clone(),
+            input_before: plan.input_before.clone(),
             units: scored.records.clone(),
             data: staged.data.clone(),
             dropped: staged.dropped.clone(),

@@ -7,6 +7,7 @@ pub mod estimate;
 pub mod explain;
 pub mod identity;
 pub mod shard;
+mod since;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::spec::Spec;
 use absent::Absent;
 pub use estimate::Estimate;
 pub use shard::Shard;
+pub use since::KnownFile;
 
 /// Bytes of memory that a text takes while it is tokenised and scored, for each of its bytes: eight for each token and
 /// the text itself, where every byte is a token of its own; 3 as measured on English books.
@@ -88,6 +90,8 @@ pub struct Plan {
     pub options: PlanOptions,
     /// The input.
     pub dataset: Dataset,
+    /// Files that earlier runs have filtered, which `input.since` leaves out of the input.
+    pub input_before: Vec<KnownFile>,
     /// The input, cut into work units, in input order; of a shard, its own.
     pub units: Vec<WorkUnit>,
     /// Units and rows of all shards.
@@ -136,7 +140,7 @@ impl Plan {
             checks::tokens(&spec, model, encoder.as_ref().and_then(Option::as_ref), &mut problems);
             checks::distance(&spec, model, &mut problems, &mut warnings);
         }
-        let (Some(dataset), Some(model), Some(encoder), Some(devices), Some(bos)) =
+        let (Some(mut dataset), Some(model), Some(encoder), Some(devices), Some(bos)) =
             (dataset, model, encoder, devices, bos)
         else {
             return Err(Failure::Problems(problems));
@@ -144,6 +148,7 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Failure::Problems(problems));
         }
+        let input_before = since::leave_out(&spec, &directory, &mut dataset, &mut warnings)?;
         let notes = dataset.notes.iter().chain(model.warnings());
         warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
         warnings.extend(checks::bad_files(&dataset));
@@ -163,6 +168,7 @@ impl Plan {
             spec,
             options,
             dataset,
+            input_before,
             units,
             whole,
             columns,

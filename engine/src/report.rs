@@ -7,6 +7,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::select::GroupDrift;
+
 /// The summary of a run: the last line of standard output, and `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
@@ -14,6 +16,9 @@ pub struct Summary {
     pub status: String,
     /// The run directory, absolute.
     pub run_dir: String,
+    /// The name given by `--run-id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
     /// Rows read.
     pub rows_in: u64,
     /// Rows with at least one sample in the output.
@@ -59,6 +64,9 @@ pub struct Summary {
     /// What measured windows; null where this run measured none.
     #[serde(default)]
     pub devices: Option<DeviceUse>,
+    /// With a saved calibration: how far the scores of each group have moved from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drift: Vec<GroupDrift>,
     /// The exit code.
     pub exit_code: u8,
     /// What went wrong, if anything.
@@ -72,6 +80,7 @@ impl Summary {
         Self {
             status: status.to_owned(),
             run_dir,
+            run_id: None,
             rows_in: 0,
             rows_kept: 0,
             rows_dropped: BTreeMap::new(),
@@ -91,6 +100,7 @@ impl Summary {
             table: None,
             shard: None,
             devices: None,
+            drift: Vec::new(),
             exit_code: 0,
             error: None,
         }
@@ -245,6 +255,9 @@ pub fn closing_table(
     if summary.shard.is_none() {
         line("kept", format!("{} samples", count(summary.kept)));
     }
+    for drift in &summary.drift {
+        line("drift", drifted(drift));
+    }
     let spent: Vec<String> =
         times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
     line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
@@ -297,6 +310,22 @@ fn device_line(device: &DeviceWork, seconds: f64) -> String {
         let _ = write!(text, "; given up: {reason}");
     }
     text
+}
+
+fn drifted(drift: &GroupDrift) -> String {
+    let percent = |share: Option<f64>| {
+        share.map_or("?".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+    };
+    format!(
+        "{}{} scores, stability index {}; {} kept, {} when calibrated; strength {:+.2} and variance {:+.2} deviations",
+        drift.value.as_ref().map_or(String::new(), |value| format!("`{value}`: ")),
+        count(drift.count),
+        drift.stability_index.map_or("unknown".to_owned(), |index| format!("{index:.3}")),
+        percent(Some(drift.kept_fraction)),
+        percent(drift.calibrated_kept_fraction),
+        drift.dependency_strength_shift,
+        drift.far_variance_shift,
+    )
 }
 
 fn equation(

@@ -1,5 +1,6 @@
 //! `longsift run`: score → select → write → commit, in a run directory that remembers.
 
+mod carry_over;
 mod finished;
 mod missing;
 mod shard;
@@ -143,10 +144,14 @@ impl Run<'_> {
                 .into());
         }
         if plan.units.is_empty() {
+            self.carry_over()?;
             return Ok(self.nothing(Summary::new("nothing_to_do", String::new())));
         }
         let digest = self.model_digest(options.fresh)?;
-        let lock = Lock::of(plan, &digest)?.with_command(plan);
+        let mut lock = Lock::of(plan, &digest)?.with_command(plan);
+        if options.phase == Phase::Select && plan.options.kernel.is_none() {
+            self.keep_kernel(&mut lock)?;
+        }
         if let Some(pipeline) = &options.locked {
             lock.check(&lock::path_beside(pipeline))?;
         }
@@ -221,6 +226,15 @@ impl Run<'_> {
             checkpoint_bytes_read: opened.bytes_read,
         });
         Ok(opened.model_digest)
+    }
+
+    /// A selection measures nothing: the kernel is that of the machines that scored, not of this one.
+    fn keep_kernel(&self, lock: &mut Lock) -> Result<()> {
+        let before = Lock::read(&self.scores.lock_file())?;
+        if let Some(kernel) = before.and_then(|lock| lock.score_settings.get("kernel").cloned()) {
+            lock.score_settings.insert("kernel".to_owned(), kernel);
+        }
+        Ok(())
     }
 
     /// Refuses to mix scores of other settings with the ones that are already here.
@@ -344,7 +358,8 @@ impl Run<'_> {
             Some(column) => Some(output::by_label(plan, &scored.records, &selection, column)?),
             None => None,
         };
-        let summary = self.summary(scored, &staged)?;
+        let mut summary = self.summary(scored, &staged)?;
+        summary.drift.clone_from(&selection.drift);
         let select_settings = identity::select_settings(plan, lock.calibration.as_deref());
         let selection_fingerprint = selection_fingerprint(plan, &select_settings, &scored.records);
         let mut manifest =

@@ -3,6 +3,7 @@
 //! Needs 64 bytes of memory per window and reads the light columns of the score tables once.
 
 mod calibration;
+mod drift;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -23,6 +24,7 @@ use crate::units::UnitRecord;
 
 pub use calibration::{CalibratedGroup, Calibration};
 use calibration::{own_calibration, saved_calibration};
+pub use drift::GroupDrift;
 
 /// A window, or a document, that has a score.
 #[derive(Clone, Debug)]
@@ -52,6 +54,8 @@ pub struct Selection {
     units: Vec<Range<usize>>,
     /// Figures and thresholds of the groups.
     pub calibration: Calibration,
+    /// With a saved calibration: how far each group has moved from it.
+    pub drift: Vec<GroupDrift>,
     /// Hashes of ids that occur more than once.
     repeated_ids: HashSet<u128>,
     /// What a user should know.
@@ -87,12 +91,14 @@ pub fn select(
         Some(path) => saved_calibration(plan, path, score_settings, &table)?,
         None => own_calibration(plan, score_settings, &mut table),
     };
+    let mut drift = Vec::new();
     if plan.spec.score().calibration.is_some() {
-        table.apply(plan, &calibration);
+        drift = table.apply(plan, &calibration);
+        warnings.extend(drift.iter().filter_map(much_drift));
     }
     warnings.extend(table.empty_groups());
     let Table { samples, units, repeated_ids, .. } = table;
-    Ok(Selection { samples, units, calibration, repeated_ids, warnings })
+    Ok(Selection { samples, units, calibration, drift, repeated_ids, warnings })
 }
 
 /// How far the sampled variances may be off.
@@ -251,12 +257,14 @@ impl Table {
             .unzip()
     }
 
-    /// Scores by stored figures, keeps by stored thresholds. Every group is known by now.
-    fn apply(&mut self, plan: &Plan, calibration: &Calibration) {
+    /// Scores by stored figures, keeps by stored thresholds. Every group is known by now. Returns how far each has moved.
+    fn apply(&mut self, plan: &Plan, calibration: &Calibration) -> Vec<GroupDrift> {
+        let mut drift = Vec::new();
         let members = self.members();
         for (value, group) in &self.groups {
             let known = calibration.groups.iter().find(|known| known.value == *value);
-            let figures = &known.expect("unknown groups were refused").figures;
+            let known = known.expect("unknown groups were refused");
+            let figures = &known.figures;
             let members = &members[*group];
             let (strengths, variances) = self.columns(members);
             let scores = plan.spec.score().scores(figures, &strengths, &variances);
@@ -264,10 +272,13 @@ impl Table {
                 || vec![false; scores.len()],
                 |threshold| keep_above(&scores, threshold),
             );
+            let now = plan.spec.score().figures(&strengths, &variances);
+            drift.push(GroupDrift::of(known, &now, &scores, &keep));
             for ((&index, score), keep) in members.iter().zip(scores).zip(keep) {
                 (self.samples[index].score, self.samples[index].keep) = (score, keep);
             }
         }
+        drift
     }
 
     fn warnings(&self) -> Vec<Diagnostic> {
@@ -336,6 +347,18 @@ impl Table {
         };
         vec![Diagnostic::warning(Blame::Pipeline, message)]
     }
+}
+
+/// A warning where the threshold of a calibration no longer means what it meant.
+fn much_drift(drift: &GroupDrift) -> Option<Diagnostic> {
+    let index = drift.stability_index.filter(|&index| index > drift::MUCH && drift.count >= 100)?;
+    let group = drift.value.as_ref().map_or(String::new(), |value| format!(" of group `{value}`"));
+    let message = format!(
+        "the scores{group} have moved from the calibration: stability index {index:.2}, much from {} on",
+        drift::MUCH
+    );
+    let hint = "look at what has changed in the input; to accept it, calibrate anew over a corpus that has it";
+    Some(Diagnostic::warning(Blame::Data, message).hint(hint))
 }
 
 /// A group as people call it.

@@ -30,6 +30,11 @@ impl Stop {
         Ok(stop)
     }
 
+    /// Lets the system send SIGTERM to this process when the one that started it ends, however it ends.
+    pub fn with_parent() -> std::io::Result<()> {
+        Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?)
+    }
+
     /// Fails once a signal has come.
     pub fn check(&self) -> Result<()> {
         match self.signal.load(Ordering::Relaxed) {

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use clap::{ColorChoice, CommandFactory};
 
+use super::observe::Observers;
 use super::{
-    AnswerFormat, BenchArguments, Cli, Command, LogFormat, PipelineArguments, PlanArguments,
-    RunArguments, logging,
+    AnswerFormat, BenchArguments, Cli, Command, Engine, LogFormat, PipelineArguments,
+    PlanArguments, RunArguments, logging, ray,
 };
 use crate::bench::BenchOptions;
 use crate::device::catalogue;
@@ -111,10 +112,19 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let stop = Stop::on_signals().map_err(|error| {
         Diagnostic::error(Blame::Machine, format!("signals cannot be listened to: {error}"))
     })?;
+    if arguments.stop_with_parent {
+        Stop::with_parent().map_err(|error| {
+            Diagnostic::error(
+                Blame::Machine,
+                format!("the end of the parent cannot be seen: {error}"),
+            )
+        })?;
+    }
     check_phase(arguments)?;
     start_threads(&arguments.plan)?;
     let progress = Progress::new(bars);
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
+    let observers = Observers::of(arguments);
     let options = RunOptions {
         fresh: arguments.fresh,
         locked,
@@ -123,16 +133,21 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     };
     let plan = match planned(cli, &arguments.plan) {
         Ok(plan) => plan,
-        Err(failure) => return Ok(failed(cli, &failure, String::new())),
+        Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, None)),
     };
+    if arguments.engine == Engine::Ray {
+        return ray::drive(cli, arguments, &plan);
+    }
+    observers.started(&plan);
     let result = run::run(&plan, &options, &progress, &stop);
     progress.finish();
     let outcome = match result {
         Ok(outcome) => outcome,
-        Err(failure) => return Ok(failed(cli, &failure, plan.directory.absolute())),
+        Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, Some(&plan))),
     };
     report_warnings(cli, outcome.warnings.iter());
     let mut summary = outcome.summary;
+    summary.run_id.clone_from(&arguments.run_id);
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
         let why = if arguments.phase == Phase::Score {
@@ -148,6 +163,7 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
         let labels = column.zip(outcome.labels.as_ref());
         eprint(&closing_table(&summary, &progress.times(), labels));
     }
+    observers.ended(Some(&plan), &summary);
     print_line(&summary.to_line());
     Ok(summary.exit_code)
 }
@@ -191,11 +207,20 @@ fn check_phase(arguments: &RunArguments) -> Result<()> {
 }
 
 /// Says what went wrong, for people and in the summary; returns the exit code.
-fn failed(cli: &Cli, failure: &Failure, run_dir: String) -> u8 {
+fn failed(
+    cli: &Cli,
+    arguments: &RunArguments,
+    observers: &Observers,
+    failure: &Failure,
+    plan: Option<&Plan>,
+) -> u8 {
     report_failure(cli, failure);
+    let run_dir = plan.map_or(String::new(), |plan| plan.directory.absolute());
     let mut summary = Summary::new(failed_status(failure), run_dir);
+    summary.run_id.clone_from(&arguments.run_id);
     summary.exit_code = failure.exit_code();
     summary.error = Some(failure.to_string());
+    observers.ended(plan, &summary);
     print_line(&summary.to_line());
     failure.exit_code()
 }

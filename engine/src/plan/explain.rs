@@ -70,6 +70,10 @@ fn input(plan: &Plan) -> String {
         plan.dataset.schema.fields().len(),
         count(plan.units.len() as u64)
     );
+    if !plan.input_before.is_empty() {
+        let before = count(plan.input_before.len() as u64);
+        let _ = write!(text, ", without {before} files of before");
+    }
     if let Some(shard) = plan.options.shard {
         let _ = write!(
             text,

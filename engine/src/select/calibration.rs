@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Table, name};
+use super::{Table, drift, name};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::files;
@@ -18,6 +18,13 @@ pub struct CalibratedGroup {
     pub value: Option<String>,
     /// Its figures and threshold.
     pub figures: GroupFigures,
+    /// Samples that were kept; null in a calibration of an older longsift.
+    #[serde(default)]
+    pub kept: Option<u64>,
+    /// The nine scores that cut the group into ten parts of equal size; empty for a group without scores, and in a
+    /// calibration of an older longsift.
+    #[serde(default)]
+    pub score_deciles: Vec<f64>,
 }
 
 /// What `calibration.json` holds: enough to score and filter an increment like the corpus before it.
@@ -52,10 +59,12 @@ pub(super) fn own_calibration(
         let scores = score.scores(&figures, &strengths, &variances);
         let kept = filter.keep(&scores, &tokens, value.as_deref());
         figures.threshold = kept.threshold;
+        let score_deciles = drift::deciles(&scores);
+        let number_kept = kept.keep.iter().filter(|&&keep| keep).count() as u64;
         for ((&index, score), keep) in members.iter().zip(scores).zip(kept.keep) {
             (table.samples[index].score, table.samples[index].keep) = (score, keep);
         }
-        groups.push(CalibratedGroup { value, figures });
+        groups.push(CalibratedGroup { value, figures, kept: Some(number_kept), score_deciles });
     }
     Calibration {
         version: 1,

@@ -10,8 +10,9 @@ use crate::diagnostic::quoted;
 const SOME_OUTPUT: &str = "data/train-00000-of-00001.parquet";
 
 /// The settings that are paths: of a section, or of a stage.
-const PATHS: [(&str, &str); 6] = [
+const PATHS: [(&str, &str); 7] = [
     ("input", "path"),
+    ("input", "since"),
     ("load-partial-model", "model"),
     ("load-partial-model", "cache_folder"),
     ("tokenize", "tokenizer"),

@@ -50,6 +50,11 @@ pub struct Input {
     /// A Parquet file, a folder (every `*.parquet` below it), or a glob such as `data/**/*.parquet`. Relative to this
     /// file's folder. Files are read in the order of their path's bytes.
     pub path: String,
+    /// The run directory of an earlier run over the same growing folder: the files that it, and the runs before it,
+    /// have filtered are left out. Needs `score.calibration`, so that the threshold stays. Relative to this file's
+    /// folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
     /// The column that names a document; any type that casts to string. Default: a document is named
     /// `<file>:<row>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

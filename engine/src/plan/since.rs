@@ -1,0 +1,99 @@
+//! `input.since`: the files that an earlier run has filtered are left out.
+
+use std::collections::{HashMap, HashSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::dataset::{Dataset, InputFile};
+use crate::diagnostic::{Blame, Diagnostic};
+use crate::files;
+use crate::manifest::Manifest;
+use crate::run_directory::RunDirectory;
+use crate::spec::Spec;
+
+/// What identifies an input file of an earlier run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, JsonSchema, Serialize, Deserialize)]
+pub struct KnownFile {
+    /// Path relative to the input root.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// SHA-256 of the Parquet footer.
+    pub footer_hash: String,
+}
+
+impl KnownFile {
+    fn of(file: &InputFile) -> Self {
+        Self { path: file.path.clone(), size: file.size, footer_hash: file.footer_hash.clone() }
+    }
+}
+
+/// Leaves out of `dataset` what the run that `input.since` names, and the runs before it, have filtered. Returns all
+/// those files. A file that has changed since is new.
+///
+/// # Errors
+/// No finished run, a run of a part of its input, this pipeline's own run, or no calibration to filter with.
+pub(super) fn leave_out(
+    spec: &Spec,
+    own: &RunDirectory,
+    dataset: &mut Dataset,
+    warnings: &mut Vec<Diagnostic>,
+) -> Result<Vec<KnownFile>, Diagnostic> {
+    let Some(since) = &spec.pipeline.input.since else { return Ok(Vec::new()) };
+    let place = || spec.at("input.since");
+    let problem = |message: String| Diagnostic::error(Blame::Pipeline, message).at(place());
+    if spec.score().calibration.is_none() {
+        return Err(problem(
+            "an increment needs the calibration of the corpus before it".to_owned(),
+        )
+        .hint(format!("add to stage `score`: `calibration: {since}/calibration.json`")));
+    }
+    let path = spec.resolve(since);
+    let directory = RunDirectory::at(&path).map_err(|failure| problem(failure.to_string()))?;
+    let same =
+        |a, b| files::canonical(a).ok().zip(files::canonical(b).ok()).is_some_and(|(a, b)| a == b);
+    if same(&directory.root, &own.root) {
+        return Err(problem("`since` is the run of this pipeline itself".to_owned())
+            .hint("give every increment an `output.path` of its own, with a date in it for one"));
+    }
+    let manifest = Manifest::read(&directory).map_err(|failure| problem(failure.to_string()))?;
+    let Some(manifest) = manifest else {
+        return Err(problem(format!("the run in `{}` is not finished", path.display()))
+            .hint("run the pipeline of that output to its end first"));
+    };
+    let planned: u64 = manifest.input.iter().filter_map(|file| file["rows"].as_u64()).sum();
+    let filtered: u64 = manifest.units.iter().map(|unit| unit.counts.rows).sum();
+    if planned != filtered {
+        return Err(problem(format!(
+            "the run in `{}` took {filtered} of the {planned} rows of its input",
+            path.display()
+        ))
+        .hint("it was run with `--limit`; run it without"));
+    }
+    let own_files =
+        manifest.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok());
+    let known: Vec<KnownFile> = manifest.input_before.iter().cloned().chain(own_files).collect();
+    let set: HashSet<&KnownFile> = known.iter().collect();
+    let by_path: HashMap<&str, &KnownFile> =
+        known.iter().map(|file| (file.path.as_str(), file)).collect();
+    dataset.files.retain(|file| !set.contains(&KnownFile::of(file)));
+    let changed: Vec<&str> = dataset
+        .files
+        .iter()
+        .map(|file| file.path.as_str())
+        .filter(|path| by_path.contains_key(path))
+        .collect();
+    if let Some(first) = changed.first() {
+        let message = format!(
+            "{} files have changed since `{since}` and are filtered again as a whole, `{first}` for one",
+            changed.len()
+        );
+        warnings.push(
+            Diagnostic::warning(Blame::Data, message)
+                .at(place())
+                .hint("what was kept of them before is still in the earlier output"),
+        );
+    }
+    Ok(known)
+}

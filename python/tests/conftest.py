@@ -1,0 +1,64 @@
+"""What the tests share: a small corpus from the demo, and a pipeline over it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are built in a folder of the tests, once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    """Four files of six documents each."""
+    return write_pipeline(tmp_path, files=4, documents=6)
+
+
+def write_pipeline(folder: Path, files: int, documents: int) -> Path:
+    """A pipeline in `folder` over as many files of the demo corpus, a work unit each."""
+    corpus = pq.read_table(REPOSITORY / "datasets/demo/corpus.parquet")
+    (folder / "input").mkdir()
+    for file in range(files):
+        rows = corpus.slice(file * documents, documents)
+        pq.write_table(rows, folder / f"input/{file:02}.parquet")
+    path = folder / "pipeline.yaml"
+    path.write_text(
+        f"""\
+version: 1
+name: test
+input: {{path: input, id_column: id, text_column: text}}
+stages:
+  - {{stage: load-partial-model, model: {REPOSITORY / "datasets/demo/model"}}}
+  - {{stage: tokenize, window_tokens: 1024, windows: disjoint, bos: 0}}
+  - {{stage: first-layer-attention}}
+  - {{stage: score, within: source}}
+  - {{stage: filter, keep_fraction: 0.5}}
+output: {{path: out}}
+"""
+    )
+    return path
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the data, score and dropped files of the output in `folder`."""
+    found = [
+        path
+        for part in ("out/data", "out.run/scores", "out.run/dropped", "out.run/quarantine")
+        for path in sorted((folder / part).rglob("*.parquet"))
+    ]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def rows_of(path: Path) -> pa.Table:
+    """All rows of a folder of Parquet files."""
+    return pq.read_table(path)

@@ -1,0 +1,177 @@
+//! A corpus that grows: every day only the new files are filtered, by the threshold of the first corpus.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::tables::{
+    corpus, read_parquet, strings, table, texts, token_lists, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, check_accounting, count, files_below, read_json};
+
+/// The first day: two files of eight documents, filtered into `out`.
+fn first_day() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    for name in ["a", "b"] {
+        add_file(&workspace, name);
+    }
+    workspace.run(&first());
+    workspace
+}
+
+fn add_file(workspace: &Workspace, name: &str) {
+    let path = workspace.path(&format!("input/{name}.parquet"));
+    write_parquet(&path, &corpus(name, &[128, 192, 256, 192, 64, 320, 128, 640]), 2);
+}
+
+fn first() -> Pipeline {
+    Pipeline::tokens("model", 64)
+}
+
+/// A pipeline for what is new since `since`, into `output`.
+fn increment(since: &str, output: &str) -> Pipeline {
+    let mut pipeline = first()
+        .input(&format!("since: {since}"))
+        .score(&format!("calibration: {since}/calibration.json"));
+    pipeline.output = format!("path: {output}");
+    pipeline
+}
+
+fn run(workspace: &Workspace, pipeline: &Pipeline) -> Value {
+    workspace.write("increment.yaml", pipeline.to_string());
+    let summary = workspace.longsift(&["run", "increment.yaml", "-q"]).success().summary();
+    check_accounting(&summary);
+    summary
+}
+
+fn threshold(workspace: &Workspace, run_dir: &str) -> Value {
+    read_json(&workspace.path(run_dir).join("calibration.json"))["groups"][0]["figures"]
+        ["threshold"]
+        .clone()
+}
+
+#[test]
+fn only_new_files_are_scored_and_the_threshold_stays() {
+    let workspace = first_day();
+    let before = workspace.hashes(&["out", "out.run"]);
+    add_file(&workspace, "c");
+    let second = run(&workspace, &increment("out.run", "day2"));
+    assert_eq!((count(&second, "rows_in"), &second["windows_reused"]), (8, &json!(0)));
+    assert_eq!(threshold(&workspace, "day2.run"), threshold(&workspace, "out.run"));
+    let kept: Vec<String> = files_below(&workspace.path("day2/data"))
+        .iter()
+        .flat_map(|file| texts(&read_parquet(file), "id"))
+        .collect();
+    assert!(kept.iter().all(|id| id.starts_with('c')), "{kept:?}");
+    assert_eq!(workspace.hashes(&["out", "out.run"]), before, "the first day is left alone");
+    // The third day names the second: what either has filtered is left out.
+    add_file(&workspace, "d");
+    let third = run(&workspace, &increment("day2.run", "day3"));
+    assert_eq!(count(&third, "rows_in"), 8);
+    assert_eq!(threshold(&workspace, "day3.run"), threshold(&workspace, "out.run"));
+    let manifest = read_json(&workspace.path("day3.run/manifest.json"));
+    assert_eq!(manifest["input"].as_array().unwrap().len(), 1);
+    assert_eq!(manifest["input_before"].as_array().unwrap().len(), 3);
+    let fourth = run(&workspace, &increment("day3.run", "day4"));
+    assert_eq!((&fourth["status"], count(&fourth, "rows_in")), (&json!("nothing_to_do"), 0));
+    // A day without new files does not break the chain.
+    add_file(&workspace, "e");
+    let fifth = run(&workspace, &increment("day4.run", "day5"));
+    assert_eq!((count(&fifth, "rows_in"), &fifth["status"]), (8, &json!("done")));
+    assert_eq!(threshold(&workspace, "day5.run"), threshold(&workspace, "out.run"));
+}
+
+#[test]
+fn an_increment_keeps_what_a_run_with_the_same_calibration_keeps() {
+    let workspace = first_day();
+    add_file(&workspace, "c");
+    run(&workspace, &increment("out.run", "day2"));
+    let mut alone = first().score("calibration: out.run/calibration.json");
+    alone.input = alone.input.replace("path: input", "path: input/c.parquet");
+    alone.output = "path: alone".to_owned();
+    run(&workspace, &alone);
+    let data =
+        |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
+    assert_eq!(data("day2/data"), data("alone/data"));
+    assert_eq!(data("day2.run/scores"), data("alone.run/scores"));
+}
+
+#[test]
+fn a_file_that_changed_is_filtered_again_with_a_warning() {
+    let workspace = first_day();
+    let path = workspace.path("input/b.parquet");
+    write_parquet(&path, &corpus("b", &[256, 256, 256]), 2);
+    workspace.write("increment.yaml", increment("out.run", "day2").to_string());
+    let answer = workspace.longsift(&["run", "increment.yaml", "-q"]).success();
+    assert_eq!(answer.summary()["rows_in"], 3);
+    assert!(answer.stderr.contains("1 files have changed since `out.run`"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("`b.parquet` for one"), "{}", answer.stderr);
+}
+
+#[test]
+fn drift_is_small_for_more_of_the_same_and_reported() {
+    let workspace = first_day();
+    for name in ["c", "d"] {
+        add_file(&workspace, name);
+    }
+    let summary = run(&workspace, &increment("out.run", "day2"));
+    let drift = &summary["drift"][0];
+    assert_eq!(drift["count"], summary["windows_total"]);
+    let kept = count(&summary, "kept") as f64 / count(&summary, "windows_total") as f64;
+    assert!((drift["kept_fraction"].as_f64().unwrap() - kept).abs() < 1e-12);
+    assert!((drift["calibrated_kept_fraction"].as_f64().unwrap() - 0.5).abs() < 0.02);
+    assert!(drift["stability_index"].as_f64().unwrap() < 1.0, "{drift}");
+    let own = run(&workspace, &first());
+    assert!(own.get("drift").is_none(), "a run with its own calibration has nothing to compare");
+}
+
+#[test]
+fn the_same_corpus_has_not_moved_and_another_one_has() {
+    let workspace = first_day();
+    let mut same = first().score("calibration: out.run/calibration.json");
+    same.output = "path: same".to_owned();
+    let index = |summary: &Value| summary["drift"][0]["stability_index"].as_f64().unwrap();
+    assert!(index(&run(&workspace, &same)) < 0.02);
+    // One token again and again: attention is even, unlike that of the first corpus.
+    fs::create_dir_all(workspace.path("other")).unwrap();
+    let ids = strings((0..20).map(|row| format!("z-{row}")));
+    let flat = table(&[("id", ids), ("tokens", token_lists(&vec![vec![5; 640]; 20]))]);
+    write_parquet(&workspace.path("other/z.parquet"), &flat, 4);
+    let mut other = same.clone();
+    other.input = other.input.replace("path: input", "path: other");
+    other.output = "path: other-out".to_owned();
+    workspace.write("increment.yaml", other.to_string());
+    let answer = workspace.longsift(&["run", "increment.yaml", "-q"]).success();
+    assert!(index(&answer.summary()) > 0.25, "{}", answer.summary());
+    assert!(answer.stderr.contains("have moved from the calibration"), "{}", answer.stderr);
+}
+
+#[test]
+fn increments_that_make_no_sense_are_refused() {
+    let workspace = first_day();
+    let mut without = first().input("since: out.run");
+    without.output = "path: day2".to_owned();
+    let mut limited = increment("limited.run", "day2");
+    limited.score.clear();
+    limited = limited.score("calibration: out.run/calibration.json");
+    let mut part = first();
+    part.output = "path: limited".to_owned();
+    workspace.write("part.yaml", part.to_string());
+    workspace.longsift(&["run", "part.yaml", "--limit", "5", "-q"]).success();
+    fs::create_dir_all(workspace.path("begun.run")).unwrap();
+    let mut begun = increment("begun.run", "day2");
+    begun.score = "calibration: out.run/calibration.json".to_owned();
+    for (pipeline, why) in [
+        (without, "needs the calibration"),
+        (increment("out.run", "out"), "the run of this pipeline itself"),
+        (limited, "took 5 of the 16 rows"),
+        (begun, "is not finished"),
+        (increment("no.run", "day2"), "is not a run directory"),
+    ] {
+        workspace.write("increment.yaml", pipeline.to_string());
+        let answer = workspace.longsift(&["plan", "increment.yaml"]).expect(2);
+        assert!(answer.stderr.contains(why), "{}", answer.stderr);
+        assert!(answer.stderr.contains("since: "), "it shows the line: {}", answer.stderr);
+    }
+}
