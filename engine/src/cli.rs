@@ -228,6 +228,7 @@ pub struct DevicesArguments {
 
 /// A pipeline, and how to run it.
 #[derive(Clone, Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct RunArguments {
     /// What to run.
     #[command(flatten)]

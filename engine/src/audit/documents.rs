@@ -186,12 +186,11 @@ fn fates(run: Run<'_>, file: &str, kept: &mut KeptScores<'_>) -> Result<BTreeMap
                 return Ok(());
             }
             let sample = (!documents).then_some(window.window as i32);
-            let score = match not_selected.get(&(row, sample)) {
-                Some(score) => *score,
-                None => {
-                    fate.kept += 1;
-                    kept.next()?
-                }
+            let score = if let Some(score) = not_selected.get(&(row, sample)) {
+                *score
+            } else {
+                fate.kept += 1;
+                kept.next()?
             };
             fate.figures.push(score.map_or(0, f64::to_bits));
             fate.score = match (fate.score, score) {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataset::{Dataset, InputFile};
 use crate::diagnostic::{Blame, Diagnostic};
+use crate::error::Result;
 use crate::files;
 use crate::manifest::Manifest;
 use crate::run_directory::RunDirectory;
@@ -39,7 +40,7 @@ pub(super) fn leave_out(
     own: &RunDirectory,
     dataset: &mut Dataset,
     warnings: &mut Vec<Diagnostic>,
-) -> Result<Vec<KnownFile>, Diagnostic> {
+) -> Result<Vec<KnownFile>> {
     let Some(since) = &spec.pipeline.input.since else { return Ok(Vec::new()) };
     let place = || spec.at("input.since");
     let problem = |message: String| Diagnostic::error(Blame::Pipeline, message).at(place());
@@ -47,7 +48,8 @@ pub(super) fn leave_out(
         return Err(problem(
             "an increment needs the calibration of the corpus before it".to_owned(),
         )
-        .hint(format!("add to stage `score`: `calibration: {since}/calibration.json`")));
+        .hint(format!("add to stage `score`: `calibration: {since}/calibration.json`"))
+        .into());
     }
     let path = spec.resolve(since);
     let directory = RunDirectory::at(&path).map_err(|failure| problem(failure.to_string()))?;
@@ -55,12 +57,14 @@ pub(super) fn leave_out(
         |a, b| files::canonical(a).ok().zip(files::canonical(b).ok()).is_some_and(|(a, b)| a == b);
     if same(&directory.root, &own.root) {
         return Err(problem("`since` is the run of this pipeline itself".to_owned())
-            .hint("give every increment an `output.path` of its own, with a date in it for one"));
+            .hint("give every increment an `output.path` of its own, with a date in it for one")
+            .into());
     }
     let manifest = Manifest::read(&directory).map_err(|failure| problem(failure.to_string()))?;
     let Some(manifest) = manifest else {
         return Err(problem(format!("the run in `{}` is not finished", path.display()))
-            .hint("run the pipeline of that output to its end first"));
+            .hint("run the pipeline of that output to its end first")
+            .into());
     };
     let planned: u64 = manifest.input.iter().filter_map(|file| file["rows"].as_u64()).sum();
     let filtered: u64 = manifest.units.iter().map(|unit| unit.counts.rows).sum();
@@ -69,7 +73,8 @@ pub(super) fn leave_out(
             "the run in `{}` took {filtered} of the {planned} rows of its input",
             path.display()
         ))
-        .hint("it was run with `--limit`; run it without"));
+        .hint("it was run with `--limit`; run it without")
+        .into());
     }
     let own_files =
         manifest.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok());
