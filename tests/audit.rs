@@ -225,7 +225,7 @@ fn a_run_is_repeated_from_its_manifest_alone() {
     let workspace = workspace();
     let mut pipeline = pipeline().score("within: '${column}'");
     pipeline.input += ", unit_bytes: 1024";
-    let text = format!("{}params: {{column: {{default: note}}}}\n", pipeline);
+    let text = format!("{pipeline}params: {{column: {{default: note}}}}\n");
     workspace.write(
         "pipelines/p.yaml",
         text.replace("path: input", "path: ../input")

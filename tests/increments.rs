@@ -138,7 +138,7 @@ fn the_same_corpus_has_not_moved_and_another_one_has() {
     let ids = strings((0..20).map(|row| format!("z-{row}")));
     let flat = table(&[("id", ids), ("tokens", token_lists(&vec![vec![5; 640]; 20]))]);
     write_parquet(&workspace.path("other/z.parquet"), &flat, 4);
-    let mut other = same.clone();
+    let mut other = same;
     other.input = other.input.replace("path: input", "path: other");
     other.output = "path: other-out".to_owned();
     workspace.write("increment.yaml", other.to_string());

@@ -54,7 +54,7 @@ fn run(model: &Path, cache: &Path) -> Result<(), String> {
         if from_cache {
             return Err(format!("{} has the table already", cache.display()));
         }
-        let rate = (before + multiplications(kernel, hidden, width)) / 2.0;
+        let rate = f64::midpoint(before, multiplications(kernel, hidden, width));
         let built = 2.0 * (spec.vocabulary_size as usize * hidden * width) as f64 / seconds;
         println!(
             "{precision:?}: built in {seconds:.2} s: {:.1} GFLOP/s, {:.0} % of the {:.1} of the multiplications alone",

@@ -223,7 +223,7 @@ impl Disk {
                 let some = random.below(self.history.len() as u64 + 1) as usize;
                 let names =
                     some.checked_sub(1).map_or_else(synced, |last| self.history[last].clone());
-                (self.at_least_synced(names), Some(random))
+                (self.at_least_synced(&names), Some(random))
             }
         };
         let mut random = random;
@@ -251,7 +251,7 @@ impl Disk {
     }
 
     /// Names of an earlier moment, but for folders that were brought to disk since.
-    fn at_least_synced(&self, names: Vec<Names>) -> Vec<Names> {
+    fn at_least_synced(&self, names: &[Names]) -> Vec<Names> {
         self.folders
             .iter()
             .enumerate()
@@ -270,12 +270,14 @@ impl Disk {
     }
 }
 
+type Hash = Vec<u8>;
+
 /// Tells whether a state has been seen before.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Digests of contents, by the place of what is shared; kept, so that no place is used twice.
-    digests: HashMap<*const Vec<u8>, (Arc<Vec<u8>>, Vec<u8>)>,
-    states: HashSet<Vec<(String, Vec<u8>)>>,
+    digests: HashMap<*const Vec<u8>, (Arc<Vec<u8>>, Hash)>,
+    states: HashSet<Vec<(String, Hash)>>,
 }
 
 impl Seen {
