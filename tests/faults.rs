@@ -19,7 +19,7 @@ fn actions(kind: &str) -> &'static [&'static str] {
         "create" => &["kill", "EACCES", "ENOSPC", "EMFILE", "EROFS"],
         "open" => &["EACCES", "EIO", "EMFILE"],
         "read" => &["kill", "short", "EINTR", "EIO"],
-        "rename" => &["kill", "EIO", "ENOSPC", "EACCES"],
+        "rename" | "link" => &["kill", "EIO", "ENOSPC", "EACCES"],
         "unlink" | "rmdir" => &["kill", "EIO", "EACCES"],
         "mkdir" => &["kill", "ENOSPC", "EACCES", "EROFS"],
         "truncate" => &["kill", "EIO"],

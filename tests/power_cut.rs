@@ -69,7 +69,13 @@ fn a_run_whose_power_failed_at_any_step_is_finished_by_the_next_one() {
                 }
             }
         }
-        assert!(disk.now() == files_of(&workspace), "the record of changes is complete");
+        let (recorded, found) = (disk.now(), files_of(&workspace));
+        let differ: Vec<&String> = recorded
+            .keys()
+            .chain(found.keys())
+            .filter(|path| recorded.get(*path) != found.get(*path))
+            .collect();
+        assert!(differ.is_empty(), "the record of changes is complete but for {differ:?}");
         let after_success = disk.after_power_cut(Survives::OnlySynced);
         assert_eq!(
             promised(&after_success).keys().collect::<Vec<_>>(),

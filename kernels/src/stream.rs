@@ -157,10 +157,12 @@ pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u
     let block = Scratch::bytes(kernel, shape, bins as usize + 2);
     let packing = (TILE_KEYS * (shape.head_dim + depth) * size_of::<f32>()) as u64;
     let sums_per_block =
-        (2 * shape.group() as u64 + bins + BLOCK_ROWS as u64) * 8 + size_of::<BlockSums>() as u64;
+        (2 * (shape.group() + BLOCK_ROWS) as u64 + bins) * 8 + size_of::<BlockSums>() as u64;
+    let sums_in_all = (2 * shape.query_heads as u64 + shape.key_heads as u64 * bins) * 8;
     let keys = Words::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
         + (heads * tiles * size_of::<f32>()) as u64;
     keys + heads as u64 * blocks * sums_per_block
+        + sums_in_all
         + 2 * shape.tokens as u64 * 8
         + threads as u64 * block.max(packing)
 }

@@ -239,7 +239,8 @@ static ssize_t write_file(int file, const void *bytes, size_t length, off64_t of
     int fault = count("write", below);
     if (fault > 0) return fail(fault);
     size_t part = fault == PASS || length < 2 ? length : length / 2;
-    long where = offset >= 0 ? offset : syscall(SYS_lseek, file, 0, SEEK_CUR);
+    int appends = (syscall(SYS_fcntl, file, F_GETFL) & O_APPEND) != 0;
+    long where = offset >= 0 ? offset : syscall(SYS_lseek, file, 0, appends ? SEEK_END : SEEK_CUR);
     ssize_t written = offset >= 0 ? syscall(SYS_pwrite64, file, bytes, part, offset)
                                   : syscall(SYS_write, file, bytes, part);
     if (fault == TORN) die();
@@ -289,6 +290,21 @@ int rename(const char *from, const char *to) {
     if (result == 0) record("rename", both, -1, NULL, 0);
     return (int)done(result);
 }
+
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+    char buffers[2][PATH_MAX], both[2 * PATH_MAX + 8];
+    const char *before = of_path(from_folder, from, buffers[0]);
+    const char *after = of_path(to_folder, to, buffers[1]);
+    if (!before || !after) return (int)syscall(SYS_linkat, from_folder, from, to_folder, to, flags);
+    int fault = count("link", after);
+    if (fault > 0) return (int)fail(fault);
+    int result = (int)syscall(SYS_linkat, from_folder, from, to_folder, to, flags);
+    snprintf(both, sizeof both, "%s %s", before, after);
+    if (result == 0) record("link", both, -1, NULL, 0);
+    return (int)done(result);
+}
+
+int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
 
 static int remove_name(int folder, const char *path, int flags) {
     char buffer[PATH_MAX];

@@ -21,7 +21,7 @@ pub(crate) type State = BTreeMap<String, Arc<Vec<u8>>>;
 pub(crate) struct Change {
     kind: String,
     path: String,
-    /// The new name of a rename.
+    /// The new name of a rename or link.
     to: String,
     /// Where a write begins, or the new length.
     offset: usize,
@@ -85,7 +85,7 @@ pub(crate) fn changes(record: &[u8]) -> Vec<Change> {
             bytes: Vec::new(),
         };
         match words[0] {
-            "rename" => words[2].clone_into(&mut change.to),
+            "rename" | "link" => words[2].clone_into(&mut change.to),
             "truncate" => change.offset = number(2),
             "write" => {
                 change.offset = number(2);
@@ -203,6 +203,11 @@ impl Disk {
             }
             "rename" => {
                 let node = self.take(path);
+                self.put(&change.to, node);
+            }
+            "link" => {
+                let node = self.take(path);
+                self.put(path, node);
                 self.put(&change.to, node);
             }
             "unlink" | "rmdir" => drop(self.take(path)),

@@ -91,7 +91,7 @@ pub fn cards(list: &str) -> Result<Vec<Card>> {
 fn card(name: &str) -> Option<Card> {
     if let Some((name, gigabytes)) = name.split_once(':') {
         let gigabytes: f64 = gigabytes.trim_end_matches("GB").parse().ok()?;
-        let sensible = (0.001..=100_000.0).contains(&gigabytes) && !name.is_empty();
+        let sensible = (1e-6..=100_000.0).contains(&gigabytes) && !name.is_empty();
         let memory_bytes = (gigabytes * 1e9) as u64;
         return sensible.then(|| Card { name: name.to_owned(), memory_bytes, speed: None });
     }

@@ -108,7 +108,7 @@ impl Shard {
         if FileStamp::of(&metadata) != self.stamp {
             let message =
                 format!("`{}` has changed since its header was read", self.path.display());
-            return Err(ModelProblem::machine(message)
+            return Err(ModelProblem::checkpoint(message)
                 .with_hint("run again when the checkpoint is complete"));
         }
         Ok(ShardReader { shard: self, file, bytes_read: 0 })
