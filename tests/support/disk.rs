@@ -165,6 +165,22 @@ impl Disk {
         self.folders[folder].0.remove(name).unwrap_or_else(|| panic!("no {path}"))
     }
 
+    /// Whether every name is on disk; a folder that was removed, and is gone from the disk, has none that matter.
+    fn is_settled(&self) -> bool {
+        let mut open = vec![0];
+        while let Some(folder) = open.pop() {
+            let (now, synced) = &self.folders[folder];
+            if now != synced {
+                return false;
+            }
+            open.extend(now.values().filter_map(|node| match node {
+                Node::Folder(folder) => Some(*folder),
+                Node::File(_) => None,
+            }));
+        }
+        true
+    }
+
     /// Does a change.
     pub(crate) fn apply(&mut self, change: &Change) {
         let path = change.path.as_str();
@@ -186,9 +202,13 @@ impl Disk {
                     Node::Folder(folder) => {
                         let (now, synced) = &mut self.folders[folder];
                         synced.clone_from(now);
+                        // Whatever moment the other folders fall back to, this one is not older than now.
+                        for names in self.history.iter_mut().filter_map(|all| all.get_mut(folder)) {
+                            names.clone_from(now);
+                        }
                     }
                 }
-                if self.folders.iter().all(|(now, synced)| now == synced) {
+                if self.is_settled() {
                     self.history.clear();
                 }
                 return;
