@@ -62,6 +62,8 @@ fn a_run_whose_power_failed_at_any_step_is_finished_by_the_next_one() {
                 Survives::AllBytes,
                 Survives::Some { seed: 2 * step },
                 Survives::Some { seed: 2 * step + 1 },
+                Survives::Apart { seed: 2 * step },
+                Survives::Apart { seed: 2 * step + 1 },
             ] {
                 let survived = disk.after_power_cut(survives);
                 if seen.is_new(&survived) {
