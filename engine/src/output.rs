@@ -173,7 +173,9 @@ impl Writer<'_> {
             Ok(unit)
         })?;
         let mut staged = Staged::default();
-        units.into_iter().for_each(|unit| staged.add(unit));
+        for unit in units {
+            staged.add(unit);
+        }
         staged.quarantined_files =
             quarantine::write_files(&folder.join(quarantine::FILES), self.plan)?;
         if with_output.is_empty() {

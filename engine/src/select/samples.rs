@@ -120,7 +120,9 @@ impl Table {
             let units = parallel::in_order(count, threads, |unit| {
                 Self::of_unit(plan, directory, first + unit, &records[first + unit])
             })?;
-            units.into_iter().for_each(|unit| table.append(unit));
+            for unit in units {
+                table.append(unit);
+            }
         }
         Ok(table)
     }
