@@ -130,7 +130,7 @@ impl Plan {
         let model = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta);
         let model = checks::collect(model, &spec, "stages.load-partial-model.model", &mut problems);
         let encoder = open_encoder(&spec, &columns, &mut problems);
-        let devices = checks::devices(&spec, &options, &mut problems);
+        let devices = checks::devices(&spec, model.as_ref(), &options, &mut problems);
         let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));
         if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
             checks::columns(&spec, &columns, dataset, &mut problems);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longsift_kernels::{Kernel, Numbers};
+use longsift_kernels::{AttentionShape, Kernel, Numbers};
 use longsift_stages::contract::Decimal;
 use longsift_stages::shard_across_devices::{
     DeviceKind, Devices as Wanted, ShardAcrossDevices, WorkersPerDevice,
@@ -27,6 +27,8 @@ pub struct Choice<'a> {
     pub kernel: Kernel,
     /// The kernel that was asked for by name, the processor's or GPUs'.
     pub named: Option<Kernel>,
+    /// The windows, where the model is known.
+    pub shape: Option<&'a AttentionShape>,
     /// The numbers of the table.
     pub numbers: Numbers,
     /// Threads of the processor.

@@ -198,6 +198,7 @@ impl Absent {
 
 fn duration(seconds: f64) -> String {
     match seconds {
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
         s if s < 120.0 => format!("{s:.1} s"),
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.1} h", s / 3600.0),
