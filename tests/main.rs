@@ -15,6 +15,8 @@ mod conformance;
 #[cfg(test)]
 mod determinism;
 #[cfg(test)]
+mod device_faults;
+#[cfg(test)]
 mod devices;
 #[cfg(test)]
 mod edges;

@@ -321,6 +321,13 @@ pub fn size(path: &Path) -> Result<Option<u64>, FileError> {
     Ok(metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
 }
 
+/// Whether there is a folder of that name; links are followed. A disk that does not answer is an error: what is in the
+/// folder must never be taken for absent.
+pub fn is_folder(path: &Path) -> Result<bool, FileError> {
+    let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
+    Ok(metadata.is_some_and(|metadata| metadata.is_dir()))
+}
+
 /// What was found; none where there is nothing of that name.
 fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {

@@ -35,6 +35,7 @@ pub mod lock;
 pub mod manifest;
 pub mod metrics;
 pub mod output;
+pub mod parallel;
 pub mod plan;
 mod problems;
 pub mod progress;

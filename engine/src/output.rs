@@ -4,7 +4,7 @@
 
 mod slices;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -21,6 +21,7 @@ use crate::diagnostic::{Blame, Diagnostic};
 use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
 use crate::execute::content_hash;
+use crate::parallel;
 use crate::plan::Plan;
 use crate::quarantine;
 use crate::run_directory::RunDirectory;
@@ -53,6 +54,12 @@ const BATCH_ROWS: usize = 256;
 /// Bytes of one batch: below it 32-bit offsets cannot overflow, and memory stays small.
 const BATCH_BYTES: u64 = 64 << 20;
 
+/// Host memory that a unit takes while it is written: an encoded row group, and two batches of whole rows.
+const BYTES_PER_WRITER: u64 = 512 << 20;
+
+/// Samples and kept samples, by label.
+pub type Labels = BTreeMap<Option<String>, (u64, u64)>;
+
 /// The parts of a selection, staged.
 #[derive(Debug, Default)]
 pub struct Staged {
@@ -64,6 +71,28 @@ pub struct Staged {
     pub quarantined_files: Option<Part>,
     /// What became of the measured rows and windows.
     pub fates: Fates,
+    /// What is kept, by the label of `output.report_by`.
+    pub labels: Labels,
+}
+
+/// What a unit adds to them.
+struct StagedUnit {
+    data: Option<Part>,
+    dropped: Option<Part>,
+    fates: Fates,
+    labels: Labels,
+}
+
+impl Staged {
+    fn add(&mut self, unit: StagedUnit) {
+        self.data.extend(unit.data);
+        self.dropped.extend(unit.dropped);
+        self.fates.add(unit.fates);
+        for (label, (samples, kept)) in unit.labels {
+            let counts = self.labels.entry(label).or_default();
+            *counts = (counts.0 + samples, counts.1 + kept);
+        }
+    }
 }
 
 /// What became of measured rows and windows.
@@ -110,6 +139,9 @@ impl Fates {
     }
 }
 
+/// The measured windows of a unit, by row.
+type Windows = BTreeMap<u64, Vec<ScoredWindow>>;
+
 /// What the write phase works with.
 pub struct Writer<'a> {
     /// The plan.
@@ -127,32 +159,22 @@ pub struct Writer<'a> {
 impl Writer<'_> {
     /// Writes the parts of the selection into `folder`: `data/` and `dropped/` in it. Parts that an interrupted run
     /// has already staged there are written again: they are the same bytes.
-    pub fn stage(&self, folder: &Path, each: impl Fn(&WorkUnit)) -> Result<Staged> {
-        let mut staged = Staged::default();
-        let schema = schema(self.plan);
-        let kept = |unit: &usize| self.selection.of_unit(*unit).iter().any(|sample| sample.keep);
-        let with_output: Vec<usize> = (0..self.records.len()).filter(kept).collect();
+    pub fn stage(&self, folder: &Path, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
+        let with_output: Vec<usize> =
+            (0..self.records.len()).filter(|&unit| self.selection.keeps_any(unit)).collect();
         let parts = with_output.len().max(1);
         let name = |part: usize| format!("train-{part:05}-of-{parts:05}.parquet");
-        for (index, unit) in self.plan.units.iter().enumerate() {
+        let schema = schema(self.plan);
+        let units = parallel::in_order(self.records.len(), self.writers(), |index| {
             self.stop.check()?;
-            let windows = self.windows(index)?;
-            let mut written = 0;
-            if let Ok(part) = with_output.binary_search(&index) {
-                let name = name(part);
-                let mut writer = self.part(&folder.join("data").join(&name), &schema)?;
-                self.write_kept(index, &windows, &schema, &mut writer)?;
-                let part = writer.finish()?;
-                written = part.rows;
-                staged.data.push(Part::new(name, &part));
-            }
-            let fates = self.fates(index, &windows);
-            fates.check(&self.records[index].counts, written).map_err(|violation| {
-                Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
-            })?;
-            staged.fates.add(fates);
-            staged.dropped.extend(self.write_dropped(index, &windows, folder)?);
-            each(unit);
+            let name = with_output.binary_search(&index).ok().map(name);
+            let unit = self.stage_unit(index, name, &schema, folder)?;
+            each(&self.plan.units[index]);
+            Ok(unit)
+        })?;
+        let mut staged = Staged::default();
+        for unit in units {
+            staged.add(unit);
         }
         staged.quarantined_files =
             quarantine::write_files(&folder.join(quarantine::FILES), self.plan)?;
@@ -161,6 +183,41 @@ impl Writer<'_> {
             staged.data.push(Part::new(name(0), &writer.finish()?));
         }
         Ok(staged)
+    }
+
+    /// How many units are written at a time.
+    fn writers(&self) -> usize {
+        let fit = self.plan.spec.pipeline.input.memory_limit_bytes / BYTES_PER_WRITER;
+        let threads = self.plan.options.threads.unwrap_or_else(rayon::current_num_threads);
+        threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// Writes what is kept of a unit to the part `name`, if it has one, and the rest to its list of dropped samples.
+    fn stage_unit(
+        &self,
+        index: usize,
+        name: Option<String>,
+        schema: &SchemaRef,
+        folder: &Path,
+    ) -> Result<StagedUnit> {
+        let unit = &self.plan.units[index];
+        let windows = self.windows(index)?;
+        let samples = self.selection.of_unit(self.plan, index, &windows)?;
+        let data = match name {
+            Some(name) => {
+                let mut writer = self.part(&folder.join("data").join(&name), schema)?;
+                self.write_kept(unit, &samples, &windows, schema, &mut writer)?;
+                Some(Part::new(name, &writer.finish()?))
+            }
+            None => None,
+        };
+        let fates = fates(&samples, &windows);
+        let written = data.as_ref().map_or(0, |part| part.rows);
+        fates.check(&self.records[index].counts, written).map_err(|violation| {
+            Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
+        })?;
+        let dropped = write_dropped(unit, &samples, &windows, folder)?;
+        Ok(StagedUnit { data, dropped, fates, labels: self.labels(index, &samples)? })
     }
 
     fn part(&self, path: &Path, schema: &SchemaRef) -> Result<PartWriter> {
@@ -177,8 +234,8 @@ impl Writer<'_> {
     }
 
     /// The measured windows of a unit, by row.
-    fn windows(&self, index: usize) -> Result<HashMap<u64, Vec<ScoredWindow>>> {
-        let mut windows: HashMap<u64, Vec<ScoredWindow>> = HashMap::new();
+    fn windows(&self, index: usize) -> Result<Windows> {
+        let mut windows = Windows::new();
         if self.records[index].counts.windows > 0 {
             scores::read(&self.scores.root.join(&self.records[index].scores.path), |window| {
                 windows.entry(window.input_row).or_default().push(window);
@@ -188,34 +245,17 @@ impl Writer<'_> {
         Ok(windows)
     }
 
-    fn fates(&self, index: usize, windows: &HashMap<u64, Vec<ScoredWindow>>) -> Fates {
-        let mut fates = Fates::default();
-        for samples in self.selection.of_unit(index).chunk_by(|a, b| a.row == b.row) {
-            let kept = samples.iter().filter(|sample| sample.keep).count() as u64;
-            let of_row = windows[&samples[0].row].len() as u64;
-            let windows_kept = if samples[0].window.is_some() { kept } else { kept * of_row };
-            fates.add(Fates {
-                rows_kept: u64::from(kept > 0),
-                rows_not_selected: u64::from(kept == 0),
-                kept,
-                windows_kept,
-                windows_not_selected: of_row - windows_kept,
-            });
-        }
-        fates
-    }
-
     fn write_kept(
         &self,
-        index: usize,
-        windows: &HashMap<u64, Vec<ScoredWindow>>,
+        unit: &WorkUnit,
+        samples: &[Sample],
+        windows: &Windows,
         schema: &SchemaRef,
         writer: &mut PartWriter,
     ) -> Result<()> {
-        let unit = &self.plan.units[index];
         let mut kept: HashMap<u64, Vec<&Sample>> = HashMap::new();
         let mut rows = Vec::new();
-        for sample in self.selection.of_unit(index).iter().filter(|sample| sample.keep) {
+        for sample in samples.iter().filter(|sample| sample.keep) {
             if rows.last() != Some(&sample.row) {
                 rows.push(sample.row);
             }
@@ -271,7 +311,7 @@ impl Writer<'_> {
         unit: &WorkUnit,
         rows: &[u64],
         batch: &RecordBatch,
-        windows: &HashMap<u64, Vec<ScoredWindow>>,
+        windows: &Windows,
     ) -> Result<()> {
         let contents = document_contents(&self.plan.dataset, batch, &self.plan.columns)?;
         for (row, content) in rows.iter().zip(contents) {
@@ -373,29 +413,61 @@ impl Writer<'_> {
         }
     }
 
-    fn write_dropped(
-        &self,
-        index: usize,
-        windows: &HashMap<u64, Vec<ScoredWindow>>,
-        folder: &Path,
-    ) -> Result<Option<Part>> {
-        let unit = &self.plan.units[index];
-        let rows: Vec<DroppedRow> = self
-            .selection
-            .of_unit(index)
-            .iter()
-            .filter(|sample| !sample.keep)
-            .map(|sample| DroppedRow {
-                input_row: sample.row,
-                id: windows[&sample.row][0].id.clone(),
-                window: sample.window,
-                reason: "not_selected",
-                score: Some(sample.score),
-            })
-            .collect();
-        let path = format!("dropped/select-{}.parquet", unit.name());
-        dropped::write_at(&folder.join(&path), path, &unit.file_path, &rows)
+    /// What is kept of a unit, by label; nothing without `output.report_by`.
+    fn labels(&self, index: usize, samples: &[Sample]) -> Result<Labels> {
+        let (plan, mut labels) = (self.plan, Labels::new());
+        let Some(column) = &plan.spec.pipeline.output.report_by else { return Ok(labels) };
+        if samples.is_empty() {
+            return Ok(labels);
+        }
+        let (unit, unreadable) = (&plan.units[index], self.records[index].unreadable_rows());
+        let of_rows = dataset::read_labels(&plan.dataset, unit, column, &unreadable)?;
+        for sample in samples {
+            let label = of_rows[(sample.row - unit.first_row) as usize].clone();
+            let (all, kept) = labels.entry(label).or_default();
+            *all += 1;
+            *kept += u64::from(sample.keep);
+        }
+        Ok(labels)
     }
+}
+
+fn fates(samples: &[Sample], windows: &Windows) -> Fates {
+    let mut fates = Fates::default();
+    for samples in samples.chunk_by(|a, b| a.row == b.row) {
+        let kept = samples.iter().filter(|sample| sample.keep).count() as u64;
+        let of_row = windows[&samples[0].row].len() as u64;
+        let windows_kept = if samples[0].window.is_some() { kept } else { kept * of_row };
+        fates.add(Fates {
+            rows_kept: u64::from(kept > 0),
+            rows_not_selected: u64::from(kept == 0),
+            kept,
+            windows_kept,
+            windows_not_selected: of_row - windows_kept,
+        });
+    }
+    fates
+}
+
+fn write_dropped(
+    unit: &WorkUnit,
+    samples: &[Sample],
+    windows: &Windows,
+    folder: &Path,
+) -> Result<Option<Part>> {
+    let rows: Vec<DroppedRow> = samples
+        .iter()
+        .filter(|sample| !sample.keep)
+        .map(|sample| DroppedRow {
+            input_row: sample.row,
+            id: windows[&sample.row][0].id.clone(),
+            window: sample.window,
+            reason: "not_selected",
+            score: Some(sample.score),
+        })
+        .collect();
+    let path = format!("dropped/select-{}.parquet", unit.name());
+    dropped::write_at(&folder.join(&path), path, &unit.file_path, &rows)
 }
 
 /// A kept sample beside its row in the input batch and what was measured.
@@ -476,32 +548,6 @@ pub fn schema(plan: &Plan) -> SchemaRef {
         fields.push(Arc::new(Field::new(name, kind, nullable)));
     }
     Arc::new(Schema::new(fields))
-}
-
-/// What is kept per label of `output.report_by`: `(label, samples, kept)`, most frequent first.
-pub fn by_label(
-    plan: &Plan,
-    records: &[UnitRecord],
-    selection: &Selection,
-    column: &str,
-) -> Result<Vec<(Option<String>, u64, u64)>> {
-    let mut labels: std::collections::BTreeMap<Option<String>, (u64, u64)> =
-        std::collections::BTreeMap::new();
-    for (index, unit) in plan.units.iter().enumerate() {
-        let samples = selection.of_unit(index);
-        if samples.is_empty() {
-            continue;
-        }
-        let unreadable = records[index].unreadable_rows();
-        let of_rows = dataset::read_labels(&plan.dataset, unit, column, &unreadable)?;
-        for sample in samples {
-            let label = of_rows[(sample.row - unit.first_row) as usize].clone();
-            let (all, kept) = labels.entry(label).or_default();
-            *all += 1;
-            *kept += u64::from(sample.keep);
-        }
-    }
-    Ok(labels.into_iter().map(|(label, (all, kept))| (label, all, kept)).collect())
 }
 
 #[cfg(test)]

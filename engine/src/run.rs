@@ -20,7 +20,7 @@ use crate::execute::{self, Scored, Tools};
 use crate::files;
 use crate::lock::{self, Lock};
 use crate::manifest::Manifest;
-use crate::output::{self, Staged, Writer};
+use crate::output::{Staged, Writer};
 use crate::plan::{Plan, explain::Done, identity};
 use crate::progress::Progress;
 use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
@@ -354,10 +354,9 @@ impl Run<'_> {
         };
         let staged =
             self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
-        let labels = match &plan.spec.pipeline.output.report_by {
-            Some(column) => Some(output::by_label(plan, &scored.records, &selection, column)?),
-            None => None,
-        };
+        let labels = plan.spec.pipeline.output.report_by.as_ref();
+        let shares = staged.labels.iter().map(|(label, &(all, kept))| (label.clone(), all, kept));
+        let labels = labels.map(|_| shares.collect());
         let mut summary = self.summary(scored, &staged)?;
         summary.drift.clone_from(&selection.drift);
         let select_settings = identity::select_settings(plan, lock.calibration.as_deref());
@@ -464,22 +463,19 @@ impl Run<'_> {
             files::write_atomic(&folder.join(name), &json)?;
             intent.rename(directory, &folder.join(name), &target);
         }
+        let mut superseded = Vec::new();
         if let Some(before) = before {
-            for part in &before.data {
-                intent.remove(directory, &directory.data().join(&part.path));
-            }
-            for part in before.dropped.iter().chain(&before.quarantined_files) {
-                intent.remove(directory, &directory.root.join(&part.path));
-            }
+            superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
+            let parts = before.dropped.iter().chain(&before.quarantined_files);
+            superseded.extend(parts.map(|part| directory.root.join(&part.path)));
         }
         if self.plan.options.limit_rows.is_none() && self.plan.options.scores_from.is_none() {
             for record in units::stale(directory, &self.plan.units)? {
-                intent.remove(directory, &units::record_path(directory, &record.unit));
-                for part in record.parts() {
-                    intent.remove(directory, &directory.root.join(&part.path));
-                }
+                superseded.push(units::record_path(directory, &record.unit));
+                superseded.extend(record.parts().map(|part| directory.root.join(&part.path)));
             }
         }
+        intent.remove(directory, superseded.into_iter());
         files::create_folder(&directory.data())?;
         commit::commit(directory, &intent)?;
         events::append(

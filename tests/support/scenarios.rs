@@ -77,6 +77,36 @@ impl Scenario {
         Self::new("a first run", workspace(), &[])
     }
 
+    /// One process scores a shard, which a whole run finishes.
+    fn shard(whole: &Self) -> Self {
+        Self {
+            name: "a shard",
+            before: workspace(),
+            arguments: [&RUN[..], &["--phase", "score", "--shard", "0/2"]].concat(),
+            restart: RUN.to_vec(),
+            results_before: BTreeMap::new(),
+            results: whole.results.clone(),
+        }
+    }
+
+    /// Quarantined rows are tried again, to no avail: what stands is what stood.
+    fn again(finished: &Workspace) -> Self {
+        let results = finished.results();
+        Self {
+            name: "quarantined rows tried again",
+            before: Workspace::copy_of(finished),
+            arguments: [&RUN[..], &["--only-quarantined"]].concat(),
+            restart: RUN.to_vec(),
+            results_before: results.clone(),
+            results,
+        }
+    }
+
+    /// Whether the disturbed command ends in the results, and not only the one that restarts it.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.arguments.contains(&"--shard")
+    }
+
     /// Every way in which a run changes what is there.
     pub(crate) fn all() -> Vec<Self> {
         let finished = workspace();
@@ -92,12 +122,19 @@ impl Scenario {
         let mut fresh = Self::new("a fresh start", another, &["--fresh"]);
         // What `--fresh` has begun to remove, a plain run must be able to finish, too.
         fresh.restart = RUN.to_vec();
+        let scored = workspace();
+        let score = ["--phase", "score", "--shard", "0/1"];
+        scored.with_fault(&[&RUN, &score[..]].concat(), None).answer.success();
+        let first = Self::first_run();
         vec![
-            Self::first_run(),
+            Self::shard(&first),
+            first,
+            Self::new("a selection of what shards scored", scored, &["--phase", "select"]),
             Self::new("another selection", reselected, &widened),
             fresh,
             Self::new("a fresh start, twice", anew, &["--fresh"]),
             Self::new("a file added and one gone", changed, &[]),
+            Self::again(&finished),
         ]
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Found {
 /// A folder gives every `*.parquet` below it, except under names that begin with `.` or `_`: the temporary, staged and
 /// summary files of other tools. A glob gives the files it matches; its wildcards do not match a leading `.`.
 pub(super) fn find(path: &Path) -> Result<Found, Vec<DataProblem>> {
-    if path.is_dir() {
+    if files::is_folder(path).map_err(|error| vec![unreadable(&error)])? {
         let mut found = Vec::new();
         walk(path, &mut Vec::new(), &mut found).map_err(|problem| vec![problem])?;
         relative(path.to_path_buf(), found)
@@ -52,7 +52,7 @@ fn walk(
         if name.starts_with(b".") || name.starts_with(b"_") {
             continue;
         }
-        if path.is_dir() {
+        if files::is_folder(&path).map_err(|error| unreadable(&error))? {
             walk(&path, above, found)?;
         } else if path.extension().is_some_and(|extension| extension == "parquet") {
             found.push(path);

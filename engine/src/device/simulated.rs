@@ -10,6 +10,7 @@
 //! | `out_of_memory=N` | every N-th piece runs out of memory |
 //! | `failed=N` | every N-th piece fails |
 //! | `lost=N` | the device is gone after N pieces |
+//! | `killed=N` | the process is killed at the N-th piece, as by the machine's end |
 //! | `leak=BYTES` | so much of every piece is not given back |
 //! | `milliseconds=N` | a piece takes so much longer |
 
@@ -22,6 +23,7 @@ use longsift_kernels::{HeadSums, Kernel};
 use longsift_stages::contract::compute::{Compute, DeviceFailure};
 use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 use longsift_stages::model::LayerZeroSpec;
+use rustix::process::{Signal, getpid, kill_process};
 
 use super::nvml::Gpu;
 use super::size;
@@ -41,6 +43,7 @@ pub struct Description {
     out_of_memory: u64,
     failed: u64,
     lost: u64,
+    killed: u64,
     leak: u64,
     milliseconds: u64,
 }
@@ -75,6 +78,7 @@ pub fn describe(
                 "out_of_memory" => device.out_of_memory = value,
                 "failed" => device.failed = value,
                 "lost" => device.lost = value,
+                "killed" => device.killed = value,
                 "leak" => device.leak = value,
                 "milliseconds" => device.milliseconds = value,
                 _ => return Err(wrong()),
@@ -166,8 +170,12 @@ impl Simulated {
     }
 
     fn fault(&self, piece: u64) -> Result<(), DeviceFailure> {
-        let Description { lost, out_of_memory, failed, .. } = self.memory.description;
+        let Description { lost, killed, out_of_memory, failed, .. } = self.memory.description;
         let every = |number: u64| number > 0 && piece.is_multiple_of(number);
+        if killed == piece {
+            let ended = kill_process(getpid(), Signal::KILL);
+            return Err(DeviceFailure::Failed(format!("it cannot end its process: {ended:?}")));
+        }
         if lost > 0 && piece > lost {
             return Err(DeviceFailure::Lost("it has fallen off the bus (simulated)".to_owned()));
         }

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from longsift._command import LongsiftError, find_binary, last_summary
 from longsift._summary import Summary
@@ -118,7 +118,7 @@ def score(job: Job) -> Iterator[tuple[int, int, int, str]]:
         yield row["shard"], shards, row["exit_code"], row["answer"]
 
 
-def drive(job: Job) -> int:
+def drive(job: Job, summary_to: TextIO) -> int:
     """Scores on the cluster, checks that every unit and row is accounted for, selects here. Returns the exit code."""
     done: dict[int, Summary] = {}
     failed: dict[int, tuple[int, str]] = {}
@@ -143,11 +143,11 @@ def drive(job: Job) -> int:
             "did the input change meanwhile? run again",
             _TEMPORARY,
         )
-    return select(job)
+    return select(job, summary_to)
 
 
-def select(job: Job) -> int:
-    """Selects, writes and commits on this machine; the summary is the last line of its standard output."""
+def select(job: Job, summary_to: TextIO) -> int:
+    """Selects, writes and commits on this machine; hands on the summary, the last line of the command's output."""
     flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}"]
     flags += [f"--threads={job.threads}"] if job.threads else []
     begun = time.monotonic()
@@ -156,7 +156,7 @@ def select(job: Job) -> int:
             job.command(*flags), cwd=job.folder, stdout=subprocess.PIPE, text=True, check=False
         )
         if child.returncode != _TEMPORARY or time.monotonic() - begun > _PATIENCE_SECONDS:
-            print(child.stdout, end="", flush=True)
+            print(child.stdout, end="", file=summary_to, flush=True)
             return child.returncode
         log(job, "the selection cannot start yet; trying again")
         time.sleep(5)
@@ -175,8 +175,11 @@ def log(job: Job, message: str) -> None:
 
 def main() -> int:
     """Runs the job that is the only argument."""
+    # Ray, too, writes to standard output, whenever it likes; ours is for the summary.
+    summary_to = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     try:
-        return drive(Job(**json.loads(sys.argv[1])))
+        return drive(Job(**json.loads(sys.argv[1])), summary_to)
     except LongsiftError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
