@@ -214,6 +214,26 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
     }
 }
 
+/// Gives a file a second name, where there is none of that name; without links in the file system, another name.
+pub fn link(from: &Path, to: &Path) -> Result<(), FileError> {
+    match fs::hard_link(from, to) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            rename(from, to)
+        }
+        linked => linked.map_err(failed("link", from)),
+    }
+}
+
+/// Whether there is a folder.
+pub fn is_folder(path: &Path) -> bool {
+    path.is_dir()
+}
+
 /// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
 /// does not exist has none.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {

@@ -154,7 +154,7 @@ pub struct TableUse {
 }
 
 /// What a process did with the work units of its shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShardSummary {
     /// Which shard, from 0.
     pub index: u32,
@@ -170,6 +170,9 @@ pub struct ShardSummary {
     pub units_by_others: u64,
     /// Rows with at least one measured window.
     pub rows_scored: u64,
+    /// Units whose kept rows this process wrote (`--phase write`).
+    #[serde(default)]
+    pub units_written: u64,
 }
 
 /// What the devices of a run did.

@@ -125,13 +125,17 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let progress = Progress::new(bars);
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
     let observers = Observers::of(arguments);
+    let mut plan_options = plan_options(&arguments.plan);
+    // To write a shard takes the selection from all units.
+    let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
     let options = RunOptions {
         fresh: arguments.fresh,
         locked,
         phase: arguments.phase,
         only_quarantined: arguments.only_quarantined,
+        write_shard,
     };
-    let plan = match planned(cli, &arguments.plan) {
+    let plan = match planned_with(cli, &arguments.plan, plan_options) {
         Ok(plan) => plan,
         Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, None)),
     };
@@ -152,6 +156,8 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
         summary.exit_code = arguments.nothing_to_do_exit;
         let why = if arguments.phase == Phase::Score {
             "the units of this shard have scores"
+        } else if arguments.phase == Phase::Write {
+            "the units of this shard are written"
         } else if plan.units.is_empty() {
             "the input has no rows"
         } else {
@@ -174,11 +180,11 @@ fn check_phase(arguments: &RunArguments) -> Result<()> {
     let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
     match arguments.phase {
         Phase::All | Phase::Select if sharded => {
-            Err(problem("`--shard` is for scoring; a selection needs all shards")
+            Err(problem("`--shard` is for scoring and writing; a selection needs all shards")
                 .hint("add `--phase score`, and when all shards are done run `--phase select`")
                 .into())
         }
-        Phase::Score | Phase::Select if arguments.fresh => {
+        Phase::Score | Phase::Write | Phase::Select if arguments.fresh => {
             Err(problem("`--fresh` would remove what other processes have scored")
                 .hint("remove the run directory before the first shard starts, or give the pipeline another `output.path`")
                 .into())
