@@ -229,11 +229,6 @@ pub fn link(from: &Path, to: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Whether there is a folder.
-pub fn is_folder(path: &Path) -> bool {
-    path.is_dir()
-}
-
 /// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
 /// does not exist has none.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {

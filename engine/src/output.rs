@@ -87,7 +87,7 @@ impl Writer<'_> {
     pub fn stage(&self, folder: &Path, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
         let names = self.names();
         let schema = schema(self.plan);
-        let by_shards = files::is_folder(&self.written);
+        let by_shards = files::is_folder(&self.written)?;
         let units = parallel::in_order(self.records.len(), self.writers(), |index| {
             self.stop.check()?;
             let name = names.of(index);
