@@ -40,14 +40,13 @@ impl Writer<'_> {
             let name = names.of(unit);
             let before = self.written_before(unit, name.as_deref())?;
             let new = before.is_none();
-            let staged = match before {
-                Some(staged) => staged,
-                None => {
-                    let staged = self.stage_unit(unit, name, &schema, &self.written)?;
-                    let record = serde_json::to_vec(&staged).expect("a record is plain data");
-                    files::write_atomic(&self.record(unit), &record)?;
-                    staged
-                }
+            let staged = if let Some(staged) = before {
+                staged
+            } else {
+                let staged = self.stage_unit(unit, name, &schema, &self.written)?;
+                let record = serde_json::to_vec(&staged).expect("a record is plain data");
+                files::write_atomic(&self.record(unit), &record)?;
+                staged
             };
             each(&self.plan.units[unit]);
             Ok((new, staged.fates))

@@ -58,7 +58,7 @@ impl Run<'_> {
         (shard.units_written, shard.units_reused) = (done.written, done.before);
         events::append_shared(self.directory, "shard_written", json!({ "shard": shard }))?;
         if done.written > 0 {
-            summary.status = "written".to_owned();
+            "written".clone_into(&mut summary.status);
         }
         let now = self.figures(&summary.status);
         (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
