@@ -5,6 +5,7 @@ mod devices;
 pub mod logging;
 mod observe;
 mod ray;
+mod terminal;
 
 use std::path::PathBuf;
 

@@ -64,6 +64,7 @@ pub fn may_pass(error: &io::Error) -> bool {
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidData
             | io::ErrorKind::InvalidFilename
             | io::ErrorKind::FileTooLarge
             | io::ErrorKind::UnexpectedEof
