@@ -9,7 +9,7 @@ use crate::support::faults::{self, Fault};
 use crate::support::scenarios::Scenario;
 
 /// Faults per scenario where `LONGSIFT_FAULTS` says nothing else: another number, or `all`.
-const SAMPLE: usize = 24;
+const SAMPLE: usize = 16;
 
 /// The faults that an operation of a kind can meet.
 fn actions(kind: &str) -> &'static [&'static str] {

@@ -29,6 +29,8 @@ mod forms;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod increments;
 #[cfg(test)]
 mod integrity;
@@ -64,6 +66,8 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
+#[cfg(test)]
+mod supply_chain;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

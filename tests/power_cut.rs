@@ -10,7 +10,7 @@ use crate::support::scenarios::Scenario;
 use crate::support::{Answer, Workspace};
 
 /// States per scenario where `LONGSIFT_POWER_CUTS` says nothing else: another number, or `all`.
-const SAMPLE: usize = 12;
+const SAMPLE: usize = 8;
 
 /// What a user relies on once a run has said that it is done.
 const PROMISED: [&str; 9] = [

@@ -64,6 +64,7 @@ pub fn may_pass(error: &io::Error) -> bool {
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidData
             | io::ErrorKind::InvalidFilename
             | io::ErrorKind::FileTooLarge
             | io::ErrorKind::UnexpectedEof
@@ -211,6 +212,21 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
             file.commit().map(|_| true)
         }
         Err(error) => Err(failed("link a temporary file to", path)(error)),
+    }
+}
+
+/// Gives a file a second name, where there is none of that name; without links in the file system, another name.
+pub fn link(from: &Path, to: &Path) -> Result<(), FileError> {
+    match fs::hard_link(from, to) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            rename(from, to)
+        }
+        linked => linked.map_err(failed("link", from)),
     }
 }
 

@@ -3,9 +3,11 @@
 //! Every part is staged in the run directory; [`crate::commit`] moves them into place together.
 
 mod slices;
+mod staged;
+mod written;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -15,15 +17,16 @@ use arrow::array::{
 use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use crate::accounting::Counts;
 use crate::dataset::{self, PartWriter, WorkUnit, document_contents, output_metadata};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
 use crate::execute::content_hash;
+use crate::files;
 use crate::parallel;
 use crate::plan::Plan;
 use crate::quarantine;
+use crate::report::LabelShares;
 use crate::run_directory::RunDirectory;
 use crate::scores::{self, ScoredWindow};
 use crate::select::{Sample, Selection};
@@ -32,6 +35,8 @@ use crate::stop::Stop;
 use crate::units::{Part, UnitRecord};
 
 use slices::{sliced, slices};
+use staged::StagedUnit;
+pub use staged::{Fates, Staged};
 
 /// The columns that the output has besides the input's.
 pub const COLUMNS: [&str; 11] = [
@@ -57,88 +62,6 @@ const BATCH_BYTES: u64 = 64 << 20;
 /// Host memory that a unit takes while it is written: an encoded row group, and two batches of whole rows.
 const BYTES_PER_WRITER: u64 = 512 << 20;
 
-/// Samples and kept samples, by label.
-pub type Labels = BTreeMap<Option<String>, (u64, u64)>;
-
-/// The parts of a selection, staged.
-#[derive(Debug, Default)]
-pub struct Staged {
-    /// Files of `data/`, by their final name.
-    pub data: Vec<Part>,
-    /// Files of `dropped/` that belong to the selection, below the run directory.
-    pub dropped: Vec<Part>,
-    /// The records of input files that cannot be opened, if any.
-    pub quarantined_files: Option<Part>,
-    /// What became of the measured rows and windows.
-    pub fates: Fates,
-    /// What is kept, by the label of `output.report_by`.
-    pub labels: Labels,
-}
-
-/// What a unit adds to them.
-struct StagedUnit {
-    data: Option<Part>,
-    dropped: Option<Part>,
-    fates: Fates,
-    labels: Labels,
-}
-
-impl Staged {
-    fn add(&mut self, unit: StagedUnit) {
-        self.data.extend(unit.data);
-        self.dropped.extend(unit.dropped);
-        self.fates.add(unit.fates);
-        for (label, (samples, kept)) in unit.labels {
-            let counts = self.labels.entry(label).or_default();
-            *counts = (counts.0 + samples, counts.1 + kept);
-        }
-    }
-}
-
-/// What became of measured rows and windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fates {
-    /// Rows with at least one kept sample.
-    pub rows_kept: u64,
-    /// Rows of which nothing is kept.
-    pub rows_not_selected: u64,
-    /// Samples kept.
-    pub kept: u64,
-    /// Windows of kept samples.
-    pub windows_kept: u64,
-    /// Windows that are not kept.
-    pub windows_not_selected: u64,
-}
-
-impl Fates {
-    fn add(&mut self, other: Self) {
-        self.rows_kept += other.rows_kept;
-        self.rows_not_selected += other.rows_not_selected;
-        self.kept += other.kept;
-        self.windows_kept += other.windows_kept;
-        self.windows_not_selected += other.windows_not_selected;
-    }
-
-    /// That these are all rows and windows that a unit measured, and that what is kept was written. A violation is a
-    /// bug.
-    fn check(&self, counts: &Counts, written: u64) -> std::result::Result<(), String> {
-        for (what, kept, rest, all) in [
-            ("rows", self.rows_kept, self.rows_not_selected, counts.rows_scored),
-            ("windows", self.windows_kept, self.windows_not_selected, counts.windows),
-        ] {
-            if kept + rest != all {
-                return Err(format!(
-                    "{all} {what} were measured, but {kept} are kept and {rest} not selected"
-                ));
-            }
-        }
-        if self.kept != written {
-            return Err(format!("{} samples are kept, {written} were written", self.kept));
-        }
-        Ok(())
-    }
-}
-
 /// The measured windows of a unit, by row.
 type Windows = BTreeMap<u64, Vec<ScoredWindow>>;
 
@@ -152,6 +75,8 @@ pub struct Writer<'a> {
     pub records: &'a [UnitRecord],
     /// What is kept.
     pub selection: &'a Selection,
+    /// Where shards of the write phase put their parts of this selection.
+    pub written: PathBuf,
     /// Whether to stop.
     pub stop: &'a Stop,
 }
@@ -160,15 +85,18 @@ impl Writer<'_> {
     /// Writes the parts of the selection into `folder`: `data/` and `dropped/` in it. Parts that an interrupted run
     /// has already staged there are written again: they are the same bytes.
     pub fn stage(&self, folder: &Path, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
-        let with_output: Vec<usize> =
-            (0..self.records.len()).filter(|&unit| self.selection.keeps_any(unit)).collect();
-        let parts = with_output.len().max(1);
-        let name = |part: usize| format!("train-{part:05}-of-{parts:05}.parquet");
+        let names = self.names();
         let schema = schema(self.plan);
+        let by_shards = files::is_folder(&self.written)?;
         let units = parallel::in_order(self.records.len(), self.writers(), |index| {
             self.stop.check()?;
-            let name = with_output.binary_search(&index).ok().map(name);
-            let unit = self.stage_unit(index, name, &schema, folder)?;
+            let name = names.of(index);
+            let before =
+                if by_shards { self.take_written(index, name.as_deref(), folder)? } else { None };
+            let unit = match before {
+                Some(unit) => unit,
+                None => self.stage_unit(index, name, &schema, folder)?,
+            };
             each(&self.plan.units[index]);
             Ok(unit)
         })?;
@@ -178,11 +106,17 @@ impl Writer<'_> {
         }
         staged.quarantined_files =
             quarantine::write_files(&folder.join(quarantine::FILES), self.plan)?;
-        if with_output.is_empty() {
-            let writer = self.part(&folder.join("data").join(name(0)), &schema)?;
-            staged.data.push(Part::new(name(0), &writer.finish()?));
+        if staged.data.is_empty() {
+            let name = names.only();
+            let writer = self.part(&folder.join("data").join(&name), &schema)?;
+            staged.data.push(Part::new(name, &writer.finish()?));
         }
         Ok(staged)
+    }
+
+    fn names(&self) -> PartNames {
+        let kept = |&unit: &usize| self.selection.keeps_any(unit);
+        PartNames { with_output: (0..self.records.len()).filter(kept).collect() }
     }
 
     /// How many units are written at a time.
@@ -211,7 +145,7 @@ impl Writer<'_> {
             }
             None => None,
         };
-        let fates = fates(&samples, &windows);
+        let fates = Fates::of(&samples, |row| windows[&row].len() as u64);
         let written = data.as_ref().map_or(0, |part| part.rows);
         fates.check(&self.records[index].counts, written).map_err(|violation| {
             Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
@@ -413,40 +347,44 @@ impl Writer<'_> {
         }
     }
 
-    /// What is kept of a unit, by label; nothing without `output.report_by`.
-    fn labels(&self, index: usize, samples: &[Sample]) -> Result<Labels> {
-        let (plan, mut labels) = (self.plan, Labels::new());
-        let Some(column) = &plan.spec.pipeline.output.report_by else { return Ok(labels) };
+    /// By label of `output.report_by`, the samples of a unit and how many of them are kept.
+    fn labels(&self, index: usize, samples: &[Sample]) -> Result<LabelShares> {
+        let plan = self.plan;
+        let Some(column) = &plan.spec.pipeline.output.report_by else { return Ok(Vec::new()) };
         if samples.is_empty() {
-            return Ok(labels);
+            return Ok(Vec::new());
         }
         let (unit, unreadable) = (&plan.units[index], self.records[index].unreadable_rows());
         let of_rows = dataset::read_labels(&plan.dataset, unit, column, &unreadable)?;
+        let mut labels = staged::Labels::new();
         for sample in samples {
             let label = of_rows[(sample.row - unit.first_row) as usize].clone();
-            let (all, kept) = labels.entry(label).or_default();
-            *all += 1;
-            *kept += u64::from(sample.keep);
+            staged::count(&mut labels, label, 1, u64::from(sample.keep));
         }
-        Ok(labels)
+        Ok(staged::shares(labels))
     }
 }
 
-fn fates(samples: &[Sample], windows: &Windows) -> Fates {
-    let mut fates = Fates::default();
-    for samples in samples.chunk_by(|a, b| a.row == b.row) {
-        let kept = samples.iter().filter(|sample| sample.keep).count() as u64;
-        let of_row = windows[&samples[0].row].len() as u64;
-        let windows_kept = if samples[0].window.is_some() { kept } else { kept * of_row };
-        fates.add(Fates {
-            rows_kept: u64::from(kept > 0),
-            rows_not_selected: u64::from(kept == 0),
-            kept,
-            windows_kept,
-            windows_not_selected: of_row - windows_kept,
-        });
+/// The names of the files of `data/`: those of the units of which something is kept are numbered.
+struct PartNames {
+    /// These units, ascending.
+    with_output: Vec<usize>,
+}
+
+impl PartNames {
+    /// The name of a unit's part; none where nothing of it is kept.
+    fn of(&self, unit: usize) -> Option<String> {
+        self.with_output.binary_search(&unit).ok().map(|part| self.name(part))
     }
-    fates
+
+    /// The name of the one part without rows of an output that keeps nothing.
+    fn only(&self) -> String {
+        self.name(0)
+    }
+
+    fn name(&self, part: usize) -> String {
+        format!("train-{part:05}-of-{:05}.parquet", self.with_output.len().max(1))
+    }
 }
 
 fn write_dropped(
@@ -548,27 +486,4 @@ pub fn schema(plan: &Plan) -> SchemaRef {
         fields.push(Arc::new(Field::new(name, kind, nullable)));
     }
     Arc::new(Schema::new(fields))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_a_window_or_a_sample_that_went_nowhere_is_noticed() {
-        let counts = Counts { rows_scored: 3, windows: 7, ..Counts::default() };
-        let fates = Fates {
-            rows_kept: 1,
-            rows_not_selected: 2,
-            kept: 2,
-            windows_kept: 2,
-            windows_not_selected: 5,
-        };
-        assert_eq!(fates.check(&counts, 2), Ok(()));
-        assert!(fates.check(&counts, 1).unwrap_err().contains("1 were written"));
-        let row = Fates { rows_kept: 0, ..fates };
-        assert!(row.check(&counts, 2).unwrap_err().contains("3 rows were measured"));
-        let window = Fates { windows_not_selected: 4, ..fates };
-        assert!(window.check(&counts, 2).unwrap_err().contains("7 windows were measured"));
-    }
 }

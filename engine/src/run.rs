@@ -4,6 +4,7 @@ mod carry_over;
 mod finished;
 mod missing;
 mod shard;
+mod write_shard;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -21,7 +22,7 @@ use crate::files;
 use crate::lock::{self, Lock};
 use crate::manifest::Manifest;
 use crate::output::{Staged, Writer};
-use crate::plan::{Plan, explain::Done, identity};
+use crate::plan::{Plan, Shard, explain::Done, identity};
 use crate::progress::Progress;
 use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
 use crate::run_directory::RunDirectory;
@@ -44,6 +45,8 @@ pub struct RunOptions {
     pub phase: Phase,
     /// Tries the rows again that earlier runs set aside.
     pub only_quarantined: bool,
+    /// Which units are written, in [`Phase::Write`]; the plan is that of all units.
+    pub write_shard: Option<Shard>,
 }
 
 /// Which part of a run a process does.
@@ -54,7 +57,10 @@ pub enum Phase {
     All,
     /// Scores the work units of a shard, beside other processes.
     Score,
-    /// Selects and writes, once every work unit has scores.
+    /// Once every work unit has scores: writes what is kept of the work units of a shard, beside other processes. The
+    /// selection uses it.
+    Write,
+    /// Once every work unit has scores: selects, writes what no shard has written, commits.
     Select,
 }
 
@@ -118,6 +124,10 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     if options.phase == Phase::Score {
         let _shared = directory.share()?;
         return run(None).score_shard(options);
+    }
+    if options.phase == Phase::Write {
+        let _shared = directory.share()?;
+        return run(None).write_shard(options);
     }
     let _alone = directory.take()?;
     events::mend(directory)?;
@@ -345,27 +355,38 @@ impl Run<'_> {
         for part in ["data", "dropped", "quarantine"] {
             files::create_folder(&folder.join(part))?;
         }
-        let writer = Writer {
-            plan,
-            scores: &self.scores,
-            records: &scored.records,
-            selection: &selection,
-            stop: self.stop,
-        };
-        let staged =
-            self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
-        let labels = plan.spec.pipeline.output.report_by.as_ref();
-        let shares = staged.labels.iter().map(|(label, &(all, kept))| (label.clone(), all, kept));
-        let labels = labels.map(|_| shares.collect());
-        let mut summary = self.summary(scored, &staged)?;
-        summary.drift.clone_from(&selection.drift);
         let select_settings = identity::select_settings(plan, lock.calibration.as_deref());
         let selection_fingerprint = selection_fingerprint(plan, &select_settings, &scored.records);
+        let writer = self.writer(&scored.records, &selection, &selection_fingerprint);
+        let staged =
+            self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
+        let labels = plan.spec.pipeline.output.report_by.as_ref().map(|_| staged.label_shares());
+        let mut summary = self.summary(scored, &staged)?;
+        summary.drift.clone_from(&selection.drift);
         let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
         self.commit(&manifest, &staged, &selection, &summary)?;
         Ok(Outcome { summary, labels, warnings: selection.warnings })
+    }
+
+    /// What writes a selection. Shards put their parts where only the same selection of the same version looks.
+    fn writer<'b>(
+        &'b self,
+        records: &'b [UnitRecord],
+        selection: &'b Selection,
+        selection_fingerprint: &str,
+    ) -> Writer<'b> {
+        let identity = format!("{} {selection_fingerprint}", env!("CARGO_PKG_VERSION"));
+        let written = &files::sha256_hex(identity.as_bytes())[..16];
+        Writer {
+            plan: self.plan,
+            scores: &self.scores,
+            records,
+            selection,
+            written: self.directory.written().join(written),
+            stop: self.stop,
+        }
     }
 
     fn summary(&self, scored: &Scored, staged: &Staged) -> Result<Summary> {
@@ -489,6 +510,7 @@ impl Run<'_> {
     /// Removes what only an unfinished run needs, and one that was killed behind its commit may have left.
     fn tidy(&self) -> Result<()> {
         files::remove_folder(&self.directory.staging())?;
+        files::remove_folder(&self.directory.written())?;
         Ok(files::remove_folder(&self.directory.journal())?)
     }
 

@@ -107,7 +107,7 @@ impl Scenario {
         !self.arguments.contains(&"--shard")
     }
 
-    /// Every way in which a run changes what is there.
+    /// Every way in which a run changes what is there, or the one that `LONGSIFT_SCENARIO` names.
     pub(crate) fn all() -> Vec<Self> {
         let finished = workspace();
         finished.with_fault(&RUN, None).answer.success();
@@ -126,7 +126,7 @@ impl Scenario {
         let score = ["--phase", "score", "--shard", "0/1"];
         scored.with_fault(&[&RUN, &score[..]].concat(), None).answer.success();
         let first = Self::first_run();
-        vec![
+        let all = vec![
             Self::shard(&first),
             first,
             Self::new("a selection of what shards scored", scored, &["--phase", "select"]),
@@ -135,7 +135,11 @@ impl Scenario {
             Self::new("a fresh start, twice", anew, &["--fresh"]),
             Self::new("a file added and one gone", changed, &[]),
             Self::again(&finished),
-        ]
+        ];
+        match std::env::var("LONGSIFT_SCENARIO") {
+            Ok(name) => all.into_iter().filter(|scenario| scenario.name == name).collect(),
+            Err(_) => all,
+        }
     }
 
     /// Whether `data/` holds what one run has made, or a commit is under way.

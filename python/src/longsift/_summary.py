@@ -19,6 +19,7 @@ class Shard:
     units_scored: int
     units_reused: int
     units_by_others: int
+    units_written: int
     rows_scored: int
 
 

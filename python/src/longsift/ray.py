@@ -1,8 +1,9 @@
 """Runs the shards of a pipeline on a Ray cluster. Started by `longsift run --engine ray`, which has made the plan.
 
 Only shard numbers go through Ray, and one small row per shard comes back: the workers run the command, which reads,
-scores and commits. A worker, child or node that dies costs the windows it had in flight; Ray starts the shard again
-elsewhere, and it carries on. What a dead worker's child still commits counts, too: first commit wins.
+scores and commits, and, when all is scored, writes what is kept. A worker, child or node that dies costs the windows it
+had in flight; Ray starts the shard again elsewhere, and it carries on. What a dead worker's child still commits counts,
+too: first commit wins.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class Job:
 
 
 class ShardWorker:
-    """Scores shards, one at a time, by a child process."""
+    """Scores or writes shards, one at a time, by a child process."""
 
-    def __init__(self, job: str, shards: int, threads: int | None) -> None:
+    def __init__(self, job: str, phase: str, shards: int, threads: int | None) -> None:
         self.job = Job(**json.loads(job))
+        self.phase = phase
         self.shards = shards
         self.threads = [] if threads is None else [f"--threads={threads}"]
         version = subprocess.check_output([find_binary(), "--version"], text=True).split()[-1]
@@ -58,12 +60,12 @@ class ShardWorker:
             raise LongsiftError(f"this node has longsift {version}, the driver {self.job.version}", 2)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        rows = [self.score(int(shard)) for shard in batch["shard"]]
+        rows = [self.run(int(shard)) for shard in batch["shard"]]
         return {key: [row[key] for row in rows] for key in ("shard", "exit_code", "answer")}
 
-    def score(self, shard: int) -> dict[str, Any]:
+    def run(self, shard: int) -> dict[str, Any]:
         """One shard: its number, the exit code, and the summary's line or the end of what was logged."""
-        flags = ["--phase=score", f"--shard={shard}/{self.shards}", "--stop-with-parent", *self.threads]
+        flags = [f"--phase={self.phase}", f"--shard={shard}/{self.shards}", "--stop-with-parent", *self.threads]
         for attempt in range(1, _ATTEMPTS + 1):
             child = subprocess.run(
                 self.job.command(*flags), cwd=self.job.folder, capture_output=True, text=True, check=False
@@ -76,10 +78,19 @@ class ShardWorker:
         return {"shard": shard, "exit_code": child.returncode, "answer": answer}
 
 
-def score(job: Job) -> Iterator[tuple[int, int, int, str]]:
-    """Scores every shard on the cluster; yields number, shards, exit code and answer of each as it comes."""
+@dataclass(frozen=True)
+class Slots:
+    """How many workers the cluster has room for, and what each gets."""
+
+    workers: int
+    cpus: int
+    gpus: int
+    threads: int | None
+
+
+def connect(job: Job) -> None:
+    """Joins the cluster, or starts one on this machine."""
     import ray
-    import ray.data
 
     environment = {k: v for k, v in os.environ.items() if k in ("LONGSIFT_BINARY", "XDG_CACHE_HOME")}
     ray.init(
@@ -89,50 +100,67 @@ def score(job: Job) -> Iterator[tuple[int, int, int, str]]:
         runtime_env={"env_vars": environment},
         ignore_reinit_error=True,
     )
+
+
+def slots(job: Job, phase: str) -> Slots:
+    """Room for a phase: a GPU or what the pipeline says per worker that scores, a node's CPUs where there are none."""
+    import ray
+
     all_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
     nodes = [node["Resources"] for node in all_nodes() if node["Alive"]]
     with_gpus = [node for node in nodes if node.get("GPU", 0) >= 1]
     gpus = job.gpus if job.gpus is not None else min(1, len(with_gpus))
+    if phase == "write":
+        gpus = 0
     usable = [node for node in nodes if node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= 1]
     if not usable:
         raise LongsiftError(f"no node of the cluster has a CPU and {gpus} GPUs", _TEMPORARY)
     cpus = job.threads or (1 if gpus else int(min(node["CPU"] for node in usable)))
-    slots = sum(int(min(n["CPU"] // cpus, n["GPU"] // gpus if gpus else cpus * n["CPU"])) for n in usable)
-    shards = min(job.shards or 4 * max(slots, 1), job.units)
+    workers = sum(int(min(n["CPU"] // cpus, n["GPU"] // gpus if gpus else n["CPU"])) for n in usable)
+    return Slots(max(workers, 1), cpus, gpus, cpus if job.threads or not gpus else None)
+
+
+def rows_of_shards(job: Job, phase: str, shards: int, room: Slots) -> Iterator[dict[str, Any]]:
+    """Runs a phase of every shard on the cluster; yields number, exit code and answer of each as it comes."""
+    import ray.data
+
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    threads = cpus if job.threads or not gpus else None
-    scored = ray.data.from_items(
+    done = ray.data.from_items(
         [{"shard": shard} for shard in range(shards)], override_num_blocks=shards
     ).map_batches(
         ShardWorker,
-        fn_constructor_args=(json.dumps(vars(job)), shards, threads),
+        fn_constructor_args=(json.dumps(vars(job)), phase, shards, room.threads),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max(slots, 1)),
-        num_cpus=cpus,
-        num_gpus=gpus,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=room.workers),
+        num_cpus=room.cpus,
+        num_gpus=room.gpus,
         max_restarts=-1,
         max_task_retries=-1,
     )
-    for row in scored.iter_rows():
-        yield row["shard"], shards, row["exit_code"], row["answer"]
+    yield from done.iter_rows()
 
 
-def drive(job: Job, summary_to: TextIO) -> int:
-    """Scores on the cluster, checks that every unit and row is accounted for, selects here. Returns the exit code."""
+def run_phase(job: Job, phase: str) -> int:
+    """Runs a phase on the cluster and checks that every unit and row is accounted for. Returns the exit code."""
     done: dict[int, Summary] = {}
     failed: dict[int, tuple[int, str]] = {}
-    for shard, shards, code, answer in score(job) if job.units else ():
+    room = slots(job, phase)
+    # Every shard that writes selects for itself first: one each.
+    shards = min(job.shards or room.workers * (4 if phase == "score" else 1), job.units)
+    for row in rows_of_shards(job, phase, shards, room):
+        shard, code, answer = row["shard"], row["exit_code"], row["answer"]
         summary = last_summary(answer) if code == 0 else None
         if summary is None:
             failed[shard] = (code, answer)
         else:
             done[shard] = summary
         windows = sum(summary.windows_scored for summary in done.values())
-        log(job, f"scoring: {len(done)} of {shards} shards, {windows:,} windows scored now")
+        what = f", {windows:,} windows scored now" if phase == "score" else ""
+        log(job, f"{phase}: {len(done)} of {shards} shards{what}")
+    for shard, (code, answer) in sorted(failed.items()):
+        print(f"error: shard {shard} ended with exit code {code}\n{answer}", file=sys.stderr)
     if failed:
-        for shard, (code, answer) in sorted(failed.items()):
-            print(f"error: shard {shard} ended with exit code {code}\n{answer}", file=sys.stderr)
         # As everywhere: the failure that a retry helps least decides.
         return min(code if code in (1, 2, 3) else _TEMPORARY for code, _ in failed.values())
     units = sum(summary.shard.units for summary in done.values() if summary.shard)
@@ -143,6 +171,16 @@ def drive(job: Job, summary_to: TextIO) -> int:
             "did the input change meanwhile? run again",
             _TEMPORARY,
         )
+    return 0
+
+
+def drive(job: Job, summary_to: TextIO) -> int:
+    """Scores and writes on the cluster, selects and commits here. Returns the exit code."""
+    if job.units:
+        connect(job)
+        for phase in ("score", "write"):
+            if code := run_phase(job, phase):
+                return code
     return select(job, summary_to)
 
 
