@@ -27,6 +27,8 @@ mod forms;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod hub;
+#[cfg(test)]
 mod increments;
 #[cfg(test)]
 mod integrity;
@@ -62,6 +64,8 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
+#[cfg(test)]
+mod stores;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -131,7 +131,15 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
         phase: arguments.phase,
         only_quarantined: arguments.only_quarantined,
     };
-    let plan = match planned(cli, &arguments.plan) {
+    let mut plan_options = plan_options(&arguments.plan);
+    plan_options.fresh = arguments.fresh;
+    plan_options.stop = stop.clone();
+    if let Some(pipeline) = &options.locked
+        && let Some(locked) = Lock::read(&lock::path_beside(pipeline))?
+    {
+        plan_options.pins = locked.hub_commits;
+    }
+    let plan = match planned_with(cli, &arguments.plan, plan_options) {
         Ok(plan) => plan,
         Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, None)),
     };
@@ -406,7 +414,8 @@ fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         kernel: arguments.kernel.clone(),
         scores_from: arguments.scores_from.clone(),
         shard: arguments.shard,
-        devices_absent: false,
+        offline: arguments.offline,
+        ..PlanOptions::default()
     }
 }
 
