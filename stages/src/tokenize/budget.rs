@@ -89,7 +89,7 @@ mod tests {
             let started = Instant::now();
             let problem = encoder.encode(&text, usize::MAX).unwrap_err().to_string();
             assert!(problem.contains("its patterns take more than a second"), "{problem}");
-            assert!(started.elapsed() < Duration::from_secs(60));
+            assert!(started.elapsed() < Duration::from_mins(1));
             assert!(encoder.encode("aab", usize::MAX).is_ok(), "a short text is fine");
         }
     }
