@@ -17,7 +17,7 @@ fn workspace() -> Workspace {
     Tiny::new().write(&workspace.path("model"));
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[96, 160]), 1);
     let mut pipeline = Pipeline::tokens("model", 32);
-    pipeline.output = "path: out/${date}".to_owned();
+    pipeline.output = "path: \"out/${date}\"".to_owned();
     let params = "params: {date: {description: the day}}";
     workspace.write("web.yaml", format!("{params}\n{pipeline}"));
     for folder in ["logs", "metrics"] {
