@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """First-layer attention of one window in PyTorch on a GPU: what longsift's kernels are held against.
 
-  gpu_torch.py [--tokens 4096 8192 32768] [--json FILE]
+  gpu_torch.py [--tokens 4096 8192 32768] [--json FILE] [--beside WINDOWS.json]
 
 LLaMA-3.1-8B geometry: 32 query heads, 8 key heads of 128, random queries and keys. `published` is the loop over heads of the
 script that was published with LongAttn, in float16, without its value product: products, mask, softmax in float32, cast, far
 mask, sum and variance, each an S x S tensor. `sdpa` is the forward pass of scaled_dot_product_attention over the same queries
 and keys in bfloat16 (with values, which it cannot do without; it gives no scores). Times are the device's own, the median of
-repeats after a warm-up. Projections and rotary embeddings are left out of both.
+repeats after a warm-up. Projections and rotary embeddings are left out of both. --beside compares with what the example
+`gpu_windows` wrote on the same GPU, whose times include gather and rotation.
 """
 import argparse
 import json
@@ -49,10 +50,28 @@ def published(torch, queries, keys):
     return work
 
 
+def print_beside(path, lines):
+    try:
+        with open(path, encoding="utf-8") as file:
+            windows = json.load(file)["windows"]
+    except OSError as error:
+        print(f"nothing to compare with: {error}")
+        return
+    for line in lines:
+        for window in windows:
+            if window["geometry"] == "LLaMA-3.1-8B" and window["tokens"] == line["tokens"]:
+                own = window["gather_ms"] + window["attention_ms"]
+                print(
+                    f"{line['tokens']:8} tokens: {window['kernel']} {own:9.2f} ms: the published loop takes "
+                    f"{line['published_fp16_ms'] / own:.1f} times as long, sdpa {line['sdpa_forward_bf16_ms'] / own:.2f} times"
+                )
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 8192, 32768])
     parser.add_argument("--json")
+    parser.add_argument("--beside")
     arguments = parser.parse_args()
     try:
         import torch
@@ -83,6 +102,8 @@ def main():
             )
             lines.append({"tokens": tokens, "published_fp16_ms": loop_ms, "sdpa_forward_bf16_ms": sdpa_ms})
             print(f"{tokens:8} tokens: published loop fp16 {loop_ms:9.2f} ms, sdpa forward bf16 {sdpa_ms:8.2f} ms", flush=True)
+    if arguments.beside:
+        print_beside(arguments.beside, lines)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as out:
             json.dump({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "windows": lines}, out, indent=1)

@@ -131,7 +131,7 @@ fn a_pipeline_is_sized_for_cards_that_are_not_here() {
     assert!(text.contains("1 × Tiny: 37.25 kB table"), "{text}");
     assert!(text.contains("not estimated"), "the speed of one is not known: {text}");
     assert!(plan("8xA800-80GB").success().stdout.contains("an estimate by the roofline"));
-    let none = plan("1xTiny:0.0001").success().stdout;
+    let none = plan("1xTiny:0.00005").success().stdout;
     assert!(none.contains("does not fit"), "{none}");
     let wrong = plan("8xA800").expect(2).stderr;
     assert!(

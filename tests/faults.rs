@@ -9,7 +9,7 @@ use crate::support::faults::{self, Fault};
 use crate::support::scenarios::Scenario;
 
 /// Faults per scenario where `LONGSIFT_FAULTS` says nothing else: another number, or `all`.
-const SAMPLE: usize = 24;
+const SAMPLE: usize = 16;
 
 /// The faults that an operation of a kind can meet.
 fn actions(kind: &str) -> &'static [&'static str] {
@@ -71,7 +71,7 @@ fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
     if answer.code > 0 {
         assert!(message.contains("error: "), "{when}:\n{message}");
     }
-    if answer.code == 0 {
+    if answer.code == 0 && scenario.is_whole() {
         assert_eq!(workspace.results(), scenario.results, "{when}: a success like any other");
     }
     scenario.check_no_mixture(&workspace, &when);

@@ -15,6 +15,8 @@ mod conformance;
 #[cfg(test)]
 mod determinism;
 #[cfg(test)]
+mod device_faults;
+#[cfg(test)]
 mod devices;
 #[cfg(test)]
 mod edges;
@@ -26,6 +28,8 @@ mod faults;
 mod forms;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod hub;
 #[cfg(test)]
@@ -66,6 +70,8 @@ mod silent_loss;
 mod stopped;
 #[cfg(test)]
 mod stores;
+#[cfg(test)]
+mod supply_chain;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::support::Workspace;
 use crate::support::disk::{Disk, Seen, State, Survives, changes, workspace_after};
 use crate::support::faults;
 use crate::support::scenarios::Scenario;
+use crate::support::{Answer, Workspace};
 
 /// States per scenario where `LONGSIFT_POWER_CUTS` says nothing else: another number, or `all`.
-const SAMPLE: usize = 12;
+const SAMPLE: usize = 8;
 
 /// What a user relies on once a run has said that it is done.
 const PROMISED: [&str; 9] = [
@@ -49,7 +49,7 @@ fn a_run_whose_power_failed_at_any_step_is_finished_by_the_next_one() {
         let record = tempfile::NamedTempFile::new().unwrap();
         let mut command = workspace.interposed(&scenario.arguments);
         command.env("LONGSIFT_FAULT_RECORD", record.path());
-        assert!(command.output().unwrap().status.success());
+        Answer::of(command.output().unwrap()).success();
         let changes = changes(&fs::read(record.path()).unwrap());
         let mut disk = Disk::holding(&scenario.before.path(""));
         let mut seen = Seen::default();
@@ -62,6 +62,8 @@ fn a_run_whose_power_failed_at_any_step_is_finished_by_the_next_one() {
                 Survives::AllBytes,
                 Survives::Some { seed: 2 * step },
                 Survives::Some { seed: 2 * step + 1 },
+                Survives::Apart { seed: 2 * step },
+                Survives::Apart { seed: 2 * step + 1 },
             ] {
                 let survived = disk.after_power_cut(survives);
                 if seen.is_new(&survived) {

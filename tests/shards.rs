@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use crate::resume::{undisturbed, units, wait_until, workload};
 use crate::support::scenarios::check_nothing_is_left;
 use crate::support::tables::{corpus, write_parquet};
-use crate::support::{Answer, Workspace, check_accounting, count, read_json, repository};
+use crate::support::{
+    Answer, Workspace, check_accounting, count, files_below, read_json, repository,
+};
 
 fn shard_arguments(shard: &str) -> [&str; 8] {
     ["run", "pipeline.yaml", "--phase", "score", "--shard", shard, "--threads", "2"]
@@ -21,6 +23,10 @@ fn score(workspace: &Workspace, shard: &str) -> Value {
 
 fn start(workspace: &Workspace, shard: &str) -> Child {
     workspace.start(&shard_arguments(shard))
+}
+
+fn write_arguments(shard: &str) -> [&str; 8] {
+    ["run", "pipeline.yaml", "--phase", "write", "--shard", shard, "--threads", "2"]
 }
 
 fn select(workspace: &Workspace) -> Answer {
@@ -88,6 +94,55 @@ fn a_shard_accounts_for_its_own_rows() {
     assert_eq!(again["shard"]["units_reused"], shards[0]["shard"]["units"]);
     let empty = score(&workspace, "15/16");
     assert_eq!((&empty["status"], &empty["rows_in"]), (&json!("nothing_to_do"), &json!(0)));
+}
+
+#[test]
+fn shards_write_what_the_selection_commits() {
+    let workspace = workload();
+    score(&workspace, "0/1");
+    let mut children = ["0/3", "1/3", "1/3"].map(|shard| workspace.start(&write_arguments(shard)));
+    for child in &mut children {
+        assert!(child.wait().unwrap().success());
+    }
+    let again = workspace.longsift(&write_arguments("0/3")).success().summary();
+    assert_eq!(
+        (&again["status"], count(&again["shard"], "units_written")),
+        (&json!("nothing_to_do"), 0)
+    );
+    assert_eq!(again["shard"]["units_reused"], again["shard"]["units"]);
+    assert!(!workspace.path("out/data").exists(), "nothing is committed yet");
+    // What shard 2 has not written, and a part that got lost, the selection writes itself.
+    let written = files_below(&workspace.path("out.run/written"));
+    let lost = written.iter().find(|path| path.extension().is_some_and(|end| end == "parquet"));
+    fs::remove_file(lost.unwrap()).unwrap();
+    select_as_one_process(&workspace);
+    let after = workspace.longsift(&write_arguments("2/3")).success().summary();
+    assert_eq!(after["status"], "nothing_to_do", "the output is committed");
+    assert!(!workspace.path("out.run/written").exists());
+}
+
+#[test]
+fn parts_of_another_selection_are_not_taken() {
+    let workspace = workload();
+    score(&workspace, "0/1");
+    let other =
+        [&write_arguments("0/1")[..], &["--set", "stages.filter.keep_fraction=0.9"]].concat();
+    let summary = workspace.longsift(&other).success().summary();
+    assert_eq!(
+        (&summary["status"], &summary["shard"]["units_written"]),
+        (&json!("written"), &json!(11))
+    );
+    assert!(count(&summary, "kept") > 0);
+    select_as_one_process(&workspace);
+}
+
+#[test]
+fn nothing_is_written_before_everything_is_scored() {
+    let workspace = workload();
+    score(&workspace, "0/2");
+    let answer = workspace.longsift(&write_arguments("0/2")).expect(4);
+    assert!(answer.stderr.contains("have no scores"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("--shard i/2` with i = 1"), "{}", answer.stderr);
 }
 
 #[test]

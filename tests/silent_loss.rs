@@ -192,6 +192,28 @@ fn a_run_in_which_every_file_fails_is_a_failure() {
     }
 }
 
+/// A walk that takes a folder the disk does not answer for as no folder, and its files for absent.
+#[test]
+fn a_folder_that_cannot_be_looked_at_fails_the_run() {
+    if !faults::available() {
+        return;
+    }
+    let workspace = workspace();
+    for name in ["a", "below/b"] {
+        write_parquet(&workspace.path(&format!("input/{name}.parquet")), &corpus(name, &[128]), 8);
+    }
+    workspace.write("pipeline.yaml", all().to_string());
+    for (action, code) in [("EIO", 4), ("EACCES", 3)] {
+        for matching in ["stat input/below", "list input/below"] {
+            let fault = Fault { action, at: 1, stays: true, matching: matching.to_owned() };
+            let answer = workspace.with_fault(&["run", "pipeline.yaml", "-q"], Some(&fault)).answer;
+            let answer = answer.expect(code);
+            assert!(answer.stderr.contains("input/below`"), "{}", answer.stderr);
+        }
+    }
+    assert_eq!(count(&workspace.run(&all()), "rows_in"), 2);
+}
+
 /// A second run that appends to the output of the first.
 #[test]
 fn a_second_run_doubles_nothing() {

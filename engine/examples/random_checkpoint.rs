@@ -1,32 +1,90 @@
-//! Writes a random-weight checkpoint of Qwen2 geometry, to time a run with a real tokenizer without a real model.
+//! Writes a random-weight checkpoint of a real model's geometry, to time a run with a real tokenizer without a real model.
 //!
 //! ```sh
-//! cargo run --release -p longsift-engine --example random_checkpoint -- FOLDER TOKENIZER_FOLDER
+//! cargo run --release -p longsift-engine --example random_checkpoint -- FOLDER TOKENIZER_FOLDER [GEOMETRY]
 //! ```
 //!
-//! Hidden size 896, 14 query and 2 key heads of 64, vocabulary 151,665, bf16: the first layer of Qwen2.5-0.5B. Only
-//! the tensors that layer 0 needs are written. The tokenizer is copied beside them.
+//! The geometry is `qwen2.5-0.5b` (the default) or `llama-2-7b`. Only the tensors that layer 0 needs are written, in
+//! bf16. The tokenizer is copied beside them.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use serde_json::json;
 
-const HIDDEN: usize = 896;
-const QUERY: usize = 14 * 64;
-const KEY: usize = 2 * 64;
-const VOCABULARY: usize = 151_665;
-
-const CONFIG: &str = r#"{
-  "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "bfloat16",
-  "hidden_size": 896, "num_hidden_layers": 1, "num_attention_heads": 14, "num_key_value_heads": 2,
-  "intermediate_size": 4864, "vocab_size": 151665, "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
-  "rope_theta": 1000000.0, "tie_word_embeddings": true, "use_sliding_window": false, "sliding_window": 32768,
-  "max_window_layers": 21, "bos_token_id": 151643, "eos_token_id": 151643
+/// The sizes of a first layer.
+struct Geometry {
+    name: &'static str,
+    model_type: &'static str,
+    vocabulary: usize,
+    hidden: usize,
+    query_heads: usize,
+    key_heads: usize,
+    head_dim: usize,
+    biases: bool,
+    rope_theta: f64,
+    norm_epsilon: f64,
 }
-"#;
+
+const GEOMETRIES: [Geometry; 2] = [
+    Geometry {
+        name: "qwen2.5-0.5b",
+        model_type: "qwen2",
+        vocabulary: 151_665,
+        hidden: 896,
+        query_heads: 14,
+        key_heads: 2,
+        head_dim: 64,
+        biases: true,
+        rope_theta: 1e6,
+        norm_epsilon: 1e-6,
+    },
+    Geometry {
+        name: "llama-2-7b",
+        model_type: "llama",
+        vocabulary: 32_000,
+        hidden: 4096,
+        query_heads: 32,
+        key_heads: 32,
+        head_dim: 128,
+        biases: false,
+        rope_theta: 1e4,
+        norm_epsilon: 1e-5,
+    },
+];
+
+impl Geometry {
+    fn config(&self) -> String {
+        let config = json!({
+            "model_type": self.model_type, "torch_dtype": "bfloat16", "num_hidden_layers": 1,
+            "hidden_size": self.hidden, "intermediate_size": 4 * self.hidden,
+            "num_attention_heads": self.query_heads, "num_key_value_heads": self.key_heads,
+            "vocab_size": self.vocabulary, "max_position_embeddings": 32_768,
+            "rms_norm_eps": self.norm_epsilon, "rope_theta": self.rope_theta,
+            "tie_word_embeddings": true, "use_sliding_window": false,
+        });
+        format!("{config:#}\n")
+    }
+
+    /// Name, shape, mean and standard deviation of each tensor.
+    fn tensors(&self) -> Vec<(&'static str, Vec<usize>, f32, f32)> {
+        let (hidden, projection) = (self.hidden, 1.5 / (self.hidden as f32).sqrt());
+        let (query, key) = (self.query_heads * self.head_dim, self.key_heads * self.head_dim);
+        let mut tensors = vec![
+            ("model.embed_tokens.weight", vec![self.vocabulary, hidden], 0.0, 1.0),
+            ("model.layers.0.input_layernorm.weight", vec![hidden], 1.0, 0.1),
+            ("model.layers.0.self_attn.q_proj.weight", vec![query, hidden], 0.0, projection),
+            ("model.layers.0.self_attn.k_proj.weight", vec![key, hidden], 0.0, projection),
+        ];
+        if self.biases {
+            tensors.push(("model.layers.0.self_attn.q_proj.bias", vec![query], 0.0, 0.5));
+            tensors.push(("model.layers.0.self_attn.k_proj.bias", vec![key], 0.0, 0.5));
+        }
+        tensors
+    }
+}
 
 /// The generator of Steele, Lea and Flood 2014 (`SplitMix64`).
 struct Random(u64);
@@ -54,38 +112,34 @@ impl Random {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let mut arguments = std::env::args().skip(1);
     let (Some(folder), Some(tokenizer)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: random_checkpoint FOLDER TOKENIZER_FOLDER".into());
+        return Err("usage: random_checkpoint FOLDER TOKENIZER_FOLDER [GEOMETRY]".into());
     };
+    let name = arguments.next().unwrap_or_else(|| GEOMETRIES[0].name.to_owned());
+    let Some(geometry) = GEOMETRIES.iter().find(|geometry| geometry.name == name) else {
+        let names = GEOMETRIES.map(|geometry| geometry.name).join(", ");
+        return Err(format!("no geometry is called `{name}`; there are {names}").into());
+    };
+    let (folder, tokenizer) = (PathBuf::from(folder), PathBuf::from(tokenizer));
     std::fs::create_dir_all(&folder)?;
-    std::fs::write(folder.join("config.json"), CONFIG)?;
+    std::fs::write(folder.join("config.json"), geometry.config())?;
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         // Written anew, so that a read-only original does not make a read-only copy.
         std::fs::write(folder.join(name), std::fs::read(tokenizer.join(name))?)?;
     }
     let mut random = Random(1);
-    let projection = 1.5 / (HIDDEN as f32).sqrt();
-    let tensors: BTreeMap<&str, (Vec<usize>, Vec<u8>)> = BTreeMap::from([
-        (
-            "model.embed_tokens.weight",
-            (vec![VOCABULARY, HIDDEN], random.tensor(VOCABULARY * HIDDEN, 0.0, 1.0)),
-        ),
-        ("model.layers.0.input_layernorm.weight", (vec![HIDDEN], random.tensor(HIDDEN, 1.0, 0.1))),
-        (
-            "model.layers.0.self_attn.q_proj.weight",
-            (vec![QUERY, HIDDEN], random.tensor(QUERY * HIDDEN, 0.0, projection)),
-        ),
-        ("model.layers.0.self_attn.q_proj.bias", (vec![QUERY], random.tensor(QUERY, 0.0, 0.5))),
-        (
-            "model.layers.0.self_attn.k_proj.weight",
-            (vec![KEY, HIDDEN], random.tensor(KEY * HIDDEN, 0.0, projection)),
-        ),
-        ("model.layers.0.self_attn.k_proj.bias", (vec![KEY], random.tensor(KEY, 0.0, 0.5))),
-    ]);
+    let tensors: Vec<_> = geometry
+        .tensors()
+        .into_iter()
+        .map(|(name, shape, centre, deviation)| {
+            let bytes = random.tensor(shape.iter().product(), centre, deviation);
+            (name, shape, bytes)
+        })
+        .collect();
     let views: Result<Vec<_>, _> = tensors
         .iter()
-        .map(|(name, (shape, bytes))| {
+        .map(|(name, shape, bytes)| {
             TensorView::new(Dtype::BF16, shape.clone(), bytes).map(|view| (*name, view))
         })
         .collect();

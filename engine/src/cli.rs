@@ -5,6 +5,7 @@ mod devices;
 pub mod logging;
 mod observe;
 mod ray;
+mod terminal;
 
 use std::path::PathBuf;
 
@@ -236,7 +237,8 @@ pub struct RunArguments {
     /// What to run.
     #[command(flatten)]
     pub plan: PlanArguments,
-    /// Which part of the run: `score` (with `--shard`, any number of processes at once), `select`, or `all`.
+    /// Which part of the run: `score` and then `write` (with `--shard`, any number of processes at once), `select`, or
+    /// `all`.
     #[arg(long, value_enum, default_value = "all")]
     pub phase: Phase,
     /// Who runs the shards: this machine, or a Ray cluster (`pip install 'longsift[ray]'`).

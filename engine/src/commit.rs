@@ -4,6 +4,7 @@
 //! from that moment the commit will happen, now or when any later run replays the record. `data/` therefore never
 //! shows a mixture of two selections to anyone who looks after a run has ended or before one has begun.
 
+use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -28,12 +29,11 @@ impl Intent {
         self.renames.push((relative(directory, from), relative(directory, to)));
     }
 
-    /// Adds a removal, unless a rename puts a new file there.
-    pub fn remove(&mut self, directory: &RunDirectory, path: &Path) {
-        let path = relative(directory, path);
-        if !self.renames.iter().any(|(_, to)| *to == path) {
-            self.removals.push(path);
-        }
+    /// Adds removals, each unless a rename puts a new file there.
+    pub fn remove(&mut self, directory: &RunDirectory, paths: impl Iterator<Item = PathBuf>) {
+        let renamed: HashSet<&Path> = self.renames.iter().map(|(_, to)| to.as_path()).collect();
+        let paths = paths.map(|path| relative(directory, &path));
+        self.removals.extend(paths.filter(|path| !renamed.contains(path.as_path())));
     }
 }
 
@@ -146,8 +146,8 @@ mod tests {
         let mut intent = Intent::default();
         intent.rename(&directory, &staged.join("a"), &directory.data().join("a"));
         intent.rename(&directory, &staged.join("b"), &directory.data().join("b"));
-        intent.remove(&directory, &directory.data().join("a"));
-        intent.remove(&directory, &directory.data().join("c"));
+        let before = ["a", "c"].map(|name| directory.data().join(name));
+        intent.remove(&directory, before.into_iter());
         (directory, intent)
     }
 

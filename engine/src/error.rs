@@ -62,6 +62,8 @@ impl fmt::Display for Failure {
     }
 }
 
+impl std::error::Error for Failure {}
+
 impl<D: Into<Diagnostic>> From<D> for Failure {
     fn from(problem: D) -> Self {
         Self::Problems(vec![problem.into()])

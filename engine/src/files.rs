@@ -67,6 +67,7 @@ pub fn may_pass(error: &io::Error) -> bool {
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidData
             | io::ErrorKind::InvalidFilename
             | io::ErrorKind::FileTooLarge
             | io::ErrorKind::UnexpectedEof
@@ -217,6 +218,21 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
     }
 }
 
+/// Gives a file a second name, where there is none of that name; without links in the file system, another name.
+pub fn link(from: &Path, to: &Path) -> Result<(), FileError> {
+    match fs::hard_link(from, to) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            rename(from, to)
+        }
+        linked => linked.map_err(failed("link", from)),
+    }
+}
+
 /// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
 /// does not exist has none.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {
@@ -322,6 +338,13 @@ pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
 pub fn size(path: &Path) -> Result<Option<u64>, FileError> {
     let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
     Ok(metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
+}
+
+/// Whether there is a folder of that name; links are followed. A disk that does not answer is an error: what is in the
+/// folder must never be taken for absent.
+pub fn is_folder(path: &Path) -> Result<bool, FileError> {
+    let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
+    Ok(metadata.is_some_and(|metadata| metadata.is_dir()))
 }
 
 /// What was found; none where there is nothing of that name.

@@ -40,6 +40,7 @@ pub mod metrics;
 #[cfg(feature = "cloud")]
 mod object_stores;
 pub mod output;
+pub mod parallel;
 pub mod plan;
 mod problems;
 pub mod progress;

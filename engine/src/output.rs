@@ -3,9 +3,11 @@
 //! Every part is staged in the run directory; [`crate::commit`] moves them into place together.
 
 mod slices;
+mod staged;
+mod written;
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -15,14 +17,16 @@ use arrow::array::{
 use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use crate::accounting::Counts;
 use crate::dataset::{self, PartWriter, WorkUnit, document_contents, output_metadata};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::dropped::{self, DroppedRow};
 use crate::error::Result;
 use crate::execute::content_hash;
+use crate::files;
+use crate::parallel;
 use crate::plan::Plan;
 use crate::quarantine;
+use crate::report::LabelShares;
 use crate::run_directory::RunDirectory;
 use crate::scores::{self, ScoredWindow};
 use crate::select::{Sample, Selection};
@@ -31,6 +35,8 @@ use crate::stop::Stop;
 use crate::units::{Part, UnitRecord};
 
 use slices::{sliced, slices};
+use staged::StagedUnit;
+pub use staged::{Fates, Staged};
 
 /// The columns that the output has besides the input's.
 pub const COLUMNS: [&str; 11] = [
@@ -53,62 +59,11 @@ const BATCH_ROWS: usize = 256;
 /// Bytes of one batch: below it 32-bit offsets cannot overflow, and memory stays small.
 const BATCH_BYTES: u64 = 64 << 20;
 
-/// The parts of a selection, staged.
-#[derive(Debug, Default)]
-pub struct Staged {
-    /// Files of `data/`, by their final name.
-    pub data: Vec<Part>,
-    /// Files of `dropped/` that belong to the selection, below the run directory.
-    pub dropped: Vec<Part>,
-    /// The records of input files that cannot be opened, if any.
-    pub quarantined_files: Option<Part>,
-    /// What became of the measured rows and windows.
-    pub fates: Fates,
-}
+/// Host memory that a unit takes while it is written: an encoded row group, and two batches of whole rows.
+const BYTES_PER_WRITER: u64 = 512 << 20;
 
-/// What became of measured rows and windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fates {
-    /// Rows with at least one kept sample.
-    pub rows_kept: u64,
-    /// Rows of which nothing is kept.
-    pub rows_not_selected: u64,
-    /// Samples kept.
-    pub kept: u64,
-    /// Windows of kept samples.
-    pub windows_kept: u64,
-    /// Windows that are not kept.
-    pub windows_not_selected: u64,
-}
-
-impl Fates {
-    fn add(&mut self, other: Self) {
-        self.rows_kept += other.rows_kept;
-        self.rows_not_selected += other.rows_not_selected;
-        self.kept += other.kept;
-        self.windows_kept += other.windows_kept;
-        self.windows_not_selected += other.windows_not_selected;
-    }
-
-    /// That these are all rows and windows that a unit measured, and that what is kept was written. A violation is a
-    /// bug.
-    fn check(&self, counts: &Counts, written: u64) -> std::result::Result<(), String> {
-        for (what, kept, rest, all) in [
-            ("rows", self.rows_kept, self.rows_not_selected, counts.rows_scored),
-            ("windows", self.windows_kept, self.windows_not_selected, counts.windows),
-        ] {
-            if kept + rest != all {
-                return Err(format!(
-                    "{all} {what} were measured, but {kept} are kept and {rest} not selected"
-                ));
-            }
-        }
-        if self.kept != written {
-            return Err(format!("{} samples are kept, {written} were written", self.kept));
-        }
-        Ok(())
-    }
-}
+/// The measured windows of a unit, by row.
+type Windows = BTreeMap<u64, Vec<ScoredWindow>>;
 
 /// What the write phase works with.
 pub struct Writer<'a> {
@@ -120,6 +75,8 @@ pub struct Writer<'a> {
     pub records: &'a [UnitRecord],
     /// What is kept.
     pub selection: &'a Selection,
+    /// Where shards of the write phase put their parts of this selection.
+    pub written: PathBuf,
     /// Whether to stop.
     pub stop: &'a Stop,
 }
@@ -127,40 +84,74 @@ pub struct Writer<'a> {
 impl Writer<'_> {
     /// Writes the parts of the selection into `folder`: `data/` and `dropped/` in it. Parts that an interrupted run
     /// has already staged there are written again: they are the same bytes.
-    pub fn stage(&self, folder: &Path, each: impl Fn(&WorkUnit)) -> Result<Staged> {
-        let mut staged = Staged::default();
+    pub fn stage(&self, folder: &Path, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
+        let names = self.names();
         let schema = schema(self.plan);
-        let kept = |unit: &usize| self.selection.of_unit(*unit).iter().any(|sample| sample.keep);
-        let with_output: Vec<usize> = (0..self.records.len()).filter(kept).collect();
-        let parts = with_output.len().max(1);
-        let name = |part: usize| format!("train-{part:05}-of-{parts:05}.parquet");
-        for (index, unit) in self.plan.units.iter().enumerate() {
+        let by_shards = files::is_folder(&self.written)?;
+        let units = parallel::in_order(self.records.len(), self.writers(), |index| {
             self.stop.check()?;
-            let windows = self.windows(index)?;
-            let mut written = 0;
-            if let Ok(part) = with_output.binary_search(&index) {
-                let name = name(part);
-                let mut writer = self.part(&folder.join("data").join(&name), &schema)?;
-                self.write_kept(index, &windows, &schema, &mut writer)?;
-                let part = writer.finish()?;
-                written = part.rows;
-                staged.data.push(Part::new(name, &part));
-            }
-            let fates = self.fates(index, &windows);
-            fates.check(&self.records[index].counts, written).map_err(|violation| {
-                Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
-            })?;
-            staged.fates.add(fates);
-            staged.dropped.extend(self.write_dropped(index, &windows, folder)?);
-            each(unit);
+            let name = names.of(index);
+            let before =
+                if by_shards { self.take_written(index, name.as_deref(), folder)? } else { None };
+            let unit = match before {
+                Some(unit) => unit,
+                None => self.stage_unit(index, name, &schema, folder)?,
+            };
+            each(&self.plan.units[index]);
+            Ok(unit)
+        })?;
+        let mut staged = Staged::default();
+        for unit in units {
+            staged.add(unit);
         }
         staged.quarantined_files =
             quarantine::write_files(&folder.join(quarantine::FILES), self.plan)?;
-        if with_output.is_empty() {
-            let writer = self.part(&folder.join("data").join(name(0)), &schema)?;
-            staged.data.push(Part::new(name(0), &writer.finish()?));
+        if staged.data.is_empty() {
+            let name = names.only();
+            let writer = self.part(&folder.join("data").join(&name), &schema)?;
+            staged.data.push(Part::new(name, &writer.finish()?));
         }
         Ok(staged)
+    }
+
+    fn names(&self) -> PartNames {
+        let kept = |&unit: &usize| self.selection.keeps_any(unit);
+        PartNames { with_output: (0..self.records.len()).filter(kept).collect() }
+    }
+
+    /// How many units are written at a time.
+    fn writers(&self) -> usize {
+        let fit = self.plan.spec.pipeline.input.memory_limit_bytes / BYTES_PER_WRITER;
+        let threads = self.plan.options.threads.unwrap_or_else(rayon::current_num_threads);
+        threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// Writes what is kept of a unit to the part `name`, if it has one, and the rest to its list of dropped samples.
+    fn stage_unit(
+        &self,
+        index: usize,
+        name: Option<String>,
+        schema: &SchemaRef,
+        folder: &Path,
+    ) -> Result<StagedUnit> {
+        let unit = &self.plan.units[index];
+        let windows = self.windows(index)?;
+        let samples = self.selection.of_unit(self.plan, index, &windows)?;
+        let data = match name {
+            Some(name) => {
+                let mut writer = self.part(&folder.join("data").join(&name), schema)?;
+                self.write_kept(unit, &samples, &windows, schema, &mut writer)?;
+                Some(Part::new(name, &writer.finish()?))
+            }
+            None => None,
+        };
+        let fates = Fates::of(&samples, |row| windows[&row].len() as u64);
+        let written = data.as_ref().map_or(0, |part| part.rows);
+        fates.check(&self.records[index].counts, written).map_err(|violation| {
+            Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
+        })?;
+        let dropped = write_dropped(unit, &samples, &windows, folder)?;
+        Ok(StagedUnit { data, dropped, fates, labels: self.labels(index, &samples)? })
     }
 
     fn part(&self, path: &Path, schema: &SchemaRef) -> Result<PartWriter> {
@@ -177,8 +168,8 @@ impl Writer<'_> {
     }
 
     /// The measured windows of a unit, by row.
-    fn windows(&self, index: usize) -> Result<HashMap<u64, Vec<ScoredWindow>>> {
-        let mut windows: HashMap<u64, Vec<ScoredWindow>> = HashMap::new();
+    fn windows(&self, index: usize) -> Result<Windows> {
+        let mut windows = Windows::new();
         if self.records[index].counts.windows > 0 {
             scores::read(&self.scores.root.join(&self.records[index].scores.path), |window| {
                 windows.entry(window.input_row).or_default().push(window);
@@ -188,34 +179,17 @@ impl Writer<'_> {
         Ok(windows)
     }
 
-    fn fates(&self, index: usize, windows: &HashMap<u64, Vec<ScoredWindow>>) -> Fates {
-        let mut fates = Fates::default();
-        for samples in self.selection.of_unit(index).chunk_by(|a, b| a.row == b.row) {
-            let kept = samples.iter().filter(|sample| sample.keep).count() as u64;
-            let of_row = windows[&samples[0].row].len() as u64;
-            let windows_kept = if samples[0].window.is_some() { kept } else { kept * of_row };
-            fates.add(Fates {
-                rows_kept: u64::from(kept > 0),
-                rows_not_selected: u64::from(kept == 0),
-                kept,
-                windows_kept,
-                windows_not_selected: of_row - windows_kept,
-            });
-        }
-        fates
-    }
-
     fn write_kept(
         &self,
-        index: usize,
-        windows: &HashMap<u64, Vec<ScoredWindow>>,
+        unit: &WorkUnit,
+        samples: &[Sample],
+        windows: &Windows,
         schema: &SchemaRef,
         writer: &mut PartWriter,
     ) -> Result<()> {
-        let unit = &self.plan.units[index];
         let mut kept: HashMap<u64, Vec<&Sample>> = HashMap::new();
         let mut rows = Vec::new();
-        for sample in self.selection.of_unit(index).iter().filter(|sample| sample.keep) {
+        for sample in samples.iter().filter(|sample| sample.keep) {
             if rows.last() != Some(&sample.row) {
                 rows.push(sample.row);
             }
@@ -271,7 +245,7 @@ impl Writer<'_> {
         unit: &WorkUnit,
         rows: &[u64],
         batch: &RecordBatch,
-        windows: &HashMap<u64, Vec<ScoredWindow>>,
+        windows: &Windows,
     ) -> Result<()> {
         let contents = document_contents(&self.plan.dataset, batch, &self.plan.columns)?;
         for (row, content) in rows.iter().zip(contents) {
@@ -373,29 +347,65 @@ impl Writer<'_> {
         }
     }
 
-    fn write_dropped(
-        &self,
-        index: usize,
-        windows: &HashMap<u64, Vec<ScoredWindow>>,
-        folder: &Path,
-    ) -> Result<Option<Part>> {
-        let unit = &self.plan.units[index];
-        let rows: Vec<DroppedRow> = self
-            .selection
-            .of_unit(index)
-            .iter()
-            .filter(|sample| !sample.keep)
-            .map(|sample| DroppedRow {
-                input_row: sample.row,
-                id: windows[&sample.row][0].id.clone(),
-                window: sample.window,
-                reason: "not_selected",
-                score: Some(sample.score),
-            })
-            .collect();
-        let path = format!("dropped/select-{}.parquet", unit.name());
-        dropped::write_at(&folder.join(&path), path, &unit.file_path, &rows)
+    /// By label of `output.report_by`, the samples of a unit and how many of them are kept.
+    fn labels(&self, index: usize, samples: &[Sample]) -> Result<LabelShares> {
+        let plan = self.plan;
+        let Some(column) = &plan.spec.pipeline.output.report_by else { return Ok(Vec::new()) };
+        if samples.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (unit, unreadable) = (&plan.units[index], self.records[index].unreadable_rows());
+        let of_rows = dataset::read_labels(&plan.dataset, unit, column, &unreadable)?;
+        let mut labels = staged::Labels::new();
+        for sample in samples {
+            let label = of_rows[(sample.row - unit.first_row) as usize].clone();
+            staged::count(&mut labels, label, 1, u64::from(sample.keep));
+        }
+        Ok(staged::shares(labels))
     }
+}
+
+/// The names of the files of `data/`: those of the units of which something is kept are numbered.
+struct PartNames {
+    /// These units, ascending.
+    with_output: Vec<usize>,
+}
+
+impl PartNames {
+    /// The name of a unit's part; none where nothing of it is kept.
+    fn of(&self, unit: usize) -> Option<String> {
+        self.with_output.binary_search(&unit).ok().map(|part| self.name(part))
+    }
+
+    /// The name of the one part without rows of an output that keeps nothing.
+    fn only(&self) -> String {
+        self.name(0)
+    }
+
+    fn name(&self, part: usize) -> String {
+        format!("train-{part:05}-of-{:05}.parquet", self.with_output.len().max(1))
+    }
+}
+
+fn write_dropped(
+    unit: &WorkUnit,
+    samples: &[Sample],
+    windows: &Windows,
+    folder: &Path,
+) -> Result<Option<Part>> {
+    let rows: Vec<DroppedRow> = samples
+        .iter()
+        .filter(|sample| !sample.keep)
+        .map(|sample| DroppedRow {
+            input_row: sample.row,
+            id: windows[&sample.row][0].id.clone(),
+            window: sample.window,
+            reason: "not_selected",
+            score: Some(sample.score),
+        })
+        .collect();
+    let path = format!("dropped/select-{}.parquet", unit.name());
+    dropped::write_at(&folder.join(&path), path, &unit.file_path, &rows)
 }
 
 /// A kept sample beside its row in the input batch and what was measured.
@@ -476,53 +486,4 @@ pub fn schema(plan: &Plan) -> SchemaRef {
         fields.push(Arc::new(Field::new(name, kind, nullable)));
     }
     Arc::new(Schema::new(fields))
-}
-
-/// What is kept per label of `output.report_by`: `(label, samples, kept)`, most frequent first.
-pub fn by_label(
-    plan: &Plan,
-    records: &[UnitRecord],
-    selection: &Selection,
-    column: &str,
-) -> Result<Vec<(Option<String>, u64, u64)>> {
-    let mut labels: std::collections::BTreeMap<Option<String>, (u64, u64)> =
-        std::collections::BTreeMap::new();
-    for (index, unit) in plan.units.iter().enumerate() {
-        let samples = selection.of_unit(index);
-        if samples.is_empty() {
-            continue;
-        }
-        let unreadable = records[index].unreadable_rows();
-        let of_rows = dataset::read_labels(&plan.dataset, unit, column, &unreadable)?;
-        for sample in samples {
-            let label = of_rows[(sample.row - unit.first_row) as usize].clone();
-            let (all, kept) = labels.entry(label).or_default();
-            *all += 1;
-            *kept += u64::from(sample.keep);
-        }
-    }
-    Ok(labels.into_iter().map(|(label, (all, kept))| (label, all, kept)).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_a_window_or_a_sample_that_went_nowhere_is_noticed() {
-        let counts = Counts { rows_scored: 3, windows: 7, ..Counts::default() };
-        let fates = Fates {
-            rows_kept: 1,
-            rows_not_selected: 2,
-            kept: 2,
-            windows_kept: 2,
-            windows_not_selected: 5,
-        };
-        assert_eq!(fates.check(&counts, 2), Ok(()));
-        assert!(fates.check(&counts, 1).unwrap_err().contains("1 were written"));
-        let row = Fates { rows_kept: 0, ..fates };
-        assert!(row.check(&counts, 2).unwrap_err().contains("3 rows were measured"));
-        let window = Fates { windows_not_selected: 4, ..fates };
-        assert!(window.check(&counts, 2).unwrap_err().contains("7 windows were measured"));
-    }
 }

@@ -160,7 +160,7 @@ impl Plan {
             checks::collect(model, &spec, place, &mut problems)
         });
         let encoder = open_encoder(&spec, &columns, &hub, folder.as_deref(), &mut problems);
-        let devices = checks::devices(&spec, &options, &mut problems);
+        let devices = checks::devices(&spec, model.as_ref(), &options, &mut problems);
         if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
             checks::columns(&spec, &columns, dataset, &mut problems);
         }

@@ -4,6 +4,7 @@ mod carry_over;
 mod finished;
 mod missing;
 mod shard;
+mod write_shard;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,8 +21,8 @@ use crate::execute::{self, Scored, Tools};
 use crate::files;
 use crate::lock::{self, Lock};
 use crate::manifest::Manifest;
-use crate::output::{self, Staged, Writer};
-use crate::plan::{Plan, explain::Done, identity};
+use crate::output::{Staged, Writer};
+use crate::plan::{Plan, Shard, explain::Done, identity};
 use crate::progress::Progress;
 use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
 use crate::run_directory::RunDirectory;
@@ -44,6 +45,8 @@ pub struct RunOptions {
     pub phase: Phase,
     /// Tries the rows again that earlier runs set aside.
     pub only_quarantined: bool,
+    /// Which units are written, in [`Phase::Write`]; the plan is that of all units.
+    pub write_shard: Option<Shard>,
 }
 
 /// Which part of a run a process does.
@@ -54,7 +57,10 @@ pub enum Phase {
     All,
     /// Scores the work units of a shard, beside other processes.
     Score,
-    /// Selects and writes, once every work unit has scores.
+    /// Once every work unit has scores: writes what is kept of the work units of a shard, beside other processes. The
+    /// selection uses it.
+    Write,
+    /// Once every work unit has scores: selects, writes what no shard has written, commits.
     Select,
 }
 
@@ -118,6 +124,10 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     if options.phase == Phase::Score {
         let _shared = directory.share()?;
         return run(None).score_shard(options);
+    }
+    if options.phase == Phase::Write {
+        let _shared = directory.share()?;
+        return run(None).write_shard(options);
     }
     let _alone = directory.take()?;
     events::mend(directory)?;
@@ -345,28 +355,38 @@ impl Run<'_> {
         for part in ["data", "dropped", "quarantine"] {
             files::create_folder(&folder.join(part))?;
         }
-        let writer = Writer {
-            plan,
-            scores: &self.scores,
-            records: &scored.records,
-            selection: &selection,
-            stop: self.stop,
-        };
-        let staged =
-            self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
-        let labels = match &plan.spec.pipeline.output.report_by {
-            Some(column) => Some(output::by_label(plan, &scored.records, &selection, column)?),
-            None => None,
-        };
-        let mut summary = self.summary(scored, &staged)?;
-        summary.drift.clone_from(&selection.drift);
         let select_settings = identity::select_settings(plan, lock.calibration.as_deref());
         let selection_fingerprint = selection_fingerprint(plan, &select_settings, &scored.records);
+        let writer = self.writer(&scored.records, &selection, &selection_fingerprint);
+        let staged =
+            self.progress.timed("write", || writer.stage(&folder, |_| self.progress.step()))?;
+        let labels = plan.spec.pipeline.output.report_by.as_ref().map(|_| staged.label_shares());
+        let mut summary = self.summary(scored, &staged)?;
+        summary.drift.clone_from(&selection.drift);
         let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
         self.commit(&manifest, &staged, &selection, &summary)?;
         Ok(Outcome { summary, labels, warnings: selection.warnings })
+    }
+
+    /// What writes a selection. Shards put their parts where only the same selection of the same version looks.
+    fn writer<'b>(
+        &'b self,
+        records: &'b [UnitRecord],
+        selection: &'b Selection,
+        selection_fingerprint: &str,
+    ) -> Writer<'b> {
+        let identity = format!("{} {selection_fingerprint}", env!("CARGO_PKG_VERSION"));
+        let written = &files::sha256_hex(identity.as_bytes())[..16];
+        Writer {
+            plan: self.plan,
+            scores: &self.scores,
+            records,
+            selection,
+            written: self.directory.written().join(written),
+            stop: self.stop,
+        }
     }
 
     fn summary(&self, scored: &Scored, staged: &Staged) -> Result<Summary> {
@@ -464,22 +484,19 @@ impl Run<'_> {
             files::write_atomic(&folder.join(name), &json)?;
             intent.rename(directory, &folder.join(name), &target);
         }
+        let mut superseded = Vec::new();
         if let Some(before) = before {
-            for part in &before.data {
-                intent.remove(directory, &directory.data().join(&part.path));
-            }
-            for part in before.dropped.iter().chain(&before.quarantined_files) {
-                intent.remove(directory, &directory.root.join(&part.path));
-            }
+            superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
+            let parts = before.dropped.iter().chain(&before.quarantined_files);
+            superseded.extend(parts.map(|part| directory.root.join(&part.path)));
         }
         if self.plan.options.limit_rows.is_none() && self.plan.options.scores_from.is_none() {
             for record in units::stale(directory, &self.plan.units)? {
-                intent.remove(directory, &units::record_path(directory, &record.unit));
-                for part in record.parts() {
-                    intent.remove(directory, &directory.root.join(&part.path));
-                }
+                superseded.push(units::record_path(directory, &record.unit));
+                superseded.extend(record.parts().map(|part| directory.root.join(&part.path)));
             }
         }
+        intent.remove(directory, superseded.into_iter());
         files::create_folder(&directory.data())?;
         commit::commit(directory, &intent)?;
         events::append(
@@ -493,6 +510,7 @@ impl Run<'_> {
     /// Removes what only an unfinished run needs, and one that was killed behind its commit may have left.
     fn tidy(&self) -> Result<()> {
         files::remove_folder(&self.directory.staging())?;
+        files::remove_folder(&self.directory.written())?;
         Ok(files::remove_folder(&self.directory.journal())?)
     }
 

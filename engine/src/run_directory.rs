@@ -111,6 +111,10 @@ impl RunDirectory {
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
     }
+    /// The folder of what shards of the write phase have written.
+    pub fn written(&self) -> PathBuf {
+        self.root.join("written")
+    }
     /// The record of a commit that has begun.
     pub fn intent(&self) -> PathBuf {
         self.root.join("intent.json")
@@ -232,6 +236,7 @@ impl RunDirectory {
             self.quarantine(),
             self.journal(),
             self.staging(),
+            self.written(),
         ] {
             files::remove_folder(&folder)?;
         }

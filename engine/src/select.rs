@@ -1,56 +1,39 @@
 //! The select phase: scores of all windows → what is kept, and the calibration that says why.
 //!
-//! Needs 64 bytes of memory per window and reads the light columns of the score tables once.
+//! Reads the light columns of the score tables once, units in parallel. Memory, at most: 20 bytes per sample (28 with a
+//! budget of tokens) and 16 per document while they are read, about 60 per sample while a group of nearly all is
+//! ranked. 9 per sample stay.
 
 mod calibration;
 mod drift;
+mod samples;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use longsift_stages::filter::keep_above;
-use longsift_stages::score::Score;
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 
-use crate::dataset;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::run_directory::RunDirectory;
-use crate::scores::{self, ScoredWindow};
-use crate::spec::pipeline::Samples;
+use crate::scores::ScoredWindow;
 use crate::units::UnitRecord;
 
 pub use calibration::{CalibratedGroup, Calibration};
 use calibration::{own_calibration, saved_calibration};
 pub use drift::GroupDrift;
-
-/// A window, or a document, that has a score.
-#[derive(Clone, Debug)]
-pub struct Sample {
-    /// Row of the document in its file.
-    pub row: u64,
-    /// Index of the window; none for a document.
-    pub window: Option<u32>,
-    /// Tokens of the output that it would be.
-    pub tokens: u64,
-    /// Mean over heads (and windows, for a document).
-    pub dependency_strength: f64,
-    /// Mean over heads (and windows, for a document).
-    pub far_variance: f64,
-    /// Index of its group.
-    group: usize,
-    /// The score.
-    pub score: f64,
-    /// Whether it is kept.
-    pub keep: bool,
-}
+pub use samples::Sample;
+use samples::{ByGroup, Table, hash};
 
 /// What is kept.
 #[derive(Debug)]
 pub struct Selection {
-    samples: Vec<Sample>,
+    /// By sample, in input order.
+    scores: Vec<f64>,
+    keep: Vec<bool>,
+    /// By unit, its samples.
     units: Vec<Range<usize>>,
     /// Figures and thresholds of the groups.
     pub calibration: Calibration,
@@ -63,9 +46,40 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The samples of a unit, in input order.
-    pub fn of_unit(&self, unit: usize) -> &[Sample] {
-        &self.samples[self.units[unit].clone()]
+    /// Whether anything of a unit is kept.
+    pub fn keeps_any(&self, unit: usize) -> bool {
+        self.keep[self.units[unit].clone()].contains(&true)
+    }
+
+    /// The samples of a unit in input order, given its measured windows by row.
+    ///
+    /// # Errors
+    /// These are not the windows that were selected from.
+    pub fn of_unit(
+        &self,
+        plan: &Plan,
+        unit: usize,
+        windows: &BTreeMap<u64, Vec<ScoredWindow>>,
+    ) -> Result<Vec<Sample>> {
+        let range = self.units[unit].clone();
+        let mut samples: Vec<Sample> =
+            windows.values().flat_map(|document| Sample::of_document(plan, document)).collect();
+        if samples.len() != range.len() {
+            let message = format!(
+                "the scores of unit {} of `{}` changed while they were selected from: {} samples, before {}",
+                plan.units[unit].name(),
+                plan.units[unit].file_path,
+                samples.len(),
+                range.len()
+            );
+            let hint = "let no other program write into the run directory, and run again";
+            return Err(Diagnostic::error(Blame::Machine, message).hint(hint).into());
+        }
+        let decided = self.scores[range.clone()].iter().zip(&self.keep[range]);
+        for (sample, (&score, &keep)) in samples.iter_mut().zip(decided) {
+            (sample.score, sample.keep) = (score, keep);
+        }
+        Ok(samples)
     }
 
     /// Whether another document has the same id.
@@ -81,272 +95,129 @@ pub fn select(
     records: &[UnitRecord],
     score_settings: &Map<String, Value>,
 ) -> Result<Selection> {
-    let mut table = Table::default();
-    for (index, record) in records.iter().enumerate() {
-        table.read(plan, directory, index, record)?;
-    }
+    let mut table = Table::read(plan, directory, records)?;
     table.variance_errors.check(plan.spec.score())?;
-    let mut warnings = table.warnings();
-    let calibration = match &plan.spec.score().calibration {
-        Some(path) => saved_calibration(plan, path, score_settings, &table)?,
-        None => own_calibration(plan, score_settings, &mut table),
-    };
+    let repeated_ids = table.take_repeated_ids();
+    let mut warnings = warnings(&table, repeated_ids.len());
+    let samples = table.by_group();
+    let mut decided = Decided::of(&samples);
     let mut drift = Vec::new();
-    if plan.spec.score().calibration.is_some() {
-        drift = table.apply(plan, &calibration);
-        warnings.extend(drift.iter().filter_map(much_drift));
-    }
-    warnings.extend(table.empty_groups());
-    let Table { samples, units, repeated_ids, .. } = table;
-    Ok(Selection { samples, units, calibration, drift, repeated_ids, warnings })
+    let calibration = match &plan.spec.score().calibration {
+        Some(path) => {
+            let calibration = saved_calibration(plan, path, score_settings, &table)?;
+            drift = apply(plan, &calibration, &table, &samples, &mut decided);
+            warnings.extend(drift.iter().filter_map(much_drift));
+            calibration
+        }
+        None => own_calibration(plan, score_settings, &table, &samples, &mut decided),
+    };
+    warnings.extend(empty_groups(&table, &samples, &decided));
+    let ByGroup { order, .. } = samples;
+    let (scores, keep) = (order.spread(decided.scores), order.spread(decided.keep));
+    let units = table.units;
+    Ok(Selection { scores, keep, units, calibration, drift, repeated_ids, warnings })
 }
 
-/// How far the sampled variances may be off.
-#[derive(Default)]
-struct VarianceErrors {
-    windows: u64,
-    squares: f64,
+/// What was decided of every sample, group by group.
+struct Decided {
+    scores: Vec<f64>,
+    keep: Vec<bool>,
 }
 
-impl VarianceErrors {
-    fn add(&mut self, window: &ScoredWindow) {
-        if let Some(error) = window.far_variance_error
-            && window.far_variance > 0.0
-        {
-            self.windows += 1;
-            self.squares += (error / window.far_variance).powi(2);
-        }
+impl Decided {
+    /// Nothing yet.
+    fn of(samples: &ByGroup) -> Self {
+        Self { scores: vec![f64::NAN; samples.len()], keep: vec![false; samples.len()] }
     }
 
-    /// Refuses a uniformity term that is mostly noise.
-    fn check(&self, score: &Score) -> Result<()> {
-        let error = (self.squares / self.windows.max(1) as f64).sqrt();
-        if score.alpha == 0.0 || error <= score.max_variance_error {
-            return Ok(());
+    fn set(&mut self, range: Range<usize>, scores: &[f64], keep: &[bool]) {
+        self.scores[range.clone()].copy_from_slice(scores);
+        self.keep[range].copy_from_slice(keep);
+    }
+}
+
+/// Scores by stored figures, keeps by stored thresholds. Every group is known by now. Returns how far each has moved.
+fn apply(
+    plan: &Plan,
+    calibration: &Calibration,
+    table: &Table,
+    samples: &ByGroup,
+    decided: &mut Decided,
+) -> Vec<GroupDrift> {
+    let score = plan.spec.score();
+    let mut drift = Vec::new();
+    for (value, &group) in &table.groups {
+        let known = calibration.groups.iter().find(|known| known.value == *value);
+        let known = known.expect("unknown groups were refused");
+        let figures = &known.figures;
+        let (strengths, variances, _) = samples.of(group);
+        let scores = score.scores(figures, strengths, variances);
+        let keep = figures
+            .threshold
+            .map_or_else(|| vec![false; scores.len()], |threshold| keep_above(&scores, threshold));
+        let now = score.figures(strengths, variances);
+        drift.push(GroupDrift::of(known, &now, &scores, &keep));
+        decided.set(samples.order.range(group), &scores, &keep);
+    }
+    drift
+}
+
+fn warnings(table: &Table, repeated_ids: usize) -> Vec<Diagnostic> {
+    let mut warnings = Vec::new();
+    for (value, group) in &table.groups {
+        let (shortest, longest) = table.lengths[*group as usize];
+        if shortest != longest {
+            warnings.push(
+                Diagnostic::warning(Blame::Pipeline, format!(
+                    "{} has windows of {shortest} to {longest} tokens: scores of different lengths do not compare",
+                    if table.is_one_group() {
+                        "the input".to_owned()
+                    } else {
+                        format!("group {}", name(value.as_deref()))
+                    }
+                ))
+                .hint("use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class"),
+            );
         }
-        let message = format!(
-            "the far variance of sampled rows is off by {:.0} % (root mean square over {} windows), and \
-             `score.max_variance_error` allows {:.0} %",
-            100.0 * error,
-            crate::report::count(self.windows),
-            100.0 * score.max_variance_error
+    }
+    if table.overlapping > 0 {
+        let share = 100.0 * table.overlapping as f64 / table.windows as f64;
+        warnings.push(
+            Diagnostic::warning(Blame::Pipeline, format!(
+                "{} of {} windows ({share:.1} %) share tokens with the window before them, as `both-ends` cuts them",
+                table.overlapping, table.windows
+            ))
+            .hint("where a training token must not come twice, use `windows: disjoint`"),
         );
-        Err(Diagnostic::error(Blame::Pipeline, message)
-            .hint(
-                "the scores are kept: set `alpha: 0` to rank by dependency strength alone, or raise \
-                 `max_variance_error` to accept the noise; more rows or `rows: all` measure again",
-            )
-            .into())
     }
+    if repeated_ids > 0 {
+        warnings.push(
+            Diagnostic::warning(Blame::Pipeline, format!(
+                "{repeated_ids} ids occur more than once; their `longsift_sample_id` gets the file and the row"
+            ))
+            .hint("a unique `input.id_column` makes sample ids shorter and joins safe"),
+        );
+    }
+    warnings
 }
 
-/// The samples of all units while they are being selected from.
-#[derive(Default)]
-struct Table {
-    samples: Vec<Sample>,
-    units: Vec<Range<usize>>,
-    groups: BTreeMap<Option<String>, usize>,
-    lengths: HashMap<usize, (u64, u64)>,
-    windows: u64,
-    overlapping: u64,
-    variance_errors: VarianceErrors,
-    seen_ids: HashSet<u128>,
-    repeated_ids: HashSet<u128>,
-}
-
-impl Table {
-    fn read(
-        &mut self,
-        plan: &Plan,
-        directory: &RunDirectory,
-        index: usize,
-        record: &UnitRecord,
-    ) -> Result<()> {
-        let unit = &plan.units[index];
-        let labels = match &plan.spec.score().within {
-            Some(column) if record.counts.windows > 0 => {
-                let unreadable = record.unreadable_rows();
-                Some(dataset::read_labels(&plan.dataset, unit, column, &unreadable)?)
-            }
-            _ => None,
-        };
-        let start = self.samples.len();
-        let mut document: Vec<ScoredWindow> = Vec::new();
-        scores::read(&directory.root.join(&record.scores.path), |window| {
-            if document.first().is_some_and(|first| first.input_row != window.input_row) {
-                self.document(plan, &document, labels.as_deref(), unit.first_row);
-                document.clear();
-            }
-            document.push(window);
-            Ok(())
-        })?;
-        self.document(plan, &document, labels.as_deref(), unit.first_row);
-        self.units.push(start..self.samples.len());
-        Ok(())
+fn empty_groups(table: &Table, samples: &ByGroup, decided: &Decided) -> Option<Diagnostic> {
+    let keeps_none = |group: u32| !decided.keep[samples.order.range(group)].contains(&true);
+    let empty: Vec<String> = table
+        .groups
+        .iter()
+        .filter(|(_, group)| keeps_none(**group))
+        .map(|(value, _)| name(value.as_deref()))
+        .collect();
+    if empty.is_empty() {
+        return None;
     }
-
-    /// Adds the samples of one document, given all its windows.
-    fn document(
-        &mut self,
-        plan: &Plan,
-        windows: &[ScoredWindow],
-        labels: Option<&[Option<String>]>,
-        first_row: u64,
-    ) {
-        let Some(first) = windows.first() else { return };
-        let label =
-            labels.and_then(|labels| labels[(first.input_row - first_row) as usize].clone());
-        let next = self.groups.len();
-        let group = *self.groups.entry(label).or_insert(next);
-        let id = hash(&first.id);
-        if !self.seen_ids.insert(id) {
-            self.repeated_ids.insert(id);
-        }
-        self.windows += windows.len() as u64;
-        self.overlapping +=
-            windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;
-        for window in windows {
-            self.variance_errors.add(window);
-            let (shortest, longest) =
-                self.lengths.entry(group).or_insert((window.tokens_scored, window.tokens_scored));
-            (*shortest, *longest) =
-                ((*shortest).min(window.tokens_scored), (*longest).max(window.tokens_scored));
-        }
-        let sample = |window, tokens, dependency_strength, far_variance| Sample {
-            row: first.input_row,
-            window,
-            tokens,
-            dependency_strength,
-            far_variance,
-            group,
-            score: f64::NAN,
-            keep: false,
-        };
-        match plan.spec.pipeline.output.samples {
-            Samples::Windows => self.samples.extend(windows.iter().map(|window| {
-                let tokens = window.tokens.1 - window.tokens.0;
-                sample(Some(window.window), tokens, window.dependency_strength, window.far_variance)
-            })),
-            Samples::Documents => {
-                let how = plan.spec.score().document_score.unwrap_or_default();
-                let aggregate = |figure: &dyn Fn(&ScoredWindow) -> f64| {
-                    how.of(&windows.iter().map(figure).collect::<Vec<f64>>())
-                };
-                let strength = aggregate(&|window| window.dependency_strength);
-                let variance = aggregate(&|window| window.far_variance);
-                self.samples.push(sample(None, first.tokens_total, strength, variance));
-            }
-        }
-    }
-
-    /// The indices of a group's samples, in input order.
-    fn members(&self) -> Vec<Vec<usize>> {
-        let mut members = vec![Vec::new(); self.groups.len()];
-        for (index, sample) in self.samples.iter().enumerate() {
-            members[sample.group].push(index);
-        }
-        members
-    }
-
-    fn columns(&self, members: &[usize]) -> (Vec<f64>, Vec<f64>) {
-        members
-            .iter()
-            .map(|&index| {
-                (self.samples[index].dependency_strength, self.samples[index].far_variance)
-            })
-            .unzip()
-    }
-
-    /// Scores by stored figures, keeps by stored thresholds. Every group is known by now. Returns how far each has moved.
-    fn apply(&mut self, plan: &Plan, calibration: &Calibration) -> Vec<GroupDrift> {
-        let mut drift = Vec::new();
-        let members = self.members();
-        for (value, group) in &self.groups {
-            let known = calibration.groups.iter().find(|known| known.value == *value);
-            let known = known.expect("unknown groups were refused");
-            let figures = &known.figures;
-            let members = &members[*group];
-            let (strengths, variances) = self.columns(members);
-            let scores = plan.spec.score().scores(figures, &strengths, &variances);
-            let keep = figures.threshold.map_or_else(
-                || vec![false; scores.len()],
-                |threshold| keep_above(&scores, threshold),
-            );
-            let now = plan.spec.score().figures(&strengths, &variances);
-            drift.push(GroupDrift::of(known, &now, &scores, &keep));
-            for ((&index, score), keep) in members.iter().zip(scores).zip(keep) {
-                (self.samples[index].score, self.samples[index].keep) = (score, keep);
-            }
-        }
-        drift
-    }
-
-    fn warnings(&self) -> Vec<Diagnostic> {
-        let mut warnings = Vec::new();
-        for (value, group) in &self.groups {
-            let Some((shortest, longest)) = self.lengths.get(group) else { continue };
-            if shortest != longest {
-                warnings.push(
-                    Diagnostic::warning(Blame::Pipeline, format!(
-                        "{} has windows of {shortest} to {longest} tokens: scores of different lengths do not compare",
-                        if self.is_one_group() {
-                            "the input".to_owned()
-                        } else {
-                            format!("group {}", name(value.as_deref()))
-                        }
-                    ))
-                    .hint("use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class"),
-                );
-            }
-        }
-        if self.overlapping > 0 {
-            let share = 100.0 * self.overlapping as f64 / self.windows as f64;
-            warnings.push(
-                Diagnostic::warning(Blame::Pipeline, format!(
-                    "{} of {} windows ({share:.1} %) share tokens with the window before them, as `both-ends` cuts them",
-                    self.overlapping, self.windows
-                ))
-                .hint("where a training token must not come twice, use `windows: disjoint`"),
-            );
-        }
-        if !self.repeated_ids.is_empty() {
-            warnings.push(
-                Diagnostic::warning(Blame::Pipeline, format!(
-                    "{} ids occur more than once; their `longsift_sample_id` gets the file and the row",
-                    self.repeated_ids.len()
-                ))
-                .hint("a unique `input.id_column` makes sample ids shorter and joins safe"),
-            );
-        }
-        warnings
-    }
-
-    /// Whether there is only the group of a run without `within` (or of rows without a value).
-    fn is_one_group(&self) -> bool {
-        self.groups.keys().all(Option::is_none)
-    }
-
-    fn empty_groups(&self) -> Vec<Diagnostic> {
-        let mut kept = vec![false; self.groups.len()];
-        for sample in &self.samples {
-            kept[sample.group] |= sample.keep;
-        }
-        let empty: Vec<String> = self
-            .groups
-            .iter()
-            .filter(|(_, group)| !kept[**group])
-            .map(|(value, _)| name(value.as_deref()))
-            .collect();
-        if empty.is_empty() {
-            return Vec::new();
-        }
-        let message = if self.is_one_group() {
-            "nothing was kept".to_owned()
-        } else {
-            format!("nothing was kept of group {}", empty.join(", "))
-        };
-        vec![Diagnostic::warning(Blame::Pipeline, message)]
-    }
+    let message = if table.is_one_group() {
+        "nothing was kept".to_owned()
+    } else {
+        format!("nothing was kept of group {}", empty.join(", "))
+    };
+    Some(Diagnostic::warning(Blame::Pipeline, message))
 }
 
 /// A warning where the threshold of a calibration no longer means what it meant.
@@ -364,10 +235,4 @@ fn much_drift(drift: &GroupDrift) -> Option<Diagnostic> {
 /// A group as people call it.
 fn name(value: Option<&str>) -> String {
     value.map_or("(null)".to_owned(), |value| format!("`{value}`"))
-}
-
-/// 128 bits of an id: two of a thousand million ids coincide with a probability of 10^-21.
-fn hash(id: &str) -> u128 {
-    let digest = Sha256::digest(id);
-    u128::from_le_bytes(digest[..16].try_into().expect("a SHA-256 has 32 bytes"))
 }

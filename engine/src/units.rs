@@ -12,6 +12,7 @@ use crate::dataset::{Dataset, WorkUnit, WrittenPart};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::files::{self, FileError};
+use crate::parallel;
 use crate::run_directory::RunDirectory;
 
 /// What identifies the input of a unit: if any of it changes, the unit is scored anew.
@@ -159,7 +160,9 @@ pub fn standing(
     units: &[WorkUnit],
     score_fingerprint: &str,
 ) -> Result<Vec<Option<UnitRecord>>> {
-    units.iter().map(|unit| standing_of(directory, dataset, unit, score_fingerprint)).collect()
+    parallel::in_order(units.len(), rayon::current_num_threads(), |unit| {
+        standing_of(directory, dataset, &units[unit], score_fingerprint)
+    })
 }
 
 /// The record of one unit if it still stands.

@@ -24,6 +24,10 @@ use longsift_kernels::{
 /// Rows of the table: as many distinct tokens as a long window has.
 const TABLE_ROWS: usize = 8192;
 const TOKENS: [usize; 5] = [4096, 8192, 32_768, 131_072, 1 << 20];
+/// How far the memory that a window takes may be from what was announced.
+const MEMORY_TOLERANCE: f64 = 0.05;
+/// Below this the driver's pieces of 2 MiB are more than the tolerance.
+const MEMORY_COMPARED: u64 = 100_000_000;
 /// Slowest kernel first: a window that would take longer than the limit is left out.
 const KERNELS: [Kernel; 3] = [Kernel::CudaF32, Kernel::CudaV1Bf16, Kernel::CudaV2Bf16];
 
@@ -86,7 +90,7 @@ fn main() -> ExitCode {
                 eprintln!("{path}: {error}");
                 return ExitCode::FAILURE;
             }
-            ExitCode::SUCCESS
+            memory_as_announced(&lines)
         }
         Err(failure) => {
             eprintln!("{}: {failure}", gpu.name);
@@ -110,10 +114,11 @@ fn measure_all(gpu: &Gpu, limit: f64) -> Result<(Limits, Vec<Line>), Failure> {
             for tokens in TOKENS {
                 let pairs = geometry.pairs(tokens);
                 let sent = geometry.shared > 0 && tokens > 32_768;
-                if sent || (rate > 0.0 && pairs / rate > limit) {
+                let expected = if rate > 0.0 { pairs / rate } else { 0.0 };
+                if sent || expected > limit {
                     continue;
                 }
-                match window(&device, geometry, &table, tokens) {
+                match window(&device, geometry, &table, tokens, expected) {
                     Ok(line) => {
                         rate = pairs / (line.attention_ms / 1e3);
                         lines.push(line);
@@ -190,12 +195,13 @@ impl QueryKeySource for Table {
     }
 }
 
-/// The best of three, after one to warm up.
+/// The best of three, after one to warm up; one alone where it is expected to take more than two seconds.
 fn window(
     device: &Device<Nvidia>,
     geometry: &Geometry,
     table: &Table,
     tokens: usize,
+    expected_seconds: f64,
 ) -> Result<Line, Failure> {
     let &Geometry { query_heads, key_heads, head_dim, shared, .. } = geometry;
     let shape = AttentionShape { tokens, query_heads, key_heads, head_dim };
@@ -238,10 +244,11 @@ fn window(
         announced: window_bytes(device.kernel(), &shape, &sizes, &(0..key_heads)),
         taken: None,
     };
-    let first = Instant::now();
-    device.measure(&request)?;
-    let repeats = if first.elapsed().as_secs_f64() > 3.0 { 1 } else { 3 };
-    for _ in 0..repeats {
+    let long = expected_seconds > 2.0;
+    if !long {
+        device.measure(&request)?;
+    }
+    for _ in 0..if long { 1 } else { 3 } {
         let free_before = device.driver().memory()?.0;
         device.driver().start_timing();
         let start = Instant::now();
@@ -257,6 +264,30 @@ fn window(
         line.taken = timed.lowest_free.map(|free| free_before.saturating_sub(free));
     }
     Ok(line)
+}
+
+/// Whether every window took the device memory that was announced for it.
+fn memory_as_announced(lines: &[Line]) -> ExitCode {
+    let off = |line: &Line| -> Option<f64> {
+        let compared = line.announced >= MEMORY_COMPARED;
+        line.taken
+            .filter(|_| compared)
+            .map(|taken| (taken as f64 / line.announced as f64 - 1.0).abs())
+    };
+    let worst = lines.iter().filter_map(off).fold(0.0, f64::max);
+    println!(
+        "\nmemory: at most {:.1} % off what was announced, in windows of 100 MB or more",
+        100.0 * worst
+    );
+    if worst <= MEMORY_TOLERANCE {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!(
+        "a window took {:.1} % more or less device memory than announced, {:.0} % are allowed: see the last column",
+        100.0 * worst,
+        100.0 * MEMORY_TOLERANCE
+    );
+    ExitCode::FAILURE
 }
 
 impl Line {

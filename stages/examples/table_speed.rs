@@ -17,9 +17,9 @@ use longsift_kernels::{Kernel, Numbers, PackedWeights};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroTable, ModelFolder};
 
-/// Rows that are multiplied at a time to measure the rate, and how often.
-const ROWS: usize = 4096;
-const ROUNDS: usize = 12;
+/// Rows that are multiplied at a time to measure the rate, and multiply-adds of a measurement: a quarter of a second.
+const ROWS: usize = 2048;
+const MULTIPLY_ADDS: usize = 25_000_000_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -83,10 +83,11 @@ fn multiplications(kernel: Kernel, hidden: usize, width: usize) -> f64 {
     let weights = PackedWeights::new(kernel, &numbers(width * hidden), None, hidden);
     let (x, mut out) = (numbers(ROWS * hidden), vec![0.0; ROWS * width]);
     weights.apply(&x, &mut out);
+    let rounds = MULTIPLY_ADDS.div_ceil(ROWS * hidden * width);
     let started = Instant::now();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         weights.apply(&x, &mut out);
         black_box(&out);
     }
-    2.0 * (ROUNDS * ROWS * hidden * width) as f64 / started.elapsed().as_secs_f64()
+    2.0 * (rounds * ROWS * hidden * width) as f64 / started.elapsed().as_secs_f64()
 }

@@ -1,6 +1,7 @@
 //! Turns documents into token windows.
 
 mod added;
+mod budget;
 mod compose;
 mod encoded;
 pub mod encoder;

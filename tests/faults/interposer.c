@@ -335,7 +335,11 @@ int mkdir(const char *path, mode_t mode) {
 
 int statx(int folder, const char *path, int flags, unsigned int mask, struct statx *status) {
     char buffer[PATH_MAX];
-    const char *below = path[0] ? of_path(folder, path, buffer) : of_file(folder, buffer);
+    // Without a path, the standard library asks whether the system has this call at all. The header says that there is
+    // always one: `volatile` keeps the compiler from believing it.
+    const char *volatile given = path;
+    path = given;
+    const char *below = !path ? NULL : path[0] ? of_path(folder, path, buffer) : of_file(folder, buffer);
     if (!below) return (int)syscall(SYS_statx, folder, path, flags, mask, status);
     int fault = count("stat", below);
     if (fault > 0) return (int)fail(fault);

@@ -42,6 +42,11 @@ pub(crate) enum Survives {
         /// Which.
         seed: u64,
     },
+    /// The same, but each folder's names for themselves; only what is renamed into a folder is never lost between the two.
+    Apart {
+        /// Which.
+        seed: u64,
+    },
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,6 +63,16 @@ enum Node {
 
 type Names = BTreeMap<String, Node>;
 
+/// A rename from one folder to another.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    /// The length of the history behind it.
+    when: usize,
+    /// None once this side is on disk.
+    from: Option<usize>,
+    to: usize,
+}
+
 /// The disk.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
@@ -66,6 +81,7 @@ pub(crate) struct Disk {
     folders: Vec<(Names, Names)>,
     /// Names of all folders after each change of a name that is not brought to disk by all folders yet.
     history: Vec<Vec<Names>>,
+    moves: Vec<Move>,
 }
 
 /// The changes in a record of the interposer.
@@ -136,6 +152,7 @@ impl Disk {
             synced.clone_from(now);
         }
         self.history.clear();
+        self.moves.clear();
     }
 
     fn folder_of<'a>(&self, path: &'a str) -> (usize, &'a str) {
@@ -165,6 +182,22 @@ impl Disk {
         self.folders[folder].0.remove(name).unwrap_or_else(|| panic!("no {path}"))
     }
 
+    /// Whether every name is on disk; a folder that was removed, and is gone from the disk, has none that matter.
+    fn is_settled(&self) -> bool {
+        let mut open = vec![0];
+        while let Some(folder) = open.pop() {
+            let (now, synced) = &self.folders[folder];
+            if now != synced {
+                return false;
+            }
+            open.extend(now.values().filter_map(|node| match node {
+                Node::Folder(folder) => Some(*folder),
+                Node::File(_) => None,
+            }));
+        }
+        true
+    }
+
     /// Does a change.
     pub(crate) fn apply(&mut self, change: &Change) {
         let path = change.path.as_str();
@@ -186,10 +219,18 @@ impl Disk {
                     Node::Folder(folder) => {
                         let (now, synced) = &mut self.folders[folder];
                         synced.clone_from(now);
+                        // Whatever moment the other folders fall back to, this one is not older than now.
+                        for names in self.history.iter_mut().filter_map(|all| all.get_mut(folder)) {
+                            names.clone_from(now);
+                        }
+                        for moved in &mut self.moves {
+                            moved.from = moved.from.filter(|from| *from != folder);
+                        }
                     }
                 }
-                if self.folders.iter().all(|(now, synced)| now == synced) {
+                if self.is_settled() {
                     self.history.clear();
+                    self.moves.clear();
                 }
                 return;
             }
@@ -204,6 +245,8 @@ impl Disk {
             "rename" => {
                 let node = self.take(path);
                 self.put(&change.to, node);
+                let (from, to) = (self.folder_of(path).0, self.folder_of(&change.to).0);
+                self.moves.push(Move { when: self.history.len() + 1, from: Some(from), to });
             }
             "link" => {
                 let node = self.take(path);
@@ -229,6 +272,10 @@ impl Disk {
                 let names =
                     some.checked_sub(1).map_or_else(synced, |last| self.history[last].clone());
                 (self.at_least_synced(&names), Some(random))
+            }
+            Survives::Apart { seed } => {
+                let mut random = Random(seed);
+                (self.apart(&mut random), Some(random))
             }
         };
         let mut random = random;
@@ -265,6 +312,26 @@ impl Disk {
                 _ => synced.clone(),
             })
             .collect()
+    }
+
+    /// Names of an earlier moment for every folder, each its own.
+    fn apart(&self, random: &mut Random) -> Vec<Names> {
+        let mut moment = || random.below(self.history.len() as u64 + 1) as usize;
+        let mut moments: Vec<usize> = self.folders.iter().map(|_| moment()).collect();
+        loop {
+            let lost = |moved: &&Move| {
+                moved.from.is_none_or(|from| moments[from] >= moved.when)
+                    && moments[moved.to] < moved.when
+            };
+            let Some(lost) = self.moves.iter().find(lost) else { break };
+            moments[lost.to] = lost.when;
+        }
+        let names = |(folder, moment): (usize, usize)| {
+            let (_, synced) = &self.folders[folder];
+            let earlier = moment.checked_sub(1).and_then(|last| self.history[last].get(folder));
+            earlier.unwrap_or(synced).clone()
+        };
+        moments.into_iter().enumerate().map(names).collect()
     }
 
     /// What is there now.

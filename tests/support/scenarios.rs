@@ -77,7 +77,37 @@ impl Scenario {
         Self::new("a first run", workspace(), &[])
     }
 
-    /// Every way in which a run changes what is there.
+    /// One process scores a shard, which a whole run finishes.
+    fn shard(whole: &Self) -> Self {
+        Self {
+            name: "a shard",
+            before: workspace(),
+            arguments: [&RUN[..], &["--phase", "score", "--shard", "0/2"]].concat(),
+            restart: RUN.to_vec(),
+            results_before: BTreeMap::new(),
+            results: whole.results.clone(),
+        }
+    }
+
+    /// Quarantined rows are tried again, to no avail: what stands is what stood.
+    fn again(finished: &Workspace) -> Self {
+        let results = finished.results();
+        Self {
+            name: "quarantined rows tried again",
+            before: Workspace::copy_of(finished),
+            arguments: [&RUN[..], &["--only-quarantined"]].concat(),
+            restart: RUN.to_vec(),
+            results_before: results.clone(),
+            results,
+        }
+    }
+
+    /// Whether the disturbed command ends in the results, and not only the one that restarts it.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.arguments.contains(&"--shard")
+    }
+
+    /// Every way in which a run changes what is there, or the one that `LONGSIFT_SCENARIO` names.
     pub(crate) fn all() -> Vec<Self> {
         let finished = workspace();
         finished.with_fault(&RUN, None).answer.success();
@@ -92,13 +122,24 @@ impl Scenario {
         let mut fresh = Self::new("a fresh start", another, &["--fresh"]);
         // What `--fresh` has begun to remove, a plain run must be able to finish, too.
         fresh.restart = RUN.to_vec();
-        vec![
-            Self::first_run(),
+        let scored = workspace();
+        let score = ["--phase", "score", "--shard", "0/1"];
+        scored.with_fault(&[&RUN, &score[..]].concat(), None).answer.success();
+        let first = Self::first_run();
+        let all = vec![
+            Self::shard(&first),
+            first,
+            Self::new("a selection of what shards scored", scored, &["--phase", "select"]),
             Self::new("another selection", reselected, &widened),
             fresh,
             Self::new("a fresh start, twice", anew, &["--fresh"]),
             Self::new("a file added and one gone", changed, &[]),
-        ]
+            Self::again(&finished),
+        ];
+        match std::env::var("LONGSIFT_SCENARIO") {
+            Ok(name) => all.into_iter().filter(|scenario| scenario.name == name).collect(),
+            Err(_) => all,
+        }
     }
 
     /// Whether `data/` holds what one run has made, or a commit is under way.

@@ -10,7 +10,7 @@ use longsift_stages::model::{LayerZeroTable, ModelFolder};
 use serde::Serialize;
 
 use crate::accounting::Counts;
-use crate::diagnostic::Blame;
+use crate::diagnostic::{Blame, line_safe};
 use crate::error::{Failure, Result};
 use crate::hub::{Hub, HubOptions, Reference};
 use crate::lock::Lock;
@@ -333,7 +333,7 @@ impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Finding { blame, what, message } in &self.findings {
             let bug = if *blame == Blame::Bug { " (a bug of longsift)" } else { "" };
-            writeln!(f, "{what}: {message}{bug}")?;
+            writeln!(f, "{}: {}{bug}", line_safe(what), line_safe(message))?;
         }
         let state = match (self.findings.len(), self.finished) {
             (0, true) => "the run is what it recorded".to_owned(),
@@ -344,6 +344,15 @@ impl fmt::Display for Verification {
         writeln!(f, "{state}")?;
         writeln!(f, "  files     {} read, {}", count(self.files), bytes(self.bytes))?;
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
-        writeln!(f, "  table     {}", self.table)
+        writeln!(f, "  table     {}", self.table)?;
+        if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
+            let again = format!("longsift run {} --fresh", self.run_dir);
+            writeln!(
+                f,
+                "  hint      restore these files from a copy, or do it all again: `{}`",
+                line_safe(&again)
+            )?;
+        }
+        Ok(())
     }
 }

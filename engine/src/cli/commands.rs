@@ -8,11 +8,11 @@ use clap::{ColorChoice, CommandFactory};
 use super::observe::Observers;
 use super::{
     AnswerFormat, BenchArguments, Cli, Command, Engine, LogFormat, PipelineArguments,
-    PlanArguments, RunArguments, logging, ray,
+    PlanArguments, RunArguments, logging, ray, terminal,
 };
 use crate::bench::BenchOptions;
 use crate::device::catalogue;
-use crate::diagnostic::{Blame, Diagnostic, render};
+use crate::diagnostic::{Blame, Diagnostic, json_safe, line_safe, quoted, render};
 use crate::error::{BUG, DONE, Failure, Result};
 use crate::execute;
 use crate::lock::{self, Lock};
@@ -125,13 +125,16 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     let progress = Progress::new(bars);
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
     let observers = Observers::of(arguments);
+    let mut plan_options = plan_options(&arguments.plan);
+    // To write a shard takes the selection from all units.
+    let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
     let options = RunOptions {
         fresh: arguments.fresh,
         locked,
         phase: arguments.phase,
         only_quarantined: arguments.only_quarantined,
+        write_shard,
     };
-    let mut plan_options = plan_options(&arguments.plan);
     plan_options.fresh = arguments.fresh;
     plan_options.stop = stop.clone();
     if let Some(pipeline) = &options.locked
@@ -160,6 +163,8 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
         summary.exit_code = arguments.nothing_to_do_exit;
         let why = if arguments.phase == Phase::Score {
             "the units of this shard have scores"
+        } else if arguments.phase == Phase::Write {
+            "the units of this shard are written"
         } else if plan.units.is_empty() {
             "the input has no rows"
         } else {
@@ -169,10 +174,10 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     } else if !cli.quiet {
         let column = plan.spec.pipeline.output.report_by.as_deref();
         let labels = column.zip(outcome.labels.as_ref());
-        eprint(&closing_table(&summary, &progress.times(), labels));
+        eprint(&terminal::text(&closing_table(&summary, &progress.times(), labels)));
     }
     observers.ended(Some(&plan), &summary);
-    print_line(&summary.to_line());
+    print_line(&json_safe(&summary.to_line()));
     Ok(summary.exit_code)
 }
 
@@ -182,11 +187,11 @@ fn check_phase(arguments: &RunArguments) -> Result<()> {
     let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
     match arguments.phase {
         Phase::All | Phase::Select if sharded => {
-            Err(problem("`--shard` is for scoring; a selection needs all shards")
+            Err(problem("`--shard` is for scoring and writing; a selection needs all shards")
                 .hint("add `--phase score`, and when all shards are done run `--phase select`")
                 .into())
         }
-        Phase::Score | Phase::Select if arguments.fresh => {
+        Phase::Score | Phase::Write | Phase::Select if arguments.fresh => {
             Err(problem("`--fresh` would remove what other processes have scored")
                 .hint("remove the run directory before the first shard starts, or give the pipeline another `output.path`")
                 .into())
@@ -229,7 +234,7 @@ fn failed(
     summary.exit_code = failure.exit_code();
     summary.error = Some(failure.to_string());
     observers.ended(plan, &summary);
-    print_line(&summary.to_line());
+    print_line(&json_safe(&summary.to_line()));
     failure.exit_code()
 }
 
@@ -244,9 +249,9 @@ fn validate(cli: &Cli, arguments: &PipelineArguments) -> Result<u8> {
     let (spec, warnings) = Spec::read(&arguments.pipeline, &overrides(arguments))?;
     report_warnings(cli, warnings.iter());
     print_line(&format!(
-        "`{}` is a valid pipeline: {}",
-        arguments.pipeline.display(),
-        spec.pipeline.name
+        "{} is a valid pipeline: {}",
+        quoted(&arguments.pipeline.display().to_string()),
+        line_safe(&spec.pipeline.name)
     ));
     Ok(DONE)
 }
@@ -295,7 +300,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     };
     let path = lock::path_beside(&arguments.pipeline.pipeline);
     Lock::of(&plan, &digest)?.write(&path)?;
-    print_line(&format!("wrote `{}`", path.display()));
+    print_line(&terminal::text(&format!("wrote `{}`", path.display())));
     Ok(DONE)
 }
 
@@ -434,9 +439,10 @@ pub(super) fn answer(
     json: impl FnOnce() -> serde_json::Value,
 ) -> u8 {
     match format {
-        AnswerFormat::Text => print(&text()),
+        AnswerFormat::Text => print(&terminal::text(&text())),
         AnswerFormat::Json => {
-            print_line(&serde_json::to_string_pretty(&json()).expect("plain data"));
+            let json = serde_json::to_string_pretty(&json()).expect("plain data");
+            print_line(&json_safe(&json));
         }
     }
     DONE

@@ -26,6 +26,8 @@ impl Observers {
             (Phase::All, _) => pipeline.clone(),
             (Phase::Select, _) => format!("{pipeline}.select"),
             (Phase::Score, None) => format!("{pipeline}.score"),
+            (Phase::Write, None) => format!("{pipeline}.write"),
+            (Phase::Write, Some(shard)) => format!("{pipeline}.write.{}", shard.index),
             (Phase::Score, Some(shard)) => format!("{pipeline}.score.{}", shard.index),
         };
         Self {

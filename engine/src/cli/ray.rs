@@ -30,7 +30,7 @@ pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<
 fn check(arguments: &RunArguments) -> Result<()> {
     let flag = match arguments {
         RunArguments { fresh: true, .. } => "--fresh",
-        RunArguments { phase: Phase::Score | Phase::Select, .. } => "--phase",
+        RunArguments { phase: Phase::Score | Phase::Write | Phase::Select, .. } => "--phase",
         RunArguments { plan, .. } if plan.scores_from.is_some() => "--scores-from",
         RunArguments { plan, .. } if plan.shard.is_some() => "--shard",
         _ => return Ok(()),

@@ -34,7 +34,7 @@ pub(super) struct Found {
 pub(super) fn find(path: &Path) -> Result<Found, Vec<DataProblem>> {
     if source::is_remote(path) {
         remote(path)
-    } else if path.is_dir() {
+    } else if files::is_folder(path).map_err(|error| vec![unreadable(&error)])? {
         let mut found = Vec::new();
         walk(path, &mut Vec::new(), &mut found).map_err(|problem| vec![problem])?;
         relative(path.to_path_buf(), found)
@@ -80,7 +80,9 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
         vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }]
     })?;
     if fixed == url {
-        if names.is_empty() {
+        // A bucket, or an object.
+        let is_bucket = root.matches('/').count() < 3;
+        if names.is_empty() && !is_bucket {
             return Ok(one(root));
         }
         let hidden = |part: &str| part.starts_with(['.', '_']);
@@ -129,7 +131,7 @@ fn walk(
         if name.starts_with(b".") || name.starts_with(b"_") {
             continue;
         }
-        if path.is_dir() {
+        if files::is_folder(&path).map_err(|error| unreadable(&error))? {
             walk(&path, above, found)?;
         } else if path.extension().is_some_and(|extension| extension == "parquet") {
             found.push(path);

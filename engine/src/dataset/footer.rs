@@ -81,7 +81,9 @@ impl InputFile {
         let size = stamp.size;
         let bytes = footer_bytes(&file, size)?;
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
-        check_structure(&bytes).map_err(undecodable)?;
+        if check_structure(&bytes).map_err(undecodable)? {
+            return Err(encrypted("it has encrypted columns"));
+        }
         let footer =
             guarded(|| ParquetMetaDataReader::decode_metadata(&bytes)).map_err(undecodable)?;
         let row_groups = check(&footer, size - TAIL_BYTES - bytes.len() as u64)?;
@@ -145,10 +147,7 @@ fn footer_bytes(file: &ParquetFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     }
     let tail = FooterTail::try_new(&tail).map_err(|why| damaged(why.to_string()))?;
     if tail.is_encrypted_footer() {
-        return Err(DataProblem::data(
-            "the file is encrypted (magic number `PARE`), which is not supported",
-        )
-        .with_hint("write a decrypted copy"));
+        return Err(encrypted("the file is encrypted (magic number `PARE`)"));
     }
     let length = tail.metadata_length() as u64;
     let Some(start) = size.checked_sub(TAIL_BYTES + length).filter(|&start| start >= MAGIC_BYTES)
@@ -232,18 +231,24 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
 }
 
 /// That the structures of a footer are as long as they claim and that its columns nest to a bounded depth. The decoder
-/// believes the lengths it finds and descends as deep as columns nest.
-fn check_structure(footer: &[u8]) -> Result<(), String> {
+/// believes the lengths it finds and descends as deep as columns nest. Returns whether columns are encrypted.
+fn check_structure(footer: &[u8]) -> Result<bool, String> {
     let mut thrift = Thrift::new(footer);
     let mut last = 0;
+    let mut names_a_cipher = false;
     while let Some((field, kind)) = thrift.field(&mut last)? {
+        names_a_cipher |= field == 8;
         if (field, kind) == (2, LIST) {
             check_depth(&mut thrift)?;
         } else {
             thrift.skip(kind)?;
         }
     }
-    Ok(())
+    Ok(names_a_cipher)
+}
+
+fn encrypted(what: &str) -> DataProblem {
+    DataProblem::data(format!("{what}, which is not supported")).with_hint("write a decrypted copy")
 }
 
 /// The list of columns, each before its children.

@@ -16,18 +16,21 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
     ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
 };
+use parquet::basic::Type as Physical;
 
 use super::footer::InputFile;
 use super::problem::DataProblem;
 use super::source::{ParquetFile, Stamp};
 use super::units::WorkUnit;
-use super::{Dataset, text, types};
+use super::{Dataset, pages, text, types};
 
 /// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
 /// ones, this is what keeps it small all the same.
 const LONG_ROWS: u64 = 64;
 /// Rows of a batch at most.
 const MOST_ROWS: u64 = 1024;
+/// Bytes of a batch if all its rows had the longest value of their dictionary.
+const DICTIONARY_BYTES: u64 = 64 << 20;
 
 /// Which rows and columns of a file to read.
 pub(super) struct Request<'a> {
@@ -87,7 +90,9 @@ impl Batches {
                 ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
                     .with_row_groups(request.row_groups.clone())
                     .with_projection(mask)
-                    .with_batch_size(request.batch_rows)
+                    .with_batch_size(
+                        request.batch_rows.min(rows_of_dictionaries(&source, file, request)),
+                    )
                     // The other policy decodes the pages between selected rows, which may be damaged.
                     .with_row_selection_policy(RowSelectionPolicy::Selectors);
             if let Some(selection) = &request.selection {
@@ -339,6 +344,21 @@ pub(super) fn batch_rows(
     let fitting = batch_bytes / (bytes / rows.max(1)).max(1);
     let rows = fitting.clamp(1, LONG_ROWS).max((fitting / LONG_ROWS).min(MOST_ROWS));
     usize::try_from(rows).expect("at most MOST_ROWS")
+}
+
+/// Rows that a batch may have at most, because the footer does not say how often a long value of a dictionary is used.
+fn rows_of_dictionaries(source: &ParquetFile, file: &InputFile, request: &Request<'_>) -> usize {
+    let longest_of = |column: usize| {
+        let chunks = request.row_groups.iter().flat_map(|&group| {
+            let group = file.footer.row_group(group);
+            file.leaves(file.positions[column]).map(|leaf| group.column(leaf))
+        });
+        let bytes = chunks.filter(|chunk| chunk.column_type() == Physical::BYTE_ARRAY);
+        bytes.filter_map(|chunk| pages::longest_in_dictionary(source, chunk)).max().unwrap_or(0)
+    };
+    let longest = request.columns.iter().map(|(column, _)| longest_of(*column));
+    let bytes = longest.fold(0, u64::saturating_add);
+    usize::try_from(DICTIONARY_BYTES / bytes.max(1)).map_or(usize::MAX, |rows| rows.max(1))
 }
 
 thread_local! {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longsift_kernels::{Kernel, Numbers};
+use longsift_kernels::{AttentionShape, Kernel, Numbers};
 use longsift_stages::contract::Decimal;
 use longsift_stages::shard_across_devices::{
     DeviceKind, Devices as Wanted, ShardAcrossDevices, WorkersPerDevice,
@@ -27,6 +27,8 @@ pub struct Choice<'a> {
     pub kernel: Kernel,
     /// The kernel that was asked for by name, the processor's or GPUs'.
     pub named: Option<Kernel>,
+    /// The windows, where the model is known.
+    pub shape: Option<&'a AttentionShape>,
     /// The numbers of the table.
     pub numbers: Numbers,
     /// Threads of the processor.
@@ -71,7 +73,8 @@ pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
         }
         Wanted::Count(count) => {
             let names: Vec<String> = (0..*count).map(|number| format!("cuda:{number}")).collect();
-            (named(&names, &format!("{count} GPUs"), find(choice)?)?, "as set".to_owned())
+            let wanted = if *count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
+            (named(&names, &wanted, find(choice)?)?, "as set".to_owned())
         }
         Wanted::Names(names) => {
             let wanted = format!("`{}`", names.join(", "));

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
-use longsift_kernels::cuda::{self, Failure, WindowRequest};
+use longsift_kernels::cuda::{self, Failure, Support, WindowRequest};
 use longsift_kernels::{HeadSums, Kernel, Measure, Numbers};
 use longsift_stages::contract::Decimal;
 use longsift_stages::contract::compute::{Compute, DeviceFailure};
@@ -42,18 +42,32 @@ pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
     Ok(gpus.iter().map(device).collect())
 }
 
-/// The kernel that was asked for, or the fastest for the table that every GPU has.
+/// The kernel that was asked for, or the fastest for the table that every GPU has and that serves the windows.
 fn kernel(choice: Choice<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
     let all_have = |kernel: &Kernel| gpus.iter().all(|gpu| gpu.has(*kernel));
-    if let Some(named) = choice.named {
-        let kernel = Some(named).filter(all_have);
-        return kernel.ok_or_else(|| lacking(gpus, &format!("the kernel `{}`", named.name())));
-    }
-    let fastest_first = match choice.numbers {
-        Numbers::F32 => vec![Kernel::CudaF32],
-        Numbers::Bf16 => vec![Kernel::CudaV2Bf16, Kernel::CudaV1Bf16],
+    let (candidates, what) = match choice.named {
+        Some(named) => (vec![named], format!("the kernel `{}`", named.name())),
+        None => (fastest_first(choice.numbers).to_vec(), "a kernel".to_owned()),
     };
-    fastest_first.into_iter().find(all_have).ok_or_else(|| lacking(gpus, "a kernel"))
+    let present: Vec<Kernel> = candidates.into_iter().filter(all_have).collect();
+    if present.is_empty() {
+        return Err(lacking(gpus, &what));
+    }
+    let mut refusals = Vec::new();
+    for kernel in present {
+        match choice.shape.map_or(Support::Yes, |shape| cuda::supports(kernel, shape)) {
+            Support::Yes => return Ok(kernel),
+            Support::No(why) => refusals.push(why),
+        }
+    }
+    Err(format!("GPUs cannot measure these windows: {}", refusals.join("; ")))
+}
+
+fn fastest_first(table: Numbers) -> &'static [Kernel] {
+    match table {
+        Numbers::F32 => &[Kernel::CudaF32],
+        Numbers::Bf16 => &[Kernel::CudaV2Bf16, Kernel::CudaV1Bf16, Kernel::CudaF32],
+    }
 }
 
 fn lacking(gpus: &[Gpu], what: &str) -> String {
@@ -100,12 +114,11 @@ impl Compute for Cuda {
 
     fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure> {
         let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
-        let device = match opened.take() {
-            Some(device) => opened.insert(device),
-            None => {
-                let driver = Nvidia::open(self.ordinal).map_err(failure)?;
-                opened.insert(cuda::Device::new(driver, self.kernel))
-            }
+        let device = if let Some(device) = opened.take() {
+            opened.insert(device)
+        } else {
+            let driver = Nvidia::open(self.ordinal).map_err(failure)?;
+            opened.insert(cuda::Device::new(driver, self.kernel))
         };
         if !layer.spec().gathers_on_device() {
             return Ok(());

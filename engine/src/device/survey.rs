@@ -178,7 +178,11 @@ impl fmt::Display for Survey {
         }
         match &self.no_gpu {
             Some(why) => writeln!(f, "no GPU: {why}"),
-            None => Ok(()),
+            None if cfg!(feature = "cuda") => Ok(()),
+            None => writeln!(
+                f,
+                "this build of longsift measures on the processor alone: GPUs need one with `--features cuda`"
+            ),
         }
     }
 }

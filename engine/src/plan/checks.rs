@@ -35,6 +35,7 @@ pub(super) fn collect<T, P: Into<Diagnostic>>(
 /// The devices windows are measured on.
 pub(super) fn devices(
     spec: &Spec,
+    model: Option<&ModelFolder>,
     options: &PlanOptions,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Devices> {
@@ -48,11 +49,14 @@ pub(super) fn devices(
         settings.devices = Wanted::Kind(DeviceKind::Cpu);
         settings.workers_per_device = None;
     }
+    let tokens = spec.tokenize().window_tokens as usize;
+    let shape = model.map(|model| model.spec().device_window(tokens).0);
     let of_processor = named.filter(|kernel| !kernel.is_cuda());
     let chosen = choose(Choice {
         settings: &settings,
         kernel: of_processor.unwrap_or_else(|| Kernel::detect(table.numbers())),
         named,
+        shape: shape.as_ref(),
         numbers: table.numbers(),
         threads: options.threads.unwrap_or_else(rayon::current_num_threads),
         window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,

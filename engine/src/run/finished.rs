@@ -1,5 +1,7 @@
 //! What a directory already holds: a finished selection, and files that are not ours.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::diagnostic::{Blame, Diagnostic};
@@ -60,6 +62,7 @@ pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<St
 
 /// Parquet files in `data/` that no run of this directory wrote would be mixed with the output.
 pub(super) fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> Result<()> {
+    let ours: HashSet<&String> = ours.iter().collect();
     let foreign: Vec<String> = files::list_if_present(&directory.data())?
         .iter()
         .filter_map(|path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned))

@@ -95,5 +95,6 @@ fn shard_summary(shard: Shard, work: SharedWork, rows_scored: u64) -> ShardSumma
         units_reused: work.reused,
         units_by_others: work.by_others,
         rows_scored,
+        units_written: 0,
     }
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Table, drift, name};
+use super::{ByGroup, Decided, Table, drift, name};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::files;
@@ -46,24 +46,22 @@ pub struct Calibration {
 pub(super) fn own_calibration(
     plan: &Plan,
     score_settings: &Map<String, Value>,
-    table: &mut Table,
+    table: &Table,
+    samples: &ByGroup,
+    decided: &mut Decided,
 ) -> Calibration {
     let (score, filter) = (plan.spec.score(), plan.spec.filter());
-    let members = table.members();
     let mut groups = Vec::new();
-    for (value, group) in table.groups.clone() {
-        let members = &members[group];
-        let (strengths, variances) = table.columns(members);
-        let tokens: Vec<u64> = members.iter().map(|&index| table.samples[index].tokens).collect();
-        let mut figures = score.figures(&strengths, &variances);
-        let scores = score.scores(&figures, &strengths, &variances);
-        let kept = filter.keep(&scores, &tokens, value.as_deref());
+    for (value, &group) in &table.groups {
+        let (strengths, variances, tokens) = samples.of(group);
+        let mut figures = score.figures(strengths, variances);
+        let scores = score.scores(&figures, strengths, variances);
+        let kept = filter.keep(&scores, tokens, value.as_deref());
         figures.threshold = kept.threshold;
         let score_deciles = drift::deciles(&scores);
         let number_kept = kept.keep.iter().filter(|&&keep| keep).count() as u64;
-        for ((&index, score), keep) in members.iter().zip(scores).zip(kept.keep) {
-            (table.samples[index].score, table.samples[index].keep) = (score, keep);
-        }
+        decided.set(samples.order.range(group), &scores, &kept.keep);
+        let value = value.clone();
         groups.push(CalibratedGroup { value, figures, kept: Some(number_kept), score_deciles });
     }
     Calibration {

@@ -89,7 +89,8 @@ impl<D: Driver> Device<D> {
         self.table.as_ref().map_or(0, |table| table.memory.bytes())
     }
 
-    /// Sends the table, `[rows, row_width]`; the one before is given back first.
+    /// Sends the table, `[rows, row_width]`, and waits until it is there for the windows of every thread; the one before
+    /// is given back first.
     pub fn load_table(&mut self, table: TableView<'_>, row_width: usize) -> Result<(), Failure> {
         self.table = None;
         let (format, bytes): (_, &[u8]) = match table {
@@ -102,6 +103,7 @@ impl<D: Driver> Device<D> {
         for (piece, bytes) in bytes.chunks(TABLE_PIECE).enumerate() {
             self.driver.write(&memory, (piece * TABLE_PIECE) as u64, bytes)?;
         }
+        self.driver.wait()?;
         self.table = Some(Table { memory, format, row_width, rows });
         Ok(())
     }

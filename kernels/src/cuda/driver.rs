@@ -66,7 +66,8 @@ pub trait Driver: Send + Sync {
     /// Takes memory, uninitialised.
     fn allocate(&self, bytes: u64) -> Result<Self::Memory, Failure>;
 
-    /// Copies to the device. The bytes may be changed as soon as this returns.
+    /// Copies to the device. The bytes may be changed as soon as this returns; launches of other threads see them after
+    /// [`Driver::wait`].
     ///
     /// # Panics
     /// If they do not lie inside the memory.

@@ -76,7 +76,7 @@ fn start() -> Result<(), String> {
         // SAFETY: looks for a library of the NVIDIA driver; loading it runs its own start-up code, as for every program
         // that is linked with it.
         if !unsafe { sys::is_culib_present() } {
-            return Err("this machine has no NVIDIA driver (libcuda.so.1 was not found)".to_owned());
+            return Err("no NVIDIA driver was found: there is no libcuda.so.1".to_owned());
         }
         result::init().map_err(|error| format!("the NVIDIA driver does not start: {}", said(error)))
     });
@@ -300,6 +300,9 @@ impl Nvidia {
 fn load(image: &'static [u8]) -> Result<Module, Failure> {
     // SAFETY: the image is a whole fat binary that nvcc wrote.
     unsafe { result::module::load_data(image.as_ptr().cast()) }.map(Module).map_err(|error| {
+        if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return failure("load the kernels", error);
+        }
         let hint = match error.0 {
             sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
             | sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
@@ -316,16 +319,20 @@ fn stream() -> sys::CUstream {
     std::ptr::without_provenance_mut(2)
 }
 
-/// A GPU whose context was lost to a fault answers every later call with the same error.
+/// A GPU whose context was lost to a fault answers every later call with the same error. The driver needs memory of its own
+/// for contexts and code, and does not say how much: nothing is `wanted` then.
 fn failure(doing: &str, error: DriverError) -> Failure {
     use sys::CUresult as Code;
     let text = format!("could not {doing}: {}", said(error));
     match error.0 {
+        Code::CUDA_ERROR_OUT_OF_MEMORY => {
+            let free = result::mem_get_info().map_or(0, |(free, _)| free as u64);
+            Failure::OutOfMemory { wanted: 0, free }
+        }
         Code::CUDA_ERROR_INVALID_VALUE
         | Code::CUDA_ERROR_NOT_FOUND
         | Code::CUDA_ERROR_NOT_SUPPORTED
-        | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
-        | Code::CUDA_ERROR_OUT_OF_MEMORY => Failure::Other(text),
+        | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => Failure::Other(text),
         _ => Failure::Lost(text),
     }
 }

@@ -21,7 +21,7 @@ DEVICE void sine_cosine(double angle, double& sine, double& cosine) {
     constexpr double SINE[6] = {1.58969099521155e-10, -2.5050760253406863e-8, 2.7557313707070068e-6,
                                 -1.984126982985795e-4, 8.33333333332249e-3, -1.6666666666666632e-1};
     constexpr double COSINE[6] = {-1.1359647557788195e-11, 2.087572321298175e-9, -2.7557314351390663e-7,
-                                  2.480158728947673e-5, -1.388888888887411e-3, 4.166666666666666e-2};
+                                  2.480158728947673e-5, -1.388888888887411e-3, 4.16666666666666e-2};
     double square = x * x, of_sine = 0.0, of_cosine = 0.0;
 #pragma unroll
     for (int n = 0; n < 6; n++) of_sine = of_sine * square + SINE[n];

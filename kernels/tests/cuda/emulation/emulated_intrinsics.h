@@ -55,6 +55,26 @@ void group_multiply_wait(int pending);
 
 uint32_t shared_address(const void* pointer);
 
+// `sum` and 8 products, as the tensor cores of an A100 add them (Fasi et al., "Numerical behavior of NVIDIA tensor cores",
+// 2021): products are exact, every term is cut off below bit 24 behind the first bit of the largest one, the rest is added
+// exactly and cut off to a float.
+inline float tensor_core_sum(float sum, const float* rows, const float* columns) {
+    double terms[9] = {sum}, largest = std::fabs(double(sum)), plain = sum;
+    for (int k = 0; k < 8; k++) {
+        terms[k + 1] = double(rows[k]) * double(columns[k]);
+        largest = std::fmax(largest, std::fabs(terms[k + 1]));
+        plain += terms[k + 1];
+    }
+    if (largest == 0.0 || !std::isfinite(plain)) return float(plain);
+    int exponent = std::ilogb(largest);
+    double unit = std::ldexp(1.0, exponent - 24), units = std::ldexp(1.0, 24 - exponent);
+    int64_t whole = 0;
+    for (double term : terms) whole += int64_t(term * units);
+    double exact = double(whole) * unit;
+    float rounded = float(exact);
+    return std::fabs(double(rounded)) > std::fabs(exact) ? std::nextafter(rounded, 0.0f) : rounded;
+}
+
 } // namespace emulation
 
 DEVICE float from_bits(uint32_t bits) {
@@ -148,9 +168,8 @@ MEMBER void multiply_add(float& c0, float& c1, float& c2, float& c3, const uint3
         for (int lane = 0; lane < WARP; lane++)
             for (int i = 0; i < 4; i++) {
                 const float *row = rows[lane / 4 + i / 2 * 8], *column = columns[lane % 4 * 2 + i % 2];
-                float sum = 0.0f;
-                for (int k = 0; k < 16; k++) sum += row[k] * column[k];
-                *static_cast<Product*>(lanes[lane])->c[i] += sum;
+                float& sum = *static_cast<Product*>(lanes[lane])->c[i];
+                for (int k = 0; k < 16; k += 8) sum = emulation::tensor_core_sum(sum, row + k, column + k);
             }
     });
 }

@@ -34,11 +34,16 @@ fn load() -> Result<Library, String> {
 }
 
 fn device_code() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda/device")
+    kernels().join("src/cuda/device")
 }
 
 fn machine() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda/emulation")
+    kernels().join("tests/cuda/emulation")
+}
+
+/// The folder of this crate, also where another crate's tests include this file.
+fn kernels() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels")
 }
 
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {

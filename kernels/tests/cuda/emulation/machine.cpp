@@ -217,10 +217,9 @@ void do_group_product(Meeting& group, size_t number) {
             for (int c = 0; c < 32; c++) {
                 const float* row = rows[thread / WARP * 16 + thread % WARP / 4 + half * 8];
                 const float* column = columns[c / 2 * 8 + thread % 4 * 2 + c % 2];
-                float sum = 0.0f;
-                for (int k = 0; k < 16; k++) sum += row[k] * column[k];
                 float& x = own.x[half * 32 + c];
-                x = own.add ? x + sum : sum;
+                if (!own.add) x = 0.0f;
+                for (int k = 0; k < 16; k += 8) x = tensor_core_sum(x, row + k, column + k);
             }
     }
 }

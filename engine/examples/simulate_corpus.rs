@@ -1,0 +1,292 @@
+//! Times the plan and the selection of a corpus of many work units, without measuring any: writes an input of tiny
+//! documents and the score tables and records that a score phase would leave, with random figures, then runs the real
+//! plan, selection and accounting over them.
+//!
+//! ```sh
+//! cargo run --release -p longsift-engine --example simulate_corpus -- FOLDER [UNITS [WINDOWS_PER_UNIT [write]]]
+//! ```
+//!
+//! By default 1,000,000 units of 31 windows: 10^12 tokens in windows of 32,768 (31 of them have 4 MB, so that real units
+//! are larger and fewer). Takes about 14 KB of FOLDER per unit, a file and a record each; `write` also writes and commits
+//! the output, as much again. What is in FOLDER already is used.
+
+#![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, Int32Builder, ListBuilder, RecordBatch, StringArray};
+use longsift_engine::dataset::{DocumentContent, WorkUnit};
+use longsift_engine::execute::{self, Scored, content_hash};
+use longsift_engine::lock::Lock;
+use longsift_engine::plan::{Plan, PlanOptions, identity};
+use longsift_engine::progress::Progress;
+use longsift_engine::report::{bytes, count, peak_memory_bytes};
+use longsift_engine::run::{self, Phase, RunOptions};
+use longsift_engine::scores::{self, ScoreRow};
+use longsift_engine::spec::Overrides;
+use longsift_engine::stop::Stop;
+use longsift_engine::units::{self, Part, UnitRecord};
+use longsift_engine::{accounting::Counts, files, select};
+use longsift_stages::first_layer_attention::WindowStatistics;
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use rayon::prelude::*;
+
+type Answer<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Units, a row group each, in one input file.
+const UNITS_PER_FILE: u64 = 20;
+/// Documents of a unit; its windows are spread over them.
+const DOCUMENTS: u64 = 10;
+/// Tokens of a simulated window: what is in it matters to nobody here.
+const WINDOW_TOKENS: u64 = 4;
+const HEADS: usize = 2;
+
+fn main() -> Answer<()> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = PathBuf::from(
+        arguments.next().ok_or("usage: simulate_corpus FOLDER [UNITS [WINDOWS [write]]]")?,
+    );
+    let units = arguments.next().map_or(Ok(1_000_000), |units| units.parse())?;
+    let windows = arguments.next().map_or(Ok(31), |windows| windows.parse())?;
+    let write = arguments.next().is_some_and(|word| word == "write");
+    println!("{:<28}{:>10}{:>14}{:>14}", "", "seconds", "of processors", "peak memory");
+    let shape = Shape { units, windows };
+    timed("input", || shape.write_input(&folder))?;
+    let plan = timed("plan", || open_plan(&folder))?;
+    assert_eq!(plan.units.len() as u64, units, "a row group is a work unit");
+    let lock = Lock::of(&plan, &plan.open_table()?.model_digest)?;
+    let fingerprint = identity::fingerprint(&lock.score_settings);
+    timed("scores (simulated)", || shape.write_scores(&plan, &lock, &fingerprint))?;
+    let directory = &plan.directory;
+    let standing = timed("records", || Ok(execute::standing(&plan, directory, &fingerprint)?))?;
+    let scored: Scored = timed("accounting", || Ok(execute::reuse(&plan, directory, standing)?))?;
+    scored.counts.check()?;
+    assert_eq!((scored.counts.rows, scored.counts.windows), (plan.rows(), units * windows));
+    let selection = timed("selection", || {
+        Ok(select::select(&plan, directory, &scored.records, &lock.score_settings)?)
+    })?;
+    let kept: u64 = selection.calibration.groups.iter().filter_map(|group| group.kept).sum();
+    drop((selection, scored));
+    if write {
+        let options = RunOptions { phase: Phase::Select, ..RunOptions::default() };
+        let (progress, stop) = (Progress::new(false), Stop::on_signals()?);
+        let outcome =
+            timed("whole select phase", || Ok(run::run(&plan, &options, &progress, &stop)?))?;
+        assert_eq!(outcome.summary.kept, kept, "what was selected was written");
+        timed("once more: nothing to do", || Ok(run::run(&plan, &options, &progress, &stop)?))?;
+    }
+    println!(
+        "{} units of {} files, {} windows, {} kept",
+        count(units),
+        count(plan.dataset.files.len() as u64),
+        count(units * windows),
+        count(kept)
+    );
+    Ok(())
+}
+
+/// Prints how long `work` took and the most memory that the process had meanwhile.
+fn timed<T>(what: &str, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    // 5 makes the largest resident size the present one (proc_pid_clear_refs(5)).
+    fs::write("/proc/self/clear_refs", "5")?;
+    let (start, processors) = (Instant::now(), processor_seconds()?);
+    let done = work()?;
+    println!(
+        "{what:<28}{:>10.1}{:>14.1}{:>14}",
+        start.elapsed().as_secs_f64(),
+        processor_seconds()? - processors,
+        bytes(peak_memory_bytes().unwrap_or(0))
+    );
+    Ok(done)
+}
+
+/// Time that processors have worked for this process: user and system, which the kernel counts in hundredths.
+fn processor_seconds() -> Answer<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let (_, fields) = stat.rsplit_once(") ").ok_or("/proc/self/stat has no name")?;
+    let ticks: Result<Vec<f64>, _> = fields.split(' ').skip(11).take(2).map(str::parse).collect();
+    Ok(ticks?.iter().sum::<f64>() / 100.0)
+}
+
+fn open_plan(folder: &Path) -> Answer<Plan> {
+    let pipeline = folder.join("pipeline.yaml");
+    Ok(longsift_engine::plan(&pipeline, &Overrides::default(), PlanOptions::default())?)
+}
+
+/// How much is simulated.
+#[derive(Clone, Copy)]
+struct Shape {
+    units: u64,
+    windows: u64,
+}
+
+impl Shape {
+    /// Windows of a document of a unit: the first ones have one more where they do not divide evenly.
+    fn windows_of(self, document: u64) -> u64 {
+        self.windows / DOCUMENTS + u64::from(document < self.windows % DOCUMENTS)
+    }
+
+    fn write_input(self, folder: &Path) -> Answer<()> {
+        let model =
+            fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../datasets/demo/model"))?;
+        let pipeline = format!(
+            "version: 1\nname: simulated\n\
+             input: {{path: input, id_column: id, tokens_column: tokens, unit_bytes: 1024}}\n\
+             stages:\n  - {{stage: load-partial-model, model: {}, cache_folder: cache}}\n  \
+             - {{stage: tokenize, window_tokens: 64, windows: disjoint, bos: 0}}\n  \
+             - {{stage: first-layer-attention}}\n  - {{stage: score, within: source}}\n  \
+             - {{stage: filter, keep_fraction: 0.25}}\noutput: {{path: out}}\n",
+            model.display()
+        );
+        fs::create_dir_all(folder.join("input"))?;
+        fs::write(folder.join("pipeline.yaml"), pipeline)?;
+        (0..self.units.div_ceil(UNITS_PER_FILE)).into_par_iter().try_for_each(|file| {
+            let path = folder.join(format!("input/{file:06}.parquet"));
+            if path.exists() {
+                return Ok(());
+            }
+            let units = file * UNITS_PER_FILE..self.units.min((file + 1) * UNITS_PER_FILE);
+            Ok(fs::write(path, parquet(units.map(|unit| self.documents(unit)))?)?)
+        })
+    }
+
+    /// The row group of a unit.
+    fn documents(self, unit: u64) -> RecordBatch {
+        let documents = 0..DOCUMENTS;
+        let ids =
+            documents.clone().map(|document| format!("document-of-unit-{unit:08}-{document:02}"));
+        let sources = documents.clone().map(|document| format!("source-{}", (unit + document) % 8));
+        let mut tokens = ListBuilder::new(Int32Builder::new());
+        for document in documents {
+            tokens.append_value(self.tokens(unit, document).into_iter().map(|id| Some(id as i32)));
+        }
+        let columns: [(&str, ArrayRef); 3] = [
+            ("id", Arc::new(StringArray::from_iter_values(ids))),
+            ("source", Arc::new(StringArray::from_iter_values(sources))),
+            ("tokens", Arc::new(tokens.finish())),
+        ];
+        RecordBatch::try_from_iter(columns).expect("the columns are equally long")
+    }
+
+    fn tokens(self, unit: u64, document: u64) -> Vec<u32> {
+        let length = (self.windows_of(document) * WINDOW_TOKENS).max(1);
+        (0..length).map(|token| ((unit + document + token) % 256) as u32).collect()
+    }
+
+    fn write_scores(self, plan: &Plan, lock: &Lock, fingerprint: &str) -> Answer<()> {
+        let directory = &plan.directory;
+        directory.prepare()?;
+        let digest = plan.open_table()?.model_digest;
+        lock.clone().with_model(plan, &digest).write(&directory.lock_file())?;
+        plan.units.par_iter().try_for_each(|unit| {
+            let record = units::record_path(directory, &unit.name());
+            if record.exists() {
+                return Ok(());
+            }
+            let rows = self.score_rows(unit);
+            let table = parquet(std::iter::once(scores::to_batch(&unit.file_path, &rows)))?;
+            let scores = Part {
+                path: format!("scores/part-{}.parquet", unit.name()),
+                rows: rows.len() as u64,
+                bytes: table.len() as u64,
+                sha256: files::sha256_hex(&table),
+            };
+            fs::write(directory.root.join(&scores.path), table)?;
+            let counts = Counts {
+                rows: unit.rows,
+                rows_scored: unit.rows,
+                windows: scores.rows,
+                tokens_total: scores.rows * WINDOW_TOKENS,
+                tokens_scored: scores.rows * WINDOW_TOKENS,
+                ..Counts::default()
+            };
+            let simulated = UnitRecord {
+                unit: unit.name(),
+                file: unit.file_path.clone(),
+                row_groups: (unit.row_groups.start, unit.row_groups.end),
+                first_row: unit.first_row,
+                input: units::identity(&plan.dataset, unit),
+                score_fingerprint: fingerprint.to_owned(),
+                counts,
+                scores,
+                dropped: None,
+                quarantine: None,
+                unreadable: Vec::new(),
+            };
+            Ok(fs::write(record, serde_json::to_vec_pretty(&simulated)?)?)
+        })
+    }
+
+    fn score_rows(self, unit: &WorkUnit) -> Vec<ScoreRow> {
+        let (number, mut random) = (unit.index as u64, Random(unit.index as u64));
+        let mut rows = Vec::new();
+        for document in 0..DOCUMENTS {
+            let tokens = self.tokens(number, document);
+            let tokens_total = tokens.len() as u64;
+            let hash = content_hash(&DocumentContent::Tokens(tokens));
+            rows.extend((0..self.windows_of(document)).map(|window| ScoreRow {
+                input_row: unit.first_row + document,
+                id: format!("document-of-unit-{number:08}-{document:02}"),
+                window: window as u32,
+                windows: self.windows_of(document) as u32,
+                token_start: window * WINDOW_TOKENS,
+                token_end: (window + 1) * WINDOW_TOKENS,
+                byte_start: None,
+                byte_end: None,
+                tokens_total,
+                tokens_scored: WINDOW_TOKENS,
+                distance: 1,
+                content_hash: hash.clone(),
+                statistics: random.statistics(),
+            }));
+        }
+        rows
+    }
+}
+
+/// A Parquet file in memory, a row group for each batch. Uncompressed and without statistics: tiny pages gain nothing.
+fn parquet(batches: impl Iterator<Item = RecordBatch>) -> Answer<Vec<u8>> {
+    let mut batches = batches.peekable();
+    let schema = batches.peek().ok_or("a file needs a row group")?.schema();
+    let statistics = EnabledStatistics::None;
+    let properties = WriterProperties::builder().set_statistics_enabled(statistics).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema, Some(properties))?;
+    for batch in batches {
+        writer.write(&batch)?;
+        writer.flush()?;
+    }
+    Ok(writer.into_inner()?)
+}
+
+/// The generator of Steele, Lea and Flood 2014 (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 to 1.
+    fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn statistics(&mut self) -> WindowStatistics {
+        let mut figures = |count: usize| (0..count).map(|_| self.uniform()).collect();
+        WindowStatistics {
+            dependency_strength_by_head: figures(HEADS),
+            far_variance_by_head: figures(HEADS),
+            distance_histogram: Vec::new(),
+            standard_errors: None,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Proves that a program built with `--features cuda` works where there is no NVIDIA driver: it starts, lists no GPU and says why,
+# and the demo runs on the processor and says why.
+#
+#   scripts/check_without_gpu.sh [PROGRAM]      target/debug/longsift by default
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=$(realpath "${1:-target/debug/longsift}")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+unset CUDA_VISIBLE_DEVICES LONGSIFT_SIMULATED_DEVICES
+export XDG_CACHE_HOME=$folder/cache
+
+says() { # FILE TEXT
+  grep -qF -- "$2" "$1" || { printf 'expected "%s" in:\n' "$2"; cat "$1"; exit 1; }
+}
+
+if ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
+  echo "skipped: this machine has an NVIDIA driver"
+  exit 0
+fi
+# The driver's library is opened when it is needed, and is not one that the program is linked with.
+if ldd "$program" | grep -i cuda; then
+  echo "the program is linked with CUDA"
+  exit 1
+fi
+"$program" devices > "$folder/devices"
+says "$folder/devices" "no GPU: no NVIDIA driver was found"
+cp -r pipelines datasets "$folder"
+"$program" run "$folder/pipelines/demo.yaml" > "$folder/summary" 2> "$folder/log"
+says "$folder/log" 'devices="cpu" why="no NVIDIA driver was found: there is no libcuda.so.1"'
+says "$folder/summary" '"status":"done"'
+code=0
+"$program" plan "$folder/pipelines/demo.yaml" --set stages.shard-across-devices.devices=2 > "$folder/refusal" 2>&1 || code=$?
+says "$folder/refusal" "2 GPUs cannot be used: no NVIDIA driver was found"
+[ $code -eq 2 ] || { echo "exit code $code where 2 was expected"; exit 1; }
+cat "$folder/devices"
+grep -F 'why=' "$folder/log"
