@@ -44,6 +44,8 @@ struct Index {
 #[derive(Deserialize)]
 struct IndexMetadata {
     total_size: Option<Number>,
+    /// See [`WHOLE_BYTES`].
+    longsift_whole_bytes: Option<u64>,
 }
 
 /// Refuses an index that would fill the memory before all of it is read.
@@ -144,10 +146,9 @@ impl Catalogue {
             .map(|name| fs::metadata(folder.join(name)).map(|file| file.len()))
             .collect();
         let present = sizes.iter().flatten().sum();
+        let sliced = index.metadata.as_ref().and_then(|metadata| metadata.longsift_whole_bytes);
         let stated = index.metadata.and_then(|metadata| whole_number(&metadata.total_size?));
         let complete = sizes.iter().all(Result::is_ok);
-        let sliced =
-            index.metadata.as_ref().and_then(|metadata| metadata.get(WHOLE_BYTES)?.as_u64());
         let checkpoint_bytes = match sliced {
             Some(whole) => whole,
             None if complete => present,
