@@ -80,7 +80,9 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
         vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }]
     })?;
     if fixed == url {
-        if names.is_empty() {
+        // A bucket, or an object.
+        let is_bucket = root.matches('/').count() < 3;
+        if names.is_empty() && !is_bucket {
             return Ok(one(root));
         }
         let hidden = |part: &str| part.starts_with(['.', '_']);

@@ -44,7 +44,7 @@ struct Index {
 #[derive(Deserialize)]
 struct IndexMetadata {
     total_size: Option<Number>,
-    /// Under the name [`WHOLE_BYTES`].
+    /// See [`WHOLE_BYTES`].
     longsift_whole_bytes: Option<u64>,
 }
 
@@ -146,10 +146,9 @@ impl Catalogue {
             .map(|name| fs::metadata(folder.join(name)).map(|file| file.len()))
             .collect();
         let present = sizes.iter().flatten().sum();
-        let metadata = index.metadata.as_ref();
-        let stated = metadata.and_then(|metadata| whole_number(metadata.total_size.as_ref()?));
+        let sliced = index.metadata.as_ref().and_then(|metadata| metadata.longsift_whole_bytes);
+        let stated = index.metadata.and_then(|metadata| whole_number(&metadata.total_size?));
         let complete = sizes.iter().all(Result::is_ok);
-        let sliced = metadata.and_then(|metadata| metadata.longsift_whole_bytes);
         let checkpoint_bytes = match sliced {
             Some(whole) => whole,
             None if complete => present,
