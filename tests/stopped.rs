@@ -24,10 +24,17 @@ fn a_second_signal_ends_a_run_at_once_and_nothing_is_lost() {
         kill_process(Pid::from_child(&run.child), signal).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         assert!(run.child.try_wait().unwrap().is_none(), "the first signal lets it finish");
-        kill_process(Pid::from_child(&run.child), signal).unwrap();
         let begun = Instant::now();
-        assert_eq!(run.child.wait().unwrap().code(), Some(code));
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        let status = loop {
+            // On a busy machine the first may not have been delivered yet: two that wait are one.
+            let _ = kill_process(Pid::from_child(&run.child), signal);
+            std::thread::sleep(Duration::from_millis(100));
+            if let Some(status) = run.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
+        };
+        assert_eq!(status.code(), Some(code));
         scenario.finish(&workspace, "a second signal");
     }
 }
