@@ -97,11 +97,10 @@ fn check_folder(folder: &Path, bytes: &[u8]) {
 
 /// Windows lie inside the document, ascend, cover all of it but a dropped tail, and their bytes tile the text.
 pub(crate) fn windows(bytes: &[u8]) {
-    let Some((&[mode, short, bos, a, b, c, d, e, f, g, h], text)) = bytes.split_first_chunk()
-    else {
-        return;
-    };
-    let window_tokens = u32::from_le_bytes([a, b, c, d]).max(1);
+    let Some((&[mode, short, bos], rest)) = bytes.split_first_chunk() else { return };
+    let Some((window_tokens, rest)) = rest.split_first_chunk() else { return };
+    let Some((tokens, text)) = rest.split_first_chunk() else { return };
+    let window_tokens = u32::from_le_bytes(*window_tokens).max(1);
     let stage = Tokenize {
         window_tokens,
         windows: [Windows::BothEnds, Windows::Disjoint, Windows::WholeDocument]
@@ -113,8 +112,7 @@ pub(crate) fn windows(bytes: &[u8]) {
     };
     let bos = bos % 3;
     let width = stage.text_tokens(bos);
-    let tokens =
-        u64::from(u32::from_le_bytes([e, f, g, h])).min(width.saturating_mul(MOST_WINDOWS));
+    let tokens = u64::from(u32::from_le_bytes(*tokens)).min(width.saturating_mul(MOST_WINDOWS));
     let Cut::Windows(cut) = stage.cut(tokens, bos) else { return };
     assert!(!cut.is_empty());
     let mut covered = 0;

@@ -1,5 +1,6 @@
 //! YAML made to hurt.
 
+use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -27,7 +28,7 @@ fn aliases_that_multiply_are_refused() {
     for level in 1..12 {
         let before = format!("*a{}", level - 1);
         let nine = vec![before; 9].join(", ");
-        bomb += &format!("a{level}: &a{level} [{nine}]\n");
+        writeln!(bomb, "a{level}: &a{level} [{nine}]").unwrap();
     }
     refused("anchors", &bomb, "anchors (`&name`) are not part of a pipeline");
     refused("an alias of itself", "a: &a\n  b: *a\n", "are not part of a pipeline");
@@ -56,7 +57,10 @@ fn nesting_and_numbers_of_values_are_bounded() {
 fn a_flood_of_mistakes_is_reported_in_pieces() {
     let right = Pipeline::tokens("model", 64).to_string();
     for (what, text) in [
-        ("unknown keys", (0..9_000).map(|key| format!("k{key}: 1\n")).collect::<String>()),
+        (
+            "unknown keys",
+            (0..9_000).map(|key| format!("k{key}: 1")).collect::<Vec<String>>().join("\n"),
+        ),
         ("a long key", format!("{}: 1\n", "k".repeat(900_000))),
         ("a long value", format!("version: {}\n", "v".repeat(900_000))),
         ("unknown stages", format!("stages: [{}]", "{stage: x},".repeat(6_000))),
