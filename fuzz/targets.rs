@@ -97,9 +97,9 @@ fn check_folder(folder: &Path, bytes: &[u8]) {
 
 /// Windows lie inside the document, ascend, cover all of it but a dropped tail, and their bytes tile the text.
 pub(crate) fn windows(bytes: &[u8]) {
-    let Some((&[mode, short, bos], rest)) = bytes.split_first_chunk() else { return };
-    let Some((window_tokens, rest)) = rest.split_first_chunk() else { return };
-    let Some((tokens, text)) = rest.split_first_chunk() else { return };
+    let Some((&[mode, short, bos], bytes)) = bytes.split_first_chunk() else { return };
+    let Some((window_tokens, bytes)) = bytes.split_first_chunk() else { return };
+    let Some((tokens, text)) = bytes.split_first_chunk() else { return };
     let window_tokens = u32::from_le_bytes(*window_tokens).max(1);
     let stage = Tokenize {
         window_tokens,

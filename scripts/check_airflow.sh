@@ -41,5 +41,7 @@ grep -q 'web-20261120: 192 samples of 336 rows' "$work/2026-11-20.log"
 test -e "$work/out/2026-11-20.run/_SUCCESS"
 # The same date again is the same run: every task finds its work done, and the selection is skipped (code 99).
 day 2026-11-20
-grep -q 'Skipping task' "$work/2026-11-20.log" || grep -qi 'skipped' "$work/2026-11-20.log"
+airflow tasks states-for-dag-run longsift_daily 2026-11-20 --output plain >"$work/states" 2>>"$work/2026-11-20.log"
+cat "$work/states"
+grep -Eq '[[:space:]]select[[:space:]]+skipped' "$work/states" || { cat "$work/2026-11-20.log"; exit 1; }
 echo "the DAG ran, and a second time for the same date was skipped"

@@ -23,6 +23,8 @@ mod edges;
 #[cfg(test)]
 mod eight_devices;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod forms;
@@ -30,6 +32,8 @@ mod forms;
 mod golden;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod hub;
 #[cfg(test)]
 mod increments;
 #[cfg(test)]
@@ -66,6 +70,8 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
+#[cfg(test)]
+mod stores;
 #[cfg(test)]
 mod supply_chain;
 #[cfg(test)]

@@ -6,6 +6,8 @@ pub(crate) mod faults;
 pub(crate) mod models;
 pub(crate) mod pipelines;
 pub(crate) mod scenarios;
+#[cfg(feature = "cloud")]
+pub(crate) mod server;
 pub(crate) mod tables;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! YAML made to hurt.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -57,10 +57,7 @@ fn nesting_and_numbers_of_values_are_bounded() {
 fn a_flood_of_mistakes_is_reported_in_pieces() {
     let right = Pipeline::tokens("model", 64).to_string();
     for (what, text) in [
-        (
-            "unknown keys",
-            (0..9_000).map(|key| format!("k{key}: 1")).collect::<Vec<String>>().join("\n"),
-        ),
+        ("unknown keys", (0..9_000).map(|key| format!("k{key}: 1")).collect::<Vec<_>>().join("\n")),
         ("a long key", format!("{}: 1\n", "k".repeat(900_000))),
         ("a long value", format!("version: {}\n", "v".repeat(900_000))),
         ("unknown stages", format!("stages: [{}]", "{stage: x},".repeat(6_000))),

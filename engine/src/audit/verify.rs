@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::accounting::Counts;
 use crate::diagnostic::{Blame, line_safe};
 use crate::error::{Failure, Result};
+use crate::hub::{Hub, HubOptions, Reference};
 use crate::lock::Lock;
 use crate::manifest::Manifest;
 use crate::report::{Summary, bytes, count};
@@ -236,14 +237,21 @@ impl Verification {
         };
         let (spec, _) = spec;
         let settings = spec.load_partial_model();
-        let Ok(model) = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta)
-        else {
-            "not checked: the model folder cannot be opened".clone_into(&mut self.table);
-            return;
-        };
         let folder = match &settings.cache_folder {
             Some(folder) => Ok(spec.resolve(folder)),
             None => files::user_cache_folder(),
+        };
+        let path = match &folder {
+            Ok(folder) if Reference::is(&settings.model) => {
+                let pins = lock.hub_commits.clone();
+                let options = HubOptions { offline: true, pins, ..HubOptions::default() };
+                Hub::new(folder, options).model(&settings.model).unwrap_or_default()
+            }
+            _ => spec.resolve(&settings.model),
+        };
+        let Ok(model) = ModelFolder::open(&path, settings.rope_theta) else {
+            "not checked: the model folder cannot be opened".clone_into(&mut self.table);
+            return;
         };
         let kernel = lock.score_settings.get("kernel").and_then(|name| name.as_str());
         let kernel = kernel.and_then(Kernel::from_name);

@@ -135,6 +135,13 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
         only_quarantined: arguments.only_quarantined,
         write_shard,
     };
+    plan_options.fresh = arguments.fresh;
+    plan_options.stop = stop.clone();
+    if let Some(pipeline) = &options.locked
+        && let Some(locked) = Lock::read(&lock::path_beside(pipeline))?
+    {
+        plan_options.pins = locked.hub_commits;
+    }
     let plan = match planned_with(cli, &arguments.plan, plan_options) {
         Ok(plan) => plan,
         Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, None)),
@@ -412,7 +419,8 @@ fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         kernel: arguments.kernel.clone(),
         scores_from: arguments.scores_from.clone(),
         shard: arguments.shard,
-        devices_absent: false,
+        offline: arguments.offline,
+        ..PlanOptions::default()
     }
 }
 

@@ -1,11 +1,10 @@
 //! One Parquet file: its footer, read and checked before anything relies on it.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -13,6 +12,7 @@ use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader
 
 use super::problem::{DataProblem, ProblemKind};
 use super::read::guarded;
+use super::source::ParquetFile;
 use super::thrift::{INT32, LIST, STRUCT, Thrift};
 use super::{text, types};
 use crate::files;
@@ -72,15 +72,14 @@ impl InputFile {
 
     fn read(root: &Path, path: &str) -> Result<Self, DataProblem> {
         let full_path = root.join(path);
-        let mut file = files::open(&full_path).map_err(|error| unreadable(&error))?;
-        let status = file
-            .metadata()
-            .map_err(|error| unreadable(&files::failed("read", &full_path)(error)))?;
-        if !status.is_file() {
-            return Err(DataProblem::data("not a regular file"));
-        }
-        let size = status.len();
-        let bytes = footer_bytes(&mut file, size)?;
+        let file = ParquetFile::open(&full_path).map_err(|error| match error.source.kind() {
+            ErrorKind::InvalidInput => DataProblem::data(error.source.to_string()),
+            _ => unreadable(&error),
+        })?;
+        let stamp =
+            file.stamp().map_err(|error| unreadable(&files::failed("read", &full_path)(error)))?;
+        let size = stamp.size;
+        let bytes = footer_bytes(&file, size)?;
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
         if check_structure(&bytes).map_err(undecodable)? {
             return Err(encrypted("it has encrypted columns"));
@@ -95,7 +94,7 @@ impl InputFile {
         Ok(Self {
             path: path.to_string(),
             size,
-            modified_ns: modified_ns(&status),
+            modified_ns: stamp.modified_ns,
             footer_hash: files::sha256_hex(&bytes),
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,
@@ -129,19 +128,8 @@ impl InputFile {
     }
 }
 
-/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
-pub(super) fn modified_ns(status: &std::fs::Metadata) -> i128 {
-    let Ok(time) = status.modified() else { return 0 };
-    let signed =
-        |duration: std::time::Duration| i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => signed(after),
-        Err(before) => -signed(before.duration()),
-    }
-}
-
 /// The bytes of the footer, without length and magic number.
-fn footer_bytes(file: &mut std::fs::File, size: u64) -> Result<Vec<u8>, DataProblem> {
+fn footer_bytes(file: &ParquetFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     if size < MAGIC_BYTES + TAIL_BYTES {
         return Err(damaged(format!("it has {size} bytes, and no Parquet file has fewer than 12")));
     }
@@ -176,9 +164,8 @@ fn footer_bytes(file: &mut std::fs::File, size: u64) -> Result<Vec<u8>, DataProb
     Ok(bytes)
 }
 
-fn read_at(file: &mut std::fs::File, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
-    let result = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(bytes));
-    result.map_err(|error| {
+fn read_at(file: &ParquetFile, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
+    file.read_exact_at(bytes, offset).map_err(|error| {
         DataProblem::machine(format!("cannot read {} bytes at {offset}: {error}", bytes.len()))
     })
 }

@@ -46,9 +46,8 @@ def arguments_of(
     more: Sequence[str],
 ) -> list[str]:
     """Settings and parameters as arguments. JSON is YAML: a value means in a pipeline file what it means here."""
-    arguments = [f"--set={path}={json.dumps(value)}" for path, value in (set or {}).items()]
-    arguments += [f"--param={name}={value}" for name, value in (param or {}).items()]
-    return [*arguments, *more]
+    settings = [f"--set={path}={json.dumps(value)}" for path, value in (set or {}).items()]
+    return [*settings, *(f"--param={name}={value}" for name, value in (param or {}).items()), *more]
 
 
 def run(
@@ -67,8 +66,7 @@ def run(
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     summary = last_summary(done.stdout)
     if summary is None or summary.status in ("failed", "stopped"):
-        message = summary.error if summary and summary.error else "see standard error"
-        raise LongsiftError(message, done.returncode, summary)
+        raise LongsiftError((summary and summary.error) or "see standard error", done.returncode, summary)
     return summary
 
 
@@ -86,10 +84,9 @@ def plan(
     arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What a run would do and take, as `longsift plan --format json` says. Raises `LongsiftError`."""
-    command = [str(find_binary()), "plan", os.fspath(pipeline), "--format=json"]
-    command += arguments_of(set, param, arguments)
+    flags = ["--format=json", *arguments_of(set, param, arguments)]
+    command = [str(find_binary()), "plan", os.fspath(pipeline), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LongsiftError(done.stderr.strip(), done.returncode)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return dict(json.loads(done.stdout))

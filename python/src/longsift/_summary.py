@@ -52,13 +52,7 @@ class Summary:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Summary:
         """The summary from the command's last line; fields of a newer command are in `raw` only."""
-        known: dict[str, Any] = {
-            field.name: raw.get(field.name) for field in dataclasses.fields(cls)
-        }
-        shard = raw.get("shard")
-        known |= {
-            "run_dir": Path(raw["run_dir"]),
-            "shard": Shard(**{f.name: shard[f.name] for f in dataclasses.fields(Shard)}) if shard else None,
-            "raw": raw,
-        }
-        return cls(**known)
+        known: dict[str, Any] = {field.name: raw.get(field.name) for field in dataclasses.fields(cls)}
+        if (shard := raw.get("shard")) is not None:
+            known["shard"] = Shard(**{field.name: shard[field.name] for field in dataclasses.fields(Shard)})
+        return cls(**{**known, "run_dir": Path(raw["run_dir"]), "raw": raw})

@@ -61,15 +61,14 @@ class ShardWorker:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         rows = [self.run(int(shard)) for shard in batch["shard"]]
-        return {key: [row[key] for row in rows] for key in ("shard", "exit_code", "answer")}
+        return {key: [row[key] for row in rows] for key in rows[0]}
 
     def run(self, shard: int) -> dict[str, Any]:
         """One shard: its number, the exit code, and the summary's line or the end of what was logged."""
         flags = [f"--phase={self.phase}", f"--shard={shard}/{self.shards}", "--stop-with-parent", *self.threads]
         for attempt in range(1, _ATTEMPTS + 1):
-            child = subprocess.run(
-                self.job.command(*flags), cwd=self.job.folder, capture_output=True, text=True, check=False
-            )
+            command = self.job.command(*flags)
+            child = subprocess.run(command, cwd=self.job.folder, capture_output=True, text=True, check=False)
             # A child that was killed (negative) or stopped (128 + signal) has lost nothing that was committed.
             if 0 <= child.returncode < 128 and child.returncode != _TEMPORARY:
                 break
@@ -78,78 +77,53 @@ class ShardWorker:
         return {"shard": shard, "exit_code": child.returncode, "answer": answer}
 
 
-@dataclass(frozen=True)
-class Slots:
-    """How many workers the cluster has room for, and what each gets."""
-
-    workers: int
-    cpus: int
-    gpus: int
-    threads: int | None
-
-
-def connect(job: Job) -> None:
-    """Joins the cluster, or starts one on this machine."""
-    import ray
-
-    environment = {k: v for k, v in os.environ.items() if k in ("LONGSIFT_BINARY", "XDG_CACHE_HOME")}
-    ray.init(
-        address=job.address,
-        log_to_driver=False,
-        include_dashboard=False if job.address is None else None,
-        runtime_env={"env_vars": environment},
-        ignore_reinit_error=True,
-    )
-
-
-def slots(job: Job, phase: str) -> Slots:
-    """Room for a phase: a GPU or what the pipeline says per worker that scores, a node's CPUs where there are none."""
+def room(job: Job, phase: str) -> tuple[int, int, int]:
+    """How many workers the cluster has room for, and the CPUs and GPUs of each: with a GPU, or what the pipeline says,
+    each has one CPU, without one those of the smallest node."""
     import ray
 
     all_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
     nodes = [node["Resources"] for node in all_nodes() if node["Alive"]]
-    with_gpus = [node for node in nodes if node.get("GPU", 0) >= 1]
-    gpus = job.gpus if job.gpus is not None else min(1, len(with_gpus))
-    if phase == "write":
-        gpus = 0
+    gpus = int(any(node.get("GPU", 0) >= 1 for node in nodes)) if job.gpus is None else job.gpus
+    gpus = gpus if phase == "score" else 0
     usable = [node for node in nodes if node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= 1]
     if not usable:
         raise LongsiftError(f"no node of the cluster has a CPU and {gpus} GPUs", _TEMPORARY)
     cpus = job.threads or (1 if gpus else int(min(node["CPU"] for node in usable)))
     workers = sum(int(min(n["CPU"] // cpus, n["GPU"] // gpus if gpus else n["CPU"])) for n in usable)
-    return Slots(max(workers, 1), cpus, gpus, cpus if job.threads or not gpus else None)
+    return max(workers, 1), cpus, gpus
 
 
-def rows_of_shards(job: Job, phase: str, shards: int, room: Slots) -> Iterator[dict[str, Any]]:
-    """Runs a phase of every shard on the cluster; yields number, exit code and answer of each as it comes."""
+def run_shards(job: Job, phase: str) -> Iterator[tuple[int, int, int, str]]:
+    """Runs a phase of every shard on the cluster; yields number, shards, exit code and answer of each as it comes."""
     import ray.data
 
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    workers, cpus, gpus = room(job, phase)
+    # Every shard that writes selects for itself first: one each.
+    shards = min(job.shards or workers * (4 if phase == "score" else 1), job.units)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    threads = cpus if job.threads or not gpus else None
     done = ray.data.from_items(
         [{"shard": shard} for shard in range(shards)], override_num_blocks=shards
     ).map_batches(
         ShardWorker,
-        fn_constructor_args=(json.dumps(vars(job)), phase, shards, room.threads),
+        fn_constructor_args=(json.dumps(vars(job)), phase, shards, threads),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=room.workers),
-        num_cpus=room.cpus,
-        num_gpus=room.gpus,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
+        num_cpus=cpus,
+        num_gpus=gpus,
         max_restarts=-1,
         max_task_retries=-1,
     )
-    yield from done.iter_rows()
+    for row in done.iter_rows():
+        yield row["shard"], shards, row["exit_code"], row["answer"]
 
 
 def run_phase(job: Job, phase: str) -> int:
     """Runs a phase on the cluster and checks that every unit and row is accounted for. Returns the exit code."""
     done: dict[int, Summary] = {}
     failed: dict[int, tuple[int, str]] = {}
-    room = slots(job, phase)
-    # Every shard that writes selects for itself first: one each.
-    shards = min(job.shards or room.workers * (4 if phase == "score" else 1), job.units)
-    for row in rows_of_shards(job, phase, shards, room):
-        shard, code, answer = row["shard"], row["exit_code"], row["answer"]
+    for shard, shards, code, answer in run_shards(job, phase):
         summary = last_summary(answer) if code == 0 else None
         if summary is None:
             failed[shard] = (code, answer)
@@ -166,18 +140,19 @@ def run_phase(job: Job, phase: str) -> int:
     units = sum(summary.shard.units for summary in done.values() if summary.shard)
     rows = sum(summary.rows_in for summary in done.values())
     if (units, rows) != (job.units, job.rows):
-        raise LongsiftError(
-            f"the shards had {units} work units and {rows} rows, the plan {job.units} and {job.rows}: "
-            "did the input change meanwhile? run again",
-            _TEMPORARY,
-        )
+        what = f"the shards had {units} work units and {rows} rows, the plan {job.units} and {job.rows}"
+        raise LongsiftError(f"{what}: did the input change meanwhile? run again", _TEMPORARY)
     return 0
 
 
 def drive(job: Job, summary_to: TextIO) -> int:
     """Scores and writes on the cluster, selects and commits here. Returns the exit code."""
+    import ray
+
+    environment = {k: v for k, v in os.environ.items() if k in ("LONGSIFT_BINARY", "XDG_CACHE_HOME")}
     if job.units:
-        connect(job)
+        dashboard = False if job.address is None else None
+        ray.init(job.address, log_to_driver=False, include_dashboard=dashboard, runtime_env={"env_vars": environment})
         for phase in ("score", "write"):
             if code := run_phase(job, phase):
                 return code
@@ -186,14 +161,12 @@ def drive(job: Job, summary_to: TextIO) -> int:
 
 def select(job: Job, summary_to: TextIO) -> int:
     """Selects, writes and commits on this machine; hands on the summary, the last line of the command's output."""
-    flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}"]
-    flags += [f"--threads={job.threads}"] if job.threads else []
-    begun = time.monotonic()
+    threads = [f"--threads={job.threads}"] if job.threads else []
+    flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *threads]
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        child = subprocess.run(
-            job.command(*flags), cwd=job.folder, stdout=subprocess.PIPE, text=True, check=False
-        )
-        if child.returncode != _TEMPORARY or time.monotonic() - begun > _PATIENCE_SECONDS:
+        child = subprocess.run(job.command(*flags), cwd=job.folder, stdout=subprocess.PIPE, text=True, check=False)
+        if child.returncode != _TEMPORARY or time.monotonic() > deadline:
             print(child.stdout, end="", file=summary_to, flush=True)
             return child.returncode
         log(job, "the selection cannot start yet; trying again")
@@ -202,13 +175,10 @@ def select(job: Job, summary_to: TextIO) -> int:
 
 def log(job: Job, message: str) -> None:
     """A line like those of the command."""
-    if "--quiet" in job.flags:
-        return
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    if "--log-format=json" in job.flags:
-        print(json.dumps({"timestamp": now, "level": "INFO", "message": message}), file=sys.stderr)
-    else:
-        print(f"{now}  INFO {message}", file=sys.stderr)
+    line = {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "level": "INFO", "message": message}
+    text = json.dumps(line) if "--log-format=json" in job.flags else "{timestamp}  {level} {message}".format(**line)
+    if "--quiet" not in job.flags:
+        print(text, file=sys.stderr)
 
 
 def main() -> int:

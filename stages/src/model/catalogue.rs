@@ -13,8 +13,10 @@ use super::config::read_small_file;
 use super::problem::ModelProblem;
 use super::shard::Shard;
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// In the index of a checkpoint that was cut down to layer 0: bytes of the whole one.
+pub(crate) const WHOLE_BYTES: &str = "longsift_whole_bytes";
 /// The largest index that is read; DeepSeek-V3's 91,991 tensors take 9 MB.
 const MOST_INDEX_BYTES: u64 = 64 << 20;
 /// The most tensors of an index.
@@ -42,6 +44,8 @@ struct Index {
 #[derive(Deserialize)]
 struct IndexMetadata {
     total_size: Option<Number>,
+    /// See [`WHOLE_BYTES`].
+    longsift_whole_bytes: Option<u64>,
 }
 
 /// Refuses an index that would fill the memory before all of it is read.
@@ -88,14 +92,24 @@ impl Catalogue {
 
     /// The files of these names.
     pub(crate) fn of_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
-        let mut catalogue = Self::default();
-        let mut problems = Vec::new();
+        let (mut opened, mut problems) = (Vec::new(), Vec::new());
         for name in names {
             match Shard::open(folder, name) {
-                Ok(shard) => catalogue.opened.push(shard),
+                Ok(shard) => opened.push(shard),
                 Err(problem) => problems.push(problem),
             }
         }
+        match Self::of_shards(opened) {
+            Ok(catalogue) if problems.is_empty() => Ok(catalogue),
+            Ok(_) => Err(problems),
+            Err(more) => Err(problems.into_iter().chain(more).collect()),
+        }
+    }
+
+    /// Files whose headers have been read.
+    pub(crate) fn of_shards(opened: Vec<Shard>) -> Result<Self, Vec<ModelProblem>> {
+        let mut catalogue = Self { opened, ..Self::default() };
+        let mut problems = Vec::new();
         for shard in &catalogue.opened {
             catalogue.checkpoint_bytes += shard.bytes();
             for tensor in shard.names() {
@@ -132,9 +146,14 @@ impl Catalogue {
             .map(|name| fs::metadata(folder.join(name)).map(|file| file.len()))
             .collect();
         let present = sizes.iter().flatten().sum();
+        let sliced = index.metadata.as_ref().and_then(|metadata| metadata.longsift_whole_bytes);
         let stated = index.metadata.and_then(|metadata| whole_number(&metadata.total_size?));
         let complete = sizes.iter().all(Result::is_ok);
-        let checkpoint_bytes = if complete { present } else { stated.unwrap_or(0).max(present) };
+        let checkpoint_bytes = match sliced {
+            Some(whole) => whole,
+            None if complete => present,
+            None => stated.unwrap_or(0).max(present),
+        };
         Ok(Self { files_by_tensor: index.weight_map, opened: Vec::new(), checkpoint_bytes })
     }
 }

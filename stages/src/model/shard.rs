@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::gguf;
 use super::problem::ModelProblem;
+use super::remote::RemoteWeights;
 use super::stored::{Entry, StoredType};
 use crate::contract::{hex, open_regular};
 
@@ -75,11 +76,34 @@ impl Shard {
             let header = gguf::read(&file, stamp.bytes).map_err(damaged)?;
             (header.tensors, Some(header.metadata), header.digest)
         } else {
-            let header = header_bytes(&file, stamp.bytes, &path, &damaged)?;
+            let read = |at, length| {
+                let mut buffer = vec![0; length as usize];
+                let read = file.read_exact_at(&mut buffer, at);
+                read.map_err(|error| ModelProblem::reading(&path, &error)).map(|()| buffer)
+            };
+            let header = header_bytes(read, stamp.bytes, &damaged)?;
             (tiling(&header, stamp.bytes, &damaged)?, None, Sha256::digest(&header).into())
         };
         let (name, header_digest) = (name.to_owned(), hex(&digest));
         Ok(Self { path, name, stamp, header_digest, tensors, metadata })
+    }
+
+    /// The same of a file that lies elsewhere; safetensors only.
+    pub(crate) fn remote(weights: &dyn RemoteWeights, name: &str) -> Result<Self, ModelProblem> {
+        let bytes = weights.length(name)?;
+        let damaged = |why: String| {
+            ModelProblem::checkpoint(format!("`{name}` is not a valid safetensors file: {why}"))
+        };
+        let read = |at: u64, length: u64| weights.read(name, at..at + length);
+        let header = header_bytes(read, bytes, &damaged)?;
+        Ok(Self {
+            path: PathBuf::from(name),
+            name: name.to_owned(),
+            stamp: FileStamp { bytes, device: 0, inode: 0, modified: (0, 0), changed: (0, 0) },
+            header_digest: hex(&Sha256::digest(&header)),
+            tensors: tiling(&header, bytes, &damaged)?,
+            metadata: None,
+        })
     }
 
     /// What a GGUF file says about the model.
@@ -158,30 +182,24 @@ fn tiling(
     Ok(metadata.offset_keys().into_iter().map(entry).collect())
 }
 
+/// The header behind its length; `read` gives so many bytes from a place.
 fn header_bytes(
-    file: &File,
+    read: impl Fn(u64, u64) -> Result<Vec<u8>, ModelProblem>,
     file_bytes: u64,
-    path: &Path,
     damaged: &impl Fn(String) -> ModelProblem,
 ) -> Result<Vec<u8>, ModelProblem> {
     if file_bytes < LENGTH_BYTES {
         return Err(damaged(format!("{file_bytes} bytes are too short for a header")));
     }
-    let read = |buffer: &mut [u8], offset| {
-        file.read_exact_at(buffer, offset).map_err(|error| ModelProblem::reading(path, &error))
-    };
-    let mut length = [0; LENGTH_BYTES as usize];
-    read(&mut length, 0)?;
-    let length = u64::from_le_bytes(length);
+    let length = read(0, LENGTH_BYTES)?;
+    let length = u64::from_le_bytes(length.try_into().expect("as many bytes as were asked for"));
     if length > MOST_HEADER_BYTES || length > file_bytes - LENGTH_BYTES {
         return Err(damaged(format!(
             "it claims a header of {length} bytes; the file has {file_bytes}, and no header of more than \
              {MOST_HEADER_BYTES} is read"
         )));
     }
-    let mut header = vec![0; length as usize];
-    read(&mut header, LENGTH_BYTES)?;
-    Ok(header)
+    read(LENGTH_BYTES, length)
 }
 
 /// Reads tensors of one file by position and counts the bytes.

@@ -1,0 +1,95 @@
+//! The files of `docs/examples` for cron and systemd do what the pages say.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{Pipeline, Tiny, Workspace, repository};
+
+fn examples() -> std::path::PathBuf {
+    repository().join("docs/examples")
+}
+
+/// A pipeline that takes the date as a parameter.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[96, 160]), 1);
+    let mut pipeline = Pipeline::tokens("model", 32);
+    pipeline.output = "path: \"out/${date}\"".to_owned();
+    let params = "params: {date: {description: the day}}";
+    workspace.write("web.yaml", format!("{params}\n{pipeline}"));
+    for folder in ["logs", "metrics"] {
+        fs::create_dir_all(workspace.path(folder)).unwrap();
+    }
+    workspace
+}
+
+fn nightly(workspace: &Workspace, pipeline: &str) -> Output {
+    let binary = Path::new(env!("CARGO_BIN_EXE_longsift")).parent().unwrap().to_owned();
+    let path = std::env::var_os("PATH").unwrap();
+    let path = std::env::join_paths(std::iter::once(binary).chain(std::env::split_paths(&path)));
+    Command::new(examples().join("nightly-longsift"))
+        .arg(pipeline)
+        .current_dir(workspace.path(""))
+        .env("PATH", path.unwrap())
+        .env("XDG_CACHE_HOME", workspace.path("cache"))
+        .env("LONGSIFT_LOGS", workspace.path("logs"))
+        .env("LONGSIFT_METRICS", workspace.path("metrics"))
+        .env("LONGSIFT_RETRY_SECONDS", "0")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_night_that_goes_well_leaves_a_summary_and_metrics_and_no_mail() {
+    let workspace = workspace();
+    let done = nightly(&workspace, "web.yaml");
+    let log = fs::read_to_string(workspace.path("logs/web.log")).unwrap();
+    assert_eq!(done.status.code(), Some(0), "{log}");
+    assert_eq!((done.stdout, done.stderr), (Vec::new(), Vec::new()), "cron mails what is printed");
+    let summaries = fs::read_to_string(workspace.path("logs/web.summaries")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(&summaries).unwrap();
+    assert_eq!(summary["status"], "done");
+    assert!(summary["run_id"].as_str().unwrap().starts_with("web-20"));
+    let metrics = fs::read_to_string(workspace.path("metrics/longsift-web.prom")).unwrap();
+    assert!(metrics.contains("longsift_exit_code{pipeline=\"web\"} 0\n"), "{metrics}");
+}
+
+#[test]
+fn a_night_that_fails_is_mailed_with_the_end_of_the_log() {
+    let workspace = workspace();
+    fs::remove_dir_all(workspace.path("model")).unwrap();
+    let done = nightly(&workspace, "web.yaml");
+    assert_eq!(done.status.code(), Some(2));
+    let mail = String::from_utf8(done.stdout).unwrap();
+    assert!(mail.contains("longsift ended with 2") && mail.contains("model"), "{mail}");
+}
+
+#[test]
+fn a_night_that_the_machine_spoiled_is_tried_once_more() {
+    let workspace = workspace();
+    // A file where the folder of the output should be.
+    workspace.write("out", "in the way");
+    let done = nightly(&workspace, "web.yaml");
+    assert_eq!(done.status.code(), Some(4));
+    let summaries = fs::read_to_string(workspace.path("logs/web.summaries")).unwrap();
+    assert_eq!(summaries.lines().count(), 2, "{summaries}");
+}
+
+#[test]
+fn systemd_accepts_the_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let units = ["longsift@web.service", "longsift@web.timer"];
+    for (unit, example) in units.iter().zip(["longsift.service", "longsift.timer"]) {
+        fs::copy(examples().join(example), folder.path().join(unit)).unwrap();
+    }
+    let units = units.map(|unit| folder.path().join(unit));
+    match Command::new("systemd-analyze").arg("verify").args(units).output() {
+        Ok(answer) => {
+            assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+        }
+        Err(error) => eprintln!("skipped: systemd-analyze does not start ({error})"),
+    }
+}
