@@ -262,6 +262,17 @@ fn unreadable_files() -> Vec<Damage> {
             bytes[end..].copy_from_slice(b"PARE");
             fs::write(path, bytes).unwrap();
         }),
+        ("with encrypted columns", |path| {
+            whole(path);
+            let mut bytes = fs::read(path).unwrap();
+            let tail = bytes.len() - 8;
+            // Field 8 of the footer names the cipher; it comes behind field 7, the last that was written.
+            let footer = [0x1c, 0x1c, 0, 0, 0];
+            bytes.splice(tail - 1..tail, footer);
+            let length = u32::from_le_bytes(bytes[tail + 4..tail + 8].try_into().unwrap()) + 4;
+            bytes[tail + 4..tail + 8].copy_from_slice(&length.to_le_bytes());
+            fs::write(path, bytes).unwrap();
+        }),
         ("with a footer longer than the file", |path| {
             whole(path);
             let mut bytes = fs::read(path).unwrap();

@@ -31,6 +31,10 @@ mod forms;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod hub;
+#[cfg(test)]
 mod increments;
 #[cfg(test)]
 mod integrity;
@@ -66,6 +70,10 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
+#[cfg(test)]
+mod stores;
+#[cfg(test)]
+mod supply_chain;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -6,6 +6,8 @@ pub(crate) mod faults;
 pub(crate) mod models;
 pub(crate) mod pipelines;
 pub(crate) mod scenarios;
+#[cfg(feature = "cloud")]
+pub(crate) mod server;
 pub(crate) mod tables;
 
 use std::collections::BTreeMap;
@@ -49,25 +51,29 @@ pub(crate) fn shared(path: &str) -> Option<PathBuf> {
 /// is no C compiler.
 pub(crate) fn fake_nvml() -> Option<PathBuf> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let build = || {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
-        fs::create_dir_all(&folder).unwrap();
-        let source = repository().join("tests/support/fake_nvml.c");
-        let library = folder.join("libnvidia-ml.so.1");
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .args([&library, &source])
-            .status();
-        match built {
-            Ok(status) => assert!(status.success(), "`{}` does not compile", source.display()),
-            Err(error) => {
-                eprintln!("skipped: there is no C compiler `cc`: {error}");
-                return None;
-            }
-        }
-        Some(folder)
-    };
+    let build = || Some(library("fake_nvml.c", "libnvidia-ml.so.1")?.parent()?.to_owned());
     FOLDER.get_or_init(build).clone()
+}
+
+/// A library built from a C file of `tests/support`. Says so where there is no C compiler.
+pub(crate) fn library(source: &str, name: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
+    fs::create_dir_all(&folder).unwrap();
+    let source = repository().join("tests/support").join(source);
+    let library = folder.join(name);
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .status();
+    match built {
+        Ok(status) => assert!(status.success(), "`{}` does not compile", source.display()),
+        Err(error) => {
+            eprintln!("skipped: there is no C compiler `cc`: {error}");
+            return None;
+        }
+    }
+    Some(library)
 }
 
 /// A JSON file.

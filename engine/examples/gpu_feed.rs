@@ -29,7 +29,7 @@ const HIDDEN: usize = 256;
 const QUERY: usize = 32 * 128;
 const KEY: usize = 8 * 128;
 /// Bytes of the demo's text to a token; a document has a little more than its windows need.
-const BYTES_PER_TOKEN: f64 = 4.6;
+const BYTES_PER_TOKEN: f64 = 3.2;
 
 const CONFIG: &str = r#"{
   "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",

@@ -29,36 +29,37 @@ pub struct Counts {
 impl Counts {
     /// Adds the counts of another unit.
     pub fn add(&mut self, other: &Self) {
-        self.rows += other.rows;
-        self.rows_scored += other.rows_scored;
-        self.windows += other.windows;
-        self.tokens_total += other.tokens_total;
-        self.tokens_scored += other.tokens_scored;
+        self.rows = self.rows.saturating_add(other.rows);
+        self.rows_scored = self.rows_scored.saturating_add(other.rows_scored);
+        self.windows = self.windows.saturating_add(other.windows);
+        self.tokens_total = self.tokens_total.saturating_add(other.tokens_total);
+        self.tokens_scored = self.tokens_scored.saturating_add(other.tokens_scored);
         for (mine, theirs) in [
             (&mut self.rows_dropped, &other.rows_dropped),
             (&mut self.quarantined, &other.quarantined),
             (&mut self.windows_dropped, &other.windows_dropped),
         ] {
             for (reason, count) in theirs {
-                *mine.entry(reason.clone()).or_default() += count;
+                let sum = mine.entry(reason.clone()).or_default();
+                *sum = sum.saturating_add(*count);
             }
         }
     }
 
     /// Rows set aside.
     pub fn quarantined_rows(&self) -> u64 {
-        self.quarantined.values().sum()
+        total(&self.quarantined)
     }
 
     /// Windows cut, measured or not.
     pub fn windows_total(&self) -> u64 {
-        self.windows + self.windows_dropped.values().sum::<u64>()
+        self.windows.saturating_add(total(&self.windows_dropped))
     }
 
     /// The row equation: what is wrong with it, if anything. A violation is a bug.
     pub fn check(&self) -> Result<(), String> {
-        let dropped: u64 = self.rows_dropped.values().sum();
-        let sum = self.rows_scored + dropped + self.quarantined_rows();
+        let dropped = total(&self.rows_dropped);
+        let sum = self.rows_scored.saturating_add(dropped).saturating_add(self.quarantined_rows());
         if sum == self.rows {
             return Ok(());
         }
@@ -69,6 +70,11 @@ impl Counts {
             self.quarantined_rows()
         ))
     }
+}
+
+/// The sum over all reasons. A record that was tampered with may hold any numbers.
+fn total(reasons: &BTreeMap<String, u64>) -> u64 {
+    reasons.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 /// Adds one to the count of a reason.

@@ -5,6 +5,7 @@ mod devices;
 pub mod logging;
 mod observe;
 mod ray;
+mod terminal;
 
 use std::path::PathBuf;
 
@@ -198,6 +199,9 @@ pub struct PlanArguments {
     /// on nothing else.
     #[arg(long, value_name = "INDEX/COUNT")]
     pub shard: Option<Shard>,
+    /// Fetches nothing: models of the hub must be on this machine.
+    #[arg(long)]
+    pub offline: bool,
     /// How to write the answer (`plan` and `tune` only).
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,

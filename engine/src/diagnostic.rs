@@ -6,6 +6,8 @@ mod render;
 
 pub use render::render;
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 
 /// How bad a diagnostic is.
@@ -89,7 +91,7 @@ impl Diagnostic {
         Self {
             severity: Severity::Error,
             blame,
-            message: message.into(),
+            message: cut(message.into()),
             place: None,
             label: None,
             notes: Vec::new(),
@@ -119,21 +121,21 @@ impl Diagnostic {
     /// Says what stands beside the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = Some(label.into());
+        self.label = Some(cut(label.into()));
         self
     }
 
     /// Adds a fact.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
-        self.notes.push(note.into());
+        self.notes.push(cut(note.into()));
         self
     }
 
     /// Says what to do.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint = Some(cut(hint.into()));
         self
     }
 
@@ -147,6 +149,18 @@ impl Diagnostic {
 /// errors.
 pub fn exit_code(diagnostics: &[Diagnostic]) -> u8 {
     diagnostics.iter().find(|one| one.is_error()).map_or(0, |one| one.blame.exit_code())
+}
+
+/// The longest message, in bytes: names out of files may be of any length.
+const LONGEST_MESSAGE: usize = 8_000;
+
+/// A text without what is beyond any reader's patience.
+fn cut(mut text: String) -> String {
+    if text.len() > LONGEST_MESSAGE {
+        text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
+        text.push('…');
+    }
+    text
 }
 
 /// The longest piece of the user's text that a message repeats, in characters.
@@ -173,6 +187,26 @@ pub(crate) fn printable(character: char) -> String {
     } else {
         character.to_string()
     }
+}
+
+/// Text that stays on its line and carries no terminal command.
+pub(crate) fn line_safe(text: &str) -> String {
+    text.chars().map(printable).collect()
+}
+
+/// The same JSON, with what a terminal obeys inside its strings as `\uXXXX`. Line breaks stand between values only.
+pub(crate) fn json_safe(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || !is_unsafe_to_print(character) {
+            safe.push(character);
+            continue;
+        }
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            let _ = write!(safe, "\\u{unit:04x}");
+        }
+    }
+    safe
 }
 
 /// Control characters, invisible separators, and the marks that change the direction of writing.
@@ -232,5 +266,15 @@ mod tests {
     fn quoted_text_cannot_reach_the_terminal() {
         assert_eq!(quoted("a\u{1b}[31m\u{202e}b\n"), "`a\\u{1b}[31m\\u{202e}b\\u{a}`");
         assert_eq!(quoted(&"x".repeat(1000)).chars().count(), LONGEST_QUOTE + 3);
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped_and_json_stays_what_it_is() {
+        let name = "a\u{1b}[2J\u{9b}31m\u{202e}\u{e0041}\nb";
+        assert_eq!(line_safe(name), "a\\u{1b}[2J\\u{9b}31m\\u{202e}\\u{e0041}\\u{a}b");
+        let value = serde_json::json!({ name: [name, "plain", 1] });
+        let safe = json_safe(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(!safe.chars().any(|character| character != '\n' && is_unsafe_to_print(character)));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
     }
 }

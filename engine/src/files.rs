@@ -36,6 +36,9 @@ impl FileError {
                 "free space on this disk, or write to another one; the run can then be resumed"
                     .into(),
             ),
+            io::ErrorKind::PermissionDenied if self.path.to_string_lossy().contains("://") => Some(
+                "check the credentials (AWS_…, GOOGLE_…, AZURE_…) and what they may read".into(),
+            ),
             io::ErrorKind::PermissionDenied => {
                 Some("check the owner and the mode of the file and its folder".into())
             }
@@ -64,6 +67,7 @@ pub fn may_pass(error: &io::Error) -> bool {
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidData
             | io::ErrorKind::InvalidFilename
             | io::ErrorKind::FileTooLarge
             | io::ErrorKind::UnexpectedEof

@@ -29,11 +29,16 @@ pub mod error;
 pub mod events;
 pub mod execute;
 pub mod files;
+#[cfg(feature = "cloud")]
+mod http;
+pub mod hub;
 pub mod inspect;
 pub mod lineage;
 pub mod lock;
 pub mod manifest;
 pub mod metrics;
+#[cfg(feature = "cloud")]
+mod object_stores;
 pub mod output;
 pub mod parallel;
 pub mod plan;

@@ -3,6 +3,7 @@
 //! `longsift lock` writes it beside the pipeline file, `--locked` compares with it; every run directory has one of its
 //! own, by which a resumed run knows what its scores were made with.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -30,6 +31,9 @@ pub struct Lock {
     /// Digest of the calibration file, where the pipeline uses one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<String>,
+    /// The commits that branches and tags of the hub meant, by `hf://owner/name@branch`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hub_commits: BTreeMap<String, String>,
     /// Cheap identities of the model folder, and the digest of what was read there. Only in a run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelIdentity>,
@@ -79,6 +83,7 @@ impl Lock {
             params,
             score_settings: identity::score_settings(plan, model_digest),
             calibration: identity::calibration_digest(plan)?,
+            hub_commits: plan.pins.clone(),
             model: None,
             recorded: None,
         })

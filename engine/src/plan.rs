@@ -9,11 +9,12 @@ pub mod identity;
 pub mod shard;
 mod since;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use longsift_kernels::Kernel;
-use longsift_stages::model::{LayerZeroTable, ModelFolder, OpenedTable};
+use longsift_stages::model::{LayerZeroTable, ModelFolder, ModelProblem, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use crate::dataset::{Content, Dataset, DocumentColumns, Faults, WorkUnit};
@@ -21,9 +22,12 @@ use crate::device::Devices;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::{Failure, Result};
 use crate::files;
+use crate::hub::{Hub, HubOptions, Reference};
+use crate::lock::Lock;
 use crate::run_directory::RunDirectory;
 use crate::schedule::dispatch::Policy;
 use crate::spec::Spec;
+use crate::stop::Stop;
 
 use absent::Absent;
 pub use estimate::Estimate;
@@ -53,6 +57,14 @@ pub struct PlanOptions {
     pub shard: Option<Shard>,
     /// The pipeline is planned for devices that are not here; what it says of devices is not looked for.
     pub devices_absent: bool,
+    /// What is not on this machine is not fetched.
+    pub offline: bool,
+    /// Commits of the hub that a lock names; those of the run directory count otherwise.
+    pub pins: BTreeMap<String, String>,
+    /// Nothing that an earlier run of this directory meant counts.
+    pub fresh: bool,
+    /// Ends a download.
+    pub stop: Stop,
 }
 
 /// The BOS tokens before each window.
@@ -100,6 +112,8 @@ pub struct Plan {
     pub columns: DocumentColumns,
     /// The checkpoint.
     pub model: ModelFolder,
+    /// The commits that branches of the hub meant, by `hf://owner/name@branch`.
+    pub pins: BTreeMap<String, String>,
     /// The tokenizer; none for pre-tokenised documents.
     pub encoder: Option<Encoder>,
     /// The BOS tokens before each window.
@@ -127,11 +141,26 @@ impl Plan {
         let dataset = Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file);
         let dataset = checks::collect(dataset, &spec, "input.path", &mut problems);
         let settings = spec.load_partial_model();
-        let model = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta);
-        let model = checks::collect(model, &spec, "stages.load-partial-model.model", &mut problems);
-        let encoder = open_encoder(&spec, &columns, &mut problems);
-        let devices = checks::devices(&spec, model.as_ref(), &options, &mut problems);
         let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));
+        let cache_folder = match &settings.cache_folder {
+            Some(folder) => spec.resolve(folder),
+            None => files::user_cache_folder()?,
+        };
+        let hub = Hub::new(&cache_folder, hub_options(&options, &directory));
+        // Gigabytes are not fetched for an input that cannot be read.
+        if Reference::is(&settings.model) && !problems.is_empty() {
+            return Err(Failure::Problems(problems));
+        }
+        let place = "stages.load-partial-model.model";
+        let folder = locate(&hub, &spec, &settings.model, Hub::model);
+        let folder = checks::collect(folder, &spec, place, &mut problems);
+        options.stop.check()?;
+        let model = folder.as_ref().and_then(|folder| {
+            let model = ModelFolder::open(folder, settings.rope_theta);
+            checks::collect(model, &spec, place, &mut problems)
+        });
+        let encoder = open_encoder(&spec, &columns, &hub, folder.as_deref(), &mut problems);
+        let devices = checks::devices(&spec, model.as_ref(), &options, &mut problems);
         if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
             checks::columns(&spec, &columns, dataset, &mut problems);
         }
@@ -158,10 +187,6 @@ impl Plan {
         if let Some(shard) = options.shard {
             units = shard.cut(units);
         }
-        let cache_folder = match &settings.cache_folder {
-            Some(folder) => spec.resolve(folder),
-            None => files::user_cache_folder()?,
-        };
         let estimate =
             Estimate::of(&spec, &dataset, &units, &columns, &model, &devices, &cache_folder);
         let plan = Self {
@@ -173,6 +198,7 @@ impl Plan {
             whole,
             columns,
             model,
+            pins: hub.pins(),
             encoder,
             bos,
             devices,
@@ -308,6 +334,8 @@ fn columns(spec: &Spec) -> DocumentColumns {
 fn open_encoder(
     spec: &Spec,
     columns: &DocumentColumns,
+    hub: &Hub,
+    model: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Option<Encoder>> {
     if matches!(columns.content, Content::Tokens(_)) {
@@ -315,16 +343,39 @@ fn open_encoder(
     }
     let settings = spec.tokenize();
     let (path, place) = match &settings.tokenizer {
-        Some(path) => (path, "stages.tokenize.tokenizer"),
-        None => (&spec.load_partial_model().model, "stages.load-partial-model.model"),
+        Some(path) => {
+            let place = "stages.tokenize.tokenizer";
+            let path = locate(hub, spec, path, Hub::tokenizer);
+            (checks::collect(path, spec, place, problems)?, place)
+        }
+        None => (model?.to_owned(), "stages.load-partial-model.model"),
     };
-    match Encoder::open(&spec.resolve(path), settings.special_tokens_in_text) {
+    match Encoder::open(&path, settings.special_tokens_in_text) {
         Ok(encoder) => Some(Some(encoder)),
         Err(problem) => {
             problems.push(Diagnostic::from(problem).at(spec.at(place)));
             None
         }
     }
+}
+
+/// Where a path of the pipeline lies on this machine; what is on the hub is fetched.
+fn locate(
+    hub: &Hub,
+    spec: &Spec,
+    path: &str,
+    fetch: impl FnOnce(&Hub, &str) -> std::result::Result<PathBuf, Vec<ModelProblem>>,
+) -> std::result::Result<PathBuf, Vec<ModelProblem>> {
+    if Reference::is(path) { fetch(hub, path) } else { Ok(spec.resolve(path)) }
+}
+
+/// A run that was begun carries on with the commits that it began with.
+fn hub_options(options: &PlanOptions, directory: &RunDirectory) -> HubOptions {
+    let begun =
+        if options.fresh { None } else { Lock::read(&directory.lock_file()).ok().flatten() };
+    let mut pins = begun.map(|lock| lock.hub_commits).unwrap_or_default();
+    pins.extend(options.pins.clone());
+    HubOptions { offline: options.offline, pins, stop: options.stop.clone() }
 }
 
 /// The folder itself, or the nearest one above it that exists.

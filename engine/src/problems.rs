@@ -35,6 +35,9 @@ impl From<TokenizerProblem> for Diagnostic {
             TokenizerProblem::Unreadable { problem: error, .. } if files::may_pass(error) => {
                 Self::error(Blame::Machine, problem.to_string())
             }
+            TokenizerProblem::Invalid { .. } => {
+                Self::error(Blame::Data, problem.to_string()).hint(problem.hint())
+            }
             _ => Self::error(Blame::Pipeline, problem.to_string()).hint(problem.hint()),
         }
     }

@@ -9,6 +9,7 @@ use arrow::array::{
     Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, new_null_array,
 };
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::dataset::{self, BadFile, Faults, PartWriter, WorkUnit};
@@ -158,7 +159,11 @@ fn messages_of(path: &Path) -> Vec<String> {
     else {
         return Vec::new();
     };
-    let Ok(reader) = builder.with_batch_size(BATCH_ROWS).build() else { return Vec::new() };
+    // Not the originals, which may be large.
+    let names = ["longsift_file", "longsift_code", "longsift_message", "longsift_row"];
+    let mask = ProjectionMask::columns(builder.parquet_schema(), names);
+    let builder = builder.with_projection(mask).with_batch_size(BATCH_ROWS);
+    let Ok(reader) = builder.build() else { return Vec::new() };
     let Some(Ok(batch)) = reader.into_iter().next() else { return Vec::new() };
     let text = |name: &str| batch.column_by_name(name)?.as_any().downcast_ref::<StringArray>();
     let (Some(files), Some(codes), Some(messages)) =

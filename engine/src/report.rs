@@ -7,6 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::diagnostic::line_safe;
 use crate::select::GroupDrift;
 
 /// The summary of a run: the last line of standard output, and `summary.json`.
@@ -217,7 +218,7 @@ pub fn closing_table(
 ) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "  {name:<12} {value}");
+        let _ = writeln!(text, "  {name:<12} {}", line_safe(&value));
     };
     let (verb, rows, windows) = match &summary.shard {
         Some(shard) => {
@@ -353,13 +354,15 @@ fn label_table(column: &str, shares: &LabelShares) -> String {
     let (all, kept) =
         shares.iter().fold((0, 0), |(all, kept), share| (all + share.1, kept + share.2));
     let percent = |kept: u64, all: u64| 100.0 * kept as f64 / all.max(1) as f64;
-    let name = |label: &Option<String>| label.clone().unwrap_or_else(|| "(null)".to_owned());
+    let name =
+        |label: &Option<String>| label.as_deref().map_or_else(|| "(null)".to_owned(), line_safe);
+    let column = line_safe(column);
     let width = shares
         .iter()
         .map(|share| name(&share.0).chars().count())
         .max()
         .unwrap_or(0)
-        .max(column.len());
+        .max(column.chars().count());
     let mut text = format!(
         "\n  {column:<width$}  samples     kept   share  against {:.1} % overall\n",
         percent(kept, all)

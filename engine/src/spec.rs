@@ -4,6 +4,7 @@
 //! checks all that can be known without the input and the model. What needs them is the plan's; it asks [`Spec::at`]
 //! for the place of a setting to report on.
 
+mod addresses;
 mod check;
 pub mod init;
 mod node;
@@ -136,6 +137,7 @@ impl Spec {
         paths::anchor(&mut root, &mut problems);
         check::check(&root, &mut problems);
         rules::check(&root, &mut problems);
+        addresses::check(&root, &mut problems);
         paths::check(&root, &folder, &mut problems);
         let pipeline = if problems.has_errors() { None } else { resolve(&root, &mut problems) };
         let failed = problems.has_errors();
@@ -177,9 +179,9 @@ impl Spec {
     }
 
     /// A path of the pipeline (`output.path`, `model`) as it can be opened. Paths of the command line are relative to
-    /// the current folder; the settings have them as absolute ones.
+    /// the current folder; the settings have them as absolute ones. An address (`s3://…`) stays what it is.
     pub fn resolve(&self, path: &str) -> PathBuf {
-        self.folder.join(path)
+        if path.contains("://") { PathBuf::from(path) } else { self.folder.join(path) }
     }
 
     /// An error about a setting, at its place.

@@ -5,6 +5,7 @@ use std::io::Write;
 use serde_json::json;
 
 use crate::dataset;
+use crate::diagnostic::json_safe;
 use crate::error::Result;
 use crate::execute::{Outcome, prepare};
 use crate::files;
@@ -56,5 +57,5 @@ pub fn print(plan: &Plan, with_ids: bool, out: &mut impl Write) -> Result<()> {
 
 /// A reader that has gone away is no failure of ours.
 fn write(out: &mut impl Write, line: &serde_json::Value) {
-    let _ = writeln!(out, "{line}");
+    let _ = writeln!(out, "{}", json_safe(&line.to_string()));
 }

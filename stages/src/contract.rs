@@ -3,6 +3,10 @@
 pub mod compute;
 pub mod decimal;
 
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::path::Path;
+
 pub use decimal::Decimal;
 
 /// What all stages have in common: a name, and what they need from and give to their neighbours.
@@ -16,6 +20,16 @@ pub trait Stage {
     fn reads(&self) -> &'static [&'static str];
     /// What this stage adds for later ones.
     fn writes(&self) -> &'static [&'static str];
+}
+
+/// Opens a file for reading unless it is something that would block or never end, such as a pipe.
+pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
+    }
+    let file = File::open(path)?;
+    Ok((file.metadata()?, file))
 }
 
 /// Two lower-case hexadecimal digits a byte.

@@ -37,6 +37,7 @@ mod gguf_config;
 mod model_files;
 mod norm;
 mod problem;
+mod remote;
 mod rope;
 mod rope_config;
 mod rounded_alibi;
@@ -65,12 +66,15 @@ mod form_tests;
 mod gguf_tests;
 #[cfg(test)]
 mod refusal_tests;
+#[cfg(test)]
+mod remote_tests;
 
 pub use cache::{OpenedTable, known_digest};
 pub use checkpoint::ModelFolder;
 pub use config::ModelConfig;
 pub use families::known_model_types;
 pub use problem::{ModelProblem, ProblemKind};
+pub use remote::{RemoteWeights, Sliced, SlicedFile, slice};
 pub use rope::{Pairing, RopeScaling, RopeSpec};
 pub(crate) use rounded_alibi::RoundedAlibi;
 pub(crate) use side::SideArray;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::documents::{self, DocumentChanges};
 use crate::accounting::Counts;
-use crate::diagnostic::{Blame, Diagnostic};
+use crate::diagnostic::{Blame, Diagnostic, line_safe};
 use crate::error::{DIFFERENT, DONE, Result};
 use crate::lock;
 use crate::manifest::Manifest;
@@ -162,7 +162,7 @@ impl fmt::Display for Difference {
         for (name, lines) in self.parts() {
             if !lines.is_empty() {
                 writeln!(f, "{name}")?;
-                lines.iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+                lines.iter().try_for_each(|line| writeln!(f, "  {}", line_safe(line)))?;
             }
         }
         write!(f, "{}", self.documents)

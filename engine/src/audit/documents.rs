@@ -8,6 +8,7 @@ use arrow::array::{Array, AsArray, Float64Array, Int32Array, Int64Array, StringA
 use arrow::datatypes::DataType;
 use serde::Serialize;
 
+use crate::diagnostic::line_safe;
 use crate::error::Result;
 use crate::manifest::Manifest;
 use crate::report::count;
@@ -270,7 +271,8 @@ impl fmt::Display for DocumentChanges {
             let show =
                 |fate: &Option<Fate>| fate.as_ref().map_or("absent".to_owned(), Fate::in_words);
             let (first, second) = (show(&change.first), show(&change.second));
-            writeln!(f, "  {}, row {}: {first} → {second}", change.file, change.row)?;
+            let place = format!("{}, row {}", change.file, change.row);
+            writeln!(f, "  {}", line_safe(&format!("{place}: {first} → {second}")))?;
         }
         let changed = self.other_fate + self.other_score + self.only_in_first + self.only_in_second;
         let more = changed - self.listed.len() as u64;

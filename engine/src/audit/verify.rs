@@ -10,8 +10,9 @@ use longsift_stages::model::{LayerZeroTable, ModelFolder};
 use serde::Serialize;
 
 use crate::accounting::Counts;
-use crate::diagnostic::Blame;
+use crate::diagnostic::{Blame, line_safe};
 use crate::error::{Failure, Result};
+use crate::hub::{Hub, HubOptions, Reference};
 use crate::lock::Lock;
 use crate::manifest::Manifest;
 use crate::report::{Summary, bytes, count};
@@ -236,14 +237,21 @@ impl Verification {
         };
         let (spec, _) = spec;
         let settings = spec.load_partial_model();
-        let Ok(model) = ModelFolder::open(&spec.resolve(&settings.model), settings.rope_theta)
-        else {
-            "not checked: the model folder cannot be opened".clone_into(&mut self.table);
-            return;
-        };
         let folder = match &settings.cache_folder {
             Some(folder) => Ok(spec.resolve(folder)),
             None => files::user_cache_folder(),
+        };
+        let path = match &folder {
+            Ok(folder) if Reference::is(&settings.model) => {
+                let pins = lock.hub_commits.clone();
+                let options = HubOptions { offline: true, pins, ..HubOptions::default() };
+                Hub::new(folder, options).model(&settings.model).unwrap_or_default()
+            }
+            _ => spec.resolve(&settings.model),
+        };
+        let Ok(model) = ModelFolder::open(&path, settings.rope_theta) else {
+            "not checked: the model folder cannot be opened".clone_into(&mut self.table);
+            return;
         };
         let kernel = lock.score_settings.get("kernel").and_then(|name| name.as_str());
         let kernel = kernel.and_then(Kernel::from_name);
@@ -325,7 +333,7 @@ impl fmt::Display for Verification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Finding { blame, what, message } in &self.findings {
             let bug = if *blame == Blame::Bug { " (a bug of longsift)" } else { "" };
-            writeln!(f, "{what}: {message}{bug}")?;
+            writeln!(f, "{}: {}{bug}", line_safe(what), line_safe(message))?;
         }
         let state = match (self.findings.len(), self.finished) {
             (0, true) => "the run is what it recorded".to_owned(),
@@ -336,6 +344,15 @@ impl fmt::Display for Verification {
         writeln!(f, "{state}")?;
         writeln!(f, "  files     {} read, {}", count(self.files), bytes(self.bytes))?;
         writeln!(f, "  rows      {} accounted for", count(self.rows))?;
-        writeln!(f, "  table     {}", self.table)
+        writeln!(f, "  table     {}", self.table)?;
+        if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
+            let again = format!("longsift run {} --fresh", self.run_dir);
+            writeln!(
+                f,
+                "  hint      restore these files from a copy, or do it all again: `{}`",
+                line_safe(&again)
+            )?;
+        }
+        Ok(())
     }
 }

@@ -8,11 +8,11 @@ use clap::{ColorChoice, CommandFactory};
 use super::observe::Observers;
 use super::{
     AnswerFormat, BenchArguments, Cli, Command, Engine, LogFormat, PipelineArguments,
-    PlanArguments, RunArguments, logging, ray,
+    PlanArguments, RunArguments, logging, ray, terminal,
 };
 use crate::bench::BenchOptions;
 use crate::device::catalogue;
-use crate::diagnostic::{Blame, Diagnostic, render};
+use crate::diagnostic::{Blame, Diagnostic, json_safe, line_safe, quoted, render};
 use crate::error::{BUG, DONE, Failure, Result};
 use crate::execute;
 use crate::lock::{self, Lock};
@@ -135,6 +135,13 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
         only_quarantined: arguments.only_quarantined,
         write_shard,
     };
+    plan_options.fresh = arguments.fresh;
+    plan_options.stop = stop.clone();
+    if let Some(pipeline) = &options.locked
+        && let Some(locked) = Lock::read(&lock::path_beside(pipeline))?
+    {
+        plan_options.pins = locked.hub_commits;
+    }
     let plan = match planned_with(cli, &arguments.plan, plan_options) {
         Ok(plan) => plan,
         Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, None)),
@@ -167,10 +174,10 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     } else if !cli.quiet {
         let column = plan.spec.pipeline.output.report_by.as_deref();
         let labels = column.zip(outcome.labels.as_ref());
-        eprint(&closing_table(&summary, &progress.times(), labels));
+        eprint(&terminal::text(&closing_table(&summary, &progress.times(), labels)));
     }
     observers.ended(Some(&plan), &summary);
-    print_line(&summary.to_line());
+    print_line(&json_safe(&summary.to_line()));
     Ok(summary.exit_code)
 }
 
@@ -227,7 +234,7 @@ fn failed(
     summary.exit_code = failure.exit_code();
     summary.error = Some(failure.to_string());
     observers.ended(plan, &summary);
-    print_line(&summary.to_line());
+    print_line(&json_safe(&summary.to_line()));
     failure.exit_code()
 }
 
@@ -242,9 +249,9 @@ fn validate(cli: &Cli, arguments: &PipelineArguments) -> Result<u8> {
     let (spec, warnings) = Spec::read(&arguments.pipeline, &overrides(arguments))?;
     report_warnings(cli, warnings.iter());
     print_line(&format!(
-        "`{}` is a valid pipeline: {}",
-        arguments.pipeline.display(),
-        spec.pipeline.name
+        "{} is a valid pipeline: {}",
+        quoted(&arguments.pipeline.display().to_string()),
+        line_safe(&spec.pipeline.name)
     ));
     Ok(DONE)
 }
@@ -293,7 +300,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
     };
     let path = lock::path_beside(&arguments.pipeline.pipeline);
     Lock::of(&plan, &digest)?.write(&path)?;
-    print_line(&format!("wrote `{}`", path.display()));
+    print_line(&terminal::text(&format!("wrote `{}`", path.display())));
     Ok(DONE)
 }
 
@@ -412,7 +419,8 @@ fn plan_options(arguments: &PlanArguments) -> PlanOptions {
         kernel: arguments.kernel.clone(),
         scores_from: arguments.scores_from.clone(),
         shard: arguments.shard,
-        devices_absent: false,
+        offline: arguments.offline,
+        ..PlanOptions::default()
     }
 }
 
@@ -431,9 +439,10 @@ pub(super) fn answer(
     json: impl FnOnce() -> serde_json::Value,
 ) -> u8 {
     match format {
-        AnswerFormat::Text => print(&text()),
+        AnswerFormat::Text => print(&terminal::text(&text())),
         AnswerFormat::Json => {
-            print_line(&serde_json::to_string_pretty(&json()).expect("plain data"));
+            let json = serde_json::to_string_pretty(&json()).expect("plain data");
+            print_line(&json_safe(&json));
         }
     }
     DONE

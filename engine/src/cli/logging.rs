@@ -4,6 +4,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
+use super::terminal::Log;
 use super::{Cli, LogFormat};
 
 /// The time of a log line, in UTC, to the second.
@@ -26,7 +27,7 @@ pub fn start(cli: &Cli, bars: bool) {
     };
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
+        .with_writer(Log(cli.log_format))
         .with_timer(Utc);
     match cli.log_format {
         LogFormat::Text => builder.with_target(false).with_ansi(false).init(),

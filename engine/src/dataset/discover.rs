@@ -4,7 +4,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::problem::{DataProblem, ProblemKind};
+use super::source;
 use crate::files;
+#[cfg(feature = "cloud")]
+use crate::object_stores;
+
+const GLOB: glob::MatchOptions = glob::MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
 
 /// How many names a message about a missing path lists.
 const NAMES_SHOWN: usize = 8;
@@ -23,7 +32,9 @@ pub(super) struct Found {
 /// A folder gives every `*.parquet` below it, except under names that begin with `.` or `_`: the temporary, staged and
 /// summary files of other tools. A glob gives the files it matches; its wildcards do not match a leading `.`.
 pub(super) fn find(path: &Path) -> Result<Found, Vec<DataProblem>> {
-    if files::is_folder(path).map_err(|error| vec![unreadable(&error)])? {
+    if source::is_remote(path) {
+        remote(path)
+    } else if files::is_folder(path).map_err(|error| vec![unreadable(&error)])? {
         let mut found = Vec::new();
         walk(path, &mut Vec::new(), &mut found).map_err(|problem| vec![problem])?;
         relative(path.to_path_buf(), found)
@@ -34,6 +45,72 @@ pub(super) fn find(path: &Path) -> Result<Found, Vec<DataProblem>> {
     } else {
         Err(vec![missing(path)])
     }
+}
+
+/// The files of an object store that an address means, by the same rules; a web server has no lists, so there it is one
+/// file.
+#[cfg(feature = "cloud")]
+fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
+    let url = path.to_str().expect("an address is text");
+    let one = |url: &str| {
+        let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
+        Found { root: PathBuf::from(root), files: vec![name.to_owned()] }
+    };
+    let is_web = url.starts_with("http://") || url.starts_with("https://");
+    if is_web && (has_wildcard(path) || url.ends_with('/')) {
+        let problem =
+            DataProblem::settings(format!("`{url}` is no file: web servers have no lists"));
+        return Err(vec![
+            problem.with_hint(
+                "name one Parquet file, or use a store with lists (s3://, gs://, az://)",
+            ),
+        ]);
+    }
+    if is_web {
+        return Ok(one(url));
+    }
+    let fixed = url.find(['*', '?', '[']).map_or(url, |at| &url[..at]);
+    let root = if fixed == url {
+        url.trim_end_matches('/')
+    } else {
+        fixed.rsplit_once('/').map_or(fixed, |(root, _)| root)
+    };
+    let names = object_stores::list(root).map_err(|error| {
+        let error = files::failed("list", path)(error);
+        vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }]
+    })?;
+    if fixed == url {
+        if names.is_empty() {
+            return Ok(one(root));
+        }
+        let hidden = |part: &str| part.starts_with(['.', '_']);
+        let wanted = |name: &String| {
+            Path::new(name).extension().is_some_and(|extension| extension == "parquet")
+                && !name.split('/').any(hidden)
+        };
+        let files = names.into_iter().filter(wanted).collect();
+        return Ok(Found { root: PathBuf::from(root), files });
+    }
+    let pattern = glob::Pattern::new(url[root.len()..].trim_start_matches('/'));
+    let pattern = pattern
+        .map_err(|error| vec![DataProblem::settings(format!("`{url}` is not a glob: {error}"))])?;
+    let wanted = |name: &String| pattern.matches_with(name, GLOB);
+    Ok(Found { root: PathBuf::from(root), files: names.into_iter().filter(wanted).collect() })
+}
+
+/// Who has to act where a store does not answer.
+#[cfg(feature = "cloud")]
+fn store_kind(error: &files::FileError) -> ProblemKind {
+    match error.source.kind() {
+        std::io::ErrorKind::TimedOut => ProblemKind::Machine,
+        _ => ProblemKind::Settings,
+    }
+}
+
+#[cfg(not(feature = "cloud"))]
+fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
+    let message = format!("`{}` is in an object store, and this build reads none", path.display());
+    Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
 }
 
 /// Every `*.parquet` below `folder`. Links are followed, except one that leads back to a folder `above`.
@@ -68,18 +145,13 @@ fn matches(path: &Path) -> Result<Found, Vec<DataProblem>> {
         vec![DataProblem::settings(format!("`{}` is not a glob: {why}", path.display()))]
     };
     let pattern = path.to_str().ok_or_else(|| not_a_glob("it is not UTF-8".into()))?;
-    let options = glob::MatchOptions {
-        case_sensitive: true,
-        require_literal_separator: true,
-        require_literal_leading_dot: true,
-    };
     let root = folder_without_wildcards(path);
     if !root.is_dir() {
         return Err(vec![missing(&root)]);
     }
     let mut found = Vec::new();
     let mut problems = Vec::new();
-    for entry in glob::glob_with(pattern, options).map_err(|error| not_a_glob(error.to_string()))? {
+    for entry in glob::glob_with(pattern, GLOB).map_err(|error| not_a_glob(error.to_string()))? {
         match entry {
             Ok(file) if file.is_dir() => {}
             Ok(file) => found.push(file),

@@ -11,7 +11,9 @@ use arrow::datatypes::DataType;
 
 use super::documents::RowProblem;
 use super::problem::DataProblem;
-use super::read::{Batches, Place, ReadFailure, Request, batch_rows, open_unchanged, selection};
+use super::read::{
+    Batches, Place, ReadFailure, Request, batch_rows, open_unchanged, refusal, selection,
+};
 use super::source::ParquetFile;
 use super::units::WorkUnit;
 use super::{Dataset, pages};
@@ -157,8 +159,7 @@ impl Search<'_> {
         let found = self.faults.unreadable.len();
         for &column in &columns {
             if let Err(why) = self.pages(group, column, file) {
-                if let Some(error) = file.refused() {
-                    let refused = ReadFailure::Refused(error.to_string());
+                if let Some(refused) = refusal(file) {
                     return Err(self.place().unreadable(rows.start, refused));
                 }
                 self.damaged(rows.clone(), Some(column), &why)?;

@@ -1,11 +1,10 @@
 //! One Parquet file: its footer, read and checked before anything relies on it.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -13,6 +12,7 @@ use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader
 
 use super::problem::{DataProblem, ProblemKind};
 use super::read::guarded;
+use super::source::ParquetFile;
 use super::thrift::{INT32, LIST, STRUCT, Thrift};
 use super::{text, types};
 use crate::files;
@@ -72,17 +72,18 @@ impl InputFile {
 
     fn read(root: &Path, path: &str) -> Result<Self, DataProblem> {
         let full_path = root.join(path);
-        let mut file = files::open(&full_path).map_err(|error| unreadable(&error))?;
-        let status = file
-            .metadata()
-            .map_err(|error| unreadable(&files::failed("read", &full_path)(error)))?;
-        if !status.is_file() {
-            return Err(DataProblem::data("not a regular file"));
-        }
-        let size = status.len();
-        let bytes = footer_bytes(&mut file, size)?;
+        let file = ParquetFile::open(&full_path).map_err(|error| match error.source.kind() {
+            ErrorKind::InvalidInput => DataProblem::data(error.source.to_string()),
+            _ => unreadable(&error),
+        })?;
+        let stamp =
+            file.stamp().map_err(|error| unreadable(&files::failed("read", &full_path)(error)))?;
+        let size = stamp.size;
+        let bytes = footer_bytes(&file, size)?;
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
-        check_structure(&bytes).map_err(undecodable)?;
+        if check_structure(&bytes).map_err(undecodable)? {
+            return Err(encrypted("it has encrypted columns"));
+        }
         let footer =
             guarded(|| ParquetMetaDataReader::decode_metadata(&bytes)).map_err(undecodable)?;
         let row_groups = check(&footer, size - TAIL_BYTES - bytes.len() as u64)?;
@@ -93,7 +94,7 @@ impl InputFile {
         Ok(Self {
             path: path.to_string(),
             size,
-            modified_ns: modified_ns(&status),
+            modified_ns: stamp.modified_ns,
             footer_hash: files::sha256_hex(&bytes),
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,
@@ -127,19 +128,8 @@ impl InputFile {
     }
 }
 
-/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
-pub(super) fn modified_ns(status: &std::fs::Metadata) -> i128 {
-    let Ok(time) = status.modified() else { return 0 };
-    let signed =
-        |duration: std::time::Duration| i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => signed(after),
-        Err(before) => -signed(before.duration()),
-    }
-}
-
 /// The bytes of the footer, without length and magic number.
-fn footer_bytes(file: &mut std::fs::File, size: u64) -> Result<Vec<u8>, DataProblem> {
+fn footer_bytes(file: &ParquetFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     if size < MAGIC_BYTES + TAIL_BYTES {
         return Err(damaged(format!("it has {size} bytes, and no Parquet file has fewer than 12")));
     }
@@ -157,10 +147,7 @@ fn footer_bytes(file: &mut std::fs::File, size: u64) -> Result<Vec<u8>, DataProb
     }
     let tail = FooterTail::try_new(&tail).map_err(|why| damaged(why.to_string()))?;
     if tail.is_encrypted_footer() {
-        return Err(DataProblem::data(
-            "the file is encrypted (magic number `PARE`), which is not supported",
-        )
-        .with_hint("write a decrypted copy"));
+        return Err(encrypted("the file is encrypted (magic number `PARE`)"));
     }
     let length = tail.metadata_length() as u64;
     let Some(start) = size.checked_sub(TAIL_BYTES + length).filter(|&start| start >= MAGIC_BYTES)
@@ -177,9 +164,8 @@ fn footer_bytes(file: &mut std::fs::File, size: u64) -> Result<Vec<u8>, DataProb
     Ok(bytes)
 }
 
-fn read_at(file: &mut std::fs::File, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
-    let result = file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_exact(bytes));
-    result.map_err(|error| {
+fn read_at(file: &ParquetFile, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
+    file.read_exact_at(bytes, offset).map_err(|error| {
         DataProblem::machine(format!("cannot read {} bytes at {offset}: {error}", bytes.len()))
     })
 }
@@ -245,18 +231,24 @@ fn check(footer: &ParquetMetaData, data_end: u64) -> Result<Vec<RowGroupInfo>, D
 }
 
 /// That the structures of a footer are as long as they claim and that its columns nest to a bounded depth. The decoder
-/// believes the lengths it finds and descends as deep as columns nest.
-fn check_structure(footer: &[u8]) -> Result<(), String> {
+/// believes the lengths it finds and descends as deep as columns nest. Returns whether columns are encrypted.
+fn check_structure(footer: &[u8]) -> Result<bool, String> {
     let mut thrift = Thrift::new(footer);
     let mut last = 0;
+    let mut names_a_cipher = false;
     while let Some((field, kind)) = thrift.field(&mut last)? {
+        names_a_cipher |= field == 8;
         if (field, kind) == (2, LIST) {
             check_depth(&mut thrift)?;
         } else {
             thrift.skip(kind)?;
         }
     }
-    Ok(())
+    Ok(names_a_cipher)
+}
+
+fn encrypted(what: &str) -> DataProblem {
+    DataProblem::data(format!("{what}, which is not supported")).with_hint("write a decrypted copy")
 }
 
 /// The list of columns, each before its children.

@@ -13,8 +13,13 @@ use super::thrift::{INT32, STRUCT, Thrift};
 /// Bytes that a decompressor reads at once.
 const BUFFER_BYTES: usize = 8192;
 
+/// The number of dictionary pages among the types of pages.
+const DICTIONARY_PAGE: i64 = 2;
+
 /// The sizes in the header of a page, in bytes.
 struct PageSizes {
+    /// Whether it is a dictionary: values that other pages name by their position.
+    is_dictionary: bool,
     /// Of the header itself.
     header: u64,
     /// Of what stands before the compressed part: the levels of a page of the second version.
@@ -33,7 +38,8 @@ pub(super) fn check(
     chunk: &ColumnChunkMetaData,
     largest: u64,
 ) -> Result<(), String> {
-    let (mut position, length) = chunk.byte_range();
+    let (first, length) = chunk.byte_range();
+    let mut position = first;
     let end = position.saturating_add(length);
     while position < end {
         let page = read_header(file, position)
@@ -45,6 +51,9 @@ pub(super) fn check(
                 "the page at byte {position} claims {} bytes, its column chunk ends at {end}",
                 page.compressed
             ));
+        }
+        if page.is_dictionary && position > first {
+            return Err(format!("the page at byte {position} is a dictionary, which comes first"));
         }
         if page.uncompressed > largest {
             return Err(format!(
@@ -63,12 +72,23 @@ pub(super) fn check(
     Ok(())
 }
 
+/// The length that no value of `chunk` exceeds if its values stand in a dictionary: that of the whole dictionary.
+/// Nothing where there is none. Rows may name the longest value as often as they like.
+pub(super) fn longest_in_dictionary(
+    file: &ParquetFile,
+    chunk: &ColumnChunkMetaData,
+) -> Option<u64> {
+    let page = read_header(file, chunk.byte_range().0).ok()?;
+    page.is_dictionary.then_some(page.uncompressed)
+}
+
 fn read_header(file: &ParquetFile, position: u64) -> Result<PageSizes, String> {
     let mut thrift = Thrift::new(file.get_read(position).map_err(|error| error.to_string())?);
-    let (mut uncompressed, mut compressed, mut levels) = (-1, -1, 0);
+    let (mut kind_of_page, mut uncompressed, mut compressed, mut levels) = (-1, -1, -1, 0);
     let mut last = 0;
     while let Some((field, kind)) = thrift.field(&mut last)? {
         match (field, kind) {
+            (1, INT32) => kind_of_page = thrift.integer()?,
             (2, INT32) => uncompressed = thrift.integer()?,
             (3, INT32) => compressed = thrift.integer()?,
             (8, STRUCT) => levels = read_levels(&mut thrift)?,
@@ -77,6 +97,7 @@ fn read_header(file: &ParquetFile, position: u64) -> Result<PageSizes, String> {
     }
     let size = |size: i64| u64::try_from(size).map_err(|_| "a size is missing or negative");
     let sizes = PageSizes {
+        is_dictionary: kind_of_page == DICTIONARY_PAGE,
         header: thrift.position,
         levels: size(levels)?,
         compressed: size(compressed)?,

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::fmt::Display;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Once};
 
@@ -15,18 +16,21 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
     ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
 };
+use parquet::basic::Type as Physical;
 
-use super::footer::{self, InputFile};
+use super::footer::InputFile;
 use super::problem::DataProblem;
-use super::source::ParquetFile;
+use super::source::{ParquetFile, Stamp};
 use super::units::WorkUnit;
-use super::{Dataset, text, types};
+use super::{Dataset, pages, text, types};
 
 /// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
 /// ones, this is what keeps it small all the same.
 const LONG_ROWS: u64 = 64;
 /// Rows of a batch at most.
 const MOST_ROWS: u64 = 1024;
+/// Bytes of a batch if all its rows had the longest value of their dictionary.
+const DICTIONARY_BYTES: u64 = 64 << 20;
 
 /// Which rows and columns of a file to read.
 pub(super) struct Request<'a> {
@@ -48,7 +52,7 @@ pub(super) struct Batches {
     reader: Result<ParquetRecordBatchReader, Option<String>>,
     source: ParquetFile,
     /// Size and time of modification as planned.
-    planned: (u64, i128),
+    planned: Stamp,
     ended: bool,
     /// For each requested column, its position in the reader's batches, and its type.
     columns: Vec<(usize, DataType)>,
@@ -86,7 +90,9 @@ impl Batches {
                 ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
                     .with_row_groups(request.row_groups.clone())
                     .with_projection(mask)
-                    .with_batch_size(request.batch_rows)
+                    .with_batch_size(
+                        request.batch_rows.min(rows_of_dictionaries(&source, file, request)),
+                    )
                     // The other policy decodes the pages between selected rows, which may be damaged.
                     .with_row_selection_policy(RowSelectionPolicy::Selectors);
             if let Some(selection) = &request.selection {
@@ -94,7 +100,7 @@ impl Batches {
             }
             builder.build().map_err(|error| error.to_string())
         });
-        let planned = (file.size, file.modified_ns);
+        let planned = planned(file);
         // The reader returns columns in file order, each once.
         let mut in_file_order = positions.clone();
         in_file_order.sort_unstable();
@@ -108,17 +114,17 @@ impl Batches {
 
     /// Why the decoder stopped: because the operating system refused a read, or because of the bytes.
     fn failure(&self, why: String) -> ReadFailure {
-        match self.source.refused() {
-            Some(error) => ReadFailure::Refused(error.to_string()),
+        match refusal(&self.source) {
+            Some(failure) => failure,
             None => self.changed().err().unwrap_or(ReadFailure::Damaged(why)),
         }
     }
 
     /// A file that is written to while it is read may give rows of two versions.
     fn changed(&self) -> Result<(), ReadFailure> {
-        let status = self.source.file().metadata();
-        let status = status.map_err(|error| ReadFailure::Refused(error.to_string()))?;
-        match difference(self.planned, &status) {
+        let now = self.source.stamp();
+        let now = now.map_err(|error| ReadFailure::Refused(error.to_string()))?;
+        match difference(self.planned, now) {
             Some(why) => Err(ReadFailure::Changed(why)),
             None => Ok(()),
         }
@@ -165,14 +171,13 @@ pub(super) fn open_unchanged(
 ) -> Result<ParquetFile, DataProblem> {
     let path = dataset.root.join(&file.path);
     let opened = ParquetFile::open(&path).map_err(|error| match error.source.kind() {
-        std::io::ErrorKind::NotFound => changed("it is gone"),
+        ErrorKind::NotFound => changed("it is gone"),
         _ => error.into(),
     })?;
-    let status = opened
-        .file()
-        .metadata()
+    let now = opened
+        .stamp()
         .map_err(|error| DataProblem::machine(format!("its size is not known: {error}")))?;
-    match difference((file.size, file.modified_ns), &status) {
+    match difference(planned(file), now) {
         Some(why) => Err(changed(&why)),
         None => Ok(opened),
     }
@@ -184,12 +189,27 @@ fn changed(why: &str) -> DataProblem {
 }
 
 /// What is no longer as planned: the size, or the time of modification.
-fn difference((size, modified_ns): (u64, i128), status: &std::fs::Metadata) -> Option<String> {
-    if status.len() != size {
-        return Some(format!("it had {size} bytes, now it has {}", status.len()));
+fn difference(planned: Stamp, now: Stamp) -> Option<String> {
+    if now.size != planned.size {
+        return Some(format!("it had {} bytes, now it has {}", planned.size, now.size));
     }
-    let now = footer::modified_ns(status);
-    (now != modified_ns).then(|| format!("it was modified at {modified_ns} ns, now at {now} ns"))
+    let (before, now) = (planned.modified_ns, now.modified_ns);
+    (now != before).then(|| format!("it was modified at {before} ns, now at {now} ns"))
+}
+
+fn planned(file: &InputFile) -> Stamp {
+    Stamp { size: file.size, modified_ns: file.modified_ns }
+}
+
+/// What a read that was refused means, if one was.
+pub(super) fn refusal(file: &ParquetFile) -> Option<ReadFailure> {
+    let error = file.refused()?;
+    Some(match error.kind() {
+        ErrorKind::StaleNetworkFileHandle => {
+            ReadFailure::Changed("the store has another version of it now".to_owned())
+        }
+        _ => ReadFailure::Refused(error.to_string()),
+    })
 }
 
 /// Why reading a file stopped.
@@ -324,6 +344,21 @@ pub(super) fn batch_rows(
     let fitting = batch_bytes / (bytes / rows.max(1)).max(1);
     let rows = fitting.clamp(1, LONG_ROWS).max((fitting / LONG_ROWS).min(MOST_ROWS));
     usize::try_from(rows).expect("at most MOST_ROWS")
+}
+
+/// Rows that a batch may have at most, because the footer does not say how often a long value of a dictionary is used.
+fn rows_of_dictionaries(source: &ParquetFile, file: &InputFile, request: &Request<'_>) -> usize {
+    let longest_of = |column: usize| {
+        let chunks = request.row_groups.iter().flat_map(|&group| {
+            let group = file.footer.row_group(group);
+            file.leaves(file.positions[column]).map(|leaf| group.column(leaf))
+        });
+        let bytes = chunks.filter(|chunk| chunk.column_type() == Physical::BYTE_ARRAY);
+        bytes.filter_map(|chunk| pages::longest_in_dictionary(source, chunk)).max().unwrap_or(0)
+    };
+    let longest = request.columns.iter().map(|(column, _)| longest_of(*column));
+    let bytes = longest.fold(0, u64::saturating_add);
+    usize::try_from(DICTIONARY_BYTES / bytes.max(1)).map_or(usize::MAX, |rows| rows.max(1))
 }
 
 thread_local! {

@@ -73,7 +73,8 @@ pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
         }
         Wanted::Count(count) => {
             let names: Vec<String> = (0..*count).map(|number| format!("cuda:{number}")).collect();
-            (named(&names, &format!("{count} GPUs"), find(choice)?)?, "as set".to_owned())
+            let wanted = if *count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
+            (named(&names, &wanted, find(choice)?)?, "as set".to_owned())
         }
         Wanted::Names(names) => {
             let wanted = format!("`{}`", names.join(", "));

@@ -103,9 +103,23 @@ fn bytes(text: &str) -> Option<u64> {
 pub struct SimulatedMemory {
     description: Description,
     held: AtomicU64,
+    /// What of it is the table.
+    resident: AtomicU64,
 }
 
 impl SimulatedMemory {
+    fn new(description: Description) -> Self {
+        Self { description, held: AtomicU64::new(0), resident: AtomicU64::new(0) }
+    }
+
+    /// Takes memory for a table; the one before is given back first.
+    fn load(&self, bytes: u64) -> Result<(), DeviceFailure> {
+        self.held.fetch_sub(self.resident.swap(0, SeqCst), SeqCst);
+        self.take(bytes)?;
+        self.resident.store(bytes, SeqCst);
+        Ok(())
+    }
+
     fn take(&self, wanted: u64) -> Result<(), DeviceFailure> {
         let mut held = self.held.load(SeqCst);
         loop {
@@ -160,8 +174,8 @@ pub struct Simulated {
 impl Simulated {
     /// A device that runs `kernel` on the processor; its tables and windows have numbers of `number_bytes` bytes.
     pub fn new(name: String, kernel: Kernel, number_bytes: u64, description: Description) -> Self {
-        let memory = SimulatedMemory { description, held: AtomicU64::new(0) };
-        Self { name, kernel, number_bytes, memory: Arc::new(memory), pieces: AtomicU64::new(0) }
+        let memory = Arc::new(SimulatedMemory::new(description));
+        Self { name, kernel, number_bytes, memory, pieces: AtomicU64::new(0) }
     }
 
     /// Its memory.
@@ -203,7 +217,7 @@ impl Compute for Simulated {
     }
 
     fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure> {
-        self.memory.take(self.resident_bytes(layer.spec(), layer.table().bytes()))
+        self.memory.load(self.resident_bytes(layer.spec(), layer.table().bytes()))
     }
 
     fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
@@ -253,10 +267,21 @@ mod tests {
     #[test]
     fn what_is_not_there_cannot_be_taken() {
         let description = Description { total: 100, neighbour: 30, ..Description::default() };
-        let memory = SimulatedMemory { description, held: AtomicU64::new(0) };
+        let memory = SimulatedMemory::new(description);
         memory.take(60).unwrap();
         let refused = memory.take(11).unwrap_err();
         assert_eq!(refused, DeviceFailure::OutOfMemory { wanted: 11, free: 10 });
         memory.take(10).unwrap();
+    }
+
+    #[test]
+    fn a_table_that_is_loaded_again_is_held_once() {
+        let memory = SimulatedMemory::new(Description { total: 100, ..Description::default() });
+        for _ in 0..3 {
+            memory.load(60).unwrap();
+        }
+        assert_eq!(memory.held.load(SeqCst), 60);
+        assert!(memory.load(101).is_err());
+        memory.take(100).unwrap();
     }
 }

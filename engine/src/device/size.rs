@@ -1,4 +1,4 @@
-//! What a window takes of a GPU's memory, for GPUs that are simulated or not here.
+//! What a window takes of a simulated device's memory: about what it takes of a GPU's, without padding.
 
 use longsift_stages::model::LayerZeroSpec;
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use unicode_width::UnicodeWidthStr;
 
-use super::{Diagnostic, Place, Severity, TextPlace, printable};
+use super::{Diagnostic, Place, Severity, TextPlace, line_safe, printable};
 
 /// The widest piece of a source line that is shown, in terminal columns.
 const WIDEST_LINE: usize = 100;
@@ -122,11 +122,6 @@ fn shown_line(place: &TextPlace) -> ShownLine {
 /// A character of a source line as it is shown; a tab is as wide as it is likely to be meant.
 fn cell(character: char) -> String {
     if character == '\t' { "    ".to_string() } else { printable(character) }
-}
-
-/// Text that stays on its line and carries no terminal command.
-fn line_safe(text: &str) -> String {
-    text.chars().map(printable).collect()
 }
 
 #[derive(Clone, Copy)]

@@ -13,6 +13,8 @@
 
 use std::fmt;
 
+use longsift_kernels::Kernel;
+use longsift_kernels::cuda::{self, Support};
 use longsift_stages::first_layer_attention::{Mask, Rows};
 use longsift_stages::model::LayerZeroSpec;
 use longsift_stages::shard_across_devices::WorkersPerDevice;
@@ -20,7 +22,6 @@ use serde::Serialize;
 
 use super::Plan;
 use crate::device::catalogue::{Card, Speed};
-use crate::device::size;
 use crate::report::{bytes, count};
 
 /// A pipeline on cards that are not here.
@@ -87,7 +88,7 @@ fn place(plan: &Plan, card: &Card, number: usize) -> Placed {
     };
     let all = layer.key_heads as usize;
     let most = settings.key_heads_at_once.map_or(all, |heads| all.min(heads as usize));
-    let window = |heads| size::window_bytes(layer, number_bytes, tokens, heads);
+    let window = window_bytes(layer, number_bytes, tokens);
     let key_heads = (1..=most).rev().find(|heads| window(*heads) <= available).unwrap_or(0);
     let window_bytes = window(key_heads.max(1));
     let fitting = usize::try_from(available / window_bytes.max(1)).unwrap_or(usize::MAX);
@@ -102,6 +103,25 @@ fn place(plan: &Plan, card: &Card, number: usize) -> Placed {
         window_bytes,
         least_window_milliseconds: floor.map(|(seconds, _)| seconds * 1e3),
         bound_by: floor.map(|(_, by)| by),
+    }
+}
+
+/// Bytes of a window while so many of its key heads are measured, as the kernels for these numbers take them; all there are
+/// where no kernel serves it.
+fn window_bytes(
+    layer: &LayerZeroSpec,
+    number_bytes: u64,
+    tokens: usize,
+) -> impl Fn(usize) -> u64 + use<> {
+    let (shape, sizes) = layer.device_window(tokens);
+    let finer = shape.key_heads / layer.key_heads as usize;
+    let rounding = (number_bytes == 2).then_some(Kernel::CudaV1Bf16);
+    let mut kernels = rounding.into_iter().chain([Kernel::CudaF32]);
+    let kernel = kernels.find(|kernel| cuda::supports(*kernel, &shape) == Support::Yes);
+    move |heads| {
+        kernel.map_or(u64::MAX, |kernel| {
+            cuda::window_bytes(kernel, &shape, &sizes, &(0..heads * finer))
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::Plan;
 use super::absent::Absent;
 use crate::dataset::Content;
+use crate::diagnostic::quoted;
 use crate::report::{bytes, count};
 use crate::spec::pipeline::{Compression, Samples};
 
@@ -37,7 +38,7 @@ pub struct Explanation<'a> {
 impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;
-        writeln!(f, "pipeline `{}`", plan.spec.pipeline.name)?;
+        writeln!(f, "pipeline {}", quoted(&plan.spec.pipeline.name))?;
         let (devices, memory) = match &plan.absent {
             Some(absent) => (absent_devices(plan, absent), absent.time()),
             None => (devices(plan), memory(plan)),
@@ -116,8 +117,8 @@ fn model(plan: &Plan) -> String {
 fn tokenize(plan: &Plan) -> String {
     let settings = plan.spec.tokenize();
     let source = match &plan.columns.content {
-        Content::Text(column) => format!("text `{column}`"),
-        Content::Tokens(column) => format!("tokens `{column}`"),
+        Content::Text(column) => format!("text {}", quoted(column)),
+        Content::Tokens(column) => format!("tokens {}", quoted(column)),
     };
     let cut = match settings.windows {
         Windows::BothEnds => "both ends",
@@ -200,11 +201,11 @@ fn score(plan: &Plan) -> String {
     let within = score
         .within
         .as_ref()
-        .map_or("over everything".to_owned(), |column| format!("within `{column}`"));
+        .map_or("over everything".to_owned(), |column| format!("within {}", quoted(column)));
     let calibration = score
         .calibration
         .as_ref()
-        .map_or(String::new(), |path| format!(", calibrated by `{path}`"));
+        .map_or(String::new(), |path| format!(", calibrated by {}", quoted(path)));
     format!(
         "statistics → score: longattn, alpha {}, {standardise}, {within}{calibration}",
         score.alpha

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::node::{Node, Value};
 use super::overrides::PARAM;
 use super::source::{Problems, Sources, Span};
+use super::yaml::LARGEST_FILE;
 use crate::diagnostic::{quoted, suggest};
 
 /// Replaces every `${name}` below `root` by its value; `$${` stands for a `${` of its own. Returns the value of each
@@ -28,9 +29,9 @@ pub(crate) fn apply(
     }
     let mut used = BTreeSet::new();
     if let Value::Mapping(entries) = &mut root.value {
+        let mut replacer =
+            Replacer { values: &values, declared: &declared, used: &mut used, bytes: 0, problems };
         for entry in entries.iter_mut().filter(|entry| entry.key != "params") {
-            let mut replacer =
-                Replacer { values: &values, declared: &declared, used: &mut used, problems };
             replacer.node(&mut entry.value);
         }
     }
@@ -125,6 +126,8 @@ struct Replacer<'a, 'p, 's> {
     values: &'a BTreeMap<String, String>,
     declared: &'a Declared,
     used: &'a mut BTreeSet<String>,
+    /// Bytes of the values put in so far.
+    bytes: usize,
     problems: &'p mut Problems<'s>,
 }
 
@@ -154,8 +157,14 @@ impl Replacer<'_, '_, '_> {
     fn replaced(&mut self, text: &str, span: Span) -> String {
         let mut out = String::new();
         let mut rest = text;
+        let mut seen = 0;
         while let Some(at) = rest.find("${") {
+            if self.problems.is_full() {
+                return out + rest;
+            }
             let (before, behind) = (&rest[..at], &rest[at + 2..]);
+            let dollars = seen + before.matches('$').count();
+            seen = dollars + 1;
             if let Some(escaped) = before.strip_suffix('$') {
                 out.push_str(escaped);
                 out.push_str("${");
@@ -163,7 +172,6 @@ impl Replacer<'_, '_, '_> {
                 continue;
             }
             out.push_str(before);
-            let dollars = text[..text.len() - rest.len() + at].matches('$').count();
             let place = |length| position_of_dollar(self.problems.sources, span, dollars, length);
             let Some(end) = behind.find('}') else {
                 let problem = self.problems.error(place(2), "`${` without its `}`");
@@ -172,10 +180,19 @@ impl Replacer<'_, '_, '_> {
             };
             let name = &behind[..end];
             if let Some(value) = self.values.get(name) {
+                self.bytes = self.bytes.saturating_add(value.len());
+                if self.bytes > LARGEST_FILE {
+                    let message =
+                        format!("parameters put more than {LARGEST_FILE} bytes into the pipeline");
+                    let problem = self.problems.error(place(name.chars().count() + 3), message);
+                    problem.hint("is it the right file? a parameter is a date or a path");
+                    return out + &rest[at..];
+                }
                 out.push_str(value);
             } else if !self.declared.contains_key(name) {
                 undeclared(place(name.chars().count() + 3), name, self.declared, self.problems);
             }
+            seen += name.matches('$').count();
             self.used.insert(name.to_string());
             rest = &behind[end + 1..];
         }

@@ -134,6 +134,11 @@ impl<'s> Problems<'s> {
         Added(&mut self.found.last_mut().expect("just pushed").1)
     }
 
+    /// Whether there are so many mistakes that looking for more of the same kind is of no use.
+    pub(crate) fn is_full(&self) -> bool {
+        self.found.len() > MOST_PROBLEMS
+    }
+
     pub(crate) fn error_count(&self) -> usize {
         self.found.iter().filter(|(_, diagnostic)| diagnostic.is_error()).count()
     }

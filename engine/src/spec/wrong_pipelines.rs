@@ -229,6 +229,14 @@ fn settings_that_exclude_each_other() {
 }
 
 #[test]
+fn addresses_where_paths_of_this_machine_belong() {
+    assert_snapshot!(wrong(&[
+        ("path: in/*.parquet", "path: ftp://host/x.parquet\n  since: s3://bucket/old.run"),
+        ("path: out", "path: s3://bucket/out"),
+    ]));
+}
+
+#[test]
 fn a_filter_that_keeps_by_nothing() {
     assert_snapshot!(wrong(&[("\n    keep_fraction: 0.5", "")]));
 }

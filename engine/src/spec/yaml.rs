@@ -17,7 +17,7 @@ pub(crate) const LARGEST_FILE: usize = 1 << 20;
 /// How deep lists and mappings may nest.
 const DEEPEST: usize = 64;
 /// How many keys and values a file may have.
-const MOST_NODES: usize = 100_000;
+const MOST_NODES: usize = 20_000;
 
 /// The beginning of a text inside its source, for positions: line and column, from 1.
 #[derive(Clone, Copy)]

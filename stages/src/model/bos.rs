@@ -7,9 +7,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::config::{ModelConfig, read_small_file};
+use crate::tokenize::encoder::MOST_TOKENIZER_BYTES;
 
-const MOST_TOKENIZER_CONFIG_BYTES: u64 = 64 << 20;
-const MOST_TOKENIZER_BYTES: u64 = 1 << 30;
+/// The largest `tokenizer_config.json` that is read. Those with 128,000 added tokens have some megabytes.
+const MOST_TOKENIZER_CONFIG_BYTES: u64 = 16 << 20;
 
 impl ModelConfig {
     /// The BOS id: what the folder's `tokenizer_config.json` says, or `config.json` where that says nothing.

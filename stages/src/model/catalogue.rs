@@ -1,20 +1,26 @@
 //! Which files of weights a model folder has, and which tensor lies in which.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
 use std::path::{Component, Path};
 
-use serde::Deserialize;
-use serde_json::Value;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Number;
 
 use super::config::read_small_file;
 use super::problem::ModelProblem;
 use super::shard::Shard;
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// In the index of a checkpoint that was cut down to layer 0: bytes of the whole one.
+pub(crate) const WHOLE_BYTES: &str = "longsift_whole_bytes";
 /// The largest index that is read; DeepSeek-V3's 91,991 tensors take 9 MB.
-const MOST_INDEX_BYTES: u64 = 256 << 20;
+const MOST_INDEX_BYTES: u64 = 64 << 20;
+/// The most tensors of an index.
+const MOST_TENSORS: usize = 500_000;
 
 /// The tensors of a checkpoint and the files they lie in.
 #[derive(Debug, Default)]
@@ -29,8 +35,41 @@ pub(crate) struct Catalogue {
 
 #[derive(Deserialize)]
 struct Index {
+    #[serde(deserialize_with = "bounded_map")]
     weight_map: BTreeMap<String, String>,
-    metadata: Option<Value>,
+    metadata: Option<IndexMetadata>,
+}
+
+/// What else an index says; more than this is not kept.
+#[derive(Deserialize)]
+struct IndexMetadata {
+    total_size: Option<Number>,
+    /// Under the name [`WHOLE_BYTES`].
+    longsift_whole_bytes: Option<u64>,
+}
+
+/// Refuses an index that would fill the memory before all of it is read.
+fn bounded_map<'de, D: Deserializer<'de>>(index: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Bounded;
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a map from tensors to files")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::new();
+            while let Some((tensor, file)) = entries.next_entry()? {
+                map.insert(tensor, file);
+                if map.len() > MOST_TENSORS {
+                    return Err(A::Error::custom(format!("more than {MOST_TENSORS} tensors")));
+                }
+            }
+            Ok(map)
+        }
+    }
+    index.deserialize_map(Bounded)
 }
 
 impl Catalogue {
@@ -53,14 +92,24 @@ impl Catalogue {
 
     /// The files of these names.
     pub(crate) fn of_files(folder: &Path, names: &[String]) -> Result<Self, Vec<ModelProblem>> {
-        let mut catalogue = Self::default();
-        let mut problems = Vec::new();
+        let (mut opened, mut problems) = (Vec::new(), Vec::new());
         for name in names {
             match Shard::open(folder, name) {
-                Ok(shard) => catalogue.opened.push(shard),
+                Ok(shard) => opened.push(shard),
                 Err(problem) => problems.push(problem),
             }
         }
+        match Self::of_shards(opened) {
+            Ok(catalogue) if problems.is_empty() => Ok(catalogue),
+            Ok(_) => Err(problems),
+            Err(more) => Err(problems.into_iter().chain(more).collect()),
+        }
+    }
+
+    /// Files whose headers have been read.
+    pub(crate) fn of_shards(opened: Vec<Shard>) -> Result<Self, Vec<ModelProblem>> {
+        let mut catalogue = Self { opened, ..Self::default() };
+        let mut problems = Vec::new();
         for shard in &catalogue.opened {
             catalogue.checkpoint_bytes += shard.bytes();
             for tensor in shard.names() {
@@ -97,16 +146,21 @@ impl Catalogue {
             .map(|name| fs::metadata(folder.join(name)).map(|file| file.len()))
             .collect();
         let present = sizes.iter().flatten().sum();
-        let stated =
-            index.metadata.as_ref().and_then(|metadata| whole_number(metadata.get("total_size")?));
+        let metadata = index.metadata.as_ref();
+        let stated = metadata.and_then(|metadata| whole_number(metadata.total_size.as_ref()?));
         let complete = sizes.iter().all(Result::is_ok);
-        let checkpoint_bytes = if complete { present } else { stated.unwrap_or(0).max(present) };
+        let sliced = metadata.and_then(|metadata| metadata.longsift_whole_bytes);
+        let checkpoint_bytes = match sliced {
+            Some(whole) => whole,
+            None if complete => present,
+            None => stated.unwrap_or(0).max(present),
+        };
         Ok(Self { files_by_tensor: index.weight_map, opened: Vec::new(), checkpoint_bytes })
     }
 }
 
 /// Some writers state the total size as a float.
-fn whole_number(value: &Value) -> Option<u64> {
+fn whole_number(value: &Number) -> Option<u64> {
     value.as_u64().or_else(|| value.as_f64().filter(|size| *size >= 0.0).map(|size| size as u64))
 }
 

@@ -12,7 +12,7 @@ use super::forms::{self, Finder, Form, Found, Method};
 use super::problem::ModelProblem;
 use super::shard::Shard;
 use super::spec::LayerZeroSpec;
-use super::stored::{Stored, StoredTensors};
+use super::stored::{Files, Stored, StoredTensors};
 use super::tensors::NeededTensor;
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
@@ -142,30 +142,8 @@ pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>
         }
     };
     let checkpoint_bytes = catalogue.checkpoint_bytes;
-    let mut tensors = StoredTensors::new(config.folder().to_owned(), catalogue);
-    let config = match config.otherwise() {
-        Some(other)
-            if !finder(&config, &method, &mut tensors).has_all(&needed(&config))
-                && finder(&other, &method, &mut tensors).has_all(&needed(&other)) =>
-        {
-            other
-        }
-        _ => config,
-    };
-    let mut finder = finder(&config, &method, &mut tensors);
-    let found: Vec<(NeededTensor, Found)> = needed(&config)
-        .into_iter()
-        .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
-        .collect();
-    let warnings = ignored_biases(&config, &finder);
-    let (missing, problems) = (finder.missing, finder.problems);
-    if !missing.is_empty() {
-        return Err(vec![missing_tensors(&config, missing)]);
-    }
-    let problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
-    if !problems.is_empty() {
-        return Err(problems);
-    }
+    let mut tensors = StoredTensors::new(Files::Folder(config.folder().to_owned()), catalogue);
+    let Located { config, found, warnings } = locate(config, &method, &mut tensors)?;
     // A file without a needed tensor is no part of the model's identity.
     let stored = found.iter().flat_map(|(_, found)| &found.stored);
     let shards = tensors.into_shards(&stored.map(|stored| stored.file.clone()).collect());
@@ -181,6 +159,42 @@ pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>
     };
     let parts = found.into_iter().map(part).collect();
     Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
+}
+
+/// Every needed tensor with how it is stored and where, and the reading of config.json that fits them.
+pub(crate) struct Located {
+    config: ModelConfig,
+    found: Vec<(NeededTensor, Found)>,
+    warnings: Vec<String>,
+}
+
+/// Finds every needed tensor among the stored ones.
+pub(crate) fn locate(
+    config: ModelConfig,
+    method: &Method,
+    tensors: &mut StoredTensors,
+) -> Result<Located, Vec<ModelProblem>> {
+    let config = match config.otherwise() {
+        Some(other)
+            if !finder(&config, method, tensors).has_all(&needed(&config))
+                && finder(&other, method, tensors).has_all(&needed(&other)) =>
+        {
+            other
+        }
+        _ => config,
+    };
+    let mut finder = finder(&config, method, tensors);
+    let found: Vec<(NeededTensor, Found)> = needed(&config)
+        .into_iter()
+        .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
+        .collect();
+    let warnings = ignored_biases(&config, &finder);
+    let (missing, problems) = (finder.missing, finder.problems);
+    if !missing.is_empty() {
+        return Err(vec![missing_tensors(&config, missing)]);
+    }
+    let problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
+    if problems.is_empty() { Ok(Located { config, found, warnings }) } else { Err(problems) }
 }
 
 fn needed(config: &ModelConfig) -> Vec<NeededTensor> {

@@ -15,15 +15,16 @@ use super::gguf_config;
 use super::model_files::ModelFiles;
 use super::problem::{ModelProblem, ProblemKind};
 use super::rope::RopeSpec;
-use super::shard::{Shard, open_regular};
+use super::shard::Shard;
 use super::side::{packed_bytes, side_arrays};
 use super::spec::LayerZeroSpec;
 use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
+use crate::contract::open_regular;
 use crate::load_partial_model::Precision;
 
 /// The largest `config.json` that is read, in bytes. Real ones have a few thousand.
-const MOST_CONFIG_BYTES: u64 = 16 << 20;
+const MOST_CONFIG_BYTES: u64 = 4 << 20;
 
 /// A model folder of which only `config.json` has been read: enough to know the first layer, not to build its table.
 #[derive(Clone, Debug)]

@@ -25,6 +25,12 @@ use super::stored::{Entry, StoredType};
 /// Texts and lists longer than this are not kept.
 const MOST_KEPT: u64 = 4096;
 const MOST_NAME_BYTES: u64 = 1 << 16;
+/// The largest header that is read: a tokenizer of 256,000 tokens takes 20 MB.
+const MOST_HEADER_BYTES: u64 = 64 << 20;
+/// The most entries; real files have some dozens.
+const MOST_ENTRIES: u64 = 1 << 14;
+/// The most tensors; split files of the largest models have some thousands in all.
+const MOST_TENSORS: u64 = 1 << 17;
 const MOST_DIMENSIONS: u32 = 4;
 const MOST_ALIGNMENT: u64 = 1 << 20;
 const DEFAULT_ALIGNMENT: u64 = 32;
@@ -101,8 +107,13 @@ impl Metadata {
 pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
     let mut source = Source {
         reader: BufReader::with_capacity(1 << 16, file),
-        left: file_bytes,
+        left: file_bytes.min(MOST_HEADER_BYTES),
         read: 0,
+        early: if file_bytes > MOST_HEADER_BYTES {
+            format!("its header has more than {MOST_HEADER_BYTES} bytes")
+        } else {
+            "its header ends early".to_owned()
+        },
         hash: Sha256::new(),
     };
     if source.bytes::<4>()? != *b"GGUF" {
@@ -115,6 +126,11 @@ pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
         return Err(format!("it has version {version}{order}; 2 and 3 are supported"));
     }
     let (tensors, entries) = (source.u64()?, source.u64()?);
+    if tensors > MOST_TENSORS || entries > MOST_ENTRIES {
+        return Err(format!(
+            "it claims {tensors} tensors and {entries} entries; at most {MOST_TENSORS} and {MOST_ENTRIES} are read"
+        ));
+    }
     let mut metadata = Metadata::default();
     for _ in 0..entries {
         let key = source.name()?;
@@ -187,12 +203,14 @@ struct Source<'a> {
     reader: BufReader<&'a File>,
     left: u64,
     read: u64,
+    /// What is wrong when nothing is left.
+    early: String,
     hash: Sha256,
 }
 
 impl Source<'_> {
     fn take(&mut self, bytes: u64) -> Result<(), String> {
-        self.left = self.left.checked_sub(bytes).ok_or("its header ends early")?;
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| self.early.clone())?;
         self.read += bytes;
         Ok(())
     }
@@ -221,7 +239,7 @@ impl Source<'_> {
     /// Reads bytes and keeps nothing of them.
     fn skip(&mut self, mut bytes: u64) -> Result<(), String> {
         if bytes > self.left {
-            return Err("its header ends early".to_owned());
+            return Err(self.early.clone());
         }
         let mut buffer = [0; 4096];
         while bytes > 0 {
@@ -242,7 +260,7 @@ impl Source<'_> {
         let mut bytes = vec![0; length.min(self.left) as usize];
         self.fill(&mut bytes)?;
         if length > bytes.len() as u64 {
-            return Err("its header ends early".to_owned());
+            return Err(self.early.clone());
         }
         Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     }
@@ -278,7 +296,11 @@ impl Source<'_> {
         let (kind, length) = (self.u32()?, self.u64()?);
         // Every value takes at least a byte.
         if length > self.left {
-            return Err("its header ends early".to_owned());
+            return Err(self.early.clone());
+        }
+        if let Some(width) = width(kind).filter(|_| length > MOST_KEPT) {
+            self.skip(length.saturating_mul(width))?;
+            return Ok(Value::Long);
         }
         let mut list = Vec::new();
         for _ in 0..length {
@@ -316,6 +338,17 @@ impl Source<'_> {
         let bytes = bytes.ok_or_else(|| wrong("has more bytes than a file can hold"))?;
         shape.reverse();
         Ok((name, Line { dtype, shape, bytes, offset }))
+    }
+}
+
+/// Bytes of a value of a type whose values all have the same.
+fn width(kind: u32) -> Option<u64> {
+    match kind {
+        0 | 1 | 7 => Some(1),
+        2 | 3 => Some(2),
+        4..=6 => Some(4),
+        10..=12 => Some(8),
+        _ => None,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -56,8 +57,12 @@ impl ModelProblem {
     /// A checkpoint file that could not be read: `Checkpoint` where trying again cannot help, `Machine` otherwise.
     pub(crate) fn reading(path: &Path, error: &io::Error) -> Self {
         let message = format!("cannot read `{}`: {error}", path.display());
+        if Errno::from_io_error(error) == Some(Errno::LOOP) {
+            return Self::checkpoint(message);
+        }
         match error.kind() {
             io::ErrorKind::NotFound
+            | io::ErrorKind::InvalidFilename
             | io::ErrorKind::PermissionDenied
             | io::ErrorKind::UnexpectedEof
             | io::ErrorKind::InvalidData

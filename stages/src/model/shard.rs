@@ -1,8 +1,7 @@
 //! One file of weights, safetensors or GGUF: its header, checked against the file before anything is allocated or read.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata as FileMetadata};
-use std::io;
+use std::fs::{File, Metadata as FileMetadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -12,13 +11,16 @@ use sha2::{Digest, Sha256};
 
 use super::gguf;
 use super::problem::ModelProblem;
+use super::remote::RemoteWeights;
 use super::stored::{Entry, StoredType};
-use crate::contract::hex;
+use crate::contract::{hex, open_regular};
 
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
-/// The largest header that is read; the format's own library has the same limit.
-const MOST_HEADER_BYTES: u64 = 100_000_000;
+/// The largest header that is read, and the most tensors. DeepSeek-V3's 91,991 would take 14 MB in one file; decoded, a
+/// tensor takes about 600 bytes.
+const MOST_HEADER_BYTES: u64 = 24 << 20;
+const MOST_TENSORS: usize = 1 << 17;
 
 /// What tells an unchanged file without reading it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -74,11 +76,34 @@ impl Shard {
             let header = gguf::read(&file, stamp.bytes).map_err(damaged)?;
             (header.tensors, Some(header.metadata), header.digest)
         } else {
-            let header = header_bytes(&file, stamp.bytes, &path, &damaged)?;
+            let read = |at, length| {
+                let mut buffer = vec![0; length as usize];
+                let read = file.read_exact_at(&mut buffer, at);
+                read.map_err(|error| ModelProblem::reading(&path, &error)).map(|()| buffer)
+            };
+            let header = header_bytes(read, stamp.bytes, &damaged)?;
             (tiling(&header, stamp.bytes, &damaged)?, None, Sha256::digest(&header).into())
         };
         let (name, header_digest) = (name.to_owned(), hex(&digest));
         Ok(Self { path, name, stamp, header_digest, tensors, metadata })
+    }
+
+    /// The same of a file that lies elsewhere; safetensors only.
+    pub(crate) fn remote(weights: &dyn RemoteWeights, name: &str) -> Result<Self, ModelProblem> {
+        let bytes = weights.length(name)?;
+        let damaged = |why: String| {
+            ModelProblem::checkpoint(format!("`{name}` is not a valid safetensors file: {why}"))
+        };
+        let read = |at: u64, length: u64| weights.read(name, at..at + length);
+        let header = header_bytes(read, bytes, &damaged)?;
+        Ok(Self {
+            path: PathBuf::from(name),
+            name: name.to_owned(),
+            stamp: FileStamp { bytes, device: 0, inode: 0, modified: (0, 0), changed: (0, 0) },
+            header_digest: hex(&Sha256::digest(&header)),
+            tensors: tiling(&header, bytes, &damaged)?,
+            metadata: None,
+        })
     }
 
     /// What a GGUF file says about the model.
@@ -126,6 +151,13 @@ fn tiling(
     file_bytes: u64,
     damaged: &impl Fn(String) -> ModelProblem,
 ) -> Result<BTreeMap<String, Entry>, ModelProblem> {
+    // Every tensor is an object.
+    let objects = header.split(|byte| *byte == b'{').count() - 1;
+    if objects > MOST_TENSORS {
+        return Err(damaged(format!(
+            "its header has {objects} objects; at most {MOST_TENSORS} tensors are read"
+        )));
+    }
     let metadata: Metadata =
         serde_json::from_slice(header).map_err(|error| damaged(format!("its header: {error}")))?;
     let data_start = LENGTH_BYTES + header.len() as u64;
@@ -150,39 +182,24 @@ fn tiling(
     Ok(metadata.offset_keys().into_iter().map(entry).collect())
 }
 
-/// Opens a file for reading unless it is something that would block or never end, such as a pipe.
-pub(crate) fn open_regular(path: &Path) -> io::Result<(FileMetadata, File)> {
-    let metadata = fs::metadata(path)?;
-    if !metadata.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
-    }
-    let file = File::open(path)?;
-    Ok((file.metadata()?, file))
-}
-
+/// The header behind its length; `read` gives so many bytes from a place.
 fn header_bytes(
-    file: &File,
+    read: impl Fn(u64, u64) -> Result<Vec<u8>, ModelProblem>,
     file_bytes: u64,
-    path: &Path,
     damaged: &impl Fn(String) -> ModelProblem,
 ) -> Result<Vec<u8>, ModelProblem> {
     if file_bytes < LENGTH_BYTES {
         return Err(damaged(format!("{file_bytes} bytes are too short for a header")));
     }
-    let read = |buffer: &mut [u8], offset| {
-        file.read_exact_at(buffer, offset).map_err(|error| ModelProblem::reading(path, &error))
-    };
-    let mut length = [0; LENGTH_BYTES as usize];
-    read(&mut length, 0)?;
-    let length = u64::from_le_bytes(length);
+    let length = read(0, LENGTH_BYTES)?;
+    let length = u64::from_le_bytes(length.try_into().expect("as many bytes as were asked for"));
     if length > MOST_HEADER_BYTES || length > file_bytes - LENGTH_BYTES {
         return Err(damaged(format!(
-            "it claims a header of {length} bytes; the file has {file_bytes}"
+            "it claims a header of {length} bytes; the file has {file_bytes}, and no header of more than \
+             {MOST_HEADER_BYTES} is read"
         )));
     }
-    let mut header = vec![0; length as usize];
-    read(&mut header, LENGTH_BYTES)?;
-    Ok(header)
+    read(LENGTH_BYTES, length)
 }
 
 /// Reads tensors of one file by position and counts the bytes.
@@ -215,6 +232,8 @@ impl ShardReader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use proptest::prelude::*;
 
     use super::*;

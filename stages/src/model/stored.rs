@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use safetensors::Dtype;
 
 use super::catalogue::Catalogue;
 use super::forms::BlockType;
 use super::problem::ModelProblem;
+use super::remote::RemoteWeights;
 use super::shard::Shard;
 
 /// The type of a stored tensor's numbers.
@@ -68,23 +70,53 @@ impl Stored {
     }
 }
 
-/// All tensors of a folder. Headers of files are read when the first of their tensors is asked for.
+/// Where files of weights lie.
+pub(crate) enum Files {
+    Folder(PathBuf),
+    Remote(Rc<dyn RemoteWeights>),
+}
+
+impl Files {
+    fn open(&self, name: &str) -> Result<Shard, ModelProblem> {
+        match self {
+            Self::Folder(folder) => Shard::open(folder, name),
+            Self::Remote(weights) => Shard::remote(weights.as_ref(), name),
+        }
+    }
+
+    /// All bytes of a tensor.
+    fn read(&self, shard: &Shard, entry: &Entry) -> Result<Vec<u8>, ModelProblem> {
+        match self {
+            Self::Folder(_) => {
+                let mut bytes = vec![0; entry.byte_length() as usize];
+                shard.reader()?.read(entry, 0, &mut bytes)?;
+                Ok(bytes)
+            }
+            Self::Remote(weights) => weights.read(&shard.name, entry.bytes.clone()),
+        }
+    }
+}
+
+/// All tensors of a model's files. Headers of files are read when the first of their tensors is asked for.
 pub(crate) struct StoredTensors {
-    folder: PathBuf,
+    files: Files,
     files_by_tensor: BTreeMap<String, String>,
     /// `None` for a file whose header could not be read.
     shards: BTreeMap<String, Option<Shard>>,
+    /// Those that were asked for and are there, by name.
+    found: BTreeMap<String, Stored>,
     /// What is wrong with the files that were opened.
     pub(crate) problems: Vec<ModelProblem>,
 }
 
 impl StoredTensors {
-    pub(crate) fn new(folder: PathBuf, catalogue: Catalogue) -> Self {
+    pub(crate) fn new(files: Files, catalogue: Catalogue) -> Self {
         let opened = catalogue.opened.into_iter();
         Self {
-            folder,
+            files,
             files_by_tensor: catalogue.files_by_tensor,
             shards: opened.map(|shard| (shard.name.clone(), Some(shard))).collect(),
+            found: BTreeMap::new(),
             problems: Vec::new(),
         }
     }
@@ -99,7 +131,9 @@ impl StoredTensors {
         let file = self.files_by_tensor.get(name)?.clone();
         let shard = self.shard(&file)?;
         if let Some(entry) = shard.tensor(name) {
-            return Some(Stored { name: name.to_owned(), entry: entry.clone(), file });
+            let stored = Stored { name: name.to_owned(), entry: entry.clone(), file };
+            self.found.insert(name.to_owned(), stored.clone());
+            return Some(stored);
         }
         self.problems.push(ModelProblem::checkpoint(format!(
             "the index says that `{name}` is in `{file}`; it is not"
@@ -109,11 +143,10 @@ impl StoredTensors {
 
     /// All bytes of a small tensor, which the form needs to be checked at all; `None` with the problem noted.
     pub(crate) fn read(&mut self, stored: &Stored) -> Option<Vec<u8>> {
-        let shard = self.shard(&stored.file)?;
-        let mut bytes = vec![0; stored.entry.byte_length() as usize];
-        let read = shard.reader().and_then(|mut reader| reader.read(&stored.entry, 0, &mut bytes));
-        match read {
-            Ok(()) => Some(bytes),
+        self.shard(&stored.file)?;
+        let shard = self.shards[&stored.file].as_ref()?;
+        match self.files.read(shard, &stored.entry) {
+            Ok(bytes) => Some(bytes),
             Err(problem) => {
                 self.problems.push(problem);
                 None
@@ -123,11 +156,21 @@ impl StoredTensors {
 
     fn shard(&mut self, file: &str) -> Option<&Shard> {
         if !self.shards.contains_key(file) {
-            let opened = Shard::open(&self.folder, file);
+            let opened = self.files.open(file);
             let opened = opened.map_err(|problem| self.problems.push(problem)).ok();
             self.shards.insert(file.to_owned(), opened);
         }
         self.shards[file].as_ref()
+    }
+
+    /// The file of every tensor, by the tensor's name.
+    pub(crate) fn files_by_tensor(&self) -> &BTreeMap<String, String> {
+        &self.files_by_tensor
+    }
+
+    /// The tensors that were asked for and are there.
+    pub(crate) fn found(&self) -> impl Iterator<Item = &Stored> {
+        self.found.values()
     }
 
     /// The named files, sorted.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::fs;
+use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -10,9 +11,10 @@ use sha2::{Digest, Sha256};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
 
-use crate::contract::hex;
+use crate::contract::{hex, open_regular};
 
 use super::SpecialTokensInText;
+use super::budget::Budget;
 use super::encoded::character_ends;
 use super::patterns::{PieceCutter, TextCleaner};
 use super::problem::Refusal;
@@ -20,6 +22,9 @@ use super::split::Splitter;
 
 pub use super::encoded::EncodedText;
 pub use super::problem::{EncodeProblem, TokenizerProblem};
+
+/// The largest `tokenizer.json` that is read, in bytes. Those of 256,000 tokens have 35 million.
+pub(crate) const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 
 /// A `tokenizer.json`, ready to encode whole documents from any number of threads.
 ///
@@ -48,7 +53,7 @@ impl Encoder {
         } else {
             path.to_owned()
         };
-        match fs::read(&path) {
+        match read_limited(&path) {
             Ok(json) => Self::from_bytes(&json, special)
                 .map_err(|reason| TokenizerProblem::Invalid { path, reason }),
             Err(problem) if is_beside_gguf(&path) => {
@@ -134,6 +139,7 @@ impl Encoder {
 
     /// Encodes a text without taking it apart.
     pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, Refusal> {
+        let _budget = Budget::start(text.len());
         let cleaner = self.cleaner.watched();
         let mut pieces =
             self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&cleaner), text);
@@ -146,6 +152,17 @@ impl Encoder {
         let ends = character_ends(text, encoding.get_offsets());
         Ok(EncodedText { ids: encoding.get_ids().to_vec(), ends })
     }
+}
+
+fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+    let (_, file) = open_regular(path)?;
+    let mut json = Vec::new();
+    file.take(MOST_TOKENIZER_BYTES + 1).read_to_end(&mut json)?;
+    if json.len() as u64 > MOST_TOKENIZER_BYTES {
+        let why = format!("it has more than {MOST_TOKENIZER_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(json)
 }
 
 fn is_gguf(path: &Path) -> bool {

@@ -17,6 +17,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
+use super::budget::{self, Spent};
 use super::matcher::{Matcher, MatcherCache};
 use super::pairs::MergedPairs;
 use super::patterns::{CleanStep, CutStep, PieceCutter, TextCleaner};
@@ -238,7 +239,7 @@ impl Parts {
 
     /// Gives the next parts of `text` from byte `at` on, the end of a part, to `take`, and returns where they end:
     /// behind `at`, and again the end of a part. What happens depends on `text` and `at` alone.
-    pub(super) fn next<E>(
+    pub(super) fn next<E: From<Spent>>(
         &self,
         caches: &mut [MatcherCache],
         text: &str,
@@ -273,7 +274,7 @@ fn is_blank(byte: u8) -> bool {
 
 /// Cuts what stands before the next match of the first step, and the match, by the steps behind it. `text[at..]` is
 /// what is left of a piece that begins at byte `offset` of the text that the parts are given in.
-fn next_match<E>(
+fn next_match<E: From<Spent>>(
     steps: &[Step],
     caches: &mut [MatcherCache],
     text: &str,
@@ -285,6 +286,7 @@ fn next_match<E>(
         take(offset + at..offset + text.len())?;
         return Ok(text.len());
     };
+    budget::matched()?;
     let found = step.matcher.find(cache, text, at).unwrap_or(text.len()..text.len());
     for (range, kept) in [(at..found.start, step.keeps_gaps), (found.clone(), step.keeps_matches)] {
         let (piece, mut at) = (&text[range.clone()], 0);

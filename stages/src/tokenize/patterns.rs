@@ -18,6 +18,8 @@ use tokenizers::{
     SplitDelimiterBehavior,
 };
 
+use super::budget;
+
 /// The pattern inside `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
 const BYTE_LEVEL_PATTERN: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -194,6 +196,7 @@ impl Pattern for Reporting<'_> {
                     text.len()
                 )
             })?;
+            budget::matched()?;
             if covered != found.start() {
                 pieces.push(((covered, found.start()), false));
             }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::budget::Spent;
+
 /// Why a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerProblem {
@@ -94,6 +96,12 @@ pub(super) enum Refusal {
     Failed(String),
     /// A part of this many bytes is too large.
     TooLarge(usize),
+}
+
+impl From<Spent> for Refusal {
+    fn from(spent: Spent) -> Self {
+        Self::Failed(spent.to_string())
+    }
 }
 
 impl From<tokenizers::Error> for Refusal {

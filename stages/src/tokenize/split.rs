@@ -11,6 +11,7 @@ use tokenizers::{
 };
 
 use super::added::AddedTokens;
+use super::budget::Budget;
 use super::compose::Composed;
 use super::encoded::{EncodedText, character_ends};
 use super::matcher::MatcherCache;
@@ -209,7 +210,9 @@ impl Splitter {
         let mut scratch = self.take_scratch();
         let Scratch { matchers, memo } = &mut scratch;
         let mut run = Run { end: start, ..Run::default() };
+        let budget = Budget::start(stop - start);
         while run.end < stop {
+            budget.reach((stop - start).max(run.end - start));
             if run.joints.len() < JOINTS {
                 run.joints.push((run.end, run.tokens.ids.len()));
             }

@@ -1,0 +1,182 @@
+//! Models of the Hugging Face hub: `model: hf://owner/name@commit`.
+//!
+//! Of a model's checkpoint only the byte ranges of layer 0 are fetched. They become a small model folder in the cache, and
+//! what reads models sees nothing but a folder:
+//!
+//! ```text
+//! <cache_folder>/hub/models--owner--name/
+//!   lock                          one process fetches at a time
+//!   refs/<branch>                 the commit that a branch had when it was last looked up
+//!   <commit>-<tensors>/           config.json, tokenizer.json, the slices of the weights, slice.json
+//! ```
+//!
+//! A commit that the hub's own libraries have fetched whole is used where it lies. Without the feature `cloud`, and with
+//! `--offline`, that and what was fetched before is all there is.
+
+#[cfg(feature = "cloud")]
+mod fetch;
+#[cfg(feature = "cloud")]
+mod folder;
+mod home;
+mod reference;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use longsift_stages::model::{ModelFolder, ModelProblem};
+
+use crate::files;
+use crate::stop::Stop;
+use home::{Home, short_text};
+pub use reference::Reference;
+use reference::is_commit;
+
+/// What a command says about the hub.
+#[derive(Clone, Debug, Default)]
+pub struct HubOptions {
+    /// The network is not used.
+    pub offline: bool,
+    /// Commits that references have meant before, by reference: see [`Hub::pins`].
+    pub pins: BTreeMap<String, String>,
+    /// Ends a download.
+    pub stop: Stop,
+}
+
+/// The models of the hub that a pipeline names.
+pub struct Hub {
+    home: Home,
+    /// The folder of all repositories.
+    root: PathBuf,
+    options: HubOptions,
+    used: RefCell<BTreeMap<String, String>>,
+}
+
+/// What of a repository is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Model,
+    Tokenizer,
+}
+
+impl Wanted {
+    /// Whether a folder holds it.
+    fn is_in(self, folder: &Path) -> bool {
+        match self {
+            Self::Model => ModelFolder::open(folder, None).is_ok(),
+            Self::Tokenizer => folder.join("tokenizer.json").is_file(),
+        }
+    }
+}
+
+impl Hub {
+    /// The hub as the environment describes it; what is fetched goes below `cache_folder`.
+    pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
+        let home = Home::from_environment();
+        Self { home, root: cache_folder.join("hub"), options, used: RefCell::default() }
+    }
+
+    /// The model folder that `path` means, fetched if need be.
+    ///
+    /// # Errors
+    /// All problems: a reference that is none, a model that is not there or that this program cannot use, a network that
+    /// does not answer.
+    pub fn model(&self, path: &str) -> Result<PathBuf, Vec<ModelProblem>> {
+        self.locate(path, Wanted::Model)
+    }
+
+    /// The folder with the tokenizer that `path` means, fetched if need be.
+    pub fn tokenizer(&self, path: &str) -> Result<PathBuf, Vec<ModelProblem>> {
+        self.locate(path, Wanted::Tokenizer)
+    }
+
+    /// The commits that the references meant which are no commits themselves: what a lock remembers.
+    pub fn pins(&self) -> BTreeMap<String, String> {
+        self.used.borrow().clone()
+    }
+
+    fn locate(&self, path: &str, wanted: Wanted) -> Result<PathBuf, Vec<ModelProblem>> {
+        let model = Reference::parse(path).map_err(|why| vec![ModelProblem::settings(why)])?;
+        let commit = self.commit(&model).map_err(|problem| vec![problem])?;
+        if !model.is_commit() {
+            self.used.borrow_mut().insert(model.to_string(), commit.clone());
+        }
+        match self.present(&model, &commit, wanted) {
+            Some(folder) => Ok(folder),
+            None if self.is_offline() => Err(vec![self.absent(&model, &commit)]),
+            None => self.fetch(&model, &commit, wanted),
+        }
+    }
+
+    fn is_offline(&self) -> bool {
+        self.options.offline || self.home.offline
+    }
+
+    fn repository(&self, model: &Reference) -> PathBuf {
+        self.root.join(model.folder_name())
+    }
+
+    /// The commit that a reference means: itself, the one it meant before to this pipeline, else what the hub says now.
+    fn commit(&self, model: &Reference) -> Result<String, ModelProblem> {
+        if model.is_commit() {
+            return Ok(model.revision.clone());
+        }
+        let pinned = self.options.pins.get(&model.to_string()).filter(|commit| is_commit(commit));
+        if let Some(commit) = pinned {
+            return Ok(commit.clone());
+        }
+        if !self.is_offline() && cfg!(feature = "cloud") {
+            return self.ask_commit(model);
+        }
+        let ours = short_text(&self.repository(model).join("refs").join(&model.revision));
+        ours.filter(|commit| is_commit(commit))
+            .or_else(|| self.home.commit_of(model))
+            .ok_or_else(|| self.absent(model, &model.revision))
+    }
+
+    /// A folder on this machine that holds what is wanted of a commit.
+    fn present(&self, model: &Reference, commit: &str, wanted: Wanted) -> Option<PathBuf> {
+        let theirs = self.home.snapshot(model, commit).into_iter();
+        let ours = files::list_if_present(&self.repository(model)).unwrap_or_default();
+        let ours = ours.into_iter().filter(|folder| {
+            folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(commit))
+        });
+        theirs.chain(ours).find(|folder| wanted.is_in(folder))
+    }
+
+    /// A model that is not here and will not be fetched.
+    fn absent(&self, model: &Reference, revision: &str) -> ModelProblem {
+        let why = if self.options.offline {
+            "`--offline` keeps it from being fetched"
+        } else if self.home.offline {
+            "HF_HUB_OFFLINE keeps it from being fetched"
+        } else {
+            "this build has no access to the hub"
+        };
+        let hint = if cfg!(feature = "cloud") {
+            "run once with the network, or with the HF_HOME that has it".to_owned()
+        } else {
+            format!(
+                "build with `--features cloud`, or fetch it with `hf download {} --revision {revision}`",
+                model.repository()
+            )
+        };
+        let message = format!("`{model}` is not on this machine, and {why}");
+        ModelProblem::settings(message).with_hint(hint)
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    fn fetch(
+        &self,
+        model: &Reference,
+        commit: &str,
+        _: Wanted,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        Err(vec![self.absent(model, commit)])
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    fn ask_commit(&self, model: &Reference) -> Result<String, ModelProblem> {
+        Err(self.absent(model, &model.revision))
+    }
+}

@@ -1,0 +1,115 @@
+//! A slice of a checkpoint is the checkpoint, as far as layer 0 goes.
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use longsift_kernels::Kernel;
+use tempfile::TempDir;
+
+use super::*;
+use crate::load_partial_model::Precision;
+
+/// A folder that is read as if it were far away, and what was read of it.
+struct Far {
+    folder: PathBuf,
+    read: RefCell<u64>,
+}
+
+impl RemoteWeights for Far {
+    fn length(&self, file: &str) -> Result<u64, ModelProblem> {
+        let metadata = fs::metadata(self.folder.join(file));
+        metadata
+            .map(|metadata| metadata.len())
+            .map_err(|error| ModelProblem::checkpoint(error.to_string()))
+    }
+
+    fn read(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
+        let mut buffer = vec![0; (bytes.end - bytes.start) as usize];
+        let file = File::open(self.folder.join(file)).unwrap();
+        file.read_exact_at(&mut buffer, bytes.start).unwrap();
+        *self.read.borrow_mut() += buffer.len() as u64;
+        Ok(buffer)
+    }
+}
+
+/// The slice of a folder, written out, and the recipe.
+fn sliced(folder: &Path) -> Result<(TempDir, Sliced), Vec<ModelProblem>> {
+    let small = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors.index.json"] {
+        if folder.join(name).exists() {
+            fs::copy(folder.join(name), small.path().join(name)).unwrap();
+        }
+    }
+    let far = Rc::new(Far { folder: folder.to_owned(), read: RefCell::new(0) });
+    let weights: Rc<dyn RemoteWeights> = far.clone();
+    let recipe = slice(ModelConfig::read(small.path(), None)?, &weights)?;
+    for file in &recipe.files {
+        let mut bytes = file.header.clone();
+        for range in &file.ranges {
+            bytes.extend(far.read(&file.source, range.clone()).unwrap());
+        }
+        assert_eq!(bytes.len() as u64, file.bytes());
+        fs::write(small.path().join(&file.name), bytes).unwrap();
+    }
+    fs::write(small.path().join("model.safetensors.index.json"), &recipe.index).unwrap();
+    Ok((small, recipe))
+}
+
+fn digest(model: &ModelFolder) -> String {
+    let cache = tempfile::tempdir().unwrap();
+    let kernel = Kernel::PortableF32;
+    let opened =
+        LayerZeroTable::open_or_build(model, kernel, Precision::F32, cache.path(), &|_, _| {});
+    opened.unwrap().model_digest
+}
+
+fn same(folder: &Path) {
+    let whole = ModelFolder::open(folder, None).unwrap();
+    let (small, recipe) = sliced(folder).unwrap();
+    let slice = ModelFolder::open(small.path(), None).unwrap();
+    assert_eq!(digest(&slice), digest(&whole), "{}", folder.display());
+    assert_eq!(slice.checkpoint_bytes(), recipe.checkpoint_bytes);
+    assert_eq!(slice.bytes_to_read(), whole.bytes_to_read());
+    assert_eq!(slice.warnings(), whole.warnings());
+}
+
+#[test]
+fn a_slice_of_every_form_has_the_digest_of_the_whole() {
+    for entry in fs::read_dir(form_tests::folder()).unwrap() {
+        let folder = entry.unwrap().path();
+        let names = catalogue::file_names(&folder).unwrap_or_default();
+        if names.iter().any(|name| name.starts_with("model") && name.ends_with(".safetensors")) {
+            same(&folder);
+        }
+    }
+}
+
+#[test]
+fn a_slice_leaves_the_other_layers_out() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/demo/model");
+    same(&folder);
+    let (small, recipe) = sliced(&folder).unwrap();
+    assert!(recipe.tensors.iter().all(|name| !name.contains("layers.1.")), "{recipe:?}");
+    assert!(recipe.tensors.iter().all(|name| !name.contains("mlp")), "{recipe:?}");
+    let file = small.path().join("model-00001-of-00001.safetensors");
+    let bytes = fs::metadata(file).unwrap().len();
+    assert_eq!(bytes, recipe.files[0].bytes());
+    assert!(bytes < recipe.checkpoint_bytes, "{bytes} of {}", recipe.checkpoint_bytes);
+}
+
+#[test]
+fn what_is_wrong_with_the_whole_is_wrong_with_its_slice() {
+    let folder = tempfile::tempdir().unwrap();
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/demo/model");
+    fs::copy(demo.join("config.json"), folder.path().join("config.json")).unwrap();
+    let absent = sliced(folder.path()).unwrap_err();
+    assert_eq!(absent.len(), 1, "{absent:?}");
+    let bytes = fs::read(demo.join("model.safetensors")).unwrap();
+    fs::write(folder.path().join("model.safetensors"), &bytes[..bytes.len() - 1]).unwrap();
+    let cut = sliced(folder.path()).unwrap_err().remove(0);
+    assert!(cut.message.contains("is not a valid safetensors file: its tensors have"), "{cut}");
+}

@@ -1,0 +1,96 @@
+//! How long the patterns of a tokenizer may work on a text. A pattern can be written so that a short text keeps it busy
+//! for days; the patterns of published tokenizers need less than a hundredth of what is allowed here.
+
+use std::cell::Cell;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds of processor time for any text.
+const NANOSECONDS: u64 = 1_000_000_000;
+/// And for each byte of it: twenty seconds a mebibyte.
+const NANOSECONDS_PER_BYTE: u64 = 20_000;
+/// Matches between two looks at the clock.
+const MATCHES: u32 = 32;
+
+thread_local! {
+    /// When the text at hand has had its time, on the clock of this thread's processor time; and matches since the last
+    /// look.
+    static DEADLINE: Cell<Option<u64>> = const { Cell::new(None) };
+    static MATCHED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A text that is being worked on by this thread, until it is dropped.
+pub(super) struct Budget {
+    started: u64,
+}
+
+/// The time of a text is spent.
+#[derive(Debug, thiserror::Error)]
+#[error("its patterns take more than a second, and twenty for each MiB of text")]
+pub(super) struct Spent;
+
+impl Budget {
+    /// Begins with a text of so many bytes.
+    pub(super) fn start(bytes: usize) -> Self {
+        let budget = Self { started: now() };
+        budget.reach(bytes);
+        budget
+    }
+
+    /// Says how long the text is after all.
+    pub(super) fn reach(&self, bytes: usize) {
+        let allowed = (bytes as u64).saturating_mul(NANOSECONDS_PER_BYTE);
+        DEADLINE.set(Some(self.started.saturating_add(NANOSECONDS).saturating_add(allowed)));
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        DEADLINE.set(None);
+    }
+}
+
+/// Counts a match.
+///
+/// # Errors
+/// The time of this thread's text is spent.
+pub(super) fn matched() -> Result<(), Spent> {
+    let matched = MATCHED.get() + 1;
+    MATCHED.set(matched % MATCHES);
+    if matched == MATCHES && DEADLINE.get().is_some_and(|deadline| now() > deadline) {
+        return Err(Spent);
+    }
+    Ok(())
+}
+
+/// Processor time of this thread, in nanoseconds: a process that was paused, or a machine that is busy, does not count.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use serde_json::json;
+
+    use crate::tokenize::fixtures::encoder_with;
+
+    #[test]
+    fn a_pattern_that_works_for_ever_is_stopped() {
+        let text = "a".repeat(300_000);
+        // Each looks at all that follows, at every letter: one with the backtracking engine, one as an automaton.
+        for pattern in ["a(?=a*b)|a", "a+b|a"] {
+            let encoder = encoder_with(|form| {
+                form["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
+                                               "pattern": {"Regex": pattern}});
+            });
+            let started = Instant::now();
+            let problem = encoder.encode(&text, usize::MAX).unwrap_err().to_string();
+            assert!(problem.contains("its patterns take more than a second"), "{problem}");
+            assert!(started.elapsed() < Duration::from_mins(1));
+            assert!(encoder.encode("aab", usize::MAX).is_ok(), "a short text is fine");
+        }
+    }
+}

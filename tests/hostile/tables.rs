@@ -1,0 +1,176 @@
+//! Parquet made to hurt: what is small on disk and large in memory.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+
+use super::{bounded, within};
+use crate::support::damage::{Raw, lie, split, write_raw};
+use crate::support::tables::{integers, read_parquet, strings, table, texts, write_parquet};
+use crate::support::{Pipeline, Workspace, count, demo_model};
+
+/// The least memory limit that there is, and a bound for the command: the limit, twice, for what is not counted in it.
+const LIMIT: &str = "memory_limit_bytes: 67108864, max_quarantined_fraction: 0.9";
+const MOST_KIB: u32 = 300 << 10;
+
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    workspace.write("p.yaml", Pipeline::text("model", 64).input(LIMIT).to_string());
+    fs::create_dir(workspace.path("input")).unwrap();
+    workspace
+}
+
+fn prose(row: usize) -> String {
+    format!("The keeper of lamp {row} wrote a letter every evening. ").repeat(20)
+}
+
+fn write_compressed(path: &Path, input: &RecordBatch, compression: Compression, dictionary: bool) {
+    let properties = WriterProperties::builder()
+        .set_compression(compression)
+        .set_dictionary_enabled(dictionary)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_dictionary_page_size_limit(1 << 30)
+        .build();
+    let mut writer =
+        ArrowWriter::try_new(File::create(path).unwrap(), input.schema(), Some(properties))
+            .unwrap();
+    writer.write(input).unwrap();
+    writer.close().unwrap();
+}
+
+fn codecs() -> Vec<(&'static str, Compression)> {
+    vec![
+        ("snappy", Compression::SNAPPY),
+        ("gzip", Compression::GZIP(GzipLevel::try_new(6).unwrap())),
+        ("brotli", Compression::BROTLI(BrotliLevel::try_new(1).unwrap())),
+        ("lz4", Compression::LZ4),
+        ("lz4 raw", Compression::LZ4_RAW),
+        ("zstd", Compression::ZSTD(ZstdLevel::try_new(3).unwrap())),
+    ]
+}
+
+#[test]
+fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
+    let long = "a".repeat(64 << 20);
+    for (name, codec) in codecs() {
+        let workspace = workspace();
+        let input = table(&[("id", strings(["0", "1"])), ("text", strings([&long, &prose(1)]))]);
+        let path = workspace.path("input/a.parquet");
+        write_compressed(&path, &input, codec, false);
+        assert!(fs::metadata(&path).unwrap().len() < 4 << 20, "{name} compresses");
+        let answer = within(&workspace, name, &["run", "p.yaml", "-q"], 3, MOST_KIB);
+        assert!(answer.stderr.contains("would decompress from"), "{name}: {}", answer.stderr);
+        assert!(answer.stderr.contains("a.parquet, row group 0"), "{name}: {}", answer.stderr);
+    }
+}
+
+/// A page whose header says that it is small.
+#[test]
+fn pages_that_grow_beyond_what_they_say_are_named_and_not_read() {
+    for (name, codec) in codecs() {
+        let workspace = workspace();
+        let path = workspace.path("input/a.parquet");
+        let text = "a".repeat(48 << 20).into_bytes();
+        let raw = Raw { compression: codec, ..Raw::plain() };
+        write_raw(&path, &[("id", vec![b"0"]), ("text", vec![&text])], raw);
+        let (_, footer) = split(&path);
+        let (start, _) = footer.row_group(0).column(1).byte_range();
+        let mut bytes = fs::read(&path).unwrap();
+        // Field 2 of the page header is its size, a variable-length number behind one byte each for field 1 and its value.
+        let size = start as usize + 3;
+        let length = bytes[size..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
+        bytes[size..size + length - 1].fill(0x80);
+        bytes[size] = 0xf0;
+        bytes[size + length - 1] = 0;
+        fs::write(&path, bytes).unwrap();
+        let answer = within(&workspace, name, &["run", "p.yaml", "-q"], 3, MOST_KIB);
+        assert!(answer.stderr.contains("a.parquet, row group 0"), "{name}: {}", answer.stderr);
+    }
+}
+
+/// One long value, named by many rows: the file has it once.
+#[test]
+fn values_of_a_dictionary_that_many_rows_share_take_bounded_memory() {
+    let workspace = workspace();
+    let long = "the same words again ".repeat(500_000);
+    let rows = 48;
+    let values: StringArray = std::iter::repeat_n(Some(long.as_str()), 4).collect();
+    let ids = strings((0..rows).map(|row| row.to_string()));
+    let keys = arrow::array::Int32Array::from_iter_values((0..rows).map(|_| 0));
+    let one = Arc::new(values.slice(0, 1)) as ArrayRef;
+    let column = arrow::array::DictionaryArray::new(keys, one);
+    let input = table(&[("id", ids), ("text", Arc::new(column))]);
+    let path = workspace.path("input/a.parquet");
+    write_compressed(&path, &input, Compression::SNAPPY, true);
+    assert!(fs::metadata(&path).unwrap().len() < 16 << 20);
+    lie(&path, |column| column.set_unencoded_byte_array_data_bytes(Some(0)));
+    // Each of these texts is longer than this limit allows to score.
+    let answer = within(&workspace, "a dictionary", &["run", "p.yaml", "-q"], 3, MOST_KIB);
+    assert!(answer.stderr.contains("document_too_large"), "{}", answer.stderr);
+}
+
+#[test]
+fn a_document_of_200_megabytes_costs_itself_and_no_other() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let long = "The keeper of the lamp wrote a letter every evening. ".repeat(4_000_000);
+    assert!(long.len() > 200_000_000);
+    let texts_in = [prose(0), long, prose(2)];
+    let input = table(&[("id", strings(["0", "1", "2"])), ("text", strings(&texts_in))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 1);
+    let pipeline = Pipeline::text("model", 64)
+        .input("memory_limit_bytes: 2147483648, max_quarantined_fraction: 0.4")
+        .filter("keep_fraction: 1");
+    let summary = workspace.run(&pipeline);
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (3, 1));
+    let table = read_parquet(&workspace.path("out.run/quarantine"));
+    assert_eq!(integers(&table, "longsift_row"), [1]);
+    assert_eq!(texts(&table, "longsift_code"), ["document_too_large"]);
+    assert_eq!(
+        table.column_by_name("text").unwrap().as_string::<i32>().value(0).len(),
+        texts_in[1].len()
+    );
+    let kept = read_parquet(&workspace.path("out/data"));
+    assert!(texts(&kept, "id").iter().all(|id| id != "1"));
+}
+
+/// Footers that are small in the file and large when decoded.
+#[test]
+fn footers_that_claim_long_lists_are_refused_before_they_are_decoded() {
+    let workspace = workspace();
+    for (what, footer) in [
+        (
+            "a list of two billion columns",
+            &[0x15, 0x02, 0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x07][..],
+        ),
+        (
+            "a list of two billion row groups",
+            &[0x15, 0x02, 0x29, 0xfc, 0xff, 0xff, 0xff, 0xff, 0x07],
+        ),
+        ("a text of two gigabytes", &[0x15, 0x02, 0x58, 0xff, 0xff, 0xff, 0xff, 0x07]),
+        ("structures in structures", &vec![0x1c; 100_000]),
+        ("lists in lists", &vec![0x19; 100_000]),
+        (
+            "a number without an end",
+            &[0x15, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+        ),
+        ("nothing", &[]),
+    ] {
+        let mut file = File::create(workspace.path("input/a.parquet")).unwrap();
+        file.write_all(b"PAR1").unwrap();
+        file.write_all(footer).unwrap();
+        file.write_all(&(footer.len() as u32).to_le_bytes()).unwrap();
+        file.write_all(b"PAR1").unwrap();
+        for command in ["plan", "run"] {
+            let answer = bounded(&workspace, what, &[command, "p.yaml", "-q"], 3);
+            assert!(answer.stderr.contains("a.parquet"), "{what}: {}", answer.stderr);
+        }
+    }
+}

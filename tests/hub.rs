@@ -1,0 +1,282 @@
+//! Models of the hub, fetched from a server on this machine that behaves like it.
+
+use crate::support::{Pipeline, Workspace, repository};
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// The demo corpus and a pipeline whose model is on the hub.
+fn workspace(model: &str) -> Workspace {
+    let workspace = Workspace::new();
+    workspace.link("input", &repository().join("datasets/demo/corpus.parquet"));
+    let pipeline = Pipeline::text(model, 256);
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    workspace
+}
+
+#[cfg(not(feature = "cloud"))]
+mod without_network {
+    use super::*;
+
+    #[test]
+    fn a_model_of_the_hub_is_refused_with_what_to_build_or_to_fetch() {
+        let answer = workspace(&format!("hf://demo/model@{COMMIT}"))
+            .longsift(&["plan", "pipeline.yaml"])
+            .expect(2);
+        let says = format!(
+            "error: `hf://demo/model@{COMMIT}` is not on this machine, and this build has no access"
+        );
+        assert!(answer.stderr.starts_with(&says), "{}", answer.stderr);
+        assert!(answer.stderr.contains("--> pipeline.yaml:5:"), "{}", answer.stderr);
+        assert!(answer.stderr.contains("hint: build with `--features cloud`, or fetch it with"));
+    }
+}
+
+#[cfg(feature = "cloud")]
+mod with_network {
+    use std::fs;
+    use std::process::Command;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::support::server::{Reply, Request, Server};
+    use crate::support::{Answer, demo_model, files_below, read_json};
+
+    /// A hub and the store that it redirects to.
+    struct Hub {
+        hub: Server,
+        store: Arc<Server>,
+        /// What `main` is.
+        main: Arc<Mutex<String>>,
+    }
+
+    impl Hub {
+        /// `change` may replace the store's answers; the count is of answers before it.
+        fn new(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Self {
+            let count = AtomicUsize::new(0);
+            let store = Server::new(move |request| {
+                let name = request.path.split(['/', '?']).nth(1).unwrap();
+                let Ok(bytes) = fs::read(demo_model().join(name)) else {
+                    return Reply::status(404);
+                };
+                let reply = Reply::file(&bytes, request);
+                change(count.fetch_add(1, Ordering::Relaxed), request, reply)
+            });
+            let store = Arc::new(store);
+            let main = Arc::new(Mutex::new(COMMIT.to_owned()));
+            let (place, commit) = (store.url(), Arc::clone(&main));
+            let hub = Server::new(move |request| {
+                let parts: Vec<&str> = request.path.split('/').collect();
+                let ["", "demo", "model", "resolve", revision, name] = parts[..] else {
+                    return Reply::status(404).with("X-Error-Code", "RepoNotFound");
+                };
+                let commit = commit.lock().unwrap().clone();
+                if revision != "main" && revision != commit && revision != COMMIT {
+                    return Reply::status(404).with("X-Error-Code", "RevisionNotFound");
+                }
+                match fs::read(demo_model().join(name)) {
+                    Err(_) => Reply::status(404).with("X-Error-Code", "EntryNotFound"),
+                    Ok(bytes) if name.ends_with(".json") => {
+                        Reply::file(&bytes, request).with("X-Repo-Commit", &commit)
+                    }
+                    Ok(_) => Reply::redirect(&format!("{place}/{name}?signature=secret"))
+                        .with("X-Repo-Commit", &commit),
+                }
+            });
+            Self { hub, store, main }
+        }
+
+        fn plain() -> Self {
+            Self::new(|_, _, reply| reply)
+        }
+
+        fn command(&self, workspace: &Workspace, arguments: &[&str]) -> Command {
+            let mut command = workspace.command(arguments);
+            command.env("HF_ENDPOINT", self.hub.url()).env("HF_HOME", workspace.path("hf"));
+            for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy"] {
+                command.env_remove(name);
+            }
+            command
+        }
+
+        fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {
+            Answer::of(self.command(workspace, arguments).output().unwrap())
+        }
+
+        /// Runs the pipeline on a few documents.
+        fn run(&self, workspace: &Workspace, more: &[&str]) -> Answer {
+            let run = ["run", "pipeline.yaml", "--limit", "12"];
+            self.longsift(workspace, &[&run, more].concat())
+        }
+    }
+
+    /// The results of the same run with the model's folder.
+    fn local() -> Workspace {
+        let workspace = workspace(demo_model().to_str().unwrap());
+        workspace.longsift(&["run", "pipeline.yaml", "-q", "--limit", "12"]).success();
+        workspace
+    }
+
+    fn pinned() -> Workspace {
+        workspace(&format!("hf://demo/model@{COMMIT}"))
+    }
+
+    fn slice_record(workspace: &Workspace) -> Value {
+        let files = files_below(&workspace.path("cache/longsift/hub/models--demo--model"));
+        let record = files.iter().find(|file| file.ends_with("slice.json"));
+        read_json(record.expect("a slice was fetched"))
+    }
+
+    #[test]
+    fn only_layer_0_is_fetched_and_scores_are_those_of_the_whole_checkpoint() {
+        let (hub, workspace) = (Hub::plain(), pinned());
+        let answer = hub.run(&workspace, &[]).success();
+        assert_eq!(workspace.results(), local().results());
+        let record = slice_record(&workspace);
+        let (fetched, whole) = (
+            record["fetched_bytes"].as_u64().unwrap(),
+            record["checkpoint_bytes"].as_u64().unwrap(),
+        );
+        assert_eq!(whole, fs::metadata(demo_model().join("model.safetensors")).unwrap().len());
+        assert!(fetched < whole, "{fetched} of {whole}");
+        assert!(answer.stderr.contains("of 7.1 MB of `hf://demo/model@0123"), "{}", answer.stderr);
+        // What the store was asked for are ranges, and none of them are of layer 1.
+        let ranges: Vec<_> = hub.store.asked().iter().map(|asked| asked.range().unwrap()).collect();
+        assert!(ranges.len() > 2 && ranges.iter().all(|(_, end)| *end < 5_700_000), "{ranges:?}");
+        // Again, and without the network.
+        hub.hub.asked();
+        hub.run(&workspace, &["--fresh", "--offline"]).success();
+        assert!(hub.hub.asked().is_empty() && hub.store.asked().is_empty());
+        assert_eq!(workspace.results(), local().results());
+    }
+
+    #[test]
+    fn whatever_servers_do_the_slice_is_the_same() {
+        let slice = |hub: &Hub| {
+            let workspace = pinned();
+            hub.longsift(&workspace, &["plan", "pipeline.yaml"]).success();
+            let hashes = workspace.hashes(&["cache/longsift/hub"]);
+            let weights = hashes.into_iter().filter(|(name, _)| !name.ends_with("slice.json"));
+            weights.collect::<Vec<_>>()
+        };
+        let plain = slice(&Hub::plain());
+        assert!(plain.iter().any(|(name, _)| name.ends_with(".safetensors")), "{plain:?}");
+        let whole = fs::read(demo_model().join("model.safetensors")).unwrap();
+        let ignores_ranges = Hub::new(move |_, _, _| Reply::whole(&whole));
+        assert_eq!(slice(&ignores_ranges), plain);
+        let cut_off = Hub::new(|count, _, reply| match count % 2 {
+            1 => Reply { cut: Some(reply.body.len() / 3), ..reply },
+            _ => reply,
+        });
+        assert_eq!(slice(&cut_off), plain);
+        let expires =
+            Hub::new(|count, _, reply| if count == 1 { Reply::status(403) } else { reply });
+        assert_eq!(slice(&expires), plain);
+        let busy = Hub::new(|count, _, reply| match count {
+            0 | 3 => Reply::status(503).with("Retry-After", "0"),
+            _ => reply,
+        });
+        assert_eq!(slice(&busy), plain);
+    }
+
+    #[test]
+    fn a_token_is_not_shown_to_the_store() {
+        let (hub, workspace) = (Hub::plain(), pinned());
+        let mut command = hub.command(&workspace, &["plan", "pipeline.yaml"]);
+        Answer::of(command.env("HF_TOKEN", "hf_secret").output().unwrap()).success();
+        let shown = |server: &Server| {
+            let tokens = server
+                .asked()
+                .into_iter()
+                .filter_map(|asked| asked.headers.get("authorization").cloned());
+            tokens.collect::<Vec<_>>()
+        };
+        let hub_saw = shown(&hub.hub);
+        assert!(!hub_saw.is_empty() && hub_saw.iter().all(|token| token == "Bearer hf_secret"));
+        assert!(shown(&hub.store).is_empty());
+    }
+
+    #[test]
+    fn a_branch_means_the_commit_that_the_run_began_with_until_a_fresh_one() {
+        let (hub, workspace) = (Hub::plain(), workspace("hf://demo/model"));
+        hub.run(&workspace, &["-q"]).success();
+        let lock = || read_json(&workspace.path("out.run/pipeline.lock"));
+        let pin =
+            |lock: &Value| lock["hub_commits"]["hf://demo/model@main"].as_str().unwrap().to_owned();
+        assert_eq!(pin(&lock()), COMMIT);
+        hub.longsift(&workspace, &["lock", "pipeline.yaml"]).success();
+        // The branch moves on.
+        let next = "f".repeat(40);
+        hub.main.lock().unwrap().clone_from(&next);
+        hub.run(&workspace, &["-q"]).success();
+        assert_eq!(pin(&lock()), COMMIT);
+        hub.run(&workspace, &["-q", "--fresh"]).success();
+        assert_eq!(pin(&lock()), next);
+        // The lock beside the pipeline says otherwise.
+        hub.run(&workspace, &["-q", "--fresh", "--locked"]).success();
+        assert_eq!(pin(&lock()), COMMIT);
+        // Offline, a branch is what it was when it was last looked up.
+        hub.run(&workspace, &["-q", "--fresh", "--offline"]).success();
+        assert_eq!(pin(&lock()), next);
+    }
+
+    #[test]
+    fn a_file_of_the_hubs_own_cache_is_not_fetched() {
+        let (hub, workspace) = (Hub::plain(), pinned());
+        let snapshot = format!("hf/hub/models--demo--model/snapshots/{COMMIT}");
+        for name in ["model.safetensors", "tokenizer.json"] {
+            workspace
+                .write(&format!("{snapshot}/{name}"), fs::read(demo_model().join(name)).unwrap());
+        }
+        hub.longsift(&workspace, &["plan", "pipeline.yaml"]).success();
+        assert!(hub.store.asked().is_empty());
+        assert!(hub.hub.asked().iter().all(|asked| !asked.path.ends_with("tokenizer.json")));
+        // With all of it there, nothing is copied either.
+        let other = pinned();
+        for name in ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"]
+        {
+            other.write(&format!("{snapshot}/{name}"), fs::read(demo_model().join(name)).unwrap());
+        }
+        hub.longsift(&other, &["plan", "pipeline.yaml", "--offline"]).success();
+        assert!(hub.hub.asked().is_empty());
+        assert!(files_below(&other.path("cache/longsift/hub")).is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_said_at_its_place() {
+        let hub = Hub::plain();
+        let refused = |model: &str, more: &[&str]| {
+            let workspace = workspace(model);
+            let answer = hub.longsift(&workspace, &[&["plan", "pipeline.yaml"], more].concat());
+            assert!(answer.stderr.contains("--> pipeline.yaml:5:"), "{}", answer.stderr);
+            (answer.code, answer.stderr)
+        };
+        let (code, says) = refused("hf://nobody/model", &[]);
+        assert!(code == 2 && says.contains("the server answered 404 (RepoNotFound)"), "{says}");
+        let (code, says) = refused("hf://demo/model@gone", &[]);
+        assert!(code == 2 && says.contains("RevisionNotFound"), "{says}");
+        let (code, says) = refused("hf://demo/model", &["--offline"]);
+        assert!(code == 2 && says.contains("`--offline` keeps it from being fetched"), "{says}");
+        let (code, says) = refused("hf://demo", &[]);
+        assert!(code == 2 && says.contains("it has no owner"), "{says}");
+        // Nothing is fetched for an input that is not there.
+        let workspace = pinned();
+        fs::remove_file(workspace.path("input")).unwrap();
+        hub.hub.asked();
+        hub.longsift(&workspace, &["plan", "pipeline.yaml"]).expect(2);
+        assert!(hub.hub.asked().is_empty());
+    }
+
+    #[test]
+    fn a_killed_download_is_begun_again() {
+        let (hub, workspace) = (Hub::plain(), pinned());
+        workspace.write("cache/longsift/hub/models--demo--model/partial/config.json", "{");
+        workspace
+            .write(&format!("cache/longsift/hub/models--demo--model/{COMMIT}-0/config.json"), "{");
+        hub.run(&workspace, &["-q"]).success();
+        assert_eq!(workspace.results(), local().results());
+        assert!(!workspace.path("cache/longsift/hub/models--demo--model/partial").exists());
+    }
+}

@@ -1,0 +1,195 @@
+//! What longsift is built from and what it reaches: licences, versions, `unsafe`, the network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Workspace, files_below, library, repository};
+
+/// The packages that this platform's build and tests need, as cargo sees them.
+fn packages() -> Vec<Value> {
+    let answer = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--offline", "--format-version", "1"])
+        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(repository())
+        .output()
+        .unwrap();
+    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+    let metadata: Value = serde_json::from_slice(&answer.stdout).unwrap();
+    let of = |list: &Value| list.as_array().unwrap().clone();
+    let resolved: BTreeSet<String> =
+        of(&metadata["resolve"]["nodes"]).iter().map(|node| node["id"].to_string()).collect();
+    let mut packages = of(&metadata["packages"]);
+    packages.retain(|package| resolved.contains(&package["id"].to_string()));
+    packages
+}
+
+/// The quoted words of a list of `deny.toml`: of `{ crate = "…", reason = "…" }` the crates.
+fn denied(list: &str) -> Vec<String> {
+    let text = fs::read_to_string(repository().join("deny.toml")).unwrap();
+    let (_, behind) = text.split_once(&format!("\n{list} = [\n")).unwrap();
+    let (inside, _) = behind.split_once("\n]").unwrap();
+    inside.lines().map(|line| line.split('"').nth(1).unwrap().to_owned()).collect()
+}
+
+fn name_and_version(package: &Value) -> (String, String) {
+    let text = |key: &str| package[key].as_str().unwrap().to_owned();
+    (text("name"), text("version"))
+}
+
+/// Whether a licence expression can be met with these licences.
+fn can_be_met(expression: &str, allowed: &[String]) -> bool {
+    let expression = expression.trim().replace('/', " OR ");
+    let mut depth = 0;
+    let mut split = |word: &str| -> Vec<String> {
+        let mut parts = vec![String::new()];
+        for part in expression.split_inclusive(' ') {
+            depth += part.matches('(').count();
+            depth -= part.matches(')').count();
+            if depth == 0 && part.trim() == word {
+                parts.push(String::new());
+            } else {
+                parts.last_mut().unwrap().push_str(part);
+            }
+        }
+        parts
+    };
+    let alternatives = split("OR");
+    if alternatives.len() > 1 {
+        return alternatives.iter().any(|part| can_be_met(part, allowed));
+    }
+    let all = split("AND");
+    if all.len() > 1 {
+        return all.iter().all(|part| can_be_met(part, allowed));
+    }
+    match expression.trim().strip_prefix('(').and_then(|inner| inner.strip_suffix(')')) {
+        Some(inner) => can_be_met(inner, allowed),
+        None => allowed.iter().any(|licence| licence == expression.trim()),
+    }
+}
+
+#[test]
+fn every_dependency_has_a_licence_that_deny_toml_allows() {
+    let allowed = denied("allow");
+    assert!(can_be_met("(MIT OR GPL-3.0) AND Unicode-3.0", &allowed));
+    assert!(!can_be_met("MIT AND GPL-3.0", &allowed) && !can_be_met("AGPL-3.0", &allowed));
+    for package in packages() {
+        let licence = package["license"].as_str().unwrap_or("none");
+        assert!(can_be_met(licence, &allowed), "{:?}: {licence}", name_and_version(&package));
+    }
+}
+
+#[test]
+fn no_dependency_is_banned_from_elsewhere_or_there_twice_without_a_reason() {
+    let (skipped, banned) = (denied("skip"), denied("deny"));
+    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for package in packages() {
+        let (name, version) = name_and_version(&package);
+        assert!(!banned.contains(&name), "`{name}` is banned by deny.toml");
+        if let Some(source) = package["source"].as_str() {
+            assert!(source.starts_with("registry+"), "{name} comes from {source}");
+        }
+        if !skipped.contains(&format!("{name}@{version}")) {
+            versions.entry(name).or_default().insert(version);
+        }
+    }
+    versions.retain(|_, versions| versions.len() > 1);
+    assert!(versions.is_empty(), "several versions: {versions:?}; deny.toml says which may be");
+}
+
+/// `unsafe` as code: the word before a block, a function, an implementation or a foreign block.
+fn unsafe_lines(text: &str) -> Vec<usize> {
+    let is_unsafe = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe(", "unsafe trait"]
+            .iter()
+            .any(|word| code.contains(word))
+    };
+    text.lines().zip(0..).filter(|(line, _)| is_unsafe(line)).map(|(_, number)| number).collect()
+}
+
+fn sources() -> Vec<std::path::PathBuf> {
+    let folders = ["kernels", "stages", "engine", "tests", "datasets", "fuzz"];
+    let files = folders.iter().flat_map(|folder| files_below(&repository().join(folder)));
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+#[test]
+fn unsafe_code_is_in_the_kernels_alone_with_a_reason_each() {
+    let itself = repository().join("tests/supply_chain.rs");
+    let mut found = 0;
+    for file in sources()
+        .into_iter()
+        .filter(|file| *file != itself && !file.to_string_lossy().contains("/target/"))
+    {
+        let text = fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        for number in unsafe_lines(&text) {
+            let place = format!("{}:{}", file.display(), number + 1);
+            assert!(file.starts_with(repository().join("kernels")), "`unsafe` in {place}");
+            let line = lines[number];
+            // Functions say what their callers must see to; the rest says why it is right.
+            let is_function = line.contains("unsafe fn") || line.contains("unsafe extern");
+            let is_attribute = line.contains("unsafe(");
+            let before = lines[number.saturating_sub(12)..=number].join("\n");
+            assert!(
+                is_function || is_attribute || before.contains("SAFETY:"),
+                "`unsafe` without a reason in {place}"
+            );
+            found += 1;
+        }
+    }
+    assert!(found > 20, "the kernels have {found}: this test looks in the wrong place");
+    for manifest in ["engine/Cargo.toml", "stages/Cargo.toml"] {
+        let manifest = fs::read_to_string(repository().join(manifest)).unwrap();
+        assert!(manifest.contains("[lints]\nworkspace = true"));
+    }
+    let workspace = fs::read_to_string(repository().join("Cargo.toml")).unwrap();
+    assert!(workspace.contains("unsafe_code = \"deny\""));
+    let kernels = fs::read_to_string(repository().join("kernels/Cargo.toml")).unwrap();
+    assert!(kernels.contains("undocumented_unsafe_blocks = \"deny\""));
+    assert!(kernels.contains("unsafe_op_in_unsafe_fn = \"deny\""));
+}
+
+/// Attempts to reach a network while a command runs.
+fn attempts(
+    library: &Path,
+    workspace: &Workspace,
+    arguments: &[&str],
+    lineage: Option<&str>,
+) -> u64 {
+    let counted = workspace.path("sockets");
+    fs::write(&counted, "").unwrap();
+    let mut command = workspace.command(arguments);
+    command.env("LD_PRELOAD", library).env("SOCKETS_COUNTED", &counted);
+    command.env_remove("OPENLINEAGE_URL");
+    if let Some(url) = lineage {
+        command.env("OPENLINEAGE_URL", url);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::metadata(&counted).unwrap().len()
+}
+
+#[test]
+fn a_run_reaches_no_network_unless_it_is_given_a_url() {
+    let Some(library) = library("no_network.c", "libno_network.so") else { return };
+    let workspace = Workspace::new();
+    let demo = repository().join("pipelines/demo.yaml");
+    let output = format!("output.path={}", workspace.path("out").display());
+    let pipeline = [demo.to_str().unwrap(), "--set", &output, "--limit", "60"];
+    for command in ["validate", "plan", "run"] {
+        let more = if command == "validate" { &pipeline[..3] } else { &pipeline[..] };
+        let arguments = [&[command], more].concat();
+        assert_eq!(attempts(&library, &workspace, &arguments, None), 0, "{command}");
+    }
+    for command in ["status", "verify"] {
+        assert_eq!(attempts(&library, &workspace, &[command, "out.run"], None), 0, "{command}");
+    }
+    let url = Some("http://127.0.0.1:9/");
+    let again = [&["run"], &pipeline[..], &["--fresh"]].concat();
+    assert!(attempts(&library, &workspace, &again, url) > 0, "a URL that is given is reached");
+}

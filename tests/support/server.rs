@@ -1,0 +1,154 @@
+//! An HTTP server on 127.0.0.1 that answers as a test wants it to, and remembers what it was asked.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// What was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// Path and query.
+    pub(crate) path: String,
+    /// Header fields, names in lower case.
+    pub(crate) headers: BTreeMap<String, String>,
+}
+
+impl Request {
+    /// First byte and end of the range that is asked for of a file of `length` bytes.
+    pub(crate) fn range_of(&self, length: usize) -> Option<(usize, usize)> {
+        let (start, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
+        if start.is_empty() {
+            return Some((length.saturating_sub(last.parse().ok()?), length));
+        }
+        Some((start.parse().ok()?, last.parse::<usize>().ok()? + 1))
+    }
+
+    /// First byte and end of the range that is asked for.
+    pub(crate) fn range(&self) -> Option<(usize, usize)> {
+        self.range_of(usize::MAX)
+    }
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// After so many bytes of the body the connection is closed.
+    pub(crate) cut: Option<usize>,
+}
+
+impl Reply {
+    /// An answer without a body.
+    pub(crate) fn status(status: u16) -> Self {
+        Self { status, ..Self::default() }
+    }
+
+    /// The same with one more header field.
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A file, or the range of it that was asked for.
+    pub(crate) fn file(bytes: &[u8], request: &Request) -> Self {
+        let Some((start, end)) = request.range_of(bytes.len()) else { return Self::whole(bytes) };
+        if start >= bytes.len() {
+            return Self::status(416);
+        }
+        let end = end.min(bytes.len());
+        let range = format!("bytes {start}-{}/{}", end - 1, bytes.len());
+        let partial = Self { status: 206, body: bytes[start..end].to_vec(), ..Self::default() };
+        partial.with("Content-Range", &range)
+    }
+
+    /// A file, whatever was asked for.
+    pub(crate) fn whole(bytes: &[u8]) -> Self {
+        Self { status: 200, body: bytes.to_vec(), ..Self::default() }
+    }
+
+    /// The way to somewhere else.
+    pub(crate) fn redirect(place: &str) -> Self {
+        Self::status(302).with("Location", place)
+    }
+}
+
+type Handler = dyn Fn(&Request) -> Reply + Send + Sync;
+
+/// A server that runs until it is dropped.
+pub(crate) struct Server {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Server {
+    pub(crate) fn new(handler: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (handler, log): (Arc<Handler>, _) = (Arc::new(handler), Arc::clone(&asked));
+        thread::spawn(move || {
+            for connection in listener.incoming() {
+                let Ok(connection) = connection else { continue };
+                if connection.peer_addr().is_err() {
+                    continue;
+                }
+                let (handler, log) = (Arc::clone(&handler), Arc::clone(&log));
+                // A client that goes away while it is answered is no matter.
+                thread::spawn(move || serve(&connection, &*handler, &log));
+            }
+        });
+        Self { address, asked }
+    }
+
+    /// `http://127.0.0.1:port`
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it was asked since the last time.
+    pub(crate) fn asked(&self) -> Vec<Request> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+fn serve(connection: &TcpStream, handler: &Handler, log: &Mutex<Vec<Request>>) -> Option<()> {
+    let mut reader = BufReader::new(connection);
+    while let Some(request) = read_request(&mut reader) {
+        let reply = handler(&request);
+        log.lock().unwrap().push(request);
+        let mut head = format!("HTTP/1.1 {} x\r\n", reply.status);
+        head += &format!("Content-Length: {}\r\n", reply.body.len());
+        for (name, value) in &reply.headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        head += "\r\n";
+        let mut writer = connection;
+        writer.write_all(head.as_bytes()).ok()?;
+        let sent = reply.cut.unwrap_or(reply.body.len()).min(reply.body.len());
+        writer.write_all(&reply.body[..sent]).ok()?;
+        writer.flush().ok()?;
+        if sent < reply.body.len() {
+            connection.shutdown(Shutdown::Both).ok()?;
+            return None;
+        }
+    }
+    Some(())
+}
+
+fn read_request(reader: &mut impl BufRead) -> Option<Request> {
+    let mut line = String::new();
+    reader.take(65_536).read_line(&mut line).ok()?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.take(65_536).read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+    }
+    Some(Request { path, headers })
+}
