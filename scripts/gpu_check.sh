@@ -20,11 +20,12 @@ folder=$(cd "$folder" && pwd)
 failed=()
 
 say() { printf '\n== %s (after %ss)\n' "$*" "$SECONDS"; }
-check() { # NAME COMMAND...: goes on when it fails
-  local name=$1
+check() { # NAME COMMAND...: goes on when it fails; a check that found no GPU has failed
+  local name=$1 log=$folder/${1// /-}.log
   shift
   say "$name"
-  "$@" 2>&1 | tee "$folder/${name// /-}.log" || failed+=("$name")
+  "$@" 2>&1 | tee "$log" || failed+=("$name")
+  if grep -q '^skipped: .*driver' "$log"; then failed+=("$name found no GPU"); fi
 }
 
 toolchain() {

@@ -157,6 +157,38 @@ fn a_run_on_eight_devices_that_is_killed_is_finished_on_three_to_the_same_bytes(
     assert_eq!(&workspace.results(), expected());
 }
 
+/// How often the threads of a process have gone to sleep.
+fn pauses(process: u32) -> Option<u64> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let of = |status: String| {
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).ok();
+    Some(threads.filter_map(|thread| of(status(thread.ok()?)?)).sum())
+}
+
+#[test]
+fn devices_without_work_sleep_until_there_is_some() {
+    if !cfg!(target_os = "linux") {
+        eprintln!("skipped: pauses of threads are read from /proc");
+        return;
+    }
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    // Two windows, for three seconds: most devices have nothing to do.
+    let slow = "8x64MB:milliseconds=3000";
+    let arguments = ["run", "pipeline.yaml", "-q", "--limit", "1"];
+    let mut child = simulated(&workspace, slow, &arguments).spawn().unwrap();
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        most = most.max(pauses(child.id()).unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("{most} pauses of all threads in about three seconds");
+    assert!((10..1500).contains(&most), "{most}");
+}
+
 fn events_so_far(workspace: &Workspace) -> String {
     fs::read_to_string(workspace.path("out.run/events.jsonl")).unwrap_or_default()
 }

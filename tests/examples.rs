@@ -17,7 +17,7 @@ fn workspace() -> Workspace {
     Tiny::new().write(&workspace.path("model"));
     write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[96, 160]), 1);
     let mut pipeline = Pipeline::tokens("model", 32);
-    pipeline.output = "path: out/${date}".to_owned();
+    pipeline.output = "path: \"out/${date}\"".to_owned();
     let params = "params: {date: {description: the day}}";
     workspace.write("web.yaml", format!("{params}\n{pipeline}"));
     for folder in ["logs", "metrics"] {
@@ -71,7 +71,7 @@ fn a_night_that_fails_is_mailed_with_the_end_of_the_log() {
 fn a_night_that_the_machine_spoiled_is_tried_once_more() {
     let workspace = workspace();
     // A file where the folder of the output should be.
-    workspace.write("out", "in the way".to_owned());
+    workspace.write("out", "in the way");
     let done = nightly(&workspace, "web.yaml");
     assert_eq!(done.status.code(), Some(4));
     let summaries = fs::read_to_string(workspace.path("logs/web.summaries")).unwrap();

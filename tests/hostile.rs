@@ -10,14 +10,17 @@ mod tables;
 mod tokenizers;
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::support::{Answer, Workspace};
 
 /// Private memory that the command may have, in KiB: what does not fit ends it with a signal.
 const MOST_MEMORY_KIB: u32 = 200 << 10;
-/// Seconds that an unoptimised build may take on a busy machine; an optimised one on a quiet machine takes about one.
+/// Seconds of processor time that an unoptimised build may take; an optimised one takes one or two. Unlike time on the
+/// clock they are the same on a busy machine.
 const MOST_SECONDS: u64 = 60;
+/// When a command that waits for something that never comes is given up.
+const LONGEST_WAIT_SECONDS: u64 = 600;
 
 /// Runs the command with little memory and little time, and expects this exit code. What it says is safe to print.
 fn bounded(workspace: &Workspace, what: &str, arguments: &[&str], code: i32) -> Answer {
@@ -36,7 +39,9 @@ fn within(
     let mut limited = Command::new("sh");
     limited
         .arg("-c")
-        .arg(format!("ulimit -d {most_kib} && exec timeout -s KILL {MOST_SECONDS} \"$0\" \"$@\""))
+        .arg(format!(
+            "ulimit -d {most_kib} && ulimit -t {MOST_SECONDS} && exec timeout -s KILL {LONGEST_WAIT_SECONDS} \"$0\" \"$@\""
+        ))
         .arg(inner.get_program())
         .args(inner.get_args())
         .current_dir(inner.get_current_dir().unwrap());
@@ -52,12 +57,11 @@ fn within(
     let said: String = answer.stderr.chars().take(600).collect();
     eprintln!("{what}: exit {} after {} ms\n{said}", answer.code, took.as_millis());
     assert_eq!(answer.code, code, "{what}: {said}");
-    assert!(took < Duration::from_secs(MOST_SECONDS), "{what} took {took:?}");
     assert!(answer.stderr.len() < 100_000, "{what}: {} bytes of messages", answer.stderr.len());
     safe_to_print(what, &answer.stdout);
     safe_to_print(what, &answer.stderr);
     if code != 0 && code != 5 {
-        assert!(answer.stderr.contains("error: "), "{what}: {said}");
+        assert!(answer.stderr.contains("error: ") || !answer.stdout.is_empty(), "{what}: {said}");
     }
     answer
 }

@@ -23,6 +23,8 @@ mod edges;
 #[cfg(test)]
 mod eight_devices;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod forms;

@@ -168,7 +168,7 @@ impl<'a> Scheduler<'a> {
             windows: HashMap::new(),
             news: VecDeque::new(),
             next_id: 0,
-            look_at: None,
+            look_at: Some(now),
             closing: false,
             dead: false,
             work: vec![Work::default(); devices.len()],
@@ -305,7 +305,7 @@ impl<'a> Scheduler<'a> {
             if let Some(task) = state.tasks[device].pop_front() {
                 return Some(task);
             }
-            if state.look_at.is_none_or(|at| at <= Instant::now()) {
+            if state.look_at.is_some_and(|at| at <= Instant::now()) {
                 self.hand_out(&mut state);
                 if !state.tasks[device].is_empty() {
                     continue;

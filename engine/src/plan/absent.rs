@@ -182,7 +182,7 @@ impl fmt::Display for Placed {
             bytes(self.memory_bytes)
         )?;
         if let (Some(least), Some(by)) = (self.least_window_milliseconds, self.bound_by) {
-            write!(f, "; at least {least:.2} ms a window ({by})")?;
+            write!(f, "; at least {} a window ({by})", duration(least / 1e3))?;
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl Absent {
 
 fn duration(seconds: f64) -> String {
     match seconds {
-        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
         s if s < 120.0 => format!("{s:.1} s"),
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.1} h", s / 3600.0),

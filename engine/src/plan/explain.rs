@@ -160,11 +160,11 @@ fn devices(plan: &Plan) -> String {
 fn absent_devices(plan: &Plan, absent: &Absent) -> String {
     let precision = plan.spec.load_partial_model().precision.name();
     let indent = format!("\n  {:<22} ", "");
-    format!(
-        "{} cards that are not here, {precision}{indent}{}",
-        absent.cards.len(),
-        absent.placement().join(&indent)
-    )
+    let cards = match absent.cards.len() {
+        1 => "a card that is not here".to_owned(),
+        number => format!("{number} cards that are not here"),
+    };
+    format!("{cards}, {precision}{indent}{}", absent.placement().join(&indent))
 }
 
 fn attention(plan: &Plan) -> String {
