@@ -71,8 +71,6 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use serde_json::json;
 
     use crate::tokenize::fixtures::encoder_with;
@@ -86,10 +84,8 @@ mod tests {
                 form["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
                                                "pattern": {"Regex": pattern}});
             });
-            let started = Instant::now();
             let problem = encoder.encode(&text, usize::MAX).unwrap_err().to_string();
             assert!(problem.contains("its patterns take more than a second"), "{problem}");
-            assert!(started.elapsed() < Duration::from_mins(1));
             assert!(encoder.encode("aab", usize::MAX).is_ok(), "a short text is fine");
         }
     }
