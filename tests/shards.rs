@@ -210,7 +210,7 @@ fn a_selection_waits_for_nothing() {
     let mut child = start(&workspace, "0/1");
     assert!(wait_until(&mut child, || units(&workspace) >= 1));
     let answer = select(&workspace).expect(4);
-    assert!(answer.stderr.contains("processes that score shards"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("processes that work on shards"), "{}", answer.stderr);
     assert!(child.wait().unwrap().success());
     select_as_one_process(&workspace);
 }

@@ -261,8 +261,11 @@ fn held(root: &Path, file: &mut File) -> Diagnostic {
     let read = file.take(4096).read_to_string(&mut content).ok();
     let holder = read.and_then(|_| serde_json::from_str::<Holder>(&content).ok()).map_or_else(
         || {
-            let shards = "processes that score shards of it (`--phase score`)";
-            if content.is_empty() { shards.to_owned() } else { "another process".to_owned() }
+            // Whoever has just taken the lock has said nothing yet.
+            let shards = content.as_bytes() == share::SHARDS;
+            let who =
+                if shards { "processes that work on shards of it" } else { "another process" };
+            who.to_owned()
         },
         |holder| format!("process {} on {}, started {}", holder.pid, holder.host, holder.started),
     );

@@ -1,6 +1,7 @@
 //! Taking part in a run directory beside other processes, to score a shard.
 
 use std::fs::{File, TryLockError};
+use std::io::{Seek, Write};
 use std::time::{Duration, Instant};
 
 use super::{RunDirectory, held};
@@ -11,6 +12,9 @@ use crate::files;
 /// How long to wait for a process that holds the directory alone for a moment: one that finishes a commit that an
 /// interrupted selection has begun.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the lock says while processes hold it together.
+pub(super) const SHARDS: &[u8] = b"shards";
 
 /// Use of a run directory beside others, until it is dropped.
 #[derive(Debug)]
@@ -51,8 +55,11 @@ impl RunDirectory {
                 }
             }
         }
-        // What it says is of a run that has ended.
-        file.set_len(0).map_err(files::failed("write", &path))?;
+        // What it says is of a run that has ended, or the same of another process beside this one.
+        file.rewind()
+            .and_then(|()| file.write_all(SHARDS))
+            .and_then(|()| file.set_len(SHARDS.len() as u64))
+            .map_err(files::failed("write", &path))?;
         Ok(SharedLock { _file: file })
     }
 }
