@@ -141,7 +141,7 @@ mod with_network {
         );
         assert_eq!(whole, fs::metadata(demo_model().join("model.safetensors")).unwrap().len());
         assert!(fetched < whole, "{fetched} of {whole}");
-        assert!(answer.stderr.contains("of 7.1 MB of `hf://demo/model@0123"), "{}", answer.stderr);
+        assert!(answer.stderr.contains("of 7.15 MB of `hf://demo/model@0123"), "{}", answer.stderr);
         // What the store was asked for are ranges, and none of them are of layer 1.
         let ranges: Vec<_> = hub.store.asked().iter().map(|asked| asked.range().unwrap()).collect();
         assert!(ranges.len() > 2 && ranges.iter().all(|(_, end)| *end < 5_700_000), "{ranges:?}");
