@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::process::{Child, Command};
 use std::time::{Duration, SystemTime};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::resume::{undisturbed, units, wait_until, workload};
@@ -208,8 +209,13 @@ fn a_selection_names_the_units_and_the_shards_that_it_misses() {
 fn a_selection_waits_for_nothing() {
     let workspace = workload();
     let mut child = start(&workspace, "0/1");
-    assert!(wait_until(&mut child, || units(&workspace) >= 1));
-    let answer = select(&workspace).expect(4);
+    let lock = workspace.path("out.run/lock");
+    assert!(wait_until(&mut child, || fs::read(&lock).is_ok_and(|said| said == b"shards")));
+    // Held in the middle of its work, it cannot end before the selection has looked.
+    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    let answer = select(&workspace);
+    kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
+    let answer = answer.expect(4);
     assert!(answer.stderr.contains("processes that work on shards"), "{}", answer.stderr);
     assert!(child.wait().unwrap().success());
     select_as_one_process(&workspace);

@@ -134,8 +134,13 @@ fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String>
         return Err("there are no weights here; figures come from config.json alone".to_owned());
     }
     config.with_weights().map_err(|problems| {
-        let messages: Vec<String> =
-            problems.into_iter().map(|problem| Diagnostic::from(problem).message).collect();
+        let problems = problems.into_iter().map(Diagnostic::from);
+        let messages: Vec<String> = problems
+            .map(|problem| match problem.hint {
+                Some(hint) => format!("{}; {hint}", problem.message),
+                None => problem.message,
+            })
+            .collect();
         messages.join("; ")
     })
 }

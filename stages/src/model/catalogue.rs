@@ -193,14 +193,15 @@ pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     Ok(names)
 }
 
+/// Whether a file's name says that PyTorch pickled it.
+pub(crate) fn is_pickled(name: &str) -> bool {
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")
+}
+
 fn without_safetensors(folder: &Path, names: &[String]) -> ModelProblem {
     let shown = folder.display();
-    let pickled = names.iter().find(|name| {
-        let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
-        matches!(extension, Some("bin" | "pt" | "pth" | "ckpt"))
-            || name.ends_with(".bin.index.json")
-    });
-    match pickled {
+    match names.iter().find(|name| is_pickled(name)) {
         Some(pickled) => {
             ModelProblem::settings(format!("`{shown}` has no .safetensors file, only pickled weights (`{pickled}`)"))
                 .with_hint(format!(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::catalogue::{file_names, is_safetensors};
+use super::catalogue::{file_names, is_pickled, is_safetensors};
 use super::checkpoint::{self, ModelFolder};
 use super::families::{self, FirstLayer};
 use super::fields::Fields;
@@ -205,10 +205,11 @@ impl ModelConfig {
         &self.bytes
     }
 
-    /// Whether there are files with weights at all.
+    /// Whether there are files with weights at all, also such as are refused.
     pub fn has_weights(&self) -> bool {
         let names = || file_names(&self.files.folder).unwrap_or_default();
-        self.files.gguf.is_some() || names().iter().any(|name| is_safetensors(name))
+        self.files.gguf.is_some()
+            || names().iter().any(|name| is_safetensors(name) || is_pickled(name))
     }
 
     pub(crate) fn gguf(&self) -> Option<(&[String], &'static Architecture)> {
