@@ -193,7 +193,7 @@ pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
     Ok(names)
 }
 
-/// Whether a file's name says that PyTorch pickled it.
+/// Whether a file's name says that `PyTorch` pickled it.
 pub(crate) fn is_pickled(name: &str) -> bool {
     let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")
