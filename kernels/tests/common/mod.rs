@@ -46,16 +46,19 @@ impl Random {
         for (row, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
             let mut state = self.seed ^ (kind << 60) ^ ((head as u64) << 40) ^ ((row as u64) << 12);
             for value in out {
-                let uniform = (0..4)
-                    .map(|_| (splitmix(&mut state) >> 40) as f32 / (1 << 24) as f32)
-                    .sum::<f32>();
-                *value = (uniform - 2.0) * 3.0_f32.sqrt() * self.spread.sqrt();
+                *value = deviate(&mut state, self.spread);
             }
         }
     }
 }
 
-fn splitmix(state: &mut u64) -> u64 {
+/// A number about normal whose products with others like it have the standard deviation `spread`.
+pub(crate) fn deviate(state: &mut u64, spread: f32) -> f32 {
+    let uniform = (0..4).map(|_| (splitmix(state) >> 40) as f32 / (1 << 24) as f32).sum::<f32>();
+    (uniform - 2.0) * 3.0_f32.sqrt() * spread.sqrt()
+}
+
+pub(crate) fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

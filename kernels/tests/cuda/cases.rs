@@ -1,7 +1,7 @@
 //! What a device's kernels are checked with, emulated or real: one body for both.
 //!
 //! Tolerances. Against the float64 reference *of the rounded queries and keys* only float32 sums and exponentials
-//! differ, as on the processor: [`MASS`], [`SQUARE`], [`ROW`] are those of `agreement.rs`. What rounding to bf16 itself
+//! differ, as on the processor: [`MASS`], [`SQUARE`] and [`ROW`] are those of its kernels. What rounding to bf16 itself
 //! costs is [`BF16_MASS`].
 
 use std::ops::Range;
@@ -13,12 +13,8 @@ use longsift_kernels::{
     RowSample, TableView, TableWindow, histogram_bins, reference_rows,
 };
 
-/// Relative, of a head's far mass.
-const MASS: f64 = 1e-6;
-/// Relative, of a head's far sum of squares.
-const SQUARE: f64 = 1e-5;
-/// Relative, of one row's far mass or of a histogram bin.
-const ROW: f64 = 1e-5;
+use crate::common::{MASS, ROW, SQUARE, deviate, splitmix};
+
 /// Relative, of a head's far mass, against unrounded queries and keys. Rounding moves each product of two numbers by up
 /// to 2⁻⁸ of itself, so a logit of standard deviation 3 by about 3 · 2⁻⁸ / √3 · √2 ≈ 0.01; the mass of a row is a mean of
 /// such errors.
@@ -50,21 +46,10 @@ impl Random {
                     ^ ((head as u64) << 40)
                     ^ ((row as u64) << 12)
                     ^ d as u64;
-                let uniform = (0..4)
-                    .map(|_| (splitmix(&mut state) >> 40) as f32 / (1 << 24) as f32)
-                    .sum::<f32>();
-                *value = (uniform - 2.0) * 3.0_f32.sqrt() * self.spread.sqrt();
+                *value = deviate(&mut state, self.spread);
             }
         }
     }
-}
-
-fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 impl QueryKeySource for Random {

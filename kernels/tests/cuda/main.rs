@@ -1,6 +1,8 @@
 //! The GPU's device code: on every machine in an emulation on the processor, and on GPUs where there are any.
 
 mod cases;
+#[path = "../common/mod.rs"]
+mod common;
 #[cfg(feature = "cuda")]
 mod device;
 mod emulated;
