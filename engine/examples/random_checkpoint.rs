@@ -7,12 +7,17 @@
 //! The geometry is `qwen2.5-0.5b` (the default) or `llama-2-7b`. Only the tensors that layer 0 needs are written, in
 //! bf16. The tokenizer is copied beside them.
 
+#[path = "support/random.rs"]
+mod random;
+
 use std::error::Error;
 use std::path::PathBuf;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::json;
+
+use random::Random;
 
 /// The sizes of a first layer.
 struct Geometry {
@@ -86,18 +91,7 @@ impl Geometry {
     }
 }
 
-/// The generator of Steele, Lea and Flood 2014 (`SplitMix64`).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
     /// About normal, with this standard deviation: the sum of four uniform numbers.
     fn normal(&mut self, deviation: f32) -> f32 {
         let sum: f32 = (0..4).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5).sum();

@@ -12,6 +12,9 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
 
+#[path = "support/random.rs"]
+mod random;
+
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,6 +38,8 @@ use longsift_stages::first_layer_attention::WindowStatistics;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use rayon::prelude::*;
+
+use random::Random;
 
 type Answer<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -263,18 +268,7 @@ fn parquet(batches: impl Iterator<Item = RecordBatch>) -> Answer<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// The generator of Steele, Lea and Flood 2014 (`SplitMix64`).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
     /// From 0 to 1.
     fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
