@@ -25,6 +25,11 @@ fn an_address_is_refused_with_what_to_build() {
     let says = "error: `s3://bucket/in` is in an object store, and this build reads none";
     assert!(answer.stderr.starts_with(says), "{}", answer.stderr);
     assert!(answer.stderr.contains("hint: build with `--features cloud`"), "{}", answer.stderr);
+    let local = workspace("files");
+    let set = ["plan", "pipeline.yaml", "--set", "output.path=s3://bucket/out"];
+    let answer = local.longsift(&set).expect(2);
+    let says = "error: `s3://bucket/out` is in an object store, and this build has none";
+    assert!(answer.stderr.starts_with(says), "{}", answer.stderr);
 }
 
 #[cfg(feature = "cloud")]

@@ -1,4 +1,5 @@
-//! Files of object stores and web servers, read by ranges: `s3://`, `gs://`, `az://`, `http://`, `https://`.
+//! Files of object stores (`s3://`, `gs://`, `az://`) and web servers (`http://`, `https://`). Those of input are read by
+//! ranges; those of a run directory and an output, which have to be in a store, are written, too.
 //!
 //! Who asks and where is described by the variables of each store's own tools (`AWS_…`, `GOOGLE_…`, `AZURE_…`). What is
 //! read is kept for a while in blocks, in memory: a work unit is looked through before it is read, and its columns are
@@ -6,6 +7,8 @@
 
 mod blocks;
 mod retry;
+mod stored;
+mod upload;
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -25,6 +28,7 @@ use tokio::runtime::Runtime;
 
 use blocks::Blocks;
 use retry::patiently;
+pub(crate) use stored::{Stores, Version, read_version, write_version};
 
 /// Bytes of a file that are fetched at once.
 const BLOCK_BYTES: u64 = 4 << 20;

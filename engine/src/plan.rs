@@ -135,7 +135,7 @@ pub struct Plan {
 impl Plan {
     /// Proves `spec` runnable, or says everything that stands against it.
     pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
-        let mut problems = Vec::new();
+        let mut problems = checks::stores(&spec);
         let columns = columns(&spec);
         let input = &spec.pipeline.input;
         let dataset = Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file);

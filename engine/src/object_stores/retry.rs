@@ -27,9 +27,8 @@ pub(super) fn patiently<T>(
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        let kind = kind(&error);
-        if kind != ErrorKind::TimedOut || since.elapsed() + wait > DEADLINE {
-            return Err(io::Error::new(kind, in_words(&error)));
+        if kind(&error) != ErrorKind::TimedOut || since.elapsed() + wait > DEADLINE {
+            return Err(failure(&error));
         }
         tracing::warn!(
             "`{what}`: {}; trying again in {:.1} s",
@@ -41,10 +40,16 @@ pub(super) fn patiently<T>(
     }
 }
 
+/// The failure as one of an ordinary file.
+pub(super) fn failure(error: &Error) -> io::Error {
+    io::Error::new(kind(error), in_words(error))
+}
+
 /// What of an ordinary file a failure would be; `TimedOut` is what may pass.
 fn kind(error: &Error) -> ErrorKind {
     match error {
         Error::NotFound { .. } => ErrorKind::NotFound,
+        Error::AlreadyExists { .. } => ErrorKind::AlreadyExists,
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             ErrorKind::PermissionDenied
         }
