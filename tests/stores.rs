@@ -30,55 +30,25 @@ fn an_address_is_refused_with_what_to_build() {
 #[cfg(feature = "cloud")]
 mod with_stores {
     use std::fs;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
     use crate::support::Answer;
-    use crate::support::server::{Reply, Request, Server};
+    use crate::support::bucket::{Bucket, Fault};
 
-    /// A store that speaks as much of S3 as reading takes: one bucket, with the corpus as `in/a.parquet` and `in/b.parquet`.
-    /// `change` may replace answers; the count is of answers to reading before it.
-    fn store(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Server {
-        let (bytes, count) = (fs::read(corpus()).unwrap(), AtomicUsize::new(0));
-        Server::new(move |request| {
-            let path = request.path.split('?').next().unwrap();
-            if request.path.contains("list-type=2") {
-                return Reply::whole(listing(&request.path, bytes.len()).as_bytes());
-            }
-            if !["/bucket/in/a.parquet", "/bucket/in/b.parquet"].contains(&path) {
-                return Reply::status(404);
-            }
-            let reply = Reply::file(&bytes, request)
-                .with("ETag", "\"1\"")
-                .with("Last-Modified", "Sat, 21 Nov 2026 08:00:00 GMT");
-            change(count.fetch_add(1, Ordering::Relaxed), request, reply)
-        })
-    }
-
-    fn listing(query: &str, size: usize) -> String {
-        let names = ["in/.hidden/x.parquet", "in/a.parquet", "in/b.parquet", "in/notes.txt"];
-        let wanted = query.contains("prefix=in");
-        let object = |name: &&str| {
-            format!(
-                "<Contents><Key>{name}</Key><Size>{size}</Size><ETag>\"1\"</ETag>\
-                 <LastModified>2026-11-21T08:00:00.000Z</LastModified></Contents>"
-            )
-        };
-        let objects: String = names.iter().filter(|_| wanted).map(object).collect();
-        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{objects}</ListBucketResult>")
-    }
-
-    fn run(workspace: &Workspace, endpoint: &str, more: &[&str]) -> Answer {
-        let mut command = workspace.command(&[&["run", "pipeline.yaml"], more].concat());
-        for (name, value) in [
-            ("AWS_ENDPOINT_URL", endpoint),
-            ("AWS_ACCESS_KEY_ID", "someone"),
-            ("AWS_SECRET_ACCESS_KEY", "secret"),
-            ("AWS_REGION", "us-east-1"),
-        ] {
-            command.env(name, value);
+    /// A bucket with the corpus as `in/a.parquet` and `in/b.parquet`, beside what is no input.
+    fn bucket() -> Bucket {
+        let (bucket, bytes) = (Bucket::new(), fs::read(corpus()).unwrap());
+        for key in ["in/.hidden/x.parquet", "in/a.parquet", "in/b.parquet", "in/notes.txt"] {
+            bucket.put(key, bytes.clone());
         }
-        Answer::of(command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap())
+        bucket.put("elsewhere/in/c.parquet", bytes);
+        bucket
+    }
+
+    fn run(workspace: &Workspace, bucket: &Bucket, more: &[&str]) -> Answer {
+        let mut command = workspace.command(&[&["run", "pipeline.yaml"], more].concat());
+        Answer::of(bucket.serve(&mut command).output().unwrap())
     }
 
     fn local() -> Workspace {
@@ -89,53 +59,61 @@ mod with_stores {
 
     #[test]
     fn a_bucket_gives_what_its_files_give_from_a_folder() {
-        let (server, expected) = (store(|_, _, reply| reply), local().results());
+        let (bucket, expected) = (bucket(), local().results());
+        bucket.page(2);
         for input in ["s3://bucket/in", "s3://bucket/in/", "s3://bucket/in/*.parquet"] {
             let workspace = workspace(input);
-            run(&workspace, &server.url(), &["-q"]).success();
+            run(&workspace, &bucket, &["-q"]).success();
             assert_eq!(workspace.results(), expected, "{input}");
-            let asked = server.asked();
+            let asked = bucket.asked();
             let reads = asked.iter().filter(|asked| !asked.path.contains("list-type"));
+            assert!(asked.len() - reads.clone().count() >= 2, "two pages");
             let size = fs::metadata(corpus()).unwrap().len() as usize;
             assert!(reads.clone().all(|asked| asked.range_of(size).is_some()), "only ranges");
             // Nothing is done twice.
-            let again = run(&workspace, &server.url(), &["-q"]).success().summary();
+            let again = run(&workspace, &bucket, &["-q"]).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
         }
     }
 
     #[test]
     fn a_store_that_is_busy_or_breaks_off_is_waited_for() {
-        let server = store(|count, _, reply| match count {
-            0 | 4 => Reply::status(503),
-            2 | 5 => Reply { cut: Some(reply.body.len() / 2), ..reply },
-            7 => Reply::status(500),
-            _ => reply,
+        let bucket = bucket();
+        bucket.on(|count, _| match count {
+            0 | 4 => Some(Fault::Status(503, "SlowDown")),
+            2 | 6 => Some(Fault::Cut(1000)),
+            8 => Some(Fault::Status(500, "InternalError")),
+            9 => Some(Fault::Reset),
+            10 => Some(Fault::Slow(Duration::from_millis(300))),
+            _ => None,
         });
         let workspace = workspace("s3://bucket/in");
-        run(&workspace, &server.url(), &["-q"]).success();
+        run(&workspace, &bucket, &["-q"]).success();
+        assert!(bucket.asked().len() > 10, "every fault came up");
         assert_eq!(workspace.results(), local().results());
     }
 
     #[test]
     fn one_file_of_a_web_server_is_read() {
-        let server = store(|_, _, reply| reply);
-        let workspace = workspace(&format!("{}/bucket/in/a.parquet", server.url()));
-        run(&workspace, &server.url(), &["-q"]).success();
+        let bucket = bucket();
+        let workspace = workspace(&format!("{}/bucket/in/a.parquet", bucket.url()));
+        run(&workspace, &bucket, &["-q"]).success();
         let alone = super::workspace("files/a.parquet");
         alone.longsift(&["run", "pipeline.yaml", "-q"]).success();
         assert_eq!(workspace.results(), alone.results());
-        let folder = super::workspace(&format!("{}/bucket/in/", server.url()));
-        let answer = run(&folder, &server.url(), &[]).expect(2);
+        let folder = super::workspace(&format!("{}/bucket/in/", bucket.url()));
+        let answer = run(&folder, &bucket, &[]).expect(2);
         assert!(answer.stderr.contains("web servers have no lists"), "{}", answer.stderr);
     }
 
     #[test]
     fn an_object_that_changes_while_it_is_read_is_refused() {
-        let server = store(|_, request, reply| {
-            if request.headers.contains_key("if-match") { Reply::status(412) } else { reply }
+        let bucket = bucket();
+        bucket.on(|_, request| {
+            let guarded = request.headers.contains_key("if-match");
+            guarded.then_some(Fault::Status(412, "PreconditionFailed"))
         });
-        let answer = run(&workspace("s3://bucket/in"), &server.url(), &["-q"]).expect(3);
+        let answer = run(&workspace("s3://bucket/in"), &bucket, &["-q"]).expect(3);
         assert!(
             answer.stderr.contains("the file changed since it was planned"),
             "{}",
@@ -145,14 +123,18 @@ mod with_stores {
 
     #[test]
     fn what_is_not_there_or_may_not_be_read_is_said() {
-        let server = store(|_, _, _| Reply::status(403));
-        let answer = run(&workspace("s3://bucket/in"), &server.url(), &["-q"]).expect(3);
+        let bucket = bucket();
+        bucket.on(|_, request| {
+            let reads = !request.path.contains("list-type");
+            reads.then_some(Fault::Status(403, "AccessDenied"))
+        });
+        let answer = run(&workspace("s3://bucket/in"), &bucket, &["-q"]).expect(3);
         assert!(
             answer.stderr.contains("cannot open `s3://bucket/in/a.parquet`"),
             "{}",
             answer.stderr
         );
-        let answer = run(&workspace("s3://bucket/other"), &server.url(), &["-q"]);
+        let answer = run(&workspace("s3://bucket/other"), &bucket, &["-q"]);
         assert!([2, 3].contains(&answer.code), "{}", answer.stderr);
         assert!(answer.stderr.contains("`s3://bucket/other`"), "{}", answer.stderr);
     }
