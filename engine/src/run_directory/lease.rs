@@ -70,8 +70,8 @@ impl Lease {
                 break version;
             }
             let Some((before, version)) = read(path)? else { continue };
-            if let Some(alive) = wait_for_end(path, before.as_ref(), &version)? {
-                return Err(super::held(root, alive.map(|claim| claim.holder)).into());
+            if let Use::By(holder) = wait_for_end(path, before.as_ref(), &version)? {
+                return Err(super::held(root, holder).into());
             }
             if let Some(version) = write(path, &claim, Some(version))? {
                 break version;
@@ -139,10 +139,20 @@ fn beat(path: &Path, state: &Mutex<State>) {
     }
 }
 
-/// Who uses the directory whose lease is at `path`, if anyone does: see [`wait_for_end`].
-pub(super) fn user(path: &Path) -> Result<Option<Option<Holder>>> {
-    let Some((claim, version)) = read(path)? else { return Ok(None) };
-    Ok(wait_for_end(path, claim.as_ref(), &version)?.map(|claim| claim.map(|claim| claim.holder)))
+/// Whether a directory is in use.
+pub(super) enum Use {
+    /// By nobody.
+    Over,
+    /// By a living process, which may say nothing of itself.
+    By(Option<Holder>),
+}
+
+/// Whether the directory whose lease is at `path` is in use: see [`wait_for_end`].
+pub(super) fn look(path: &Path) -> Result<Use> {
+    match read(path)? {
+        Some((claim, version)) => wait_for_end(path, claim.as_ref(), &version),
+        None => Ok(Use::Over),
+    }
 }
 
 /// What a lease says, without waiting to see whether it is of a living process.
@@ -151,28 +161,24 @@ pub(super) fn said(path: &Path) -> Result<Option<Holder>> {
     Ok(claim.filter(|claim| !is_over(claim)).map(|claim| claim.holder))
 }
 
-/// Looks at a lease until it is written anew, goes, or has been the same for too long. Returns the lease if its process is
-/// alive.
-#[expect(clippy::option_option, reason = "a living process may have a lease that says nothing")]
-fn wait_for_end(
-    path: &Path,
-    before: Option<&Claim>,
-    version: &Version,
-) -> Result<Option<Option<Claim>>> {
+/// Looks at a lease until it is written anew, goes, or has been the same for too long.
+fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Result<Use> {
     if before.is_some_and(is_over) {
-        return Ok(None);
+        return Ok(Use::Over);
     }
     let since = Instant::now();
     tracing::info!("`{}` is there: waiting to see whether its process is alive", path.display());
     while since.elapsed() < PATIENCE {
         std::thread::sleep(LOOK_INTERVAL);
         match read(path)? {
-            None => return Ok(None),
-            Some((claim, now)) if now != *version => return Ok(Some(claim)),
+            None => return Ok(Use::Over),
+            Some((claim, now)) if now != *version => {
+                return Ok(Use::By(claim.map(|claim| claim.holder)));
+            }
             Some(_) => {}
         }
     }
-    Ok(None)
+    Ok(Use::Over)
 }
 
 /// Whether the process is known to be gone: one of this machine that does not run, or this one, in an earlier life.

@@ -45,9 +45,9 @@ impl RunDirectory {
         // In an object store the processes say nothing: a whole run beside them wastes work, and no more.
         #[cfg(feature = "cloud")]
         if files::is_address(&self.root) {
-            return match super::lease::user(&path)? {
-                Some(holder) => Err(super::held(&self.root, holder).into()),
-                None => Ok(SharedLock { _file: None }),
+            return match super::lease::look(&path)? {
+                super::lease::Use::By(holder) => Err(super::held(&self.root, holder).into()),
+                super::lease::Use::Over => Ok(SharedLock { _file: None }),
             };
         }
         let mut file = files::open_read_write(&path)?;
