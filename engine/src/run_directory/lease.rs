@@ -183,12 +183,19 @@ fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Resul
 
 /// Whether the process is known to be gone: one of this machine that does not run, or this one, in an earlier life.
 fn is_over(claim: &Claim) -> bool {
-    let number = i32::try_from(claim.holder.pid).ok().and_then(rustix::process::Pid::from_raw);
-    claim.place == place()
-        && (claim.holder.pid == std::process::id()
-            || number.is_none_or(|pid| {
-                rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
-            }))
+    let pid = claim.holder.pid;
+    claim.place == place() && (pid == std::process::id() || !is_running(pid))
+}
+
+/// Whether a process of this machine runs. One that nobody has buried yet does not.
+fn is_running(pid: u32) -> bool {
+    if let Some(stat) = files::read_system(&format!("/proc/{pid}/stat")) {
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+        return !matches!(state, Some('Z' | 'X'));
+    }
+    let number = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    number
+        .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 /// Names the numbering of processes: that of this boot of this machine, or of a container.
