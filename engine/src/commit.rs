@@ -92,7 +92,7 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     })?;
     parallel::in_order(intent.renames.len(), at_once, |index| {
         let (from, to) = &intent.renames[index];
-        rename(&base.join(from), &base.join(to))
+        put_in_place(&base.join(from), &base.join(to))
     })?;
     let mut folders: Vec<&Path> = intent
         .renames
@@ -116,9 +116,9 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
 }
 
 /// Moves a file of a selection into place, unless that was done before.
-fn rename(from: &Path, to: &Path) -> Result<()> {
+fn put_in_place(from: &Path, to: &Path) -> Result<()> {
     files::create_folder(to.parent().unwrap_or(Path::new("/")))?;
-    let gone = match files::rename(from, to) {
+    let gone = match files::put_in_place(from, to) {
         Err(error) if error.source.kind() == ErrorKind::NotFound => error,
         done => return Ok(done?),
     };

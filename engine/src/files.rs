@@ -47,6 +47,10 @@ impl FileError {
                 "free space on this disk, or write to another one; the run can then be resumed"
                     .into(),
             ),
+            io::ErrorKind::NotFound if is_address(&self.path) => Some(
+                "check the name of the bucket, and the store's region and endpoint (AWS_REGION, AWS_ENDPOINT_URL, …)"
+                    .into(),
+            ),
             io::ErrorKind::PermissionDenied if is_address(&self.path) => {
                 Some("check the credentials (AWS_…, GOOGLE_…, AZURE_…) and what they may do".into())
             }
@@ -142,12 +146,18 @@ pub fn create_folder(path: &Path) -> Result<(), FileError> {
 
 /// Renames within one file system and makes it durable on both sides.
 pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
-    if let (Some((store, source)), Some(target)) = (store(from), to.to_str()) {
-        return store.rename(source, target).map_err(failed("rename", from));
-    }
     fs::rename(from, to).map_err(failed("rename", from))?;
     fsync_folder(folder_of(to))?;
     if folder_of(from) == folder_of(to) { Ok(()) } else { fsync_folder(folder_of(from)) }
+}
+
+/// Gives a staged file its final name, in the place of what has it. In a store, where nothing is renamed, it is copied, and
+/// goes with the folder that it was staged in.
+pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), FileError> {
+    match (store(staged), to.to_str()) {
+        (Some((store, from)), Some(to)) => store.copy(from, to).map_err(failed("copy", staged)),
+        _ => rename(staged, to),
+    }
 }
 
 /// Removes a file; one that is already gone is fine.

@@ -56,7 +56,7 @@ pub(crate) struct RemoteFile {
 /// # Errors
 /// Of the kinds of an ordinary file: `NotFound`, `PermissionDenied`, …
 pub(crate) fn open(url: &str) -> io::Result<RemoteFile> {
-    let Place { store, path } = place(url)?;
+    let Place { store, path, .. } = place(url)?;
     let (meta, tail) = patiently(url, || {
         runtime().block_on(async {
             let range = Some(GetRange::Suffix(TAIL_BYTES));
@@ -127,7 +127,7 @@ impl RemoteFile {
 
 /// The names of all files below an address (without the address itself and a slash), sorted.
 pub(crate) fn list(url: &str) -> io::Result<Vec<String>> {
-    let Place { store, path } = place(url)?;
+    let Place { store, path, .. } = place(url)?;
     let prefix = (!path.as_ref().is_empty()).then_some(&path);
     let found = patiently(url, || {
         runtime().block_on(async {
@@ -148,6 +148,8 @@ pub(crate) fn list(url: &str) -> io::Result<Vec<String>> {
 /// A file's store, and its name there.
 struct Place {
     store: Arc<dyn ObjectStore>,
+    /// The store's own address.
+    root: String,
     path: Path,
 }
 
@@ -161,7 +163,8 @@ fn place(url: &str) -> io::Result<Place> {
     };
     let path = path.map_err(|error| wrong(error.to_string()))?;
     let root = format!("{scheme}://{authority}");
-    Ok(Place { store: store(scheme, &root).map_err(|error| wrong(error.to_string()))?, path })
+    let store = store(scheme, &root).map_err(|error| wrong(error.to_string()))?;
+    Ok(Place { store, root, path })
 }
 
 /// The store of a bucket or a server; made once.

@@ -15,8 +15,8 @@ pub(crate) trait Store: Sync {
     fn write_new(&self, address: &str, bytes: &[u8]) -> io::Result<bool>;
     /// Begins a file that is written by and by.
     fn upload(&self, address: &str) -> io::Result<Box<dyn Upload>>;
-    /// Gives a file another name, in the place of what has it. Stopped halfway, it has left both.
-    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Copies a file, in the place of what has the name.
+    fn copy(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file; one that is gone is fine.
     fn remove(&self, address: &str) -> io::Result<()>;
     /// Removes everything below an address.

@@ -40,19 +40,17 @@ impl Store for Stores {
         Ok(Box::new(Uploading::new(address)?))
     }
 
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+    fn copy(&self, from: &str, to: &str) -> io::Result<()> {
         let (source, target) = (place(from)?, place(to)?);
         let size = self.size(from)?.ok_or(ErrorKind::NotFound)?;
-        if size > LARGEST_COPY {
-            upload::copy(from, to)?;
-        } else {
-            patiently(from, || runtime().block_on(source.store.copy(&source.path, &target.path)))?;
+        if size > LARGEST_COPY || source.root != target.root {
+            return upload::copy(from, to);
         }
-        self.remove(from)
+        patiently(from, || runtime().block_on(source.store.copy(&source.path, &target.path)))
     }
 
     fn remove(&self, address: &str) -> io::Result<()> {
-        let Place { store, path } = place(address)?;
+        let Place { store, path, .. } = place(address)?;
         patiently(address, || match runtime().block_on(store.delete(&path)) {
             Err(Error::NotFound { .. }) => Ok(()),
             done => done,
@@ -60,7 +58,7 @@ impl Store for Stores {
     }
 
     fn remove_folder(&self, address: &str) -> io::Result<()> {
-        let Place { store, path } = place(address)?;
+        let Place { store, path, .. } = place(address)?;
         patiently(address, || {
             runtime().block_on(async {
                 let found: Vec<ObjectMeta> = store.list(Some(&path)).try_collect().await?;
@@ -75,13 +73,13 @@ impl Store for Stores {
     }
 
     fn size(&self, address: &str) -> io::Result<Option<u64>> {
-        let Place { store, path } = place(address)?;
+        let Place { store, path, .. } = place(address)?;
         let found = patiently(address, || runtime().block_on(store.head(&path)));
         if_present(found.map(|object| object.size))
     }
 
     fn list(&self, address: &str) -> io::Result<Vec<String>> {
-        let Place { store, path } = place(address)?;
+        let Place { store, path, .. } = place(address)?;
         let found = patiently(address, || {
             runtime().block_on(store.list_with_delimiter((!path.is_root()).then_some(&path)))
         })?;
@@ -93,7 +91,7 @@ impl Store for Stores {
     }
 
     fn is_folder(&self, address: &str) -> io::Result<bool> {
-        let Place { store, path } = place(address)?;
+        let Place { store, path, .. } = place(address)?;
         patiently(address, || {
             runtime().block_on(async { store.list(Some(&path)).next().await.transpose() })
         })
@@ -103,7 +101,7 @@ impl Store for Stores {
 
 /// A whole object, and which version it is.
 pub(crate) fn read_version(address: &str) -> io::Result<(Vec<u8>, Version)> {
-    let Place { store, path } = place(address)?;
+    let Place { store, path, .. } = place(address)?;
     patiently(address, || {
         runtime().block_on(async {
             let answer = store.get(&path).await?;
@@ -138,7 +136,7 @@ pub(crate) fn write_version(
 
 /// Writes a whole object in one piece.
 pub(super) fn put(address: &str, bytes: &[u8], mode: &PutMode) -> io::Result<Version> {
-    let Place { store, path } = place(address)?;
+    let Place { store, path, .. } = place(address)?;
     let payload = Bytes::copy_from_slice(bytes);
     let written = patiently(address, || {
         let options = PutOptions::from(mode.clone());

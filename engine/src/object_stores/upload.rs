@@ -44,7 +44,7 @@ impl Uploading {
         let parts = match &mut self.parts {
             Some(parts) => parts,
             none => {
-                let Place { store, path } = &self.place;
+                let Place { store, path, .. } = &self.place;
                 let begun =
                     patiently(&self.address, || runtime().block_on(store.put_multipart(path)))?;
                 none.insert(Parts { upload: begun, under_way: JoinSet::new() })
