@@ -1,4 +1,4 @@
-//! Models of the Hugging Face hub: `model: hf://owner/name@commit`.
+//! The Hugging Face hub: `model: hf://owner/name@commit`, `input: hf://datasets/owner/name@commit/path`.
 //!
 //! Of a model's checkpoint only the byte ranges of layer 0 are fetched. They become a small model folder in the cache, and
 //! what reads models sees nothing but a folder:
@@ -8,16 +8,22 @@
 //!   lock                          one process fetches at a time
 //!   refs/<branch>                 the commit that a branch had when it was last looked up
 //!   <commit>-<tensors>/           config.json, tokenizer.json, the slices of the weights, slice.json
+//! <cache_folder>/hub/datasets--owner--name/
+//!   refs/<branch>
+//!   <commit>.json                 the list of its files
 //! ```
 //!
-//! A commit that the hub's own libraries have fetched whole is used where it lies. Without the feature `cloud`, and with
+//! The files of a data set are read by ranges, and nothing of them is kept. A commit that the hub's own libraries have fetched whole is used where it lies. Without the feature `cloud`, and with
 //! `--offline`, that and what was fetched before is all there is.
 
+mod dataset;
 #[cfg(feature = "cloud")]
 mod fetch;
 #[cfg(feature = "cloud")]
 mod folder;
 mod home;
+#[cfg(feature = "cloud")]
+mod listing;
 mod reference;
 
 use std::cell::RefCell;
@@ -26,11 +32,13 @@ use std::path::{Path, PathBuf};
 
 use longsift_stages::model::{ModelFolder, ModelProblem};
 
-use crate::files;
+use crate::files::{self, FileError};
 use crate::stop::Stop;
+pub use dataset::Tree;
+pub(crate) use dataset::TreeFile;
 use home::{Home, short_text};
-pub use reference::Reference;
 use reference::is_commit;
+pub use reference::{Kind, Reference};
 
 /// What a command says about the hub.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +51,7 @@ pub struct HubOptions {
     pub stop: Stop,
 }
 
-/// The models of the hub that a pipeline names.
+/// What a pipeline names of the hub.
 pub struct Hub {
     home: Home,
     /// The folder of all repositories.
@@ -97,15 +105,21 @@ impl Hub {
 
     fn locate(&self, path: &str, wanted: Wanted) -> Result<PathBuf, Vec<ModelProblem>> {
         let model = Reference::parse(path).map_err(|why| vec![ModelProblem::settings(why)])?;
-        let commit = self.commit(&model).map_err(|problem| vec![problem])?;
-        if !model.is_commit() {
-            self.used.borrow_mut().insert(model.to_string(), commit.clone());
-        }
+        let commit = self.pinned(&model).map_err(|problem| vec![problem])?;
         match self.present(&model, &commit, wanted) {
             Some(folder) => Ok(folder),
             None if self.is_offline() => Err(vec![self.absent(&model, &commit)]),
             None => self.fetch(&model, &commit, wanted),
         }
+    }
+
+    /// The commit that a reference means, noted where it is none itself.
+    fn pinned(&self, reference: &Reference) -> Result<String, ModelProblem> {
+        let commit = self.commit(reference)?;
+        if !reference.is_commit() {
+            self.used.borrow_mut().insert(reference.to_string(), commit.clone());
+        }
+        Ok(commit)
     }
 
     fn is_offline(&self) -> bool {
@@ -144,25 +158,43 @@ impl Hub {
         theirs.chain(ours).find(|folder| wanted.is_in(folder))
     }
 
-    /// A model that is not here and will not be fetched.
-    fn absent(&self, model: &Reference, revision: &str) -> ModelProblem {
-        let why = if self.options.offline {
+    /// Why nothing is fetched.
+    fn why_absent(&self) -> &'static str {
+        if self.options.offline {
             "`--offline` keeps it from being fetched"
         } else if self.home.offline {
             "HF_HUB_OFFLINE keeps it from being fetched"
         } else {
             "this build has no access to the hub"
+        }
+    }
+
+    /// What is not here and will not be fetched.
+    fn absent(&self, reference: &Reference, revision: &str) -> ModelProblem {
+        let download = reference.at(revision).download_command();
+        let hint = match (cfg!(feature = "cloud"), reference.kind) {
+            (true, Kind::Model) => {
+                "run once with the network, or with the HF_HOME that has it".to_owned()
+            }
+            (true, Kind::Dataset) => format!("fetch it with `{download}`"),
+            (false, _) => format!("build with `--features cloud`, or fetch it with `{download}`"),
         };
-        let hint = if cfg!(feature = "cloud") {
-            "run once with the network, or with the HF_HOME that has it".to_owned()
-        } else {
-            format!(
-                "build with `--features cloud`, or fetch it with `hf download {} --revision {revision}`",
-                model.repository()
-            )
-        };
-        let message = format!("`{model}` is not on this machine, and {why}");
+        let message = format!("`{reference}` is not on this machine, and {}", self.why_absent());
         ModelProblem::settings(message).with_hint(hint)
+    }
+
+    /// Asks the hub which commit a branch or tag has, and remembers it.
+    #[cfg(feature = "cloud")]
+    fn ask_commit(&self, reference: &Reference) -> Result<String, ModelProblem> {
+        let commit = match reference.kind {
+            Kind::Model => self.ask_commit_of_model(reference)?,
+            Kind::Dataset => self.ask_commit_of_dataset(reference)?,
+        };
+        let place = self.repository(reference).join("refs").join(&reference.revision);
+        let folder = place.parent().expect("a file lies in a folder");
+        files::create_folder(folder).map_err(machine)?;
+        files::write_atomic(&place, commit.as_bytes()).map_err(machine)?;
+        Ok(commit)
     }
 
     #[cfg(not(feature = "cloud"))]
@@ -178,5 +210,16 @@ impl Hub {
     #[cfg(not(feature = "cloud"))]
     fn ask_commit(&self, model: &Reference) -> Result<String, ModelProblem> {
         Err(self.absent(model, &model.revision))
+    }
+}
+
+/// A file operation that failed.
+#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
+fn machine(error: FileError) -> ModelProblem {
+    let hint = error.hint();
+    let problem = ModelProblem::machine(error.to_string());
+    match hint {
+        Some(hint) => problem.with_hint(hint),
+        None => problem,
     }
 }

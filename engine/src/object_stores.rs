@@ -23,7 +23,7 @@ use object_store::{
 };
 use tokio::runtime::Runtime;
 
-use blocks::Blocks;
+pub(crate) use blocks::Blocks;
 use retry::patiently;
 
 /// Bytes of a file that are fetched at once.

@@ -137,9 +137,6 @@ impl Plan {
     pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
         let mut problems = Vec::new();
         let columns = columns(&spec);
-        let input = &spec.pipeline.input;
-        let dataset = Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file);
-        let dataset = checks::collect(dataset, &spec, "input.path", &mut problems);
         let settings = spec.load_partial_model();
         let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));
         let cache_folder = match &settings.cache_folder {
@@ -147,6 +144,8 @@ impl Plan {
             None => files::user_cache_folder()?,
         };
         let hub = Hub::new(&cache_folder, hub_options(&options, &directory));
+        let dataset = open_input(&spec, &hub, &mut problems);
+        options.stop.check()?;
         // Gigabytes are not fetched for an input that cannot be read.
         if Reference::is(&settings.model) && !problems.is_empty() {
             return Err(Failure::Problems(problems));
@@ -324,6 +323,18 @@ fn columns(spec: &Spec) -> DocumentColumns {
         None => Content::Text(input.text_column.clone().unwrap_or_else(|| "text".to_owned())),
     };
     DocumentColumns { id: input.id_column.clone(), content }
+}
+
+/// The input, by its footers.
+fn open_input(spec: &Spec, hub: &Hub, problems: &mut Vec<Diagnostic>) -> Option<Dataset> {
+    let (input, place) = (&spec.pipeline.input, "input.path");
+    let dataset = if Reference::is(&input.path) {
+        let tree = checks::collect(hub.dataset(&input.path), spec, place, problems)?;
+        Dataset::open_of_hub(&tree, input.on_bad_file)
+    } else {
+        Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file)
+    };
+    checks::collect(dataset, spec, place, problems)
 }
 
 /// `Some(None)` for pre-tokenised documents, `None` if there is a problem.

@@ -14,9 +14,9 @@ use reqwest::Url;
 use super::folder::{Partial, Record};
 use super::home::Home;
 use super::reference::is_commit;
-use super::{Hub, Reference, Wanted};
-use crate::files::{self, FileError};
-use crate::http::{Client, Patience, RemoteFile};
+use super::{Hub, Reference, Wanted, machine};
+use crate::files;
+use crate::http::{Advice, Client, Patience, RemoteFile};
 use crate::report::bytes;
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -30,26 +30,20 @@ const SMALL_FILES: [(&str, u64); 4] = [
 ];
 
 impl Hub {
-    /// Asks the hub which commit a branch or tag has, and remembers it.
-    pub(super) fn ask_commit(&self, model: &Reference) -> Result<String, ModelProblem> {
+    /// Asks which commit a branch or tag of a model has.
+    pub(super) fn ask_commit_of_model(&self, model: &Reference) -> Result<String, ModelProblem> {
         let source = Source::new(self, model, &model.revision)?;
         let url = source.url("config.json")?;
         let answer = source.client.small(&url, SMALL_FILES[0].1)?;
         let answer = answer.ok_or_else(|| no_file(model, "config.json"))?;
         let commit = answer.headers.get("x-repo-commit").and_then(|value| value.to_str().ok());
-        let Some(commit) = commit.filter(|commit| is_commit(commit)) else {
-            let message = format!(
-                "`{}` does not say which commit `{}` has",
-                self.home.endpoint, model.revision
-            );
-            return Err(ModelProblem::settings(message)
-                .with_hint(format!("name the commit: `hf://{}@<commit>`", model.repository())));
-        };
-        let place = self.repository(model).join("refs").join(&model.revision);
-        let folder = place.parent().expect("a file lies in a folder");
-        files::create_folder(folder).map_err(machine)?;
-        files::write_atomic(&place, commit.as_bytes()).map_err(machine)?;
-        Ok(commit.to_owned())
+        if let Some(commit) = commit.filter(|commit| is_commit(commit)) {
+            return Ok(commit.to_owned());
+        }
+        let message =
+            format!("`{}` does not say which commit `{}` has", self.home.endpoint, model.revision);
+        Err(ModelProblem::settings(message)
+            .with_hint(format!("name the commit: `hf://{}@<commit>`", model.repository())))
     }
 
     /// Fetches what is wanted of a commit into the cache.
@@ -120,6 +114,32 @@ impl Hub {
     }
 }
 
+impl Hub {
+    /// Who asks the hub, and the hub's address.
+    pub(super) fn client(&self, patience: Patience) -> Result<(Client, Url), ModelProblem> {
+        let Home { endpoint, token, .. } = &self.home;
+        let base = Url::parse(&format!("{endpoint}/"))
+            .ok()
+            .filter(|base| matches!(base.scheme(), "http" | "https") && base.host_str().is_some());
+        let Some(base) = base else {
+            let message = format!("HF_ENDPOINT `{endpoint}` is no http address");
+            return Err(ModelProblem::settings(message)
+                .with_hint("leave it out for https://huggingface.co"));
+        };
+        let token = token.clone().map(|token| (base.clone(), token));
+        let client = Client::new(token, Advice::HUB, patience, self.options.stop.clone())?;
+        Ok((client, base))
+    }
+}
+
+/// The address that the files of a revision are below.
+pub(super) fn files_of(endpoint: &Url, reference: &Reference) -> Url {
+    // A branch may have a slash in its name.
+    let revision = reference.revision.replace('/', "%2F");
+    let path = format!("{}/resolve/{revision}/", reference.repository());
+    endpoint.join(&path).expect("names and revisions are plain text")
+}
+
 /// The files of one commit: those that the hub's libraries have fetched whole, and the hub for all others.
 struct Source {
     client: Client,
@@ -131,22 +151,9 @@ struct Source {
 
 impl Source {
     fn new(hub: &Hub, model: &Reference, revision: &str) -> Result<Self, ModelProblem> {
-        let Home { endpoint, token, .. } = &hub.home;
-        let base = Url::parse(&format!("{endpoint}/"))
-            .ok()
-            .filter(|base| matches!(base.scheme(), "http" | "https") && base.host_str().is_some());
-        let Some(base) = base else {
-            let message = format!("HF_ENDPOINT `{endpoint}` is no http address");
-            return Err(ModelProblem::settings(message)
-                .with_hint("leave it out for https://huggingface.co"));
-        };
-        let token = token.clone().map(|token| (base.clone(), token));
-        let client = Client::new(token, Patience::default(), hub.options.stop.clone())?;
-        // A branch may have a slash in its name.
-        let revision = revision.replace('/', "%2F");
-        let path = format!("{}/resolve/{revision}/", model.repository());
-        let base = base.join(&path).expect("names and revisions are plain text");
-        let snapshot = hub.home.snapshot(model, &revision);
+        let (client, endpoint) = hub.client(Patience::default())?;
+        let base = files_of(&endpoint, &model.at(revision));
+        let snapshot = hub.home.snapshot(model, revision);
         Ok(Self { client, model: model.clone(), base, snapshot, opened: RefCell::default() })
     }
 
@@ -248,13 +255,4 @@ fn no_file(model: &Reference, name: &str) -> ModelProblem {
         return problem.with_hint("only models with safetensors files can be read from the hub");
     }
     problem.with_hint("check the owner, the name and the revision; is it a model?")
-}
-
-pub(super) fn machine(error: FileError) -> ModelProblem {
-    let hint = error.hint();
-    let problem = ModelProblem::machine(error.to_string());
-    match hint {
-        Some(hint) => problem.with_hint(hint),
-        None => problem,
-    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use longsift_stages::model::{ModelProblem, SlicedFile};
 use serde::Serialize;
 
-use super::fetch::machine;
+use super::machine;
 use crate::files::{self, AtomicFile};
 use crate::report::bytes;
 

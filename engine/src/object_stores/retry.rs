@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use object_store::Error;
 
 /// For one answer, from its first to its last byte.
-pub(super) const ANSWER: Duration = Duration::from_secs(60);
+pub(super) const ANSWER: Duration = Duration::from_mins(1);
 /// For a connection.
 pub(super) const CONNECT: Duration = Duration::from_secs(10);
 /// For one thing, over all attempts.

@@ -5,12 +5,17 @@ use super::rules::stage;
 use super::source::Problems;
 use crate::diagnostic::quoted;
 
-const STORES: [&str; 5] = ["s3", "gs", "az", "http", "https"];
 const HUB: [&str; 1] = ["hf"];
+const STORES_AND_HUB: [&str; 6] = ["s3", "gs", "az", "http", "https", "hf"];
 
 /// Settings, the schemes of their addresses, and what to do where others are written.
 const SETTINGS: [(&str, &str, &[&str], &str); 7] = [
-    ("input", "path", &STORES, "input is read from s3://, gs://, az://, http:// and https://"),
+    (
+        "input",
+        "path",
+        &STORES_AND_HUB,
+        "input is read from s3://, gs://, az://, http://, https:// and hf://datasets/",
+    ),
     ("input", "since", &[], "copy that run directory to this machine"),
     (
         "load-partial-model",
