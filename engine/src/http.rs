@@ -71,6 +71,8 @@ pub(crate) struct Small {
     pub(crate) bytes: Vec<u8>,
     /// Headers of the server that was asked first.
     pub(crate) headers: HeaderMap,
+    /// As of an opened file.
+    pub(crate) version: String,
 }
 
 /// A file that was found.
@@ -82,12 +84,14 @@ pub(crate) struct RemoteFile {
     pub(crate) length: u64,
     /// Its first bytes, as far as they were asked for.
     pub(crate) first: Vec<u8>,
+    /// What tells its version: its length, and an entity tag or a time where the server gives one.
+    pub(crate) version: String,
 }
 
 impl RemoteFile {
     /// A file whose length is known from elsewhere.
     pub(crate) fn known(url: Url, length: u64) -> Self {
-        Self { url, location: Mutex::default(), length, first: Vec::new() }
+        Self { url, location: Mutex::default(), length, first: Vec::new(), version: String::new() }
     }
 
     /// Its address, without what is signed.
@@ -162,11 +166,15 @@ impl Client {
                     Some(length) if length != bytes.len() as u64 => {
                         Err(cut(bytes.len() as u64, length))
                     }
-                    _ => Ok(Some(answer.first_headers)),
+                    _ => {
+                        let version = version(bytes.len() as u64, answer.response.headers());
+                        Ok(Some((answer.first_headers, version)))
+                    }
                 }
             });
             match attempt {
-                Ok(headers) => return Ok(headers.map(|headers| Small { bytes, headers })),
+                Ok(None) => return Ok(None),
+                Ok(Some((headers, version))) => return Ok(Some(Small { bytes, headers, version })),
                 Err(trouble) => patience.wait(url, trouble)?,
             }
         }
@@ -175,6 +183,11 @@ impl Client {
     /// Finds a file: its length, and its first bytes. None where the server has none of that name.
     pub(crate) fn open(&self, url: &Url) -> Result<Option<RemoteFile>, ModelProblem> {
         self.find(url, FIRST_BYTES)
+    }
+
+    /// Finds a file: its length and its version, with its first byte. None where the server has none of that name.
+    pub(crate) fn status(&self, url: &Url) -> Result<Option<RemoteFile>, ModelProblem> {
+        self.find(url, 1)
     }
 
     fn find(&self, url: &Url, first_bytes: u64) -> Result<Option<RemoteFile>, ModelProblem> {
@@ -207,8 +220,9 @@ impl Client {
                     }
                 }
                 first.truncate(wanted as usize);
+                let version = version(length, answer.response.headers());
                 let location = Mutex::new(answer.location);
-                Ok(Some(RemoteFile { url: url.clone(), location, length, first }))
+                Ok(Some(RemoteFile { url: url.clone(), location, length, first, version }))
             });
             match attempt {
                 Ok(file) => return Ok(file),
@@ -358,6 +372,13 @@ impl Client {
         let stopped = |_| ModelProblem::machine("stopped by a signal; the same command carries on");
         Ok(self.stop.check().map_err(stopped)?)
     }
+}
+
+/// What tells the version of a file.
+fn version(length: u64, headers: &HeaderMap) -> String {
+    let value = headers.get(header::ETAG).or_else(|| headers.get(header::LAST_MODIFIED));
+    let value = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    format!("{length} {}", value.unwrap_or_default())
 }
 
 /// Ranges that have not arrived.

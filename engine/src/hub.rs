@@ -19,8 +19,6 @@
 mod dataset;
 #[cfg(feature = "cloud")]
 mod fetch;
-#[cfg(feature = "cloud")]
-mod folder;
 mod home;
 #[cfg(feature = "cloud")]
 mod listing;
@@ -30,9 +28,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use longsift_stages::model::{ModelFolder, ModelProblem};
+use longsift_stages::model::ModelProblem;
 
-use crate::files::{self, FileError};
+use crate::files;
+use crate::remote_model::Wanted;
+#[cfg(feature = "cloud")]
+use crate::remote_model::machine;
 use crate::stop::Stop;
 pub use dataset::Tree;
 pub(crate) use dataset::TreeFile;
@@ -40,7 +41,7 @@ use home::{Home, short_text};
 use reference::is_commit;
 pub use reference::{Kind, Reference};
 
-/// What a command says about the hub.
+/// What a command says about the network.
 #[derive(Clone, Debug, Default)]
 pub struct HubOptions {
     /// The network is not used.
@@ -60,23 +61,6 @@ pub struct Hub {
     used: RefCell<BTreeMap<String, String>>,
 }
 
-/// What of a repository is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    Model,
-    Tokenizer,
-}
-
-impl Wanted {
-    /// Whether a folder holds it.
-    fn is_in(self, folder: &Path) -> bool {
-        match self {
-            Self::Model => ModelFolder::open(folder, None).is_ok(),
-            Self::Tokenizer => folder.join("tokenizer.json").is_file(),
-        }
-    }
-}
-
 impl Hub {
     /// The hub as the environment describes it; what is fetched goes below `cache_folder`.
     pub fn new(cache_folder: &Path, options: HubOptions) -> Self {
@@ -84,26 +68,17 @@ impl Hub {
         Self { home, root: cache_folder.join("hub"), options, used: RefCell::default() }
     }
 
-    /// The model folder that `path` means, fetched if need be.
-    ///
-    /// # Errors
-    /// All problems: a reference that is none, a model that is not there or that this program cannot use, a network that
-    /// does not answer.
-    pub fn model(&self, path: &str) -> Result<PathBuf, Vec<ModelProblem>> {
-        self.locate(path, Wanted::Model)
-    }
-
-    /// The folder with the tokenizer that `path` means, fetched if need be.
-    pub fn tokenizer(&self, path: &str) -> Result<PathBuf, Vec<ModelProblem>> {
-        self.locate(path, Wanted::Tokenizer)
-    }
-
     /// The commits that the references meant which are no commits themselves: what a lock remembers.
     pub fn pins(&self) -> BTreeMap<String, String> {
         self.used.borrow().clone()
     }
 
-    fn locate(&self, path: &str, wanted: Wanted) -> Result<PathBuf, Vec<ModelProblem>> {
+    /// The folder that holds what is wanted of the model that `path` means, fetched if need be.
+    ///
+    /// # Errors
+    /// All problems: a reference that is none, a model that is not there or that this program cannot use, a network that
+    /// does not answer.
+    pub(crate) fn locate(&self, path: &str, wanted: Wanted) -> Result<PathBuf, Vec<ModelProblem>> {
         let model = Reference::parse(path).map_err(|why| vec![ModelProblem::settings(why)])?;
         let commit = self.pinned(&model).map_err(|problem| vec![problem])?;
         match self.present(&model, &commit, wanted) {
@@ -210,16 +185,5 @@ impl Hub {
     #[cfg(not(feature = "cloud"))]
     fn ask_commit(&self, model: &Reference) -> Result<String, ModelProblem> {
         Err(self.absent(model, &model.revision))
-    }
-}
-
-/// A file operation that failed.
-#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
-fn machine(error: FileError) -> ModelProblem {
-    let hint = error.hint();
-    let problem = ModelProblem::machine(error.to_string());
-    match hint {
-        Some(hint) => problem.with_hint(hint),
-        None => problem,
     }
 }

@@ -9,6 +9,7 @@ mod retry;
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -102,7 +103,20 @@ impl RemoteFile {
         if let Some(block) = Blocks::get(&self.key, start) {
             return Ok(block);
         }
-        let end = (start + BLOCK_BYTES).min(self.length);
+        let block = self.range(start..(start + BLOCK_BYTES).min(self.length))?;
+        Blocks::put(&self.key, start, block.clone());
+        Ok(block)
+    }
+
+    /// What tells its version: its length, and an entity tag or a time.
+    pub(crate) fn version(&self) -> String {
+        let version = self.key.split_once('\0').map_or("", |(_, version)| version);
+        format!("{} {version}", self.length)
+    }
+
+    /// Exactly these bytes, of the version that was opened.
+    pub(crate) fn range(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let Range { start, end } = range;
         let options = || GetOptions {
             range: Some(GetRange::Bounded(start..end)),
             if_match: self.e_tag.clone(),
@@ -116,7 +130,6 @@ impl RemoteFile {
             let why = format!("{} bytes came where {} were asked for", block.len(), end - start);
             return Err(io::Error::new(ErrorKind::UnexpectedEof, why));
         }
-        Blocks::put(&self.key, start, block.clone());
         Ok(block)
     }
 }

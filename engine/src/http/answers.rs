@@ -28,6 +28,14 @@ impl Advice {
         changed: "run again; name a commit, not a branch",
         ranges: "set HF_ENDPOINT to a server that knows ranges, or download it whole and name its folder",
     };
+
+    /// For any other server.
+    pub(crate) const WEB: Self = Self {
+        refused: "no credentials are sent to web servers; download it whole and name its folder",
+        address: "check the address",
+        changed: "run again when it does not change any more",
+        ranges: "download it whole and name its folder",
+    };
 }
 
 /// Why an attempt failed.

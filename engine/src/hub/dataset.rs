@@ -12,6 +12,7 @@ use longsift_stages::model::ModelProblem;
 
 use super::{Hub, Reference};
 use crate::files::{self, FileError};
+use crate::remote_model::machine;
 
 /// A list of a million files has some hundred megabytes.
 const MOST_LIST_BYTES: u64 = 1 << 30;
@@ -75,7 +76,7 @@ impl Hub {
             (None, _) if !self.is_offline() => (self.ask_list(&reference, &place)?, None),
             (None, Some(folder)) => {
                 let mut files = BTreeMap::new();
-                walk(folder, "", &mut files).map_err(super::machine)?;
+                walk(folder, "", &mut files).map_err(machine)?;
                 let note = format!(
                     "the list of files of `{reference}` is not on this machine: the {} files that `{}` has are all that is known of",
                     files.len(),

@@ -13,10 +13,11 @@ use serde::Deserialize;
 
 use super::dataset::stays_below;
 use super::reference::is_commit;
-use super::{Hub, Reference, machine};
+use super::{Hub, Reference};
 use crate::files;
 use crate::http::{Client, Patience, RemoteFile, shown};
 use crate::object_stores::Blocks;
+use crate::remote_model::machine;
 
 /// Bytes of a file that are fetched at once.
 const BLOCK_BYTES: u64 = 4 << 20;

@@ -5,30 +5,29 @@ use super::rules::stage;
 use super::source::Problems;
 use crate::diagnostic::quoted;
 
-const HUB: [&str; 1] = ["hf"];
-const STORES_AND_HUB: [&str; 6] = ["s3", "gs", "az", "http", "https", "hf"];
+const EVERYWHERE: [&str; 6] = ["s3", "gs", "az", "http", "https", "hf"];
 
 /// Settings, the schemes of their addresses, and what to do where others are written.
 const SETTINGS: [(&str, &str, &[&str], &str); 7] = [
     (
         "input",
         "path",
-        &STORES_AND_HUB,
+        &EVERYWHERE,
         "input is read from s3://, gs://, az://, http://, https:// and hf://datasets/",
     ),
     ("input", "since", &[], "copy that run directory to this machine"),
     (
         "load-partial-model",
         "model",
-        &HUB,
-        "models are read from folders and from `hf://owner/name@commit`",
+        &EVERYWHERE,
+        "models are read from folders, `hf://owner/name@commit`, s3://, gs://, az://, http:// and https://",
     ),
     ("load-partial-model", "cache_folder", &[], "the cache is mapped into memory: name a folder"),
     (
         "tokenize",
         "tokenizer",
-        &HUB,
-        "tokenizers are read from files and from `hf://owner/name@commit`",
+        &EVERYWHERE,
+        "tokenizers are read from files, `hf://owner/name@commit`, s3://, gs://, az://, http:// and https://",
     ),
     ("score", "calibration", &[], "copy that file to this machine"),
     (
