@@ -72,6 +72,8 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
+#[cfg(all(test, feature = "cloud"))]
+mod store_output;
 #[cfg(test)]
 mod stores;
 #[cfg(test)]
