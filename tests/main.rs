@@ -70,6 +70,8 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
+#[cfg(all(test, feature = "cloud"))]
+mod store_kills;
 #[cfg(test)]
 mod stores;
 #[cfg(test)]
