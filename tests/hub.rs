@@ -46,7 +46,7 @@ mod with_network {
 
     /// A hub and the store that it redirects to.
     struct Hub {
-        hub: Server,
+        front: Server,
         store: Arc<Server>,
         /// What `main` is.
         main: Arc<Mutex<String>>,
@@ -67,7 +67,7 @@ mod with_network {
             let store = Arc::new(store);
             let main = Arc::new(Mutex::new(COMMIT.to_owned()));
             let (place, commit) = (store.url(), Arc::clone(&main));
-            let hub = Server::new(move |request| {
+            let front = Server::new(move |request| {
                 let parts: Vec<&str> = request.path.split('/').collect();
                 let ["", "demo", "model", "resolve", revision, name] = parts[..] else {
                     return Reply::status(404).with("X-Error-Code", "RepoNotFound");
@@ -78,14 +78,14 @@ mod with_network {
                 }
                 match fs::read(demo_model().join(name)) {
                     Err(_) => Reply::status(404).with("X-Error-Code", "EntryNotFound"),
-                    Ok(bytes) if name.ends_with(".json") => {
+                    Ok(bytes) if name != "model.safetensors" => {
                         Reply::file(&bytes, request).with("X-Repo-Commit", &commit)
                     }
                     Ok(_) => Reply::redirect(&format!("{place}/{name}?signature=secret"))
                         .with("X-Repo-Commit", &commit),
                 }
             });
-            Self { hub, store, main }
+            Self { front, store, main }
         }
 
         fn plain() -> Self {
@@ -94,7 +94,7 @@ mod with_network {
 
         fn command(&self, workspace: &Workspace, arguments: &[&str]) -> Command {
             let mut command = workspace.command(arguments);
-            command.env("HF_ENDPOINT", self.hub.url()).env("HF_HOME", workspace.path("hf"));
+            command.env("HF_ENDPOINT", self.front.url()).env("HF_HOME", workspace.path("hf"));
             for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy"] {
                 command.env_remove(name);
             }
@@ -146,9 +146,9 @@ mod with_network {
         let ranges: Vec<_> = hub.store.asked().iter().map(|asked| asked.range().unwrap()).collect();
         assert!(ranges.len() > 2 && ranges.iter().all(|(_, end)| *end < 5_700_000), "{ranges:?}");
         // Again, and without the network.
-        hub.hub.asked();
+        hub.front.asked();
         hub.run(&workspace, &["--fresh", "--offline"]).success();
-        assert!(hub.hub.asked().is_empty() && hub.store.asked().is_empty());
+        assert!(hub.front.asked().is_empty() && hub.store.asked().is_empty());
         assert_eq!(workspace.results(), local().results());
     }
 
@@ -193,7 +193,7 @@ mod with_network {
                 .filter_map(|asked| asked.headers.get("authorization").cloned());
             tokens.collect::<Vec<_>>()
         };
-        let hub_saw = shown(&hub.hub);
+        let hub_saw = shown(&hub.front);
         assert!(!hub_saw.is_empty() && hub_saw.iter().all(|token| token == "Bearer hf_secret"));
         assert!(shown(&hub.store).is_empty());
     }
@@ -232,7 +232,7 @@ mod with_network {
         }
         hub.longsift(&workspace, &["plan", "pipeline.yaml"]).success();
         assert!(hub.store.asked().is_empty());
-        assert!(hub.hub.asked().iter().all(|asked| !asked.path.ends_with("tokenizer.json")));
+        assert!(hub.front.asked().iter().all(|asked| !asked.path.ends_with("tokenizer.json")));
         // With all of it there, nothing is copied either.
         let other = pinned();
         for name in ["model.safetensors", "tokenizer.json", "config.json", "tokenizer_config.json"]
@@ -240,7 +240,7 @@ mod with_network {
             other.write(&format!("{snapshot}/{name}"), fs::read(demo_model().join(name)).unwrap());
         }
         hub.longsift(&other, &["plan", "pipeline.yaml", "--offline"]).success();
-        assert!(hub.hub.asked().is_empty());
+        assert!(hub.front.asked().is_empty());
         assert!(files_below(&other.path("cache/longsift/hub")).is_empty());
     }
 
@@ -264,9 +264,9 @@ mod with_network {
         // Nothing is fetched for an input that is not there.
         let workspace = pinned();
         fs::remove_file(workspace.path("input")).unwrap();
-        hub.hub.asked();
+        hub.front.asked();
         hub.longsift(&workspace, &["plan", "pipeline.yaml"]).expect(2);
-        assert!(hub.hub.asked().is_empty());
+        assert!(hub.front.asked().is_empty());
     }
 
     #[test]

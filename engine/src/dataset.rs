@@ -21,13 +21,16 @@ mod unify;
 mod units;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use rayon::prelude::*;
 
 use crate::files;
+use crate::hub::Tree;
 use crate::spec::pipeline::OnBadFile;
 
+use discover::{Found, InTree};
 pub use documents::{
     Content, Document, DocumentColumns, DocumentContent, Documents, RowProblem, Text,
     document_contents, read_documents,
@@ -59,6 +62,8 @@ pub struct Dataset {
     pub notes: Vec<String>,
     /// Files that cannot be opened at all, where the run goes on without them. How many rows they have is not known.
     pub bad_files: Vec<BadFile>,
+    /// Where the files are, if on the hub.
+    hub: Option<InTree>,
 }
 
 /// A file of the input that cannot be opened.
@@ -87,9 +92,22 @@ impl Dataset {
     /// The same, but with [`OnBadFile::Quarantine`] a file that cannot be opened is an error only where no other is
     /// left.
     pub fn open_with(path: &Path, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
-        let found = discover::find(path)?;
+        Self::of(discover::find(path)?, on_bad_file)
+    }
+
+    /// Opens files of a data set of the hub.
+    ///
+    /// # Errors
+    /// As of [`Dataset::open`], and what the hub says against reading them.
+    pub fn open_of_hub(tree: &Arc<Tree>, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
+        let mut dataset = Self::of(discover::find_in(tree)?, on_bad_file)?;
+        dataset.notes.extend(tree.note().map(str::to_owned));
+        Ok(dataset)
+    }
+
+    fn of(found: Found, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
         let opened: Vec<_> =
-            found.files.par_iter().map(|file| InputFile::open(&found.root, file)).collect();
+            found.files.par_iter().map(|file| InputFile::open(&found, file)).collect();
         let (mut files, mut problems, mut bad_files) = (Vec::new(), Vec::new(), Vec::new());
         for (result, path) in opened.into_iter().zip(&found.files) {
             match result {
@@ -111,7 +129,8 @@ impl Dataset {
         match unified {
             Ok(schema) if problems.is_empty() => {
                 let (metadata, notes) = metadata::union(&files);
-                Ok(Self { root: found.root, files, schema, metadata, notes, bad_files })
+                let Found { root, hub, .. } = found;
+                Ok(Self { root, files, schema, metadata, notes, bad_files, hub })
             }
             Ok(_) => Err(problems),
             Err(more) => {

@@ -1,10 +1,12 @@
 //! Ranges of files over HTTP, read with patience: redirects, links that expire, servers that ignore ranges, answers that
 //! are cut off, and servers that are busy.
 
-use std::cell::{Cell, RefCell};
+mod answers;
+
 use std::collections::VecDeque;
-use std::error::Error;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,6 +14,10 @@ use longsift_stages::model::ModelProblem;
 use reqwest::header::HeaderMap;
 use reqwest::{Response, StatusCode, Url, header};
 
+pub(crate) use self::answers::{Advice, shown};
+use self::answers::{
+    Answer, Trouble, again, content_range, cut, found, in_full, redirected, too_long, trouble,
+};
 use crate::stop::Stop;
 
 /// Bytes that are asked for when a file is opened: most headers of weights are shorter.
@@ -47,16 +53,17 @@ impl Default for Patience {
     }
 }
 
-/// Asks servers, one request at a time.
+/// Asks servers, for any number of threads.
 pub(crate) struct Client {
     http: reqwest::Client,
     runtime: tokio::runtime::Runtime,
     /// Whom a token may be shown to, and the token.
     token: Option<(Url, String)>,
+    advice: Advice,
     patience: Patience,
     stop: Stop,
     /// Bytes of answers that were read.
-    received: Cell<u64>,
+    received: AtomicU64,
 }
 
 /// A small file.
@@ -64,54 +71,57 @@ pub(crate) struct Small {
     pub(crate) bytes: Vec<u8>,
     /// Headers of the server that was asked first.
     pub(crate) headers: HeaderMap,
+    /// As of an opened file.
+    pub(crate) version: String,
 }
 
 /// A file that was found.
 pub(crate) struct RemoteFile {
     url: Url,
     /// Where the server sent us the last time.
-    location: RefCell<Option<Url>>,
+    location: Mutex<Option<Url>>,
     /// Bytes of the whole file.
     pub(crate) length: u64,
-    /// Its first bytes.
+    /// Its first bytes, as far as they were asked for.
     pub(crate) first: Vec<u8>,
+    /// What tells its version: its length, and an entity tag or a time where the server gives one.
+    pub(crate) version: String,
 }
 
-/// Why an attempt failed.
-enum Trouble {
-    /// It may work later; perhaps the server says when.
-    Again(String, Option<Duration>),
-    /// The address that we were sent to does not hold any more.
-    Expired(String),
-    /// It will never work.
-    Never(ModelProblem),
-}
+impl RemoteFile {
+    /// A file whose length is known from elsewhere.
+    pub(crate) fn known(url: Url, length: u64) -> Self {
+        Self { url, location: Mutex::default(), length, first: Vec::new(), version: String::new() }
+    }
 
-impl From<ModelProblem> for Trouble {
-    fn from(problem: ModelProblem) -> Self {
-        Self::Never(problem)
+    /// Its address, without what is signed.
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    fn location(&self) -> Option<Url> {
+        self.location.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_location(&self, location: Option<Url>) {
+        *self.location.lock().unwrap_or_else(PoisonError::into_inner) = location;
     }
 }
 
 type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), ModelProblem>;
 
-/// An answer, and how it was reached.
-struct Answer {
-    response: Response,
-    first_headers: HeaderMap,
-    location: Option<Url>,
-}
-
 impl Client {
     /// `token` is shown to the server of its address and to no other.
     pub(crate) fn new(
         token: Option<(Url, String)>,
+        advice: Advice,
         patience: Patience,
         stop: Stop,
     ) -> Result<Self, ModelProblem> {
         // Another part of the program may have chosen the same provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| {
             ModelProblem::machine(format!("the network cannot be used: {error}"))
         })?;
@@ -124,12 +134,12 @@ impl Client {
             .map_err(|error| {
                 ModelProblem::machine(format!("the network cannot be used: {}", in_full(&error)))
             })?;
-        Ok(Self { http, runtime, token, patience, stop, received: Cell::new(0) })
+        Ok(Self { http, runtime, token, advice, patience, stop, received: AtomicU64::new(0) })
     }
 
     /// Bytes of answers that were read so far, in vain or not.
     pub(crate) fn received(&self) -> u64 {
-        self.received.get()
+        self.received.load(Ordering::Relaxed)
     }
 
     /// A whole file of at most `most` bytes; none where the server has none of that name.
@@ -156,11 +166,15 @@ impl Client {
                     Some(length) if length != bytes.len() as u64 => {
                         Err(cut(bytes.len() as u64, length))
                     }
-                    _ => Ok(Some(answer.first_headers)),
+                    _ => {
+                        let version = version(bytes.len() as u64, answer.response.headers());
+                        Ok(Some((answer.first_headers, version)))
+                    }
                 }
             });
             match attempt {
-                Ok(headers) => return Ok(headers.map(|headers| Small { bytes, headers })),
+                Ok(None) => return Ok(None),
+                Ok(Some((headers, version))) => return Ok(Some(Small { bytes, headers, version })),
                 Err(trouble) => patience.wait(url, trouble)?,
             }
         }
@@ -168,10 +182,19 @@ impl Client {
 
     /// Finds a file: its length, and its first bytes. None where the server has none of that name.
     pub(crate) fn open(&self, url: &Url) -> Result<Option<RemoteFile>, ModelProblem> {
+        self.find(url, FIRST_BYTES)
+    }
+
+    /// Finds a file: its length and its version, with its first byte. None where the server has none of that name.
+    pub(crate) fn status(&self, url: &Url) -> Result<Option<RemoteFile>, ModelProblem> {
+        self.find(url, 1)
+    }
+
+    fn find(&self, url: &Url, first_bytes: u64) -> Result<Option<RemoteFile>, ModelProblem> {
         let mut patience = Waiting::new(self);
         loop {
             let attempt = self.runtime.block_on(async {
-                let Some(mut answer) = found(self.ask(url, None, Some(0..FIRST_BYTES)).await)?
+                let Some(mut answer) = found(self.ask(url, None, Some(0..first_bytes)).await)?
                 else {
                     return Ok(None);
                 };
@@ -185,10 +208,10 @@ impl Client {
                         "`{}` does not say how long it is",
                         shown(url)
                     ))
-                    .with_hint("download the model with the hub's own tools, and name its folder")
+                    .with_hint(self.advice.ranges)
                     .into());
                 };
-                let wanted = length.min(FIRST_BYTES);
+                let wanted = length.min(first_bytes);
                 let mut first = Vec::new();
                 while (first.len() as u64) < wanted {
                     match self.piece(&mut answer.response).await? {
@@ -197,8 +220,9 @@ impl Client {
                     }
                 }
                 first.truncate(wanted as usize);
-                let location = RefCell::new(answer.location);
-                Ok(Some(RemoteFile { url: url.clone(), location, length, first }))
+                let version = version(length, answer.response.headers());
+                let location = Mutex::new(answer.location);
+                Ok(Some(RemoteFile { url: url.clone(), location, length, first, version }))
             });
             match attempt {
                 Ok(file) => return Ok(file),
@@ -229,7 +253,7 @@ impl Client {
                 Ok(()) => {}
                 Err(trouble) => {
                     if let Trouble::Expired(_) = trouble {
-                        *file.location.borrow_mut() = None;
+                        file.set_location(None);
                     }
                     patience.wait(&file.url, trouble)?;
                 }
@@ -246,13 +270,13 @@ impl Client {
         left: &mut Left,
         sink: Sink<'_>,
     ) -> Result<(), Trouble> {
-        let location = file.location.borrow().clone();
+        let location = file.location();
         let answer = self.ask(&file.url, location.as_ref(), Some(wanted.clone())).await;
         let Some(mut answer) = found(answer)? else {
             let gone = format!("`{}` is gone", shown(&file.url));
             return Err(ModelProblem::checkpoint(gone).with_hint("run again").into());
         };
-        file.location.replace(answer.location);
+        file.set_location(answer.location);
         let response = &mut answer.response;
         let changed = |length: u64| {
             let message = format!(
@@ -260,7 +284,7 @@ impl Client {
                 shown(&file.url),
                 file.length
             );
-            ModelProblem::checkpoint(message).with_hint("run again; name a commit, not a branch")
+            ModelProblem::checkpoint(message).with_hint(self.advice.changed)
         };
         let partial = response.status() == StatusCode::PARTIAL_CONTENT;
         let (mut position, end) = if partial {
@@ -283,9 +307,7 @@ impl Client {
                     "the server of `{}` ignores ranges: {skipped} bytes would be read in vain",
                     shown(&file.url)
                 );
-                return Err(ModelProblem::settings(message)
-                    .with_hint("set HF_ENDPOINT to a server that knows ranges, or download the model and name its folder")
-                    .into());
+                return Err(ModelProblem::settings(message).with_hint(self.advice.ranges).into());
             }
             (0, end)
         };
@@ -304,7 +326,7 @@ impl Client {
         self.check_stop()?;
         let piece = response.chunk().await.map_err(|error| again(&error))?;
         if let Some(piece) = &piece {
-            self.received.set(self.received.get() + piece.len() as u64);
+            self.received.fetch_add(piece.len() as u64, Ordering::Relaxed);
         }
         Ok(piece)
     }
@@ -333,23 +355,30 @@ impl Client {
             let response = request.send().await.map_err(|error| again(&error))?;
             let headers = first_headers.get_or_insert_with(|| response.headers().clone()).clone();
             if response.status().is_redirection() {
-                place = redirected(&place, &response)?;
+                place = redirected(&place, &response, self.advice)?;
                 continue;
             }
             let away = (place != *url).then_some(place);
-            return match trouble(&response, url, away.is_some()) {
+            return match trouble(&response, url, away.is_some(), self.advice) {
                 None => Ok(Answer { response, first_headers: headers, location: away }),
                 Some(trouble) => Err(trouble),
             };
         }
         let message = format!("`{}` redirects more than {MOST_REDIRECTS} times", shown(url));
-        Err(ModelProblem::settings(message).with_hint("is HF_ENDPOINT right?").into())
+        Err(ModelProblem::settings(message).with_hint(self.advice.address).into())
     }
 
     fn check_stop(&self) -> Result<(), Trouble> {
         let stopped = |_| ModelProblem::machine("stopped by a signal; the same command carries on");
         Ok(self.stop.check().map_err(stopped)?)
     }
+}
+
+/// What tells the version of a file.
+fn version(length: u64, headers: &HeaderMap) -> String {
+    let value = headers.get(header::ETAG).or_else(|| headers.get(header::LAST_MODIFIED));
+    let value = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    format!("{length} {}", value.unwrap_or_default())
 }
 
 /// Ranges that have not arrived.
@@ -423,112 +452,6 @@ impl<'a> Waiting<'a> {
         self.wait = (self.wait * 2).min(patience.longest_wait);
         Ok(())
     }
-}
-
-/// The answer, or none where there is no such file.
-fn found(answer: Result<Answer, Trouble>) -> Result<Option<Answer>, Trouble> {
-    match answer {
-        Ok(answer) if answer.response.status() == StatusCode::NOT_FOUND => Ok(None),
-        Ok(answer) => Ok(Some(answer)),
-        Err(trouble) => Err(trouble),
-    }
-}
-
-/// What a status means, where it is not the answer. `away`: it is not from the server that was asked first.
-fn trouble(response: &Response, url: &Url, away: bool) -> Option<Trouble> {
-    let status = response.status();
-    let text = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
-    let code = text("x-error-code").map(|code| format!(" ({code})")).unwrap_or_default();
-    let answered = format!("the server answered {}{code}", status.as_u16());
-    match status.as_u16() {
-        200 | 206 => None,
-        // Links to the stores behind the hub are signed and expire.
-        400 | 401 | 403 | 404 | 410 if away => Some(Trouble::Expired(format!("a link expired: {answered}"))),
-        404 if code.is_empty() || code.contains("EntryNotFound") => None,
-        404 => Some(Trouble::Never(
-            ModelProblem::settings(format!("`{}` is not there: {answered}", shown(url)))
-                .with_hint("check the owner, the name and the revision"),
-        )),
-        401 | 403 => Some(Trouble::Never(
-            ModelProblem::settings(format!("`{}` may not be read: {answered}", shown(url))).with_hint(
-                "check owner and name; for a private or gated model set HF_TOKEN to a token of an account with access",
-            ),
-        )),
-        408 | 425 | 429 | 500..=599 => {
-            let wait = text("retry-after").and_then(|seconds| seconds.parse().ok());
-            Some(Trouble::Again(answered, wait.map(Duration::from_secs)))
-        }
-        416 => Some(Trouble::Never(
-            ModelProblem::checkpoint(format!("`{}` is shorter than it was", shown(url)))
-                .with_hint("run again; name a commit, not a branch"),
-        )),
-        _ => Some(Trouble::Never(
-            ModelProblem::settings(format!("`{}` cannot be read: {answered}", shown(url)))
-                .with_hint("is HF_ENDPOINT right?"),
-        )),
-    }
-}
-
-/// Where a redirect leads; never from an encrypted connection to a plain one.
-fn redirected(from: &Url, response: &Response) -> Result<Url, ModelProblem> {
-    let place = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
-    let place = place.and_then(|place| from.join(place).ok());
-    match place {
-        Some(place) if place.scheme() == "https" || place.scheme() == from.scheme() => Ok(place),
-        place => {
-            let place =
-                place.map_or("nowhere".to_owned(), |place| format!("to `{}`", shown(&place)));
-            let message = format!("`{}` redirects {place}", shown(from));
-            Err(ModelProblem::settings(message).with_hint("is HF_ENDPOINT right?"))
-        }
-    }
-}
-
-/// First byte and length of the whole file, of `bytes 0-9/100`.
-fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
-    let text = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
-    let (range, length) = text.strip_prefix("bytes ")?.split_once('/')?;
-    let (start, _) = range.split_once('-')?;
-    Some((start.parse().ok()?, length.parse().ok()))
-}
-
-fn cut(received: u64, wanted: u64) -> Trouble {
-    Trouble::Again(format!("the answer was cut off after {received} of {wanted} bytes"), None)
-}
-
-fn again(error: &reqwest::Error) -> Trouble {
-    let why = in_full(error);
-    // As rustls says it; time does not help.
-    if why.contains("invalid peer certificate") {
-        return Trouble::Never(ModelProblem::settings(why).with_hint(
-            "is HF_ENDPOINT right? SSL_CERT_FILE names a file with further certificates to trust",
-        ));
-    }
-    Trouble::Again(why, None)
-}
-
-fn too_long(url: &Url, most: u64) -> ModelProblem {
-    ModelProblem::checkpoint(format!("`{}` has more than {most} bytes", shown(url)))
-}
-
-/// An address without what is signed in it.
-fn shown(url: &Url) -> String {
-    let mut url = url.clone();
-    url.set_query(None);
-    let _ = url.set_password(None);
-    url.to_string()
-}
-
-/// An error with its causes; the address, which may be a signed one, is left out.
-fn in_full(error: &reqwest::Error) -> String {
-    let mut text =
-        if error.is_timeout() { "no answer in time" } else { "the connection failed" }.to_owned();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

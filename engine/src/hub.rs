@@ -1,4 +1,4 @@
-//! Models of the Hugging Face hub: `model: hf://owner/name@commit`.
+//! The Hugging Face hub: `model: hf://owner/name@commit`, `input: hf://datasets/owner/name@commit/path`.
 //!
 //! Of a model's checkpoint only the byte ranges of layer 0 are fetched. They become a small model folder in the cache, and
 //! what reads models sees nothing but a folder:
@@ -8,31 +8,40 @@
 //!   lock                          one process fetches at a time
 //!   refs/<branch>                 the commit that a branch had when it was last looked up
 //!   <commit>-<tensors>/           config.json, tokenizer.json, the slices of the weights, slice.json
+//! <cache_folder>/hub/datasets--owner--name/
+//!   refs/<branch>
+//!   <commit>.json                 the list of its files
 //! ```
 //!
-//! A commit that the hub's own libraries have fetched whole is used where it lies. Without the feature `cloud`, and with
+//! The files of a data set are read by ranges, and nothing of them is kept. A commit that the hub's own libraries have fetched whole is used where it lies. Without the feature `cloud`, and with
 //! `--offline`, that and what was fetched before is all there is.
 
+mod dataset;
 #[cfg(feature = "cloud")]
 mod fetch;
-#[cfg(feature = "cloud")]
-mod folder;
 mod home;
+#[cfg(feature = "cloud")]
+mod listing;
 mod reference;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use longsift_stages::model::{ModelFolder, ModelProblem};
+use longsift_stages::model::ModelProblem;
 
 use crate::files;
+use crate::remote_model::Wanted;
+#[cfg(feature = "cloud")]
+use crate::remote_model::machine;
 use crate::stop::Stop;
+pub use dataset::Tree;
+pub(crate) use dataset::TreeFile;
 use home::{Home, short_text};
-pub use reference::Reference;
 use reference::is_commit;
+pub use reference::{Kind, Reference};
 
-/// What a command says about the hub.
+/// What a command says about the network.
 #[derive(Clone, Debug, Default)]
 pub struct HubOptions {
     /// The network is not used.
@@ -43,30 +52,13 @@ pub struct HubOptions {
     pub stop: Stop,
 }
 
-/// The models of the hub that a pipeline names.
+/// What a pipeline names of the hub.
 pub struct Hub {
     home: Home,
     /// The folder of all repositories.
     root: PathBuf,
     options: HubOptions,
     used: RefCell<BTreeMap<String, String>>,
-}
-
-/// What of a repository is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    Model,
-    Tokenizer,
-}
-
-impl Wanted {
-    /// Whether a folder holds it.
-    fn is_in(self, folder: &Path) -> bool {
-        match self {
-            Self::Model => ModelFolder::open(folder, None).is_ok(),
-            Self::Tokenizer => folder.join("tokenizer.json").is_file(),
-        }
-    }
 }
 
 impl Hub {
@@ -76,36 +68,33 @@ impl Hub {
         Self { home, root: cache_folder.join("hub"), options, used: RefCell::default() }
     }
 
-    /// The model folder that `path` means, fetched if need be.
-    ///
-    /// # Errors
-    /// All problems: a reference that is none, a model that is not there or that this program cannot use, a network that
-    /// does not answer.
-    pub fn model(&self, path: &str) -> Result<PathBuf, Vec<ModelProblem>> {
-        self.locate(path, Wanted::Model)
-    }
-
-    /// The folder with the tokenizer that `path` means, fetched if need be.
-    pub fn tokenizer(&self, path: &str) -> Result<PathBuf, Vec<ModelProblem>> {
-        self.locate(path, Wanted::Tokenizer)
-    }
-
     /// The commits that the references meant which are no commits themselves: what a lock remembers.
     pub fn pins(&self) -> BTreeMap<String, String> {
         self.used.borrow().clone()
     }
 
-    fn locate(&self, path: &str, wanted: Wanted) -> Result<PathBuf, Vec<ModelProblem>> {
+    /// The folder that holds what is wanted of the model that `path` means, fetched if need be.
+    ///
+    /// # Errors
+    /// All problems: a reference that is none, a model that is not there or that this program cannot use, a network that
+    /// does not answer.
+    pub(crate) fn locate(&self, path: &str, wanted: Wanted) -> Result<PathBuf, Vec<ModelProblem>> {
         let model = Reference::parse(path).map_err(|why| vec![ModelProblem::settings(why)])?;
-        let commit = self.commit(&model).map_err(|problem| vec![problem])?;
-        if !model.is_commit() {
-            self.used.borrow_mut().insert(model.to_string(), commit.clone());
-        }
+        let commit = self.pinned(&model).map_err(|problem| vec![problem])?;
         match self.present(&model, &commit, wanted) {
             Some(folder) => Ok(folder),
             None if self.is_offline() => Err(vec![self.absent(&model, &commit)]),
             None => self.fetch(&model, &commit, wanted),
         }
+    }
+
+    /// The commit that a reference means, noted where it is none itself.
+    fn pinned(&self, reference: &Reference) -> Result<String, ModelProblem> {
+        let commit = self.commit(reference)?;
+        if !reference.is_commit() {
+            self.used.borrow_mut().insert(reference.to_string(), commit.clone());
+        }
+        Ok(commit)
     }
 
     fn is_offline(&self) -> bool {
@@ -144,25 +133,43 @@ impl Hub {
         theirs.chain(ours).find(|folder| wanted.is_in(folder))
     }
 
-    /// A model that is not here and will not be fetched.
-    fn absent(&self, model: &Reference, revision: &str) -> ModelProblem {
-        let why = if self.options.offline {
+    /// Why nothing is fetched.
+    fn why_absent(&self) -> &'static str {
+        if self.options.offline {
             "`--offline` keeps it from being fetched"
         } else if self.home.offline {
             "HF_HUB_OFFLINE keeps it from being fetched"
         } else {
             "this build has no access to the hub"
+        }
+    }
+
+    /// What is not here and will not be fetched.
+    fn absent(&self, reference: &Reference, revision: &str) -> ModelProblem {
+        let download = reference.at(revision).download_command();
+        let hint = match (cfg!(feature = "cloud"), reference.kind) {
+            (true, Kind::Model) => {
+                "run once with the network, or with the HF_HOME that has it".to_owned()
+            }
+            (true, Kind::Dataset) => format!("fetch it with `{download}`"),
+            (false, _) => format!("build with `--features cloud`, or fetch it with `{download}`"),
         };
-        let hint = if cfg!(feature = "cloud") {
-            "run once with the network, or with the HF_HOME that has it".to_owned()
-        } else {
-            format!(
-                "build with `--features cloud`, or fetch it with `hf download {} --revision {revision}`",
-                model.repository()
-            )
-        };
-        let message = format!("`{model}` is not on this machine, and {why}");
+        let message = format!("`{reference}` is not on this machine, and {}", self.why_absent());
         ModelProblem::settings(message).with_hint(hint)
+    }
+
+    /// Asks the hub which commit a branch or tag has, and remembers it.
+    #[cfg(feature = "cloud")]
+    fn ask_commit(&self, reference: &Reference) -> Result<String, ModelProblem> {
+        let commit = match reference.kind {
+            Kind::Model => self.ask_commit_of_model(reference)?,
+            Kind::Dataset => self.ask_commit_of_dataset(reference)?,
+        };
+        let place = self.repository(reference).join("refs").join(&reference.revision);
+        let folder = place.parent().expect("a file lies in a folder");
+        files::create_folder(folder).map_err(machine)?;
+        files::write_atomic(&place, commit.as_bytes()).map_err(machine)?;
+        Ok(commit)
     }
 
     #[cfg(not(feature = "cloud"))]

@@ -46,6 +46,7 @@ mod problems;
 pub mod progress;
 pub mod quarantine;
 pub mod reference;
+pub mod remote_model;
 pub mod report;
 pub mod run;
 pub mod run_directory;

@@ -12,6 +12,7 @@ mod upload;
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -26,7 +27,7 @@ use object_store::{
 };
 use tokio::runtime::Runtime;
 
-use blocks::Blocks;
+pub(crate) use blocks::Blocks;
 use retry::patiently;
 pub(crate) use stored::{Stores, Version, read_version, write_version};
 
@@ -106,7 +107,20 @@ impl RemoteFile {
         if let Some(block) = Blocks::get(&self.key, start) {
             return Ok(block);
         }
-        let end = (start + BLOCK_BYTES).min(self.length);
+        let block = self.range(start..(start + BLOCK_BYTES).min(self.length))?;
+        Blocks::put(&self.key, start, block.clone());
+        Ok(block)
+    }
+
+    /// What tells its version: its length, and an entity tag or a time.
+    pub(crate) fn version(&self) -> String {
+        let version = self.key.split_once('\0').map_or("", |(_, version)| version);
+        format!("{} {version}", self.length)
+    }
+
+    /// Exactly these bytes, of the version that was opened.
+    pub(crate) fn range(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let Range { start, end } = range;
         let options = || GetOptions {
             range: Some(GetRange::Bounded(start..end)),
             if_match: self.e_tag.clone(),
@@ -120,7 +134,6 @@ impl RemoteFile {
             let why = format!("{} bytes came where {} were asked for", block.len(), end - start);
             return Err(io::Error::new(ErrorKind::UnexpectedEof, why));
         }
-        Blocks::put(&self.key, start, block.clone());
         Ok(block)
     }
 }

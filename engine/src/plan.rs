@@ -22,8 +22,9 @@ use crate::device::Devices;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::{Failure, Result};
 use crate::files;
-use crate::hub::{Hub, HubOptions, Reference};
+use crate::hub::{HubOptions, Reference};
 use crate::lock::Lock;
+use crate::remote_model::RemoteModels;
 use crate::run_directory::RunDirectory;
 use crate::schedule::dispatch::Policy;
 use crate::spec::Spec;
@@ -137,29 +138,28 @@ impl Plan {
     pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
         let mut problems = checks::stores(&spec);
         let columns = columns(&spec);
-        let input = &spec.pipeline.input;
-        let dataset = Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file);
-        let dataset = checks::collect(dataset, &spec, "input.path", &mut problems);
         let settings = spec.load_partial_model();
         let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));
         let cache_folder = match &settings.cache_folder {
             Some(folder) => spec.resolve(folder),
             None => files::user_cache_folder()?,
         };
-        let hub = Hub::new(&cache_folder, hub_options(&options, &directory));
+        let remote = RemoteModels::new(&cache_folder, hub_options(&options, &directory));
+        let dataset = open_input(&spec, &remote, &mut problems);
+        options.stop.check()?;
         // Gigabytes are not fetched for an input that cannot be read.
-        if Reference::is(&settings.model) && !problems.is_empty() {
+        if RemoteModels::is(&settings.model) && !problems.is_empty() {
             return Err(Failure::Problems(problems));
         }
         let place = "stages.load-partial-model.model";
-        let folder = locate(&hub, &spec, &settings.model, Hub::model);
+        let folder = locate(&remote, &spec, &settings.model, RemoteModels::model);
         let folder = checks::collect(folder, &spec, place, &mut problems);
         options.stop.check()?;
         let model = folder.as_ref().and_then(|folder| {
             let model = ModelFolder::open(folder, settings.rope_theta);
             checks::collect(model, &spec, place, &mut problems)
         });
-        let encoder = open_encoder(&spec, &columns, &hub, folder.as_deref(), &mut problems);
+        let encoder = open_encoder(&spec, &columns, &remote, folder.as_deref(), &mut problems);
         let devices = checks::devices(&spec, model.as_ref(), &options, &mut problems);
         if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
             checks::columns(&spec, &columns, dataset, &mut problems);
@@ -198,7 +198,7 @@ impl Plan {
             whole,
             columns,
             model,
-            pins: hub.pins(),
+            pins: remote.hub.pins(),
             encoder,
             bos,
             devices,
@@ -326,6 +326,22 @@ fn columns(spec: &Spec) -> DocumentColumns {
     DocumentColumns { id: input.id_column.clone(), content }
 }
 
+/// The input, by its footers.
+fn open_input(
+    spec: &Spec,
+    remote: &RemoteModels,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Dataset> {
+    let (input, place) = (&spec.pipeline.input, "input.path");
+    let dataset = if Reference::is(&input.path) {
+        let tree = checks::collect(remote.hub.dataset(&input.path), spec, place, problems)?;
+        Dataset::open_of_hub(&tree, input.on_bad_file)
+    } else {
+        Dataset::open_with(&spec.resolve(&input.path), input.on_bad_file)
+    };
+    checks::collect(dataset, spec, place, problems)
+}
+
 /// `Some(None)` for pre-tokenised documents, `None` if there is a problem.
 #[expect(
     clippy::option_option,
@@ -334,7 +350,7 @@ fn columns(spec: &Spec) -> DocumentColumns {
 fn open_encoder(
     spec: &Spec,
     columns: &DocumentColumns,
-    hub: &Hub,
+    remote: &RemoteModels,
     model: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Option<Encoder>> {
@@ -345,7 +361,7 @@ fn open_encoder(
     let (path, place) = match &settings.tokenizer {
         Some(path) => {
             let place = "stages.tokenize.tokenizer";
-            let path = locate(hub, spec, path, Hub::tokenizer);
+            let path = locate(remote, spec, path, RemoteModels::tokenizer);
             (checks::collect(path, spec, place, problems)?, place)
         }
         None => (model?.to_owned(), "stages.load-partial-model.model"),
@@ -359,14 +375,14 @@ fn open_encoder(
     }
 }
 
-/// Where a path of the pipeline lies on this machine; what is on the hub is fetched.
+/// Where a path of the pipeline lies on this machine; what is elsewhere is fetched.
 fn locate(
-    hub: &Hub,
+    remote: &RemoteModels,
     spec: &Spec,
     path: &str,
-    fetch: impl FnOnce(&Hub, &str) -> std::result::Result<PathBuf, Vec<ModelProblem>>,
+    fetch: impl FnOnce(&RemoteModels, &str) -> std::result::Result<PathBuf, Vec<ModelProblem>>,
 ) -> std::result::Result<PathBuf, Vec<ModelProblem>> {
-    if Reference::is(path) { fetch(hub, path) } else { Ok(spec.resolve(path)) }
+    if RemoteModels::is(path) { fetch(remote, path) } else { Ok(spec.resolve(path)) }
 }
 
 /// A run that was begun carries on with the commits that it began with.

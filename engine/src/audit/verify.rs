@@ -12,9 +12,10 @@ use serde::Serialize;
 use crate::accounting::Counts;
 use crate::diagnostic::{Blame, line_safe};
 use crate::error::{Failure, Result};
-use crate::hub::{Hub, HubOptions, Reference};
+use crate::hub::HubOptions;
 use crate::lock::Lock;
 use crate::manifest::Manifest;
+use crate::remote_model::RemoteModels;
 use crate::report::{Summary, bytes, count};
 use crate::run_directory::RunDirectory;
 use crate::spec::pipeline::Samples;
@@ -242,10 +243,10 @@ impl Verification {
             None => files::user_cache_folder(),
         };
         let path = match &folder {
-            Ok(folder) if Reference::is(&settings.model) => {
+            Ok(folder) if RemoteModels::is(&settings.model) => {
                 let pins = lock.hub_commits.clone();
                 let options = HubOptions { offline: true, pins, ..HubOptions::default() };
-                Hub::new(folder, options).model(&settings.model).unwrap_or_default()
+                RemoteModels::new(folder, options).model(&settings.model).unwrap_or_default()
             }
             _ => spec.resolve(&settings.model),
         };

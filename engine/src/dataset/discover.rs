@@ -1,11 +1,14 @@
 //! From a path in a pipeline file to the Parquet files it means.
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use super::problem::{DataProblem, ProblemKind};
 use super::source;
 use crate::files;
+use crate::hub::Tree;
 #[cfg(feature = "cloud")]
 use crate::object_stores;
 
@@ -19,12 +22,28 @@ const GLOB: glob::MatchOptions = glob::MatchOptions {
 const NAMES_SHOWN: usize = 8;
 
 /// The files that an input path means.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Found {
     /// The folder that every file is below: a folder itself, a file's folder, a glob's longest part without wildcards.
     pub(super) root: PathBuf,
     /// The files below it, '/'-separated, in the order of their bytes.
     pub(super) files: Vec<String>,
+    /// Where they are, if on the hub.
+    pub(super) hub: Option<InTree>,
+}
+
+impl Found {
+    fn new(root: PathBuf, files: Vec<String>) -> Self {
+        Self { root, files, hub: None }
+    }
+}
+
+/// A folder of a data set of the hub.
+#[derive(Clone, Debug)]
+pub(super) struct InTree {
+    pub(super) tree: Arc<Tree>,
+    /// The folder, with a slash at its end; empty for all of the data set.
+    pub(super) folder: String,
 }
 
 /// Finds the files that `path` (a file, a folder or a glob) means.
@@ -54,7 +73,7 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
     let url = path.to_str().expect("an address is text");
     let one = |url: &str| {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
-        Found { root: PathBuf::from(root), files: vec![name.to_owned()] }
+        Found::new(PathBuf::from(root), vec![name.to_owned()])
     };
     let is_web = url.starts_with("http://") || url.starts_with("https://");
     if is_web && (has_wildcard(path) || url.ends_with('/')) {
@@ -85,19 +104,75 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
         if names.is_empty() && !is_bucket {
             return Ok(one(root));
         }
-        let hidden = |part: &str| part.starts_with(['.', '_']);
-        let wanted = |name: &String| {
-            Path::new(name).extension().is_some_and(|extension| extension == "parquet")
-                && !name.split('/').any(hidden)
-        };
-        let files = names.into_iter().filter(wanted).collect();
-        return Ok(Found { root: PathBuf::from(root), files });
+        let files = names.into_iter().filter(|name| is_wanted(name)).collect();
+        return Ok(Found::new(PathBuf::from(root), files));
     }
-    let pattern = glob::Pattern::new(url[root.len()..].trim_start_matches('/'));
-    let pattern = pattern
-        .map_err(|error| vec![DataProblem::settings(format!("`{url}` is not a glob: {error}"))])?;
+    let pattern = pattern(url, url[root.len()..].trim_start_matches('/'))?;
     let wanted = |name: &String| pattern.matches_with(name, GLOB);
-    Ok(Found { root: PathBuf::from(root), files: names.into_iter().filter(wanted).collect() })
+    Ok(Found::new(PathBuf::from(root), names.into_iter().filter(wanted).collect()))
+}
+
+/// The files that a path in a data set of the hub means, by the same rules.
+pub(super) fn find_in(tree: &Arc<Tree>) -> Result<Found, Vec<DataProblem>> {
+    let (address, path) = (tree.address(), tree.wanted());
+    let found = |folder: &str, files: Vec<String>| {
+        let root = PathBuf::from(format!("{address}/{}", folder.trim_end_matches('/')));
+        let hub = Some(InTree { tree: Arc::clone(tree), folder: folder.to_owned() });
+        Found { root, files, hub }
+    };
+    let last_slash = |path: &str| path.rfind('/').map_or(0, |at| at + 1);
+    if tree.names().any(|name| name == path) {
+        let (folder, name) = path.split_at(last_slash(path));
+        return Ok(found(folder, vec![name.to_owned()]));
+    }
+    let below = |folder: &str| {
+        let names: Vec<String> =
+            tree.names().filter_map(|name| name.strip_prefix(folder)).map(str::to_owned).collect();
+        names
+    };
+    let Some(wildcard) = path.find(['*', '?', '[']) else {
+        let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let names = below(&folder);
+        if names.is_empty() {
+            return Err(vec![missing_in(tree)]);
+        }
+        return Ok(found(&folder, names.into_iter().filter(|name| is_wanted(name)).collect()));
+    };
+    let (folder, rest) = path.split_at(last_slash(&path[..wildcard]));
+    let pattern = pattern(&format!("{address}/{path}"), rest)?;
+    let files = below(folder).into_iter().filter(|name| pattern.matches_with(name, GLOB));
+    Ok(found(folder, files.collect()))
+}
+
+/// Says what a data set has where it does not have what is wanted.
+fn missing_in(tree: &Tree) -> DataProblem {
+    let (address, path) = (tree.address(), tree.wanted());
+    let mut parts: Vec<&str> = path.split('/').collect();
+    let problem = DataProblem::settings(format!("`{address}` has no `{path}`"));
+    while let Some(wanted) = parts.pop() {
+        let folder: String = parts.iter().flat_map(|part| [*part, "/"]).collect();
+        let names: BTreeSet<&str> = (tree.names().filter_map(|name| name.strip_prefix(&*folder)))
+            .map(|name| name.split('/').next().unwrap_or(name))
+            .collect();
+        if !names.is_empty() {
+            let names = names.into_iter().map(str::to_owned).collect();
+            let place = if folder.is_empty() { address } else { folder };
+            return problem.with_hint(format!("`{place}` has: {}", nearest(names, wanted)));
+        }
+    }
+    problem.with_hint("the data set has no files")
+}
+
+/// Whether a folder's file is part of the input.
+fn is_wanted(name: &str) -> bool {
+    let hidden = |part: &str| part.starts_with(['.', '_']);
+    Path::new(name).extension().is_some_and(|extension| extension == "parquet")
+        && !name.split('/').any(hidden)
+}
+
+fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProblem>> {
+    glob::Pattern::new(pattern)
+        .map_err(|why| vec![DataProblem::settings(format!("`{address}` is not a glob: {why}"))])
 }
 
 /// Who has to act where a store does not answer.
@@ -192,7 +267,7 @@ fn relative(root: PathBuf, found: Vec<PathBuf>) -> Result<Found, Vec<DataProblem
     }
     files.sort_unstable();
     files.dedup();
-    if problems.is_empty() { Ok(Found { root, files }) } else { Err(problems) }
+    if problems.is_empty() { Ok(Found::new(root, files)) } else { Err(problems) }
 }
 
 /// A folder of the input that cannot be listed is the data's problem, not the machine's.
@@ -216,7 +291,7 @@ fn missing(path: &Path) -> DataProblem {
         .and_then(|rest| rest.components().next())
         .map(|part: Component<'_>| part.as_os_str().to_string_lossy().into_owned())
         .unwrap_or_default();
-    let mut names: Vec<String> = files::list_folder(existing)
+    let names: Vec<String> = files::list_folder(existing)
         .unwrap_or_default()
         .iter()
         .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
@@ -225,10 +300,16 @@ fn missing(path: &Path) -> DataProblem {
     if names.is_empty() {
         return problem.with_hint(format!("`{}` exists and is empty", existing.display()));
     }
-    names.sort_by_cached_key(|name| (strsim::damerau_levenshtein(name, &wanted), name.clone()));
+    let names = nearest(names, &wanted);
+    problem.with_hint(format!("`{}` has: {names}", existing.display()))
+}
+
+/// The names that are most like the one that was wanted.
+fn nearest(mut names: Vec<String>, wanted: &str) -> String {
+    names.sort_by_cached_key(|name| (strsim::damerau_levenshtein(name, wanted), name.clone()));
     let more = if names.len() > NAMES_SHOWN { ", …" } else { "" };
     names.truncate(NAMES_SHOWN);
-    problem.with_hint(format!("`{}` has: {}{more}", existing.display(), names.join(", ")))
+    format!("{}{more}", names.join(", "))
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader};
 
+use super::discover::Found;
 use super::problem::{DataProblem, ProblemKind};
 use super::read::guarded;
 use super::source::ParquetFile;
@@ -66,16 +66,19 @@ pub struct RowGroupInfo {
 
 impl InputFile {
     /// Reads and checks the footer of `root/path`.
-    pub(super) fn open(root: &Path, path: &str) -> Result<Self, DataProblem> {
-        Self::read(root, path).map_err(|problem| problem.in_file(path))
+    pub(super) fn open(found: &Found, path: &str) -> Result<Self, DataProblem> {
+        Self::read(found, path).map_err(|problem| problem.in_file(path))
     }
 
-    fn read(root: &Path, path: &str) -> Result<Self, DataProblem> {
-        let full_path = root.join(path);
-        let file = ParquetFile::open(&full_path).map_err(|error| match error.source.kind() {
-            ErrorKind::InvalidInput => DataProblem::data(error.source.to_string()),
-            _ => unreadable(&error),
-        })?;
+    fn read(found: &Found, path: &str) -> Result<Self, DataProblem> {
+        let full_path = found.root.join(path);
+        let file = match &found.hub {
+            Some(hub) => ParquetFile::of_hub(hub, path)?,
+            None => ParquetFile::open(&full_path).map_err(|error| match error.source.kind() {
+                ErrorKind::InvalidInput => DataProblem::data(error.source.to_string()),
+                _ => unreadable(&error),
+            })?,
+        };
         let stamp =
             file.stamp().map_err(|error| unreadable(&files::failed("read", &full_path)(error)))?;
         let size = stamp.size;
@@ -166,7 +169,10 @@ fn footer_bytes(file: &ParquetFile, size: u64) -> Result<Vec<u8>, DataProblem> {
 
 fn read_at(file: &ParquetFile, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
     file.read_exact_at(bytes, offset).map_err(|error| {
-        DataProblem::machine(format!("cannot read {} bytes at {offset}: {error}", bytes.len()))
+        let error = file.refused().unwrap_or(&error);
+        DataProblem::of_hub(error).unwrap_or_else(|| {
+            DataProblem::machine(format!("cannot read {} bytes at {offset}: {error}", bytes.len()))
+        })
     })
 }
 

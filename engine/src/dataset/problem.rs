@@ -1,6 +1,9 @@
 //! What can be wrong with an input or an output, in a form that a person can act on.
 
 use std::fmt;
+use std::io;
+
+use longsift_stages::model::{self, ModelProblem};
 
 use crate::files::FileError;
 
@@ -53,6 +56,12 @@ impl DataProblem {
         Self::new(ProblemKind::Machine, message)
     }
 
+    /// What the hub said, where a read of one of its files was refused.
+    pub(super) fn of_hub(error: &io::Error) -> Option<Self> {
+        let problem = error.get_ref()?.downcast_ref::<ModelProblem>()?;
+        Some(problem.clone().into())
+    }
+
     /// The same problem, in `file`.
     #[must_use]
     pub fn in_file(mut self, file: impl Into<String>) -> Self {
@@ -102,6 +111,19 @@ impl From<FileError> for DataProblem {
     /// A file operation that failed is the machine's, unless its caller knows better.
     fn from(error: FileError) -> Self {
         Self { hint: error.hint(), ..Self::machine(error.to_string()) }
+    }
+}
+
+impl From<ModelProblem> for DataProblem {
+    /// What the hub says of a data set.
+    fn from(problem: ModelProblem) -> Self {
+        let ModelProblem { kind, message, hint } = problem;
+        let kind = match kind {
+            model::ProblemKind::Settings => ProblemKind::Settings,
+            model::ProblemKind::Checkpoint => ProblemKind::Data,
+            model::ProblemKind::Machine => ProblemKind::Machine,
+        };
+        Self { hint, ..Self::new(kind, message) }
     }
 }
 

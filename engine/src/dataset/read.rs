@@ -169,11 +169,15 @@ pub(super) fn open_unchanged(
     dataset: &Dataset,
     file: &InputFile,
 ) -> Result<ParquetFile, DataProblem> {
-    let path = dataset.root.join(&file.path);
-    let opened = ParquetFile::open(&path).map_err(|error| match error.source.kind() {
-        ErrorKind::NotFound => changed("it is gone"),
-        _ => error.into(),
-    })?;
+    let opened = if let Some(hub) = &dataset.hub {
+        ParquetFile::of_hub(hub, &file.path)?
+    } else {
+        let path = dataset.root.join(&file.path);
+        ParquetFile::open(&path).map_err(|error| match error.source.kind() {
+            ErrorKind::NotFound => changed("it is gone"),
+            _ => error.into(),
+        })?
+    };
     let now = opened
         .stamp()
         .map_err(|error| DataProblem::machine(format!("its size is not known: {error}")))?;

@@ -1,4 +1,4 @@
-//! An open Parquet file as its decoder reads it: of this machine, or of an object store.
+//! An open Parquet file as its decoder reads it: of this machine, of an object store, or of a data set of the hub.
 //!
 //! The decoder turns whatever goes wrong into a text. Whether the disk failed or the bytes are bad decides who has to
 //! act, and whether rows may be set aside, so the file remembers the first read that the operating system refused.
@@ -14,7 +14,10 @@ use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
+use super::discover::InTree;
+use super::problem::DataProblem;
 use crate::files::{self, FileError};
+use crate::hub::TreeFile;
 #[cfg(feature = "cloud")]
 use crate::object_stores::{self, RemoteFile};
 
@@ -37,6 +40,7 @@ struct Shared {
 #[derive(Debug)]
 enum Source {
     Local(File),
+    Hub(TreeFile),
     #[cfg(feature = "cloud")]
     Remote(RemoteFile),
 }
@@ -45,6 +49,7 @@ impl Source {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
             Self::Local(file) => file.read_at(bytes, offset),
+            Self::Hub(file) => file.read_at(bytes, offset),
             #[cfg(feature = "cloud")]
             Self::Remote(file) => file.read_at(bytes, offset),
         }
@@ -83,6 +88,12 @@ impl ParquetFile {
         Ok(Self::new(status.len(), Source::Local(file)))
     }
 
+    /// Opens a file of a data set of the hub.
+    pub(super) fn of_hub(hub: &InTree, path: &str) -> Result<Self, DataProblem> {
+        let file = hub.tree.open(&format!("{}{path}", hub.folder))?;
+        Ok(Self::new(file.length, Source::Hub(file)))
+    }
+
     fn new(length: u64, source: Source) -> Self {
         Self { shared: Arc::new(Shared { source, length, refused: OnceLock::new() }) }
     }
@@ -95,6 +106,8 @@ impl ParquetFile {
                 let status = file.metadata()?;
                 Ok(Stamp { size: status.len(), modified_ns: modified_ns(&status) })
             }
+            // A commit never changes, whoever has its files.
+            Source::Hub(file) => Ok(Stamp { size: file.length, modified_ns: 0 }),
             #[cfg(feature = "cloud")]
             Source::Remote(file) => Ok(Stamp { size: file.length, modified_ns: file.modified_ns }),
         }

@@ -37,7 +37,7 @@ fn client(token: Option<(&str, &str)>) -> Client {
         most_skipped_bytes: 4_000_000,
     };
     let token = token.map(|(url, token)| (Url::parse(url).unwrap(), token.to_owned()));
-    Client::new(token, patience, Stop::default()).unwrap()
+    Client::new(token, Advice::HUB, patience, Stop::default()).unwrap()
 }
 
 fn url(server: &Server, path: &str) -> Url {

@@ -10,24 +10,24 @@ const MOST_BYTES: usize = 128 << 20;
 
 /// The blocks of all files of this process, those that were put last.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
-    by_place: BTreeMap<(String, u64), Bytes>,
+pub(crate) struct Blocks {
+    kept: BTreeMap<(String, u64), Bytes>,
     order: VecDeque<(String, u64)>,
     bytes: usize,
 }
 
 static BLOCKS: Mutex<Blocks> =
-    Mutex::new(Blocks { by_place: BTreeMap::new(), order: VecDeque::new(), bytes: 0 });
+    Mutex::new(Blocks { kept: BTreeMap::new(), order: VecDeque::new(), bytes: 0 });
 
 impl Blocks {
     /// The block of a file that begins at `start`, if it is kept.
-    pub(super) fn get(file: &str, start: u64) -> Option<Bytes> {
+    pub(crate) fn get(file: &str, start: u64) -> Option<Bytes> {
         let blocks = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks.by_place.get(&(file.to_owned(), start)).cloned()
+        blocks.kept.get(&(file.to_owned(), start)).cloned()
     }
 
     /// Keeps a block, in the place of the oldest ones.
-    pub(super) fn put(file: &str, start: u64, block: Bytes) {
+    pub(crate) fn put(file: &str, start: u64, block: Bytes) {
         BLOCKS.lock().unwrap_or_else(PoisonError::into_inner).add(
             (file.to_owned(), start),
             block,
@@ -37,14 +37,14 @@ impl Blocks {
 
     fn add(&mut self, key: (String, u64), block: Bytes, most: usize) {
         let length = block.len();
-        if self.by_place.insert(key.clone(), block).is_some() {
+        if self.kept.insert(key.clone(), block).is_some() {
             return;
         }
         self.bytes += length;
         self.order.push_back(key);
         while self.bytes > most {
             let Some(oldest) = self.order.pop_front() else { break };
-            self.bytes -= self.by_place.remove(&oldest).map_or(0, |block| block.len());
+            self.bytes -= self.kept.remove(&oldest).map_or(0, |block| block.len());
         }
     }
 }
@@ -61,7 +61,7 @@ mod tests {
             put(start);
         }
         assert_eq!(blocks.bytes, 20);
-        let kept: Vec<u64> = blocks.by_place.keys().map(|(_, start)| *start).collect();
+        let kept: Vec<u64> = blocks.kept.keys().map(|(_, start)| *start).collect();
         assert_eq!(kept, [10, 20]);
     }
 }

@@ -5,30 +5,37 @@ use super::rules::stage;
 use super::source::Problems;
 use crate::diagnostic::quoted;
 
-const STORES: [&str; 5] = ["s3", "gs", "az", "http", "https"];
-const HUB: [&str; 1] = ["hf"];
+const EVERYWHERE: [&str; 6] = ["s3", "gs", "az", "http", "https", "hf"];
+
+/// Where single files are.
+const STORED: [&str; 5] = ["s3", "gs", "az", "http", "https"];
 
 /// Stores that can be written to.
 const WRITABLE: [&str; 3] = ["s3", "gs", "az"];
 
 /// Settings, the schemes of their addresses, and what to do where others are written.
 const SETTINGS: [(&str, &str, &[&str], &str); 7] = [
-    ("input", "path", &STORES, "input is read from s3://, gs://, az://, http:// and https://"),
+    (
+        "input",
+        "path",
+        &EVERYWHERE,
+        "input is read from s3://, gs://, az://, http://, https:// and hf://datasets/",
+    ),
     ("input", "since", &WRITABLE, "run directories are in folders, s3://, gs:// or az://"),
     (
         "load-partial-model",
         "model",
-        &HUB,
-        "models are read from folders and from `hf://owner/name@commit`",
+        &EVERYWHERE,
+        "models are read from folders, `hf://owner/name@commit`, s3://, gs://, az://, http:// and https://",
     ),
     ("load-partial-model", "cache_folder", &[], "the cache is mapped into memory: name a folder"),
     (
         "tokenize",
         "tokenizer",
-        &HUB,
-        "tokenizers are read from files and from `hf://owner/name@commit`",
+        &EVERYWHERE,
+        "tokenizers are read from files, `hf://owner/name@commit`, s3://, gs://, az://, http:// and https://",
     ),
-    ("score", "calibration", &STORES, "copy that file to this machine"),
+    ("score", "calibration", &STORED, "copy that file to this machine"),
     ("output", "path", &WRITABLE, "output is written to folders, s3://, gs:// and az://"),
 ];
 

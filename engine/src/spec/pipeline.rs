@@ -49,7 +49,7 @@ pub struct Param {
 pub struct Input {
     /// A Parquet file, a folder (every `*.parquet` below it), or a glob such as `data/**/*.parquet`. Relative to this
     /// file's folder. Files are read in the order of their path's bytes. Builds with the feature `cloud` read the same of
-    /// `s3://`, `gs://` and `az://`, and single files of `http://` and `https://`.
+    /// `s3://`, `gs://`, `az://` and `hf://datasets/owner/name@commit/…`, and single files of `http://` and `https://`.
     pub path: String,
     /// The run directory of an earlier run over the same growing folder: the files that it, and the runs before it,
     /// have filtered are left out. Needs `score.calibration`, so that the threshold stays. Relative to this file's
