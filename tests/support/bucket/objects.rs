@@ -305,7 +305,7 @@ fn written(name: &str, asked: &Asked, e_tag: &str) -> Reply {
 
 /// An error as S3 says it.
 pub(super) fn refusal(status: u16, code: &str) -> Reply {
-    let xml = format!("<Error><Code>{code}</Code><Message>{code}</Message></Error>");
+    let xml = format!("<Error><Code>{code}</Code></Error>");
     Reply { status, ..Reply::whole(xml.as_bytes()) }
 }
 
