@@ -74,6 +74,7 @@ mod silent_loss;
 mod stopped;
 #[cfg(all(test, feature = "cloud"))]
 mod store_output;
+mod store_kills;
 #[cfg(test)]
 mod stores;
 #[cfg(test)]
