@@ -127,7 +127,9 @@ fn a_change_under_a_new_selection_leaves_the_old_one_standing() {
     let scenario = Scenario::first_run();
     let workspace = Workspace::copy_of(&scenario.before);
     workspace.longsift(&RUN).success();
-    let again = [&RUN, &["--set", "stages.filter.keep_fraction=0.9"][..]].concat();
+    // With one thread the second part is that of the second file.
+    let again = ["--threads", "1", "--set", "stages.filter.keep_fraction=0.9"];
+    let again = [&RUN, &again[..]].concat();
     let pause = Pause { matching: "create out.run/staging/data", at: 2 };
     let mut run = workspace.start_paused(&again, &pause);
     run.wait_for_pause();

@@ -1,5 +1,7 @@
 //! What the tests share: a folder to work in, the command, and what it answered.
 
+#[cfg(feature = "cloud")]
+pub(crate) mod bucket;
 pub(crate) mod damage;
 pub(crate) mod disk;
 pub(crate) mod faults;

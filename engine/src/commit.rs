@@ -5,6 +5,7 @@
 //! shows a mixture of two selections to anyone who looks after a run has ended or before one has begun.
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::files;
+use crate::parallel;
 use crate::run_directory::RunDirectory;
 
 /// What a commit does, relative to the folder that holds the run directory and the output.
@@ -37,11 +39,19 @@ impl Intent {
     }
 }
 
-/// Makes the intent durable, then does what it says.
+/// Makes the intent durable, then does what it says. Of several processes that try, one does.
 pub fn commit(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
-    files::write_atomic(&directory.intent(), &json)?;
-    act(directory, intent)
+    if files::write_new(&directory.intent(), &json)? {
+        return act(directory, intent);
+    }
+    let message = format!(
+        "another process has begun a commit in `{}` since this run began",
+        directory.root.display()
+    );
+    Err(Diagnostic::error(Blame::Machine, message)
+        .hint("run again: its commit is finished first, and this run carries on from its scores")
+        .into())
 }
 
 /// Finishes a commit that an interrupted run has begun. Returns whether there was one.
@@ -76,23 +86,14 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
         }
     }
     files::remove_file(&directory.success())?;
-    for path in &intent.removals {
-        files::remove_file(&base.join(path))?;
-    }
-    for (from, to) in &intent.renames {
-        let (from, to) = (base.join(from), base.join(to));
-        if files::size(&from)?.is_some() {
-            files::create_folder(to.parent().unwrap_or(&base))?;
-            files::rename(&from, &to)?;
-        } else if files::size(&to)?.is_none() {
-            return Err(Diagnostic::error(
-                Blame::Data,
-                format!("the commit cannot be finished: neither `{}` nor `{}` is there", from.display(), to.display()),
-            )
-            .hint("a file of the run directory was removed from outside; `--fresh` starts the run anew")
-            .into());
-        }
-    }
+    let at_once = files::at_once(&base, 1);
+    parallel::in_order(intent.removals.len(), at_once, |index| {
+        Ok(files::remove_file(&base.join(&intent.removals[index]))?)
+    })?;
+    parallel::in_order(intent.renames.len(), at_once, |index| {
+        let (from, to) = &intent.renames[index];
+        put_in_place(&base.join(from), &base.join(to))
+    })?;
     let mut folders: Vec<&Path> = intent
         .renames
         .iter()
@@ -112,6 +113,26 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
     files::remove_folder(&directory.staging())?;
     files::remove_file(&directory.intent())?;
     Ok(files::fsync_folder(&directory.root)?)
+}
+
+/// Moves a file of a selection into place, unless that was done before.
+fn put_in_place(from: &Path, to: &Path) -> Result<()> {
+    files::create_folder(to.parent().unwrap_or(Path::new("/")))?;
+    let gone = match files::put_in_place(from, to) {
+        Err(error) if error.source.kind() == ErrorKind::NotFound => error,
+        done => return Ok(done?),
+    };
+    if files::size(to)?.is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "the commit cannot be finished: neither `{}` nor `{}` is there ({gone})",
+        from.display(),
+        to.display()
+    );
+    Err(Diagnostic::error(Blame::Data, message)
+        .hint("a file of the run directory was removed from outside; `--fresh` starts the run anew")
+        .into())
 }
 
 fn base(directory: &RunDirectory) -> PathBuf {

@@ -1,7 +1,11 @@
-//! `events.jsonl`: what happened in a run directory, a JSON line each, over all runs.
+//! `events.jsonl`: what happened in a run directory, a JSON line each, over all runs. In an object store, where nothing can
+//! be appended, a file for each process, written anew now and then.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -13,8 +17,14 @@ use crate::run_directory::RunDirectory;
 /// No line is longer than this many bytes.
 const LONGEST_LINE: u64 = 1 << 16;
 
+/// The longest time that events of an object store are only in memory while more of them happen.
+const KEEP_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Appends an event with its facts. Events are information: a run never reads them.
 pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
+    if files::is_address(&directory.root) {
+        return keep(directory, &line(event, facts));
+    }
     let path = directory.events();
     let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
     // One write, so that a kill rarely tears a line.
@@ -24,10 +34,54 @@ pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()>
 
 /// The same where several processes append at once: nothing is cut off that another may be writing.
 pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
+    if files::is_address(&directory.root) {
+        return keep(directory, &line(event, facts));
+    }
     let path = directory.events();
     let mut file = files::open_to_append(&path)?;
     file.write_all(line(event, facts).as_bytes()).map_err(files::failed("write", &path))?;
     Ok(())
+}
+
+/// What has happened in run directories in object stores, by directory.
+static KEPT: Mutex<BTreeMap<PathBuf, Kept>> = Mutex::new(BTreeMap::new());
+
+struct Kept {
+    path: PathBuf,
+    text: String,
+    written: Option<Instant>,
+}
+
+fn keep(directory: &RunDirectory, line: &str) -> Result<()> {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = kept.entry(directory.root.clone()).or_insert_with(|| {
+        let host = crate::run_directory::host_name();
+        let name = format!("{}-{host}-{}.jsonl", clock::now_utc(), std::process::id());
+        Kept { path: directory.events_by_process().join(name), text: String::new(), written: None }
+    });
+    kept.text.push_str(line);
+    if kept.written.is_some_and(|at| at.elapsed() < KEEP_INTERVAL) { Ok(()) } else { kept.write() }
+}
+
+impl Kept {
+    fn write(&mut self) -> Result<()> {
+        files::write_atomic(&self.path, self.text.as_bytes())?;
+        self.written = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// Writes what is only in memory when it is dropped, at the end of a run.
+pub struct Finish<'a>(pub &'a RunDirectory);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = kept.get_mut(&self.0.root).map_or(Ok(()), Kept::write);
+        if let Err(failure) = written {
+            tracing::warn!("the last events are not in `events/`: {failure}");
+        }
+    }
 }
 
 fn line(event: &str, facts: Value) -> String {
@@ -42,6 +96,9 @@ fn line(event: &str, facts: Value) -> String {
 
 /// Cuts off half a line that a killed run left, for a run that may have nothing to append.
 pub fn mend(directory: &RunDirectory) -> Result<()> {
+    if files::is_address(&directory.root) {
+        return Ok(());
+    }
     let path = directory.events();
     let whole = whole_lines(&path)?;
     if files::size(&path)?.is_some_and(|length| length > whole) {

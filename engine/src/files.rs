@@ -1,13 +1,24 @@
-//! Every operation on files: the path in every error, writes that appear whole or not at all.
+//! Every operation on files: the path in every error, writes that appear whole or not at all. Paths of run directories
+//! and outputs may be addresses of object stores: the same operations then go there.
 
-use std::ffi::OsStr;
+mod atomic;
+mod store;
+
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
+
+pub use atomic::{AtomicFile, Written, write_atomic, write_new};
+pub use store::is_address;
+use store::store;
+#[cfg(feature = "cloud")]
+pub(crate) use store::{Store, Upload};
+
+/// Requests to an object store that are under way at a time where many files are asked for.
+const REQUESTS_AT_ONCE: usize = 32;
 
 /// How the name of a file begins until it is committed. Readers of a folder skip hidden names, so they never see one.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
@@ -36,9 +47,13 @@ impl FileError {
                 "free space on this disk, or write to another one; the run can then be resumed"
                     .into(),
             ),
-            io::ErrorKind::PermissionDenied if self.path.to_string_lossy().contains("://") => Some(
-                "check the credentials (AWS_…, GOOGLE_…, AZURE_…) and what they may read".into(),
+            io::ErrorKind::NotFound if is_address(&self.path) => Some(
+                "check the name of the bucket, and the store's region and endpoint (AWS_REGION, AWS_ENDPOINT_URL, …)"
+                    .into(),
             ),
+            io::ErrorKind::PermissionDenied if is_address(&self.path) => {
+                Some("check the credentials (AWS_…, GOOGLE_…, AZURE_…) and what they may do".into())
+            }
             io::ErrorKind::PermissionDenied => {
                 Some("check the owner and the mode of the file and its folder".into())
             }
@@ -80,162 +95,13 @@ pub(crate) fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Er
     move |source| FileError { operation, path, source }
 }
 
-/// What a committed file holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// Length, in bytes.
-    pub bytes: u64,
-    /// SHA-256 of the bytes, 64 hexadecimal digits.
-    pub sha256: String,
-}
-
-/// A file that takes its name only when it is complete.
-///
-/// It is written under a temporary name (see [`TEMPORARY_PREFIX`]) in the folder where it will live. Dropped without
-/// [`AtomicFile::commit`], it leaves nothing behind; killed, it leaves a name that [`remove_leftovers`] finds.
-#[derive(Debug)]
-pub struct AtomicFile {
-    file: File,
-    temporary: PathBuf,
-    path: PathBuf,
-    bytes: u64,
-    hash: Sha256,
-    committed: bool,
-}
-
-impl AtomicFile {
-    /// Begins the file that will be `path`. The folder must exist.
-    pub fn create(path: &Path) -> Result<Self, FileError> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let name = path.file_name().unwrap_or(OsStr::new("file")).to_string_lossy();
-        loop {
-            let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-            let temporary = path.with_file_name(format!(
-                "{TEMPORARY_PREFIX}{:x}-{count:x}-{name}",
-                std::process::id()
-            ));
-            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-                Ok(file) => {
-                    let path = path.to_path_buf();
-                    return Ok(Self {
-                        file,
-                        temporary,
-                        path,
-                        bytes: 0,
-                        hash: Sha256::new(),
-                        committed: false,
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failed("create", path)(error)),
-            }
-        }
-    }
-
-    /// The name that the file will have.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Bytes written so far.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Makes the bytes durable, then gives the file its name (replacing what had it), then makes the name durable.
-    pub fn commit(&mut self) -> Result<Written, FileError> {
-        self.file.sync_all().map_err(failed("fsync", &self.path))?;
-        fs::rename(&self.temporary, &self.path)
-            .map_err(failed("rename a temporary file to", &self.path))?;
-        self.committed = true;
-        fsync_folder(folder_of(&self.path))?;
-        Ok(Written { bytes: self.bytes, sha256: hex(&self.hash.finalize_reset()) })
-    }
-}
-
-impl Write for AtomicFile {
-    /// Counts and hashes what is written. An error carries the path (it wraps a [`FileError`]).
-    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        let written = match self.file.write(buffer) {
-            Ok(written) => written,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
-            Err(error) => {
-                return Err(io::Error::new(error.kind(), failed("write", &self.path)(error)));
-            }
-        };
-        self.hash.update(&buffer[..written]);
-        self.bytes += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        if !self.committed {
-            // Best effort: what stays behind has a name that the next run removes.
-            let _ = fs::remove_file(&self.temporary);
-        }
-    }
-}
-
-/// Writes a whole file so that readers see the old content or the new, never a part.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, FileError> {
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(bytes).map_err(|error| match error.downcast::<FileError>() {
-        Ok(error) => error,
-        Err(error) => failed("write", path)(error),
-    })?;
-    file.commit()
-}
-
-/// Writes a whole file if there is none of that name. Returns whether it did: of several writers one does.
-pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
-    let mut file = AtomicFile::create(path)?;
-    file.write_all(bytes).map_err(failed("write", path))?;
-    file.file.sync_all().map_err(failed("fsync", path))?;
-    // Unlike a rename, a link never replaces what has the name.
-    match fs::hard_link(&file.temporary, path) {
-        Ok(()) => {
-            drop(file);
-            fsync_folder(folder_of(path))?;
-            Ok(true)
-        }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
-            ) && !path.exists() =>
-        {
-            // A file system without links.
-            file.commit().map(|_| true)
-        }
-        Err(error) => Err(failed("link a temporary file to", path)(error)),
-    }
-}
-
-/// Gives a file a second name, where there is none of that name; without links in the file system, another name.
-pub fn link(from: &Path, to: &Path) -> Result<(), FileError> {
-    match fs::hard_link(from, to) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
-            ) =>
-        {
-            rename(from, to)
-        }
-        linked => linked.map_err(failed("link", from)),
-    }
-}
-
 /// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
 /// does not exist has none.
 pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {
+    // A store has no name for what is not complete.
+    if store(folder).is_some() {
+        return Ok(Vec::new());
+    }
     let mut removed = Vec::new();
     for path in list_if_present(folder)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -249,11 +115,17 @@ pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, FileError> {
 
 /// Makes the names in a folder durable: after a rename, a file creation or a removal.
 pub fn fsync_folder(path: &Path) -> Result<(), FileError> {
+    if store(path).is_some() {
+        return Ok(());
+    }
     File::open(path).and_then(|folder| folder.sync_all()).map_err(failed("fsync the folder", path))
 }
 
 /// The same, where the folder may be gone.
 pub fn fsync_folder_if_present(path: &Path) -> Result<(), FileError> {
+    if store(path).is_some() {
+        return Ok(());
+    }
     let synced = if_present(File::open(path)).and_then(|folder| match folder {
         Some(folder) => folder.sync_all(),
         None => Ok(()),
@@ -263,6 +135,9 @@ pub fn fsync_folder_if_present(path: &Path) -> Result<(), FileError> {
 
 /// Creates a folder and the ones above it, and makes their names durable; one that exists is fine.
 pub fn create_folder(path: &Path) -> Result<(), FileError> {
+    if store(path).is_some() {
+        return Ok(());
+    }
     let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
     let created: Vec<&Path> = path.ancestors().take_while(missing).collect();
     fs::create_dir_all(path).map_err(failed("create the folder", path))?;
@@ -276,8 +151,20 @@ pub fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     if folder_of(from) == folder_of(to) { Ok(()) } else { fsync_folder(folder_of(from)) }
 }
 
+/// Gives a staged file its final name, in the place of what has it. In a store, where nothing is renamed, it is copied, and
+/// goes with the folder that it was staged in.
+pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), FileError> {
+    match (store(staged), to.to_str()) {
+        (Some((store, from)), Some(to)) => store.copy(from, to).map_err(failed("copy", staged)),
+        _ => rename(staged, to),
+    }
+}
+
 /// Removes a file; one that is already gone is fine.
 pub fn remove_file(path: &Path) -> Result<(), FileError> {
+    if let Some((store, address)) = store(path) {
+        return store.remove(address).map_err(failed("remove", path));
+    }
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
         _ => Ok(()),
@@ -289,6 +176,19 @@ pub fn open(path: &Path) -> Result<File, FileError> {
     File::open(path).map_err(failed("open", path))
 }
 
+/// Reads a file from its beginning.
+fn reader(path: &Path) -> Result<Box<dyn Read>, FileError> {
+    match store(path) {
+        Some((store, address)) => store.reader(address).map_err(failed("open", path)),
+        None => Ok(Box::new(open(path)?)),
+    }
+}
+
+/// How many files at `path` are asked for at a time where there are many, and `here` are for a disk.
+pub fn at_once(path: &Path, here: usize) -> usize {
+    if is_address(path) { here.max(REQUESTS_AT_ONCE) } else { here }
+}
+
 /// What the operating system knows of a file or folder; links are followed.
 pub fn status(path: &Path) -> Result<fs::Metadata, FileError> {
     fs::metadata(path).map_err(failed("read", path))
@@ -296,6 +196,10 @@ pub fn status(path: &Path) -> Result<fs::Metadata, FileError> {
 
 /// The names in a folder, as paths below it, sorted by bytes.
 pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, FileError> {
+    if let Some((store, address)) = store(path) {
+        let names = store.list(address).map_err(failed("list", path))?;
+        return Ok(names.iter().map(|name| path.join(name)).collect());
+    }
     let entries = fs::read_dir(path).map_err(failed("list", path))?;
     let mut names: Vec<_> = entries
         .map(|entry| entry.map(|entry| entry.path()))
@@ -305,15 +209,18 @@ pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(names)
 }
 
-/// The path without links, `.` and `..`.
+/// The path without links, `.` and `..`; an address as it is.
 pub fn canonical(path: &Path) -> Result<PathBuf, FileError> {
+    if is_address(path) {
+        return Ok(path.to_owned());
+    }
     fs::canonicalize(path).map_err(failed("resolve", path))
 }
 
 /// Reads a whole file that must not be longer than `max_bytes`.
 pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
-    open(path)?
+    reader(path)?
         .take(max_bytes.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(failed("read", path))?;
@@ -324,8 +231,11 @@ pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Bytes that an unprivileged user can still write below `path`, which need not exist yet.
+/// Bytes that an unprivileged user can still write below `path`, which need not exist yet; an object store has no end.
 pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
+    if is_address(path) {
+        return Ok(u64::MAX);
+    }
     let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
     let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
     let status = rustix::fs::statvfs(existing)
@@ -336,6 +246,9 @@ pub fn free_bytes(path: &Path) -> Result<u64, FileError> {
 /// The length of a file in bytes; none where there is no file. A disk that does not answer is an error: what is there
 /// must never be taken for absent.
 pub fn size(path: &Path) -> Result<Option<u64>, FileError> {
+    if let Some((store, address)) = store(path) {
+        return store.size(address).map_err(failed("read", path));
+    }
     let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
     Ok(metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
 }
@@ -343,6 +256,9 @@ pub fn size(path: &Path) -> Result<Option<u64>, FileError> {
 /// Whether there is a folder of that name; links are followed. A disk that does not answer is an error: what is in the
 /// folder must never be taken for absent.
 pub fn is_folder(path: &Path) -> Result<bool, FileError> {
+    if let Some((store, address)) = store(path) {
+        return store.is_folder(address).map_err(failed("list", path));
+    }
     let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
     Ok(metadata.is_some_and(|metadata| metadata.is_dir()))
 }
@@ -360,7 +276,7 @@ fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 
 /// The length of a file and its SHA-256, 64 hexadecimal digits. Reads all of it, in pieces.
 pub fn digest(path: &Path) -> Result<Written, FileError> {
-    let mut file = open(path)?;
+    let mut file = reader(path)?;
     let mut hash = Sha256::new();
     let mut bytes = 0;
     let mut piece = vec![0; 1 << 20];
@@ -379,6 +295,9 @@ pub fn digest(path: &Path) -> Result<Written, FileError> {
 
 /// Reads a whole file; none where there is no file.
 pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    if let Some((store, address)) = store(path) {
+        return if_present(store.read(address)).map_err(failed("read", path));
+    }
     if_present(fs::read(path)).map_err(failed("read", path))
 }
 
@@ -412,6 +331,9 @@ pub fn open_read_write(path: &Path) -> Result<File, FileError> {
 
 /// Removes a folder with all it holds; one that is already gone is fine.
 pub fn remove_folder(path: &Path) -> Result<(), FileError> {
+    if let Some((store, address)) = store(path) {
+        return store.remove_folder(address).map_err(failed("remove", path));
+    }
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
         _ => Ok(()),
@@ -439,6 +361,9 @@ pub fn read_system(path: &str) -> Option<String> {
 
 /// The names in a folder, as paths below it, sorted by bytes; a folder that does not exist has none.
 pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, FileError> {
+    if store(path).is_some() {
+        return list_folder(path);
+    }
     match fs::metadata(path) {
         Ok(status) if status.is_dir() => list_folder(path),
         status => {
@@ -474,33 +399,6 @@ mod tests {
     }
 
     #[test]
-    fn a_committed_file_has_the_bytes_and_the_digest_that_were_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.txt");
-        let written = write_atomic(&path, b"abc").unwrap();
-        assert_eq!(written.bytes, 3);
-        assert_eq!(
-            written.sha256,
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
-        assert_eq!(read_limited(&path, 3).unwrap(), b"abc");
-        assert_eq!(names(folder.path()), ["a.txt"]);
-    }
-
-    #[test]
-    fn a_file_that_is_not_committed_leaves_nothing_and_does_not_touch_the_old_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.txt");
-        write_atomic(&path, b"old").unwrap();
-        let mut file = AtomicFile::create(&path).unwrap();
-        file.write_all(b"new").unwrap();
-        assert_eq!(names(folder.path()).len(), 2);
-        drop(file);
-        assert_eq!(names(folder.path()), ["a.txt"]);
-        assert_eq!(read_limited(&path, 10).unwrap(), b"old");
-    }
-
-    #[test]
     fn leftovers_of_a_killed_run_are_removed_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         write_atomic(&folder.path().join("kept"), b"1").unwrap();
@@ -511,24 +409,6 @@ mod tests {
         assert!(removed[0].starts_with(TEMPORARY_PREFIX) && removed[0].ends_with("lost"));
         assert_eq!(names(folder.path()), ["kept"]);
         assert!(remove_leftovers(&folder.path().join("absent")).unwrap().is_empty());
-    }
-
-    #[test]
-    fn of_many_writers_of_a_new_file_one_wins() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("record");
-        let won: Vec<bool> = std::thread::scope(|scope| {
-            let write = |number: u8| {
-                let path = &path;
-                scope.spawn(move || write_new(path, &[number; 100]).unwrap())
-            };
-            let writers: Vec<_> = (0..8).map(write).collect();
-            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
-        });
-        assert_eq!(won.iter().filter(|&&won| won).count(), 1);
-        let winner = won.iter().position(|&won| won).unwrap();
-        assert_eq!(read_limited(&path, 200).unwrap(), [winner as u8; 100]);
-        assert_eq!(names(folder.path()), ["record"]);
     }
 
     #[test]

@@ -77,8 +77,7 @@ use spec::{Overrides, Spec};
 /// # Errors
 /// Everything that is wrong with the pipeline, its input or its model, before any work.
 pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) -> Result<Plan> {
-    let is_run = pipeline.extension().is_some_and(|extension| extension == "run");
-    if !(is_run && pipeline.is_dir()) {
+    if !is_run_directory(pipeline) {
         let (spec, warnings) = Spec::read(pipeline, overrides)?;
         return Plan::new(spec, options, warnings);
     }
@@ -103,4 +102,10 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
     options.kernel = options.kernel.or(kernel.map(str::to_owned));
     let (spec, warnings) = Spec::recorded(&lock, overrides)?;
     Plan::new(spec, options, warnings)
+}
+
+/// Whether what the command line names is a run directory, and no pipeline file.
+fn is_run_directory(pipeline: &Path) -> bool {
+    pipeline.extension().is_some_and(|extension| extension == "run")
+        && files::is_folder(pipeline).unwrap_or(false)
 }

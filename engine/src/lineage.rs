@@ -197,14 +197,23 @@ fn dataset(folder: &Path, schema: &Schema) -> Value {
         .ok()
         .or_else(|| std::path::absolute(folder).ok())
         .unwrap_or_else(|| folder.to_owned());
+    let path = path.display().to_string();
+    let (namespace, name) = match path.split_once("://") {
+        // By the naming rules of OpenLineage: the bucket, and the name in it.
+        Some((scheme, rest)) => {
+            let (bucket, name) = rest.split_once('/').unwrap_or((rest, ""));
+            (format!("{scheme}://{bucket}"), name.to_owned())
+        }
+        None => ("file".to_owned(), path),
+    };
     let fields: Vec<Value> = schema
         .fields()
         .iter()
         .map(|field| json!({ "name": field.name(), "type": field.data_type().to_string() }))
         .collect();
     json!({
-        "namespace": "file",
-        "name": path.display().to_string(),
+        "namespace": namespace,
+        "name": name,
         "facets": { "schema": facet(
             "1-1-1/SchemaDatasetFacet.json#/$defs/SchemaDatasetFacet",
             json!({ "fields": fields }),

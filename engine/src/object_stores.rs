@@ -1,4 +1,5 @@
-//! Files of object stores and web servers, read by ranges: `s3://`, `gs://`, `az://`, `http://`, `https://`.
+//! Files of object stores (`s3://`, `gs://`, `az://`) and web servers (`http://`, `https://`). Those of input are read by
+//! ranges; those of a run directory and an output, which have to be in a store, are written, too.
 //!
 //! Who asks and where is described by the variables of each store's own tools (`AWS_…`, `GOOGLE_…`, `AZURE_…`). What is
 //! read is kept for a while in blocks, in memory: a work unit is looked through before it is read, and its columns are
@@ -6,6 +7,8 @@
 
 mod blocks;
 mod retry;
+mod stored;
+mod upload;
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -26,6 +29,7 @@ use tokio::runtime::Runtime;
 
 pub(crate) use blocks::Blocks;
 use retry::patiently;
+pub(crate) use stored::{Stores, Version, read_version, write_version};
 
 /// Bytes of a file that are fetched at once.
 const BLOCK_BYTES: u64 = 4 << 20;
@@ -53,7 +57,7 @@ pub(crate) struct RemoteFile {
 /// # Errors
 /// Of the kinds of an ordinary file: `NotFound`, `PermissionDenied`, …
 pub(crate) fn open(url: &str) -> io::Result<RemoteFile> {
-    let Place { store, path } = place(url)?;
+    let Place { store, path, .. } = place(url)?;
     let (meta, tail) = patiently(url, || {
         runtime().block_on(async {
             let range = Some(GetRange::Suffix(TAIL_BYTES));
@@ -136,7 +140,7 @@ impl RemoteFile {
 
 /// The names of all files below an address (without the address itself and a slash), sorted.
 pub(crate) fn list(url: &str) -> io::Result<Vec<String>> {
-    let Place { store, path } = place(url)?;
+    let Place { store, path, .. } = place(url)?;
     let prefix = (!path.as_ref().is_empty()).then_some(&path);
     let found = patiently(url, || {
         runtime().block_on(async {
@@ -157,6 +161,8 @@ pub(crate) fn list(url: &str) -> io::Result<Vec<String>> {
 /// A file's store, and its name there.
 struct Place {
     store: Arc<dyn ObjectStore>,
+    /// The store's own address.
+    root: String,
     path: Path,
 }
 
@@ -170,7 +176,8 @@ fn place(url: &str) -> io::Result<Place> {
     };
     let path = path.map_err(|error| wrong(error.to_string()))?;
     let root = format!("{scheme}://{authority}");
-    Ok(Place { store: store(scheme, &root).map_err(|error| wrong(error.to_string()))?, path })
+    let store = store(scheme, &root).map_err(|error| wrong(error.to_string()))?;
+    Ok(Place { store, root, path })
 }
 
 /// The store of a bucket or a server; made once.

@@ -92,24 +92,27 @@ impl Writer<'_> {
             self.stop.check()?;
             let name = names.of(index);
             let before =
-                if by_shards { self.take_written(index, name.as_deref(), folder)? } else { None };
+                if by_shards { self.written_before(index, name.as_deref())? } else { None };
             let unit = match before {
-                Some(unit) => unit,
-                None => self.stage_unit(index, name, &schema, folder)?,
+                Some(unit) => (unit, self.written.as_path()),
+                None => (self.stage_unit(index, name, &schema, folder)?, folder),
             };
             each(&self.plan.units[index]);
             Ok(unit)
         })?;
+        let directory = &self.plan.directory;
         let mut staged = Staged::default();
-        for unit in units {
-            staged.add(unit);
+        for (unit, folder) in units {
+            staged.add(unit, folder, directory);
         }
-        staged.quarantined_files =
-            quarantine::write_files(&folder.join(quarantine::FILES), self.plan)?;
+        if let Some(part) = quarantine::write_files(&folder.join(quarantine::FILES), self.plan)? {
+            staged.moves.push((folder.join(&part.path), directory.root.join(&part.path)));
+            staged.quarantined_files = Some(part);
+        }
         if staged.data.is_empty() {
             let name = names.only();
             let writer = self.part(&folder.join("data").join(&name), &schema)?;
-            staged.data.push(Part::new(name, &writer.finish()?));
+            staged.add_data(Part::new(name, &writer.finish()?), folder, directory);
         }
         Ok(staged)
     }

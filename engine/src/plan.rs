@@ -136,7 +136,7 @@ pub struct Plan {
 impl Plan {
     /// Proves `spec` runnable, or says everything that stands against it.
     pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
-        let mut problems = Vec::new();
+        let mut problems = checks::stores(&spec);
         let columns = columns(&spec);
         let settings = spec.load_partial_model();
         let directory = RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path));

@@ -1,7 +1,6 @@
 //! The table of rows that could not be scored: the original row where it is readable, and why it is here.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use crate::dataset::{self, BadFile, Faults, PartWriter, WorkUnit};
+use crate::dataset::{self, BadFile, Faults, ParquetFile, PartWriter, WorkUnit};
 use crate::error::Result;
 use crate::execute::{BadRow, Tools};
 use crate::files;
@@ -153,7 +152,7 @@ pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<Stri
 
 /// A quarantine file that cannot be read has no messages to show: it is only read to explain another failure.
 fn messages_of(path: &Path) -> Vec<String> {
-    let Ok(builder) = File::open(path)
+    let Ok(builder) = ParquetFile::open(path)
         .map_err(drop)
         .and_then(|file| ParquetRecordBatchReaderBuilder::try_new(file).map_err(drop))
     else {

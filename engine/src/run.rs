@@ -6,7 +6,7 @@ mod missing;
 mod shard;
 mod write_shard;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use longsift_stages::first_layer_attention::FirstLayer;
@@ -25,7 +25,7 @@ use crate::output::{Staged, Writer};
 use crate::plan::{Plan, Shard, explain::Done, identity};
 use crate::progress::Progress;
 use crate::report::{DeviceUse, LabelShares, Summary, TableUse, peak_memory_bytes};
-use crate::run_directory::RunDirectory;
+use crate::run_directory::{RunDirectory, RunLock};
 use crate::schedule::{Scheduler, Watch};
 use crate::select::{self, Selection};
 use crate::stop::Stop;
@@ -121,6 +121,8 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     };
     let run =
         |layer| Run { plan, progress, stop, started, directory, scores, layer, device_use: None };
+    // Written whatever becomes of the run.
+    let _events = events::Finish(directory);
     if options.phase == Phase::Score {
         let _shared = directory.share()?;
         return run(None).score_shard(options);
@@ -129,18 +131,18 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         let _shared = directory.share()?;
         return run(None).write_shard(options);
     }
-    let _alone = directory.take()?;
+    let alone = directory.take()?;
     events::mend(directory)?;
     let replayed = commit::replay(directory);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
         replayed?;
     }
-    run(None).go(options)
+    run(None).go(options, &alone)
 }
 
 impl Run<'_> {
-    fn go(mut self, options: &RunOptions) -> Result<Outcome> {
+    fn go(mut self, options: &RunOptions, alone: &RunLock) -> Result<Outcome> {
         let plan = self.plan;
         let ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &ours)?;
@@ -198,7 +200,7 @@ impl Run<'_> {
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.score_settings)
         })?;
-        self.write(&lock, &scored, selection)
+        self.write(&lock, &scored, selection, alone)
     }
 
     /// The digest of the tensors that matter: known for this folder from an earlier run or from the cache, else read.
@@ -347,11 +349,18 @@ impl Run<'_> {
     }
 
     /// Writes the selection and commits it.
-    fn write(self, lock: &Lock, scored: &Scored, selection: Selection) -> Result<Outcome> {
+    fn write(
+        self,
+        lock: &Lock,
+        scored: &Scored,
+        selection: Selection,
+        alone: &RunLock,
+    ) -> Result<Outcome> {
         let (plan, directory) = (self.plan, self.directory);
         self.progress.phase("write", plan.units.len() as u64);
-        let folder = directory.staging();
-        files::remove_folder(&folder)?;
+        alone.check()?;
+        files::remove_folder(&directory.staging())?;
+        let folder = directory.attempt();
         for part in ["data", "dropped", "quarantine"] {
             files::create_folder(&folder.join(part))?;
         }
@@ -366,7 +375,8 @@ impl Run<'_> {
         let mut manifest =
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
-        self.commit(&manifest, &staged, &selection, &summary)?;
+        alone.check()?;
+        self.commit(&folder, &manifest, &staged, &selection, &summary)?;
         Ok(Outcome { summary, labels, warnings: selection.warnings })
     }
 
@@ -457,24 +467,17 @@ impl Run<'_> {
     /// Stages the records of the selection beside its parts, and moves everything into place together.
     fn commit(
         &self,
+        folder: &Path,
         manifest: &Manifest,
         staged: &Staged,
         selection: &Selection,
         summary: &Summary,
     ) -> Result<()> {
         let directory = self.directory;
-        let folder = directory.staging();
         let before = Manifest::read(directory)?;
         let mut intent = Intent::default();
-        for part in &staged.data {
-            intent.rename(
-                directory,
-                &folder.join("data").join(&part.path),
-                &directory.data().join(&part.path),
-            );
-        }
-        for part in staged.dropped.iter().chain(&staged.quarantined_files) {
-            intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
+        for (from, to) in &staged.moves {
+            intent.rename(directory, from, to);
         }
         for (name, json, target) in [
             ("calibration.json", pretty(&selection.calibration), directory.calibration()),

@@ -15,7 +15,12 @@
 //!   plan.json            what the last run planned; missing.json: work units that a selection misses
 //!   calibration.json, manifest.json, summary.json, events.jsonl, _SUCCESS
 //! ```
+//!
+//! In an object store `lock` is a lease, events are files of each process below `events/`, and the journals stay on the
+//! machine that writes them.
 
+#[cfg(feature = "cloud")]
+mod lease;
 mod share;
 
 use std::fs::{File, TryLockError};
@@ -30,6 +35,7 @@ use crate::error::Result;
 use crate::files;
 
 pub use share::SharedLock;
+
 /// Longer than anyone holds the lock only to see whether someone else does.
 const GLANCE: Duration = Duration::from_millis(200);
 
@@ -44,23 +50,50 @@ pub struct RunDirectory {
 
 /// Exclusive use of a run directory, until it is dropped.
 #[derive(Debug)]
-pub struct RunLock {
-    _file: File,
+pub struct RunLock(Held);
+
+#[derive(Debug)]
+enum Held {
+    File {
+        _locked: File,
+    },
+    #[cfg(feature = "cloud")]
+    Lease(lease::Lease),
+}
+
+impl RunLock {
+    /// That the directory is still this process's: a file is, as long as it is open; a lease may have run out.
+    pub fn check(&self) -> Result<()> {
+        match &self.0 {
+            Held::File { .. } => Ok(()),
+            #[cfg(feature = "cloud")]
+            Held::Lease(lease) => lease.check(),
+        }
+    }
 }
 
 /// Who holds a run directory.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Holder {
     pid: u32,
     host: String,
     started: String,
 }
 
+impl Holder {
+    fn this_process() -> Self {
+        Self { pid: std::process::id(), host: host_name(), started: crate::clock::now_utc() }
+    }
+}
+
 impl RunDirectory {
     /// The run directory of an output folder.
     pub fn of_output(output: &Path) -> Self {
         // Without a trailing slash.
-        let output: PathBuf = output.components().collect();
+        let output: PathBuf = match output.to_str() {
+            Some(address) if files::is_address(output) => address.trim_end_matches('/').into(),
+            _ => output.components().collect(),
+        };
         let mut root = output.clone().into_os_string();
         root.push(".run");
         Self { root: root.into(), output }
@@ -70,7 +103,7 @@ impl RunDirectory {
     pub fn at(root: &Path) -> Result<Self> {
         let output = root.to_str().and_then(|path| path.trim_end_matches('/').strip_suffix(".run"));
         match output {
-            Some(output) if root.is_dir() => Ok(Self::of_output(Path::new(output))),
+            Some(output) if files::is_folder(root)? => Ok(Self::of_output(Path::new(output))),
             _ => Err(Diagnostic::error(Blame::Pipeline, format!("`{}` is not a run directory", root.display()))
                 .hint("a run directory is a folder named `<output.path>.run`; `longsift run` prints it as `run_dir`")
                 .into()),
@@ -103,13 +136,28 @@ impl RunDirectory {
     pub fn quarantine(&self) -> PathBuf {
         self.root.join("quarantine")
     }
-    /// The folder of journals of open units.
+    /// The folder of journals of open units, on this machine: nothing can be appended to what is in an object store.
     pub fn journal(&self) -> PathBuf {
-        self.root.join("journal")
+        if !files::is_address(&self.root) {
+            return self.root.join("journal");
+        }
+        let cache = files::user_cache_folder().unwrap_or_else(|_| std::env::temp_dir());
+        let name = files::sha256_hex(self.root.as_os_str().as_encoded_bytes());
+        cache.join("journals").join(&name[..16])
     }
     /// The folder of a selection that is not committed yet.
     pub fn staging(&self) -> PathBuf {
         self.root.join("staging")
+    }
+    /// The folder to stage a selection in. In an object store, where no lock is certain, every attempt has its own: what a
+    /// process writes that should no longer be here is never taken for another's.
+    pub fn attempt(&self) -> PathBuf {
+        if files::is_address(&self.root) {
+            let name = format!("{:x}-{:x}", crate::clock::nanoseconds(), std::process::id());
+            self.staging().join(name)
+        } else {
+            self.staging()
+        }
     }
     /// The folder of what shards of the write phase have written.
     pub fn written(&self) -> PathBuf {
@@ -151,6 +199,10 @@ impl RunDirectory {
     pub fn events(&self) -> PathBuf {
         self.root.join("events.jsonl")
     }
+    /// In an object store, the folder of what happened, a file for each process.
+    pub fn events_by_process(&self) -> PathBuf {
+        self.root.join("events")
+    }
 
     /// Makes the folders that do not exist and takes the directory for this process; clears what an interrupted run
     /// left half-written.
@@ -176,7 +228,12 @@ impl RunDirectory {
 
     /// Who works in the directory now, if anyone does.
     pub fn holder(&self) -> Result<Option<serde_json::Value>> {
-        let path = self.root.join("lock");
+        let path = self.lock_path();
+        #[cfg(feature = "cloud")]
+        if files::is_address(&self.root) {
+            let holder = lease::said(&path)?;
+            return Ok(holder.map(|holder| serde_json::to_value(holder).expect("plain data")));
+        }
         if files::size(&path)?.is_none() {
             return Ok(None);
         }
@@ -189,8 +246,16 @@ impl RunDirectory {
         }
     }
 
+    fn lock_path(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
     fn lock(&self) -> Result<RunLock> {
-        let path = self.root.join("lock");
+        let path = self.lock_path();
+        #[cfg(feature = "cloud")]
+        if files::is_address(&self.root) {
+            return Ok(RunLock(Held::Lease(lease::Lease::take(&path, &self.root)?)));
+        }
         let mut file = files::open_read_write(&path)?;
         let begun = Instant::now();
         loop {
@@ -200,21 +265,21 @@ impl RunDirectory {
                 Err(TryLockError::WouldBlock) if begun.elapsed() < GLANCE => {
                     std::thread::sleep(GLANCE / 20);
                 }
-                Err(TryLockError::WouldBlock) => return Err(held(&self.root, &mut file).into()),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(held_file(&self.root, &mut file).into());
+                }
                 Err(TryLockError::Error(error)) => {
                     return Err(files::failed("lock", &path)(error).into());
                 }
             }
         }
-        let holder =
-            Holder { pid: std::process::id(), host: host_name(), started: crate::clock::now_utc() };
-        let content = serde_json::to_string(&holder).expect("a holder is plain data");
+        let content = serde_json::to_string(&Holder::this_process()).expect("plain data");
         let written = file
             .set_len(0)
             .and_then(|()| file.seek(SeekFrom::Start(0)))
             .and_then(|_| file.write_all(content.as_bytes()));
         written.map_err(|error| files::failed("write", &path)(error))?;
-        Ok(RunLock { _file: file })
+        Ok(RunLock(Held::File { _locked: file }))
     }
 
     /// Removes everything a run has made here, for `--fresh`: the run directory's content but the lock, and the data
@@ -237,6 +302,7 @@ impl RunDirectory {
             self.journal(),
             self.staging(),
             self.written(),
+            self.events_by_process(),
         ] {
             files::remove_folder(&folder)?;
         }
@@ -256,26 +322,34 @@ impl RunDirectory {
 }
 
 /// Another process holds the directory. The content of the lock file is information, the lock is the system's.
-fn held(root: &Path, file: &mut File) -> Diagnostic {
+fn held_file(root: &Path, file: &mut File) -> Diagnostic {
     let mut content = String::new();
     let read = file.take(4096).read_to_string(&mut content).ok();
-    let holder = read.and_then(|_| serde_json::from_str::<Holder>(&content).ok()).map_or_else(
-        || {
-            // Whoever has just taken the lock has said nothing yet.
-            let shards = content.as_bytes() == share::SHARDS;
-            let who =
-                if shards { "processes that work on shards of it" } else { "another process" };
-            who.to_owned()
-        },
+    let holder = read.and_then(|_| serde_json::from_str::<Holder>(&content).ok());
+    if holder.is_none() && content.as_bytes() == share::SHARDS {
+        return in_use(root, "processes that work on shards of it");
+    }
+    held(root, holder)
+}
+
+/// Another process holds the directory; one that has just taken it has said nothing yet.
+fn held(root: &Path, holder: Option<Holder>) -> Diagnostic {
+    let who = holder.map_or_else(
+        || "another process".to_owned(),
         |holder| format!("process {} on {}, started {}", holder.pid, holder.host, holder.started),
     );
+    in_use(root, &who)
+}
+
+fn in_use(root: &Path, who: &str) -> Diagnostic {
     Diagnostic::error(
         Blame::Machine,
-        format!("the run directory `{}` is in use by {holder}", root.display()),
+        format!("the run directory `{}` is in use by {who}", root.display()),
     )
     .hint("wait for that run to end, or give this one another `output.path`")
 }
 
-fn host_name() -> String {
+/// The name of this machine.
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

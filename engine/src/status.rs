@@ -70,11 +70,9 @@ impl fmt::Display for Status {
         let of = |total: Option<u64>| total.map_or("?".to_owned(), count);
         writeln!(f, "{}", self.state)?;
         if let Some(holder) = &self.holder {
-            writeln!(
-                f,
-                "  held by   process {} on {}, since {}",
-                holder["pid"], holder["host"], holder["started"]
-            )?;
+            let text = |key: &str| holder[key].as_str().unwrap_or("?").to_owned();
+            let (host, started) = (text("host"), text("started"));
+            writeln!(f, "  held by   process {} on {host}, since {started}", holder["pid"])?;
         }
         writeln!(f, "  units     {} of {} scored", count(self.units_scored), of(self.units))?;
         writeln!(f, "  rows      {} of {} read", count(self.counts.rows), of(self.rows))?;

@@ -160,7 +160,8 @@ pub fn standing(
     units: &[WorkUnit],
     score_fingerprint: &str,
 ) -> Result<Vec<Option<UnitRecord>>> {
-    parallel::in_order(units.len(), rayon::current_num_threads(), |unit| {
+    let at_once = files::at_once(&directory.root, rayon::current_num_threads());
+    parallel::in_order(units.len(), at_once, |unit| {
         standing_of(directory, dataset, &units[unit], score_fingerprint)
     })
 }
@@ -192,12 +193,19 @@ pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRec
 pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
     let mut records = Vec::new();
     for path in files::list_if_present(&directory.units())? {
-        if path.file_stem().and_then(|stem| stem.to_str()).is_some_and(&wanted) {
+        let name = path.file_stem().and_then(|stem| stem.to_str()).filter(|name| is_unit(name));
+        if name.is_some_and(&wanted) {
             let bytes = files::read_if_present(&path)?.unwrap_or_default();
             records.extend(serde_json::from_slice::<UnitRecord>(&bytes).ok());
         }
     }
     Ok(records)
+}
+
+/// Whether a name is that of a unit. The temporary name of a record that could not be removed is another name of a record
+/// that counts.
+fn is_unit(name: &str) -> bool {
+    !name.starts_with('.')
 }
 
 /// Makes a unit count: writes its record. If a record that stands is there already, that one counts and is returned:
@@ -233,4 +241,29 @@ pub fn commit(
     Err(Diagnostic::error(Blame::Machine, message)
         .hint("neither counts; check the memory of the machines, and score the unit again")
         .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_under_a_temporary_name_is_not_that_of_a_unit_that_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let part = json!({ "path": "scores/part-u.parquet", "rows": 0, "bytes": 0, "sha256": "" });
+        let record = json!({
+            "unit": "u", "file": "a.parquet", "row_groups": [0, 1], "first_row": 0,
+            "input": { "size": 1, "modified_ns": 0, "footer_hash": "" },
+            "score_fingerprint": "", "counts": Counts::default(), "scores": part,
+            "dropped": null, "quarantine": null,
+        });
+        files::create_folder(&directory.units()).unwrap();
+        let path = record_path(&directory, "u");
+        std::fs::write(&path, record.to_string()).unwrap();
+        std::fs::write(path.with_file_name(".tmp-1-0-u.json"), record.to_string()).unwrap();
+        let gone = stale(&directory, &[]).unwrap();
+        assert_eq!(gone.len(), 1, "the record itself");
+        assert_eq!(records(&directory, |unit| unit != "u").unwrap(), Vec::new());
+    }
 }

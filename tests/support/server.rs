@@ -1,18 +1,24 @@
 //! An HTTP server on 127.0.0.1 that answers as a test wants it to, and remembers what it was asked.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// What was asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
+    /// `GET`, `PUT`, …
+    pub(crate) method: String,
     /// Path and query.
     pub(crate) path: String,
     /// Header fields, names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
+    /// As long as `Content-Length` says; without it, nothing.
+    pub(crate) body: Vec<u8>,
 }
 
 impl Request {
@@ -22,7 +28,8 @@ impl Request {
         if start.is_empty() {
             return Some((length.saturating_sub(last.parse().ok()?), length));
         }
-        Some((start.parse().ok()?, last.parse::<usize>().ok()? + 1))
+        let end = if last.is_empty() { length } else { last.parse::<usize>().ok()? + 1 };
+        Some((start.parse().ok()?, end))
     }
 
     /// First byte and end of the range that is asked for.
@@ -39,6 +46,10 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
     /// After so many bytes of the body the connection is closed.
     pub(crate) cut: Option<usize>,
+    /// The connection is closed without an answer.
+    pub(crate) reset: bool,
+    /// Before the answer.
+    pub(crate) delay: Duration,
 }
 
 impl Reply {
@@ -119,19 +130,25 @@ fn serve(connection: &TcpStream, handler: &Handler, log: &Mutex<Vec<Request>>) -
     let mut reader = BufReader::new(connection);
     while let Some(request) = read_request(&mut reader) {
         let reply = handler(&request);
+        let only_the_head = request.method == "HEAD";
         log.lock().unwrap().push(request);
+        thread::sleep(reply.delay);
+        if reply.reset {
+            connection.shutdown(Shutdown::Both).ok()?;
+            return None;
+        }
         let mut head = format!("HTTP/1.1 {} x\r\n", reply.status);
-        head += &format!("Content-Length: {}\r\n", reply.body.len());
+        let _ = write!(head, "Content-Length: {}\r\n", reply.body.len());
         for (name, value) in &reply.headers {
-            head += &format!("{name}: {value}\r\n");
+            let _ = write!(head, "{name}: {value}\r\n");
         }
         head += "\r\n";
+        let body = if only_the_head { &[][..] } else { &reply.body };
+        let sent = reply.cut.unwrap_or(body.len()).min(body.len());
+        // In one piece: a body that waits for the head to be acknowledged comes 40 ms late.
         let mut writer = connection;
-        writer.write_all(head.as_bytes()).ok()?;
-        let sent = reply.cut.unwrap_or(reply.body.len()).min(reply.body.len());
-        writer.write_all(&reply.body[..sent]).ok()?;
-        writer.flush().ok()?;
-        if sent < reply.body.len() {
+        writer.write_all(&[head.as_bytes(), &body[..sent]].concat()).ok()?;
+        if sent < body.len() {
             connection.shutdown(Shutdown::Both).ok()?;
             return None;
         }
@@ -142,7 +159,8 @@ fn serve(connection: &TcpStream, handler: &Handler, log: &Mutex<Vec<Request>>) -
 fn read_request(reader: &mut impl BufRead) -> Option<Request> {
     let mut line = String::new();
     reader.take(65_536).read_line(&mut line).ok()?;
-    let path = line.split(' ').nth(1)?.to_owned();
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, path) = (words.next()?, words.next()?);
     let mut headers = BTreeMap::new();
     loop {
         let mut line = String::new();
@@ -150,5 +168,8 @@ fn read_request(reader: &mut impl BufRead) -> Option<Request> {
         let Some((name, value)) = line.trim_end().split_once(':') else { break };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
-    Some(Request { path, headers })
+    let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Request { method, path, headers, body })
 }

@@ -210,7 +210,7 @@ fn check_phase(arguments: &RunArguments) -> Result<()> {
                 .hint("leave `--phase`, `--fresh` and `--scores-from` out")
                 .into())
         }
-        _ if arguments.locked && arguments.plan.pipeline.pipeline.is_dir() => {
+        _ if arguments.locked && crate::is_run_directory(&arguments.plan.pipeline.pipeline) => {
             Err(problem("`--locked` compares with the lock beside a pipeline file, not with that of a run directory")
                 .hint("name the pipeline file")
                 .into())

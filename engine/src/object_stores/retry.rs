@@ -27,9 +27,8 @@ pub(super) fn patiently<T>(
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        let kind = kind(&error);
-        if kind != ErrorKind::TimedOut || since.elapsed() + wait > DEADLINE {
-            return Err(io::Error::new(kind, in_words(&error)));
+        if kind(&error) != ErrorKind::TimedOut || since.elapsed() + wait > DEADLINE {
+            return Err(failure(&error));
         }
         tracing::warn!(
             "`{what}`: {}; trying again in {:.1} s",
@@ -41,10 +40,16 @@ pub(super) fn patiently<T>(
     }
 }
 
+/// The failure as one of an ordinary file.
+pub(super) fn failure(error: &Error) -> io::Error {
+    io::Error::new(kind(error), in_words(error))
+}
+
 /// What of an ordinary file a failure would be; `TimedOut` is what may pass.
 fn kind(error: &Error) -> ErrorKind {
     match error {
         Error::NotFound { .. } => ErrorKind::NotFound,
+        Error::AlreadyExists { .. } => ErrorKind::AlreadyExists,
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             ErrorKind::PermissionDenied
         }
@@ -57,7 +62,7 @@ fn kind(error: &Error) -> ErrorKind {
     }
 }
 
-/// An error with its causes, each said once.
+/// An error with its causes, each said once; of a store's answer what it says in words.
 fn in_words(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -68,5 +73,24 @@ fn in_words(error: &Error) -> String {
         }
         cause = error.source();
     }
-    text
+    let Some(answer) = text.find("<?xml").or_else(|| text.find("<Error>")) else { return text };
+    let said = |tag: &str| {
+        let (_, rest) = text[answer..].split_once(&format!("<{tag}>"))?;
+        Some(rest.split_once("</")?.0.to_owned())
+    };
+    let words: Vec<String> = ["Code", "Message"].into_iter().filter_map(said).collect();
+    format!("{}{}", &text[..answer], words.join(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_in_xml_is_told_in_words() {
+        let answer = "404: <?xml version=\"1.0\"?>\n<Error><Code>NoSuchBucket</Code><Message>No \
+                      bucket</Message></Error>";
+        let error = Error::Generic { store: "S3", source: answer.into() };
+        assert_eq!(in_words(&error), "Generic S3 error: 404: NoSuchBucket: No bucket");
+    }
 }

@@ -1,11 +1,13 @@
 //! What a selection has written and not yet committed, and what became of every measured row and window.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::Counts;
 use crate::report::LabelShares;
+use crate::run_directory::RunDirectory;
 use crate::select::Sample;
 use crate::units::Part;
 
@@ -18,6 +20,8 @@ pub struct Staged {
     pub dropped: Vec<Part>,
     /// The records of input files that cannot be opened, if any.
     pub quarantined_files: Option<Part>,
+    /// Where every part lies now, and where it will.
+    pub moves: Vec<(PathBuf, PathBuf)>,
     /// What became of the measured rows and windows.
     pub fates: Fates,
     labels: Labels,
@@ -33,14 +37,26 @@ pub(super) struct StagedUnit {
 }
 
 impl Staged {
-    /// Adds the parts of a unit behind those of the units before it.
-    pub(super) fn add(&mut self, unit: StagedUnit) {
-        self.data.extend(unit.data);
-        self.dropped.extend(unit.dropped);
+    /// Adds the parts of a unit, which lie in `folder`, behind those of the units before it.
+    pub(super) fn add(&mut self, unit: StagedUnit, folder: &Path, directory: &RunDirectory) {
+        if let Some(part) = unit.data {
+            self.add_data(part, folder, directory);
+        }
+        if let Some(part) = unit.dropped {
+            self.moves.push((folder.join(&part.path), directory.root.join(&part.path)));
+            self.dropped.push(part);
+        }
         self.fates.add(unit.fates);
         for (label, samples, kept) in unit.labels {
             count(&mut self.labels, label, samples, kept);
         }
+    }
+
+    /// Adds a file of `data/`, which lies in that of `folder`.
+    pub(super) fn add_data(&mut self, part: Part, folder: &Path, directory: &RunDirectory) {
+        let from = folder.join("data").join(&part.path);
+        self.moves.push((from, directory.data().join(&part.path)));
+        self.data.push(part);
     }
 
     /// By label of `output.report_by`, ascending: all samples and those that are kept.

@@ -1,8 +1,6 @@
 //! Parts that shards of the write phase leave for the selection: `written/<selection>/` in the run directory. A unit's
 //! parts count once its record in `units/` there stands.
 
-use std::path::Path;
-
 use super::staged::{Fates, StagedUnit};
 use super::{Writer, schema};
 use crate::dataset::WorkUnit;
@@ -60,24 +58,12 @@ impl Writer<'_> {
         Ok(shard)
     }
 
-    /// Gives the parts of a unit that a shard has written a second name below `folder`, so that they outlive a run that
-    /// is killed.
-    pub(super) fn take_written(
+    /// What a shard has written of a unit, if its record stands and its parts are in place.
+    pub(super) fn written_before(
         &self,
         unit: usize,
         name: Option<&str>,
-        folder: &Path,
     ) -> Result<Option<StagedUnit>> {
-        let Some(staged) = self.written_before(unit, name)? else { return Ok(None) };
-        let data = staged.data.iter().map(|part| format!("data/{}", part.path));
-        for path in data.chain(staged.dropped.iter().map(|part| part.path.clone())) {
-            files::link(&self.written.join(&path), &folder.join(&path))?;
-        }
-        Ok(Some(staged))
-    }
-
-    /// What a shard has written of a unit, if its record stands and its parts are in place.
-    fn written_before(&self, unit: usize, name: Option<&str>) -> Result<Option<StagedUnit>> {
         let Some(bytes) = files::read_if_present(&self.record(unit))? else { return Ok(None) };
         let staged = serde_json::from_slice::<StagedUnit>(&bytes).ok();
         let Some(staged) = staged.filter(|unit| unit.data.as_ref().map(|part| &*part.path) == name)

@@ -10,6 +10,7 @@ use super::{Bos, PlanOptions};
 use crate::dataset::{Content, Dataset, DocumentColumns};
 use crate::device::{Choice, Devices, choose};
 use crate::diagnostic::{Blame, Diagnostic};
+use crate::files;
 use crate::output;
 use crate::spec::Spec;
 
@@ -30,6 +31,23 @@ pub(super) fn collect<T, P: Into<Diagnostic>>(
             None
         }
     }
+}
+
+/// What lies in object stores, in a build that has none; of the input that is said where it is read.
+pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
+    let pipeline = &spec.pipeline;
+    let settings = [
+        (Some(&pipeline.output.path), "output.path"),
+        (pipeline.input.since.as_ref(), "input.since"),
+        (spec.score().calibration.as_ref(), "stages.score.calibration"),
+    ];
+    let absent = settings.into_iter().filter_map(|(path, place)| {
+        let path = path.filter(|path| files::is_address(path.as_ref()))?;
+        let message = format!("`{path}` is in an object store, and this build has none");
+        let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.at(place));
+        Some(problem.hint("build with `--features cloud`"))
+    });
+    if cfg!(feature = "cloud") { Vec::new() } else { absent.collect() }
 }
 
 /// The devices windows are measured on.

@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::{Seek, Write};
 use std::time::{Duration, Instant};
 
-use super::{RunDirectory, held};
+use super::{RunDirectory, held_file};
 use crate::commit;
 use crate::error::Result;
 use crate::files;
@@ -19,7 +19,8 @@ pub(super) const SHARDS: &[u8] = b"shards";
 /// Use of a run directory beside others, until it is dropped.
 #[derive(Debug)]
 pub struct SharedLock {
-    _file: File,
+    /// Locked; none in an object store.
+    _file: Option<File>,
 }
 
 impl RunDirectory {
@@ -40,7 +41,15 @@ impl RunDirectory {
         {
             commit::replay(self)?;
         }
-        let path = self.root.join("lock");
+        let path = self.lock_path();
+        // In an object store the processes say nothing: a whole run beside them wastes work, and no more.
+        #[cfg(feature = "cloud")]
+        if files::is_address(&self.root) {
+            return match super::lease::look(&path)? {
+                super::lease::Use::By(holder) => Err(super::held(&self.root, holder).into()),
+                super::lease::Use::Over => Ok(SharedLock { _file: None }),
+            };
+        }
         let mut file = files::open_read_write(&path)?;
         let begun = Instant::now();
         loop {
@@ -49,7 +58,9 @@ impl RunDirectory {
                 Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                Err(TryLockError::WouldBlock) => return Err(held(&self.root, &mut file).into()),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(held_file(&self.root, &mut file).into());
+                }
                 Err(TryLockError::Error(error)) => {
                     return Err(files::failed("lock", &path)(error).into());
                 }
@@ -60,6 +71,6 @@ impl RunDirectory {
             .and_then(|()| file.write_all(SHARDS))
             .and_then(|()| file.set_len(SHARDS.len() as u64))
             .map_err(files::failed("write", &path))?;
-        Ok(SharedLock { _file: file })
+        Ok(SharedLock { _file: Some(file) })
     }
 }

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::dataset;
 use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
+use crate::files;
 use crate::parallel;
 use crate::plan::Plan;
 use crate::run_directory::RunDirectory;
@@ -114,7 +115,7 @@ impl Table {
         if plan.spec.pipeline.output.samples == Samples::Windows {
             table.columns.reserve(windows as usize, plan);
         }
-        let threads = rayon::current_num_threads();
+        let threads = files::at_once(&directory.root, rayon::current_num_threads());
         for first in (0..records.len()).step_by(UNITS_AT_ONCE) {
             let count = UNITS_AT_ONCE.min(records.len() - first);
             let units = parallel::in_order(count, threads, |unit| {

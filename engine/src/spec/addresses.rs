@@ -7,6 +7,12 @@ use crate::diagnostic::quoted;
 
 const EVERYWHERE: [&str; 6] = ["s3", "gs", "az", "http", "https", "hf"];
 
+/// Where single files are.
+const STORED: [&str; 5] = ["s3", "gs", "az", "http", "https"];
+
+/// Stores that can be written to.
+const WRITABLE: [&str; 3] = ["s3", "gs", "az"];
+
 /// Settings, the schemes of their addresses, and what to do where others are written.
 const SETTINGS: [(&str, &str, &[&str], &str); 7] = [
     (
@@ -15,7 +21,7 @@ const SETTINGS: [(&str, &str, &[&str], &str); 7] = [
         &EVERYWHERE,
         "input is read from s3://, gs://, az://, http://, https:// and hf://datasets/",
     ),
-    ("input", "since", &[], "copy that run directory to this machine"),
+    ("input", "since", &WRITABLE, "run directories are in folders, s3://, gs:// or az://"),
     (
         "load-partial-model",
         "model",
@@ -29,13 +35,8 @@ const SETTINGS: [(&str, &str, &[&str], &str); 7] = [
         &EVERYWHERE,
         "tokenizers are read from files, `hf://owner/name@commit`, s3://, gs://, az://, http:// and https://",
     ),
-    ("score", "calibration", &[], "copy that file to this machine"),
-    (
-        "output",
-        "path",
-        &[],
-        "write to a folder, and copy it when the run is done: `aws s3 sync`, `rclone copy`",
-    ),
+    ("score", "calibration", &STORED, "copy that file to this machine"),
+    ("output", "path", &WRITABLE, "output is written to folders, s3://, gs:// and az://"),
 ];
 
 /// Notes addresses where there can be none.
@@ -46,14 +47,17 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
             _ => root.get("stages").and_then(|stages| stage(stages, section)),
         };
         let Some(node) = place.and_then(|place| place.get(key)) else { continue };
-        let Some((scheme, _)) = node.as_str().and_then(|text| text.split_once("://")) else {
-            continue;
-        };
-        if schemes.contains(&scheme) {
-            continue;
+        let text = node.as_str().unwrap_or("");
+        let Some((scheme, name)) = text.split_once("://") else { continue };
+        let address = quoted(text);
+        if !schemes.contains(&scheme) {
+            let message = format!("`{key}` cannot be the address {address}");
+            problems.error(node.span, message).hint(hint);
+        } else if section == "output" && name.trim_matches('/').split_once('/').is_none() {
+            let message = format!("`{key}` is a whole bucket, {address}");
+            problems
+                .error(node.span, message)
+                .hint("name a folder in it: beside `<path>/data` there will be `<path>.run`");
         }
-        let message =
-            format!("`{key}` cannot be the address {}", quoted(node.as_str().unwrap_or("")));
-        problems.error(node.span, message).hint(hint);
     }
 }

@@ -231,9 +231,10 @@ fn settings_that_exclude_each_other() {
 #[test]
 fn addresses_where_paths_of_this_machine_belong() {
     assert_snapshot!(wrong(&[
-        ("path: in/*.parquet", "path: ftp://host/x.parquet\n  since: s3://bucket/old.run"),
-        ("path: out", "path: s3://bucket/out"),
+        ("path: in/*.parquet", "path: ftp://host/x.parquet\n  since: https://host/old.run"),
+        ("path: out", "path: hf://owner/name"),
     ]));
+    assert_snapshot!(wrong(&[("path: out", "path: s3://bucket/")]));
 }
 
 #[test]

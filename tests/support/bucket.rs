@@ -1,0 +1,135 @@
+//! An S3 server in memory, on 127.0.0.1, with one bucket of the name `bucket`. At any request something may go wrong.
+//!
+//! Requests are carried out one after the other, each whole or not at all. Signatures are not looked at.
+
+mod objects;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::server::{Reply, Request, Server};
+use objects::Objects;
+
+/// What goes wrong at a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is not done; this status and S3's code of an error are answered.
+    Status(u16, &'static str),
+    /// It is not done; the connection is closed.
+    Reset,
+    /// It is done; the connection is closed without an answer.
+    ResetAfter,
+    /// It is done after a while.
+    Slow(Duration),
+    /// It is done; of the answer's body so many bytes come.
+    Cut(usize),
+}
+
+type Hook = dyn Fn(usize, &Request) -> Option<Fault> + Send + Sync;
+
+struct State {
+    objects: Mutex<Objects>,
+    hook: Mutex<(usize, Arc<Hook>)>,
+}
+
+impl State {
+    fn answer(&self, request: &Request) -> Reply {
+        let (count, hook) = {
+            let mut hook = self.hook.lock().unwrap();
+            hook.0 += 1;
+            (hook.0 - 1, Arc::clone(&hook.1))
+        };
+        let fault = hook(count, request);
+        match fault {
+            Some(Fault::Status(status, code)) => return objects::refusal(status, code),
+            Some(Fault::Reset) => return Reply { reset: true, ..Reply::default() },
+            Some(Fault::Slow(delay)) => std::thread::sleep(delay),
+            _ => {}
+        }
+        let reply = self.objects.lock().unwrap().answer(request);
+        match fault {
+            Some(Fault::ResetAfter) => Reply { reset: true, ..reply },
+            Some(Fault::Cut(bytes)) => Reply { cut: Some(bytes), ..reply },
+            _ => reply,
+        }
+    }
+}
+
+/// A server with a bucket, which runs until the tests end.
+pub(crate) struct Bucket {
+    server: Server,
+    state: Arc<State>,
+}
+
+impl Bucket {
+    /// With nothing in the bucket.
+    pub(crate) fn new() -> Self {
+        let hook: Arc<Hook> = Arc::new(|_, _| None);
+        let state = Arc::new(State { objects: Mutex::default(), hook: Mutex::new((0, hook)) });
+        let answering = Arc::clone(&state);
+        Self { server: Server::new(move |request| answering.answer(request)), state }
+    }
+
+    /// From now on `hook` says what goes wrong, from the count of requests since now (0 for the first) and the request.
+    pub(crate) fn on(
+        &self,
+        hook: impl Fn(usize, &Request) -> Option<Fault> + Send + Sync + 'static,
+    ) {
+        *self.state.hook.lock().unwrap() = (0, Arc::new(hook));
+    }
+
+    /// From now on nothing goes wrong.
+    pub(crate) fn calm(&self) {
+        self.on(|_, _| None);
+    }
+
+    /// `http://127.0.0.1:port`
+    pub(crate) fn url(&self) -> String {
+        self.server.url()
+    }
+
+    /// Makes a command use it, with credentials that it does not look at.
+    pub(crate) fn serve<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .env("AWS_ENDPOINT_URL", self.url())
+            .env("AWS_ACCESS_KEY_ID", "someone")
+            .env("AWS_SECRET_ACCESS_KEY", "secret")
+            .env("AWS_REGION", "us-east-1")
+            .env_remove("HTTP_PROXY")
+            .env_remove("http_proxy")
+    }
+
+    /// What was asked since the last time.
+    pub(crate) fn asked(&self) -> Vec<Request> {
+        self.server.asked()
+    }
+
+    /// Puts an object.
+    pub(crate) fn put(&self, key: &str, bytes: impl Into<Vec<u8>>) {
+        self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into());
+    }
+
+    /// Removes the objects, and the unfinished uploads, of which `keep` does not hold.
+    pub(crate) fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.state.objects.lock().unwrap().retain(keep);
+    }
+
+    /// The bytes of all objects, by key.
+    pub(crate) fn objects(&self) -> BTreeMap<String, Vec<u8>> {
+        self.state.objects.lock().unwrap().all()
+    }
+
+    /// The keys of uploads in parts that were begun and neither completed nor given up.
+    pub(crate) fn open_uploads(&self) -> Vec<String> {
+        self.state.objects.lock().unwrap().open_uploads()
+    }
+
+    /// Lists come in pages of at most `keys` keys; 1000 if this is not called.
+    pub(crate) fn page(&self, keys: usize) {
+        self.state.objects.lock().unwrap().page = keys;
+    }
+}
