@@ -122,7 +122,7 @@ mod with_stores {
             let again = store.longsift(&workspace, &RUN).success().summary();
             assert_eq!(again["status"], "nothing_to_do");
             let asked = store.server.asked();
-            let fetched = asked.iter().filter_map(|asked| asked.range()).any(|(start, end)| {
+            let fetched = asked.iter().filter_map(Request::range).any(|(start, end)| {
                 end.saturating_sub(start) > 1 && end != 65_536 && start != usize::MAX - 65_536
             });
             assert!(!asked.is_empty() && !fetched, "{asked:?}");
@@ -148,12 +148,7 @@ mod with_stores {
         let ignores_ranges = Store::new(|_, request, reply| match reply.status {
             206 => {
                 let whole = demo_model().join(request.path.rsplit('/').next().unwrap());
-                Reply {
-                    body: fs::read(whole).unwrap(),
-                    status: 200,
-                    headers: reply.headers,
-                    cut: None,
-                }
+                Reply { body: fs::read(whole).unwrap(), status: 200, ..reply }
             }
             _ => reply,
         });
