@@ -61,6 +61,8 @@ mod quarantine;
 #[cfg(test)]
 mod ranking;
 #[cfg(test)]
+mod remote_models;
+#[cfg(test)]
 mod resume;
 #[cfg(test)]
 mod reuse;
