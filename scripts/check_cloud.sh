@@ -11,7 +11,7 @@ trap 'for server in "${servers[@]}"; do kill "$server" 2>/dev/null || true; done
 unset HTTP_PROXY http_proxy HTTPS_PROXY https_proxy HF_TOKEN HF_HUB_CACHE HF_HUB_OFFLINE
 export XDG_CACHE_HOME=$work/cache HF_HOME=$work/hf
 
-cargo test --features cloud -p longsift-engine --locked --lib -- http:: hub:: object_stores::
+cargo test --features cloud -p longsift-engine --locked --lib -- http:: hub:: object_stores:: remote_model::
 cargo test --features cloud -p longsift-engine --locked --test integration -- hub:: stores::
 cargo build -q --features cloud -p longsift-engine --locked --bin longsift
 longsift=$repository/target/debug/longsift
