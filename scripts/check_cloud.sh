@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The feature `cloud`: its tests, then the program against an S3 server (moto) and over TLS, all on 127.0.0.1.
+# The feature `cloud`: its tests, then the program against two S3 servers and a hub over TLS, all on 127.0.0.1.
 #   scripts/check_cloud.sh [VENV]
-# Without a virtual environment that has moto one is made (some 300 MB from PyPI). Needs openssl.
+# moto answers like S3 also where requests race; s3s checks signatures. Without a virtual environment that has moto one is
+# made (some 300 MB from PyPI). Needs openssl and curl. LONGSIFT_SEED repeats the moments of the kills.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 repository=$PWD
@@ -11,21 +12,27 @@ trap 'for server in "${servers[@]}"; do kill "$server" 2>/dev/null || true; done
 unset HTTP_PROXY http_proxy HTTPS_PROXY https_proxy HF_TOKEN HF_HUB_CACHE HF_HUB_OFFLINE
 export XDG_CACHE_HOME=$work/cache HF_HOME=$work/hf
 
+step() { printf '\n== %s (after %ss)\n' "$*" "$SECONDS"; }
+fail() { echo "error: $*" >&2; exit 1; }
+
+step "tests"
 cargo test --features cloud -p longsift-engine --locked --lib -- http:: hub:: object_stores:: remote_model::
-cargo test --features cloud -p longsift-engine --locked --test integration -- hub:: stores::
+cargo test --features cloud -p longsift-engine --locked --test integration -- hub:: bucket:: stores:: store_kills:: supply_chain::
 cargo build -q --features cloud -p longsift-engine --locked --bin longsift
 longsift=$repository/target/debug/longsift
+cargo build -q --manifest-path tests/s3-server/Cargo.toml --locked --target-dir target/s3-server
 
 venv=${1:-$repository/target/moto-venv}
 if [ ! -x "$venv/bin/moto_server" ]; then
-    python3 -m venv "$venv"
-    "$venv/bin/pip" install -q 'moto[server]==5.2.*'
+    # Debian's venv cannot install pip without another package; the system's pip installs into it.
+    python3 -m venv --without-pip "$venv"
+    python3 -m pip --python "$venv/bin/python" install -q 'moto[server]==5.2.*'
 fi
 
-pipeline() { # NAME INPUT MODEL
+pipeline() { # NAME INPUT MODEL [OUTPUT]
     cat >"$work/$1.yaml" <<YAML
 version: 1
-name: $1
+name: check
 input: {path: "$2", id_column: id, text_column: text, unit_bytes: 1000000}
 stages:
   - {stage: load-partial-model, model: "$3"}
@@ -33,43 +40,72 @@ stages:
   - {stage: first-layer-attention}
   - {stage: score, within: source}
   - {stage: filter, keep_fraction: 0.25}
-output: {path: "out/$1"}
+output: {path: "${4:-out/$1}"}
 YAML
 }
-digests() { (cd "$work/out/$1" && find data -type f -exec sha256sum {} + | sort); }
-same() { diff <(digests "$1") <(digests "$2") && echo "$1 and $2: the same bytes"; }
+digests() { (cd "$work/out/$1" && find data -type f -exec sha256sum {} + | sort -k 2); }
+same() {
+    [ -n "$(digests "$1")" ] || fail "$1 has no data"
+    diff <(digests "$1") <(digests "$2") || fail "$1 and $2 differ"
+    echo "$1 and $2: the same names and bytes"
+}
 wait_for() { # LOG: the port that a server says it listens on
-    for _ in $(seq 100); do
+    for _ in $(seq 300); do
         port=$(grep -oE '127\.0\.0\.1:[0-9]+' "$1" | head -1 | cut -d: -f2 || true)
         if [ -n "$port" ]; then return; fi
         sleep 0.1
     done
-    cat "$1"
-    exit 1
+    fail "a server does not start: $(cat "$1")"
+}
+serve() { # NAME COMMAND…
+    "${@:2}" >"$work/$1.log" 2>&1 &
+    servers+=($!)
+    wait_for "$work/$1.log"
 }
 
 demo=$repository/datasets/demo
+step "a run on a disk, to compare with"
 pipeline folder "$demo/corpus.parquet" "$demo/model"
 "$longsift" run "$work/folder.yaml" -q >/dev/null
 
-# Input from S3.
-"$venv/bin/moto_server" -H 127.0.0.1 -p 0 >"$work/moto.log" 2>&1 &
-servers+=($!)
-wait_for "$work/moto.log"
-export AWS_ENDPOINT_URL=http://127.0.0.1:$port AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_REGION=us-east-1
+step "input from S3 (moto)"
+export AWS_ACCESS_KEY_ID=someone AWS_SECRET_ACCESS_KEY=secret AWS_REGION=us-east-1
+serve moto "$venv/bin/moto_server" -H 127.0.0.1 -p 0
+export AWS_ENDPOINT_URL=http://127.0.0.1:$port
 curl -fsS -X PUT "$AWS_ENDPOINT_URL/corpora" >/dev/null
 curl -fsS -T "$demo/corpus.parquet" "$AWS_ENDPOINT_URL/corpora/day/1/corpus.parquet" >/dev/null
-pipeline s3 "s3://corpora/day/**/*.parquet" "$demo/model"
-"$longsift" run "$work/s3.yaml" -q
-same folder s3
+pipeline moto "s3://corpora/day/**/*.parquet" "$demo/model"
+"$longsift" run "$work/moto.yaml" -q >/dev/null
+same folder moto
+moto=$AWS_ENDPOINT_URL
 
-# A model of the hub, over TLS, from a server that knows no ranges.
-openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext 'subjectAltName=IP:127.0.0.1' \
-    -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
+step "input from S3 with signatures (s3s)"
+mkdir -p "$work/buckets/corpora/day/1"
+cp "$demo/corpus.parquet" "$work/buckets/corpora/day/1/"
+serve s3s target/s3-server/debug/s3-server "$work/buckets" someone secret
+export AWS_ENDPOINT_URL=http://127.0.0.1:$port
+pipeline s3s "s3://corpora/day/**/*.parquet" "$demo/model"
+"$longsift" run "$work/s3s.yaml" -q >/dev/null
+same folder s3s
+for address in "s3://corpora/day/1/corpus.parquet" "s3://corpora/day"; do
+    pipeline wrong "$address" "$demo/model"
+    code=0
+    AWS_SECRET_ACCESS_KEY=wrong timeout -k 1 20 "$longsift" run "$work/wrong.yaml" -q >/dev/null 2>"$work/wrong.log" || code=$?
+    cat "$work/wrong.log"
+    [ $code = 2 ] || fail "a wrong secret ends in code $code, not 2"
+    grep -q 'credentials' "$work/wrong.log" || fail "a wrong secret is not named"
+done
+
+step "a model of the hub, over TLS, from a server that knows no ranges"
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=a root of this check' \
+    -keyout "$work/root.key" -out "$work/root.pem" 2>/dev/null
+openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout "$work/key.pem" -out "$work/request.pem" 2>/dev/null
+openssl x509 -req -in "$work/request.pem" -CA "$work/root.pem" -CAkey "$work/root.key" -CAcreateserial -days 2 \
+    -extfile <(echo 'subjectAltName=IP:127.0.0.1') -out "$work/cert.pem" 2>/dev/null
 commit=0123456789abcdef0123456789abcdef01234567
 mkdir -p "$work/hub/demo/model/resolve"
 ln -s "$demo/model" "$work/hub/demo/model/resolve/$commit"
-python3 - "$work" >"$work/hub.log" 2>&1 <<'PYTHON' &
+cat >"$work/hub.py" <<'PYTHON'
 import functools, http.server, ssl, sys
 work = sys.argv[1]
 handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=work + "/hub")
@@ -80,16 +116,16 @@ server.socket = context.wrap_socket(server.socket, server_side=True)
 print("127.0.0.1:%d" % server.server_address[1], flush=True)
 server.serve_forever()
 PYTHON
-servers+=($!)
-wait_for "$work/hub.log"
+serve hub python3 "$work/hub.py" "$work"
 pipeline tls "$demo/corpus.parquet" "hf://demo/model@$commit"
-HF_ENDPOINT=https://127.0.0.1:$port SSL_CERT_FILE=$work/cert.pem "$longsift" run "$work/tls.yaml"
+HF_ENDPOINT=https://127.0.0.1:$port SSL_CERT_FILE=$work/root.pem "$longsift" run "$work/tls.yaml" -q >/dev/null
 same folder tls
 # A certificate that nobody vouches for is refused.
 rm -rf "$work/cache"
-if HF_ENDPOINT=https://127.0.0.1:$port timeout 20 "$longsift" plan "$work/tls.yaml" >"$work/refused.log" 2>&1; then
-    echo "an unknown certificate was accepted"
-    exit 1
+if HF_ENDPOINT=https://127.0.0.1:$port timeout -k 1 20 "$longsift" plan "$work/tls.yaml" >"$work/refused.log" 2>&1; then
+    fail "an unknown certificate was accepted"
 fi
-grep -i 'certificate' "$work/refused.log" | head -1
+grep -i 'certificate' "$work/refused.log" | head -1 || fail "a refused certificate is not named: $(cat "$work/refused.log")"
+
+echo
 echo "the feature cloud is in order"

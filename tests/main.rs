@@ -72,6 +72,9 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
+#[cfg(all(test, feature = "cloud"))]
+mod store_output;
+mod store_kills;
 #[cfg(test)]
 mod stores;
 #[cfg(test)]

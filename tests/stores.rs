@@ -145,6 +145,17 @@ mod with_stores {
             "{}",
             answer.stderr
         );
+        // A list is refused as plainly, and at once.
+        bucket.on(|_, _| Some(Fault::Status(403, "SignatureDoesNotMatch")));
+        let answer = run(&workspace("s3://bucket/in"), &bucket, &["-q"]).expect(2);
+        let says = "403 Forbidden: SignatureDoesNotMatch";
+        assert!(answer.stderr.contains(says), "{}", answer.stderr);
+        assert!(answer.stderr.contains("hint: check the credentials"), "{}", answer.stderr);
+        assert!(bucket.asked().len() < 10);
+        bucket.calm();
+        let elsewhere = run(&workspace("s3://nobody/in"), &bucket, &["-q"]);
+        assert!([2, 3].contains(&elsewhere.code), "{}", elsewhere.stderr);
+        assert!(elsewhere.stderr.contains("NoSuchBucket"), "{}", elsewhere.stderr);
         let answer = run(&workspace("s3://bucket/other"), &bucket, &["-q"]);
         assert!([2, 3].contains(&answer.code), "{}", answer.stderr);
         assert!(answer.stderr.contains("`s3://bucket/other`"), "{}", answer.stderr);

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::server::{Reply, Request, Server};
 use objects::Objects;
+pub(crate) use objects::Snapshot;
 
 /// What goes wrong at a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +114,14 @@ impl Bucket {
         self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into());
     }
 
-    /// Removes the objects, and the unfinished uploads, of which `keep` does not hold.
-    pub(crate) fn retain(&self, keep: impl Fn(&str) -> bool) {
-        self.state.objects.lock().unwrap().retain(keep);
+    /// All objects, to [restore](Self::restore) them.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.state.objects.lock().unwrap().snapshot()
+    }
+
+    /// Puts back all objects as they were, here or in another bucket; there are no others, and no unfinished uploads.
+    pub(crate) fn restore(&self, snapshot: &Snapshot) {
+        self.state.objects.lock().unwrap().restore(snapshot);
     }
 
     /// The bytes of all objects, by key.

@@ -58,6 +58,26 @@ fn kind(error: &Error) -> ErrorKind {
             ErrorKind::InvalidInput
         }
         Error::NotSupported { .. } | Error::NotImplemented { .. } => ErrorKind::Unsupported,
+        _ => kind_of_answer(&in_words(error)),
+    }
+}
+
+/// What the status says that an error tells only in words, as those of lists do.
+fn kind_of_answer(words: &str) -> ErrorKind {
+    // Another region, or a bucket that is elsewhere.
+    if words.contains("redirect without LOCATION") {
+        return ErrorKind::InvalidInput;
+    }
+    let answer = words.split_once("status code: ").map_or("", |(_, answer)| answer);
+    match answer.split(' ').next().and_then(|status| status.parse().ok()) {
+        Some(401 | 403) => ErrorKind::PermissionDenied,
+        Some(404) => ErrorKind::NotFound,
+        // Credentials that are renewed, and an upload that was slow.
+        Some(400) if answer.contains("ExpiredToken") || answer.contains("RequestTimeout") => {
+            ErrorKind::TimedOut
+        }
+        Some(408 | 429) => ErrorKind::TimedOut,
+        Some(400..=499) => ErrorKind::InvalidInput,
         _ => ErrorKind::TimedOut,
     }
 }
@@ -85,6 +105,20 @@ fn in_words(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_list_is_answered_decides_whether_it_is_asked_for_again() {
+        let kind = |answer: &str| kind(&Error::Generic { store: "S3", source: answer.into() });
+        let status = |status: &str| kind(&format!("Server returned non-2xx status code: {status}"));
+        assert_eq!(status("403 Forbidden: SignatureDoesNotMatch"), ErrorKind::PermissionDenied);
+        assert_eq!(status("404 Not Found: NoSuchBucket"), ErrorKind::NotFound);
+        assert_eq!(status("400 Bad Request: InvalidArgument"), ErrorKind::InvalidInput);
+        assert_eq!(status("400 Bad Request: ExpiredToken"), ErrorKind::TimedOut);
+        for passing in ["429 Too Many Requests", "503 Service Unavailable: SlowDown"] {
+            assert_eq!(status(passing), ErrorKind::TimedOut);
+        }
+        assert_eq!(kind("connection reset"), ErrorKind::TimedOut);
+    }
 
     #[test]
     fn an_answer_in_xml_is_told_in_words() {

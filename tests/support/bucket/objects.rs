@@ -37,6 +37,10 @@ struct Upload {
     parts: BTreeMap<usize, Object>,
 }
 
+/// All objects, with the times at which they were written.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot(BTreeMap<String, Object>);
+
 pub(super) struct Objects {
     by_key: BTreeMap<String, Object>,
     uploads: BTreeMap<String, Upload>,
@@ -88,9 +92,13 @@ impl Objects {
         self.by_key.insert(key, Object::new(bytes, None));
     }
 
-    pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
-        self.by_key.retain(|key, _| keep(key));
-        self.uploads.retain(|_, upload| keep(&upload.key));
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.by_key.clone())
+    }
+
+    pub(super) fn restore(&mut self, snapshot: &Snapshot) {
+        self.by_key.clone_from(&snapshot.0);
+        self.uploads.clear();
     }
 
     pub(super) fn all(&self) -> BTreeMap<String, Vec<u8>> {
@@ -297,7 +305,7 @@ fn written(name: &str, asked: &Asked, e_tag: &str) -> Reply {
 
 /// An error as S3 says it.
 pub(super) fn refusal(status: u16, code: &str) -> Reply {
-    let xml = format!("<Error><Code>{code}</Code><Message>{code}</Message></Error>");
+    let xml = format!("<Error><Code>{code}</Code></Error>");
     Reply { status, ..Reply::whole(xml.as_bytes()) }
 }
 

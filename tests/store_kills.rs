@@ -1,0 +1,273 @@
+//! Runs whose input, output and run directory are in a bucket: killed at any request, or with any request failing once,
+//! they end in the bytes of a run on a disk.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest, Sha256};
+
+use crate::support::bucket::{Bucket, Fault, Snapshot};
+use crate::support::tables::{corpus, write_parquet};
+use crate::support::{Answer, Pipeline, Tiny, Workspace, check_accounting, files_below, hex};
+
+/// Requests per story and disturbance where `LONGSIFT_STORE_KILLS` says nothing else: another number, or `all`.
+const SAMPLE: usize = 3;
+
+const RUN: [&str; 5] = ["run", "pipeline.yaml", "-q", "--threads", "1"];
+
+type Objects = BTreeMap<String, Vec<u8>>;
+type Results = BTreeMap<String, String>;
+
+/// What is done to a command at a request.
+#[derive(Clone, Copy, Debug)]
+enum Disturbance {
+    /// The process is killed, and the request is not done.
+    KilledBefore,
+    /// The process is killed, and the request is done.
+    KilledAfter,
+    /// The store is busy.
+    Busy,
+    /// The connection is closed, and the request is not done.
+    Reset,
+    /// The connection is closed, and the request is done.
+    AnswerLost,
+    /// The answer ends early.
+    AnswerCut,
+}
+
+impl Disturbance {
+    const ALL: [Self; 6] = [
+        Self::KilledBefore,
+        Self::KilledAfter,
+        Self::Busy,
+        Self::Reset,
+        Self::AnswerLost,
+        Self::AnswerCut,
+    ];
+
+    fn kills(self) -> bool {
+        matches!(self, Self::KilledBefore | Self::KilledAfter)
+    }
+
+    fn fault(self) -> Fault {
+        match self {
+            Self::KilledBefore | Self::Reset => Fault::Reset,
+            Self::KilledAfter | Self::AnswerLost => Fault::ResetAfter,
+            Self::Busy => Fault::Status(503, "SlowDown"),
+            Self::AnswerCut => Fault::Cut(10),
+        }
+    }
+}
+
+/// Twelve documents in two files and six units; one is bad, one too short.
+fn workspace(input: &str, output: &str) -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    for name in ["a", "sub/b"] {
+        let path = workspace.path(&format!("input/{name}.parquet"));
+        let bad = usize::from(name != "a");
+        write_parquet(&path, &corpus(name, &[300, 150, 280 * bad, 20, 400, 256]), 2);
+    }
+    let mut pipeline =
+        Pipeline::tokens("model", 128).input("unit_bytes: 1024, max_quarantined_fraction: 0.5");
+    pipeline.input = pipeline.input.replace("path: input", &format!("path: '{input}'"));
+    pipeline.output = pipeline.output.replace("path: out", &format!("path: '{output}'"));
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    workspace
+}
+
+/// A command over a state of a bucket.
+struct Story {
+    name: &'static str,
+    workspace: Workspace,
+    arguments: Vec<&'static str>,
+    restart: Vec<&'static str>,
+    before: Snapshot,
+    results_before: Results,
+    /// The names of all objects after an undisturbed command and the restart.
+    names: Vec<String>,
+    /// Results of the same on a disk.
+    results: Results,
+    /// Requests of the undisturbed command.
+    requests: usize,
+}
+
+impl Story {
+    /// `arguments` after the commands `setup`; `restart` finishes what was disturbed.
+    fn new(name: &'static str, setup: &[&[&'static str]], more: &[&'static str]) -> Self {
+        let arguments = [&RUN, more].concat();
+        // What `--fresh` has begun to remove, and what a shard has scored, a plain run finishes.
+        let selects = !more.iter().any(|argument| ["--fresh", "--shard"].contains(argument));
+        let restart = if selects { arguments.clone() } else { RUN.to_vec() };
+        let disk = workspace("input", "out");
+        let in_bucket = workspace("s3://bucket/in", "s3://bucket/out");
+        let bucket = Bucket::new();
+        for file in files_below(&disk.path("input")) {
+            let name = file.strip_prefix(disk.path("input")).unwrap().display().to_string();
+            bucket.put(&format!("in/{name}"), std::fs::read(&file).unwrap());
+        }
+        let both = |arguments: &[&str]| {
+            disk.longsift(arguments).success();
+            run(&in_bucket, &bucket, arguments).success();
+        };
+        setup.iter().for_each(|more| both(&[&RUN, *more].concat()));
+        let (before, results_before) = (bucket.snapshot(), results_of(&bucket.objects()));
+        bucket.asked();
+        both(&arguments);
+        let requests = bucket.asked().len();
+        if restart != arguments {
+            both(&restart);
+        }
+        let results = disk.results();
+        assert!(results.len() > 8 && requests > 10, "{name}: {requests} requests");
+        assert_eq!(results_of(&bucket.objects()), results, "{name}, undisturbed");
+        let names = names_of(&bucket.objects());
+        Self {
+            name,
+            workspace: in_bucket,
+            arguments,
+            restart,
+            before,
+            results_before,
+            names,
+            results,
+            requests,
+        }
+    }
+
+    fn all() -> Vec<Self> {
+        let widened: &[&str] = &["--set", "stages.filter.keep_fraction=0.9"];
+        let shard = |shard| ["--phase", "score", "--shard", shard];
+        vec![
+            Self::new("a first run", &[], &[]),
+            Self::new("a shard", &[], &shard("0/2")),
+            Self::new(
+                "a selection of what shards scored",
+                &[&shard("0/2"), &shard("1/2")],
+                &["--phase", "select"],
+            ),
+            Self::new("another selection", &[&[]], widened),
+            Self::new("a fresh start", &[&[], widened], &["--fresh"]),
+        ]
+    }
+
+    /// Runs the command with a disturbance at a request, and finishes it.
+    fn disturb(&self, bucket: &Bucket, at: usize, disturbance: Disturbance) {
+        // The journals of open units are on the disk, below the cache.
+        let workspace = Workspace::copy_of(&self.workspace);
+        let when = format!("{}, {disturbance:?} at request {at} of {}", self.name, self.requests);
+        bucket.calm();
+        bucket.restore(&self.before);
+        if disturbance.kills() {
+            self.kill(&workspace, bucket, at, disturbance.fault());
+            self.check_no_mixture(&bucket.objects(), &when);
+        } else {
+            bucket.on(move |count, _| (count == at).then(|| disturbance.fault()));
+            let answer = run(&workspace, bucket, &self.arguments);
+            assert_eq!(answer.code, 0, "{when}:\n{}", answer.stderr);
+        }
+        bucket.calm();
+        if disturbance.kills() || self.restart != self.arguments {
+            let answer = run(&workspace, bucket, &self.restart);
+            assert_eq!(answer.code, 0, "restarted after {when}:\n{}", answer.stderr);
+            check_accounting(&answer.summary());
+        }
+        assert_eq!(results_of(&bucket.objects()), self.results, "{when}");
+        assert_eq!(names_of(&bucket.objects()), self.names, "{when}");
+        assert!(bucket.open_uploads().is_empty(), "{when}");
+        bucket.asked();
+    }
+
+    /// Runs the command and kills it at a request; nothing that it asks for later is done.
+    fn kill(&self, workspace: &Workspace, bucket: &Bucket, at: usize, fault: Fault) {
+        let process: Arc<Mutex<Option<Pid>>> = Arc::default();
+        let killed = Arc::clone(&process);
+        bucket.on(move |count, _| {
+            if count < at {
+                return None;
+            }
+            // The lock is held while the process is started.
+            let process = killed.lock().unwrap().take();
+            let first = process.is_some();
+            process.map(|process| kill_process(process, Signal::KILL));
+            Some(if first && count == at { fault.clone() } else { Fault::Reset })
+        });
+        let mut started = process.lock().unwrap();
+        let mut command = workspace.command(&self.arguments);
+        let command = bucket.serve(&mut command).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        *started = Some(Pid::from_child(&child));
+        drop(started);
+        child.wait().unwrap();
+    }
+
+    /// Whether `data/` holds what one run has made, or a commit is under way.
+    fn check_no_mixture(&self, objects: &Objects, when: &str) {
+        let data = |mut results: Results| {
+            results.retain(|key, _| key.starts_with("out/data/"));
+            results
+        };
+        let before = data(self.results_before.clone());
+        let after = data(self.results.clone());
+        let now = data(results_of(objects));
+        let begun = objects.contains_key("out.run/intent.json");
+        let unmarked = !objects.contains_key("out.run/_SUCCESS");
+        let part_of_before = now.iter().all(|(key, digest)| before.get(key) == Some(digest));
+        let clearing = self.arguments.contains(&"--fresh") && unmarked && part_of_before;
+        assert!(now == before || now == after || begun || clearing, "{when}: {now:#?}");
+    }
+}
+
+fn run(workspace: &Workspace, bucket: &Bucket, arguments: &[&str]) -> Answer {
+    let mut command = workspace.command(arguments);
+    Answer::of(bucket.serve(&mut command).output().unwrap())
+}
+
+/// SHA-256 of the objects that a run is judged by, as [`Workspace::results`] gives those of files.
+fn results_of(objects: &Objects) -> Results {
+    let folders = ["out/data/", "out.run/scores/", "out.run/dropped/", "out.run/quarantine/"];
+    let judged = |key: &str| folders.iter().any(|folder| key.starts_with(folder));
+    let objects = objects.iter().filter(|(key, _)| judged(key));
+    objects.map(|(key, bytes)| (key.clone(), hex(&Sha256::digest(bytes)))).collect()
+}
+
+/// The names of all objects but those of events, of which each process has one.
+fn names_of(objects: &Objects) -> Vec<String> {
+    objects.keys().filter(|key| !key.starts_with("out.run/events/")).cloned().collect()
+}
+
+#[test]
+fn a_run_that_is_disturbed_at_any_request_ends_in_the_same_bytes() {
+    let sample = match std::env::var("LONGSIFT_STORE_KILLS") {
+        Ok(all) if all == "all" => usize::MAX,
+        Ok(number) => number.parse().unwrap(),
+        Err(_) => SAMPLE,
+    };
+    for story in Story::all() {
+        let step = (story.requests / sample).max(1);
+        let mut planned = Vec::new();
+        for (offset, disturbance) in Disturbance::ALL.into_iter().enumerate() {
+            // Another request for each, so that a sample comes to more of them.
+            let first = offset * step / Disturbance::ALL.len();
+            planned.extend((first..story.requests).step_by(step).map(|at| (at, disturbance)));
+        }
+        let next = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
+                scope.spawn(|| {
+                    let bucket = Bucket::new();
+                    while let Some((at, disturbance)) =
+                        planned.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
+                        story.disturb(&bucket, *at, *disturbance);
+                    }
+                });
+            }
+        });
+        println!("{}: {} requests, disturbed {} times", story.name, story.requests, planned.len());
+    }
+}
