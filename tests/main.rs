@@ -73,8 +73,9 @@ mod silent_loss;
 #[cfg(test)]
 mod stopped;
 #[cfg(all(test, feature = "cloud"))]
-mod store_output;
 mod store_kills;
+#[cfg(all(test, feature = "cloud"))]
+mod store_output;
 #[cfg(test)]
 mod stores;
 #[cfg(test)]
