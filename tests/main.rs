@@ -35,8 +35,6 @@ mod hostile;
 #[cfg(test)]
 mod hub;
 #[cfg(test)]
-mod hub_datasets;
-#[cfg(test)]
 mod increments;
 #[cfg(test)]
 mod integrity;
