@@ -16,7 +16,7 @@ step() { printf '\n== %s (after %ss)\n' "$*" "$SECONDS"; }
 fail() { echo "error: $*" >&2; exit 1; }
 
 step "tests"
-cargo test --features cloud -p longsift-engine --locked --lib -- http:: hub:: object_stores::
+cargo test --features cloud -p longsift-engine --locked --lib -- http:: hub:: object_stores:: remote_model::
 cargo test --features cloud -p longsift-engine --locked --test integration -- hub:: bucket:: stores:: store_kills:: supply_chain::
 cargo build -q --features cloud -p longsift-engine --locked --bin longsift
 longsift=$repository/target/debug/longsift

@@ -1,5 +1,7 @@
 //! Models of the hub, fetched from a server on this machine that behaves like it.
 
+mod datasets;
+
 use crate::support::{Pipeline, Workspace, repository};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";

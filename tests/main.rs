@@ -35,8 +35,6 @@ mod hostile;
 #[cfg(test)]
 mod hub;
 #[cfg(test)]
-mod hub_datasets;
-#[cfg(test)]
 mod increments;
 #[cfg(test)]
 mod integrity;
@@ -61,6 +59,8 @@ mod quarantine;
 #[cfg(test)]
 mod ranking;
 #[cfg(test)]
+mod remote_models;
+#[cfg(test)]
 mod resume;
 #[cfg(test)]
 mod reuse;
@@ -72,8 +72,12 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod store_kills;
+#[cfg(test)]
+#[cfg(feature = "cloud")]
+mod store_output;
 #[cfg(test)]
 mod stores;
 #[cfg(test)]

@@ -26,7 +26,6 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use rayon::prelude::*;
 
-use crate::files;
 use crate::hub::Tree;
 use crate::spec::pipeline::OnBadFile;
 
@@ -116,7 +115,7 @@ impl Dataset {
                     if on_bad_file == OnBadFile::Quarantine
                         && problem.kind == ProblemKind::Data =>
                 {
-                    let size = files::size(&found.root.join(path)).ok().flatten();
+                    let size = found.size(path);
                     bad_files.push(BadFile { path: path.clone(), size, problem });
                 }
                 Err(problem) => problems.push(problem),

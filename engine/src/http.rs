@@ -14,10 +14,10 @@ use longsift_stages::model::ModelProblem;
 use reqwest::header::HeaderMap;
 use reqwest::{Response, StatusCode, Url, header};
 
-pub(crate) use self::answers::{Advice, shown};
 use self::answers::{
     Answer, Trouble, again, content_range, cut, found, in_full, redirected, too_long, trouble,
 };
+pub(crate) use self::answers::{ServerKind, shown};
 use crate::stop::Stop;
 
 /// Bytes that are asked for when a file is opened: most headers of weights are shorter.
@@ -59,7 +59,7 @@ pub(crate) struct Client {
     runtime: tokio::runtime::Runtime,
     /// Whom a token may be shown to, and the token.
     token: Option<(Url, String)>,
-    advice: Advice,
+    kind: ServerKind,
     patience: Patience,
     stop: Stop,
     /// Bytes of answers that were read.
@@ -114,7 +114,7 @@ impl Client {
     /// `token` is shown to the server of its address and to no other.
     pub(crate) fn new(
         token: Option<(Url, String)>,
-        advice: Advice,
+        kind: ServerKind,
         patience: Patience,
         stop: Stop,
     ) -> Result<Self, ModelProblem> {
@@ -134,7 +134,7 @@ impl Client {
             .map_err(|error| {
                 ModelProblem::machine(format!("the network cannot be used: {}", in_full(&error)))
             })?;
-        Ok(Self { http, runtime, token, advice, patience, stop, received: AtomicU64::new(0) })
+        Ok(Self { http, runtime, token, kind, patience, stop, received: AtomicU64::new(0) })
     }
 
     /// Bytes of answers that were read so far, in vain or not.
@@ -208,7 +208,7 @@ impl Client {
                         "`{}` does not say how long it is",
                         shown(url)
                     ))
-                    .with_hint(self.advice.ranges)
+                    .with_hint(self.kind.ranges)
                     .into());
                 };
                 let wanted = length.min(first_bytes);
@@ -284,7 +284,7 @@ impl Client {
                 shown(&file.url),
                 file.length
             );
-            ModelProblem::checkpoint(message).with_hint(self.advice.changed)
+            ModelProblem::checkpoint(message).with_hint(self.kind.changed)
         };
         let partial = response.status() == StatusCode::PARTIAL_CONTENT;
         let (mut position, end) = if partial {
@@ -307,7 +307,7 @@ impl Client {
                     "the server of `{}` ignores ranges: {skipped} bytes would be read in vain",
                     shown(&file.url)
                 );
-                return Err(ModelProblem::settings(message).with_hint(self.advice.ranges).into());
+                return Err(ModelProblem::settings(message).with_hint(self.kind.ranges).into());
             }
             (0, end)
         };
@@ -355,17 +355,19 @@ impl Client {
             let response = request.send().await.map_err(|error| again(&error))?;
             let headers = first_headers.get_or_insert_with(|| response.headers().clone()).clone();
             if response.status().is_redirection() {
-                place = redirected(&place, &response, self.advice)?;
+                place = redirected(&place, &response, self.kind)?;
                 continue;
             }
             let away = (place != *url).then_some(place);
-            return match trouble(&response, url, away.is_some(), self.advice) {
+            let elsewhere = self.kind.signs && response.url().origin() != url.origin();
+            let expires = away.is_some() && (location.is_some() || elsewhere);
+            return match trouble(&response, url, expires, self.kind) {
                 None => Ok(Answer { response, first_headers: headers, location: away }),
                 Some(trouble) => Err(trouble),
             };
         }
         let message = format!("`{}` redirects more than {MOST_REDIRECTS} times", shown(url));
-        Err(ModelProblem::settings(message).with_hint(self.advice.address).into())
+        Err(ModelProblem::settings(message).with_hint(self.kind.address).into())
     }
 
     fn check_stop(&self) -> Result<(), Trouble> {

@@ -16,8 +16,9 @@ use crate::contract::Stage;
 pub struct LoadPartialModel {
     /// Folder of the checkpoint in the Hugging Face layout: `config.json` and one or more `.safetensors` files, plain or
     /// quantised (GPTQ, AWQ, bitsandbytes, fp8, compressed-tensors, MLX). Or a `.gguf` file, or a folder with one; the
-    /// tokenizer is the `tokenizer.json` beside it. Relative to the pipeline file's folder. Or a model of the Hugging Face
-    /// hub, `hf://owner/name@commit`, of which layer 0 alone is fetched (builds with the feature `cloud`).
+    /// tokenizer is the `tokenizer.json` beside it. Relative to the pipeline file's folder. Or, in builds with the feature
+    /// `cloud`, a model of the Hugging Face hub, `hf://owner/name@commit`, or a folder with safetensors files of `s3://`,
+    /// `gs://`, `az://`, `http://` or `https://`; of these layer 0 alone is fetched.
     pub model: String,
     /// The number format of the layer-zero table. `f32` (default) is exact; `bf16` halves the table and rounds each
     /// query and key to 8 significant bits (relative error 2^-9 per entry). Where the processor multiplies bf16 faster

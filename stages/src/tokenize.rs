@@ -48,8 +48,8 @@ pub struct Tokenize {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2))]
     pub bos: Option<u8>,
-    /// A `tokenizer.json`, or a folder that has one, relative to the pipeline file's folder; or
-    /// `hf://owner/name@commit`. Default: the model's.
+    /// A `tokenizer.json`, or a folder that has one, relative to the pipeline file's folder; or an address as of a
+    /// model, `hf://owner/name@commit` for one. Default: the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
     /// What the text of a special token (`<|endoftext|>`) inside a document means. `parse` (default) makes it the

@@ -36,6 +36,14 @@ impl Found {
     fn new(root: PathBuf, files: Vec<String>) -> Self {
         Self { root, files, hub: None }
     }
+
+    /// Bytes of a file, where they are known.
+    pub(super) fn size(&self, path: &str) -> Option<u64> {
+        match &self.hub {
+            Some(hub) => hub.tree.length(&format!("{}{path}", hub.folder)),
+            None => files::size(&self.root.join(path)).ok().flatten(),
+        }
+    }
 }
 
 /// A folder of a data set of the hub.

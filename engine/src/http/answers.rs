@@ -7,9 +7,11 @@ use longsift_stages::model::ModelProblem;
 use reqwest::header::HeaderMap;
 use reqwest::{Response, StatusCode, Url, header};
 
-/// What a user can do about a server, by what it is.
+/// What a server is: how its redirects are meant, and what a user can do about it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Advice {
+pub(crate) struct ServerKind {
+    /// It redirects to other servers by links that are signed and expire, and only for what is there.
+    pub(super) signs: bool,
     /// It may not be read.
     pub(super) refused: &'static str,
     /// It answers in a way that no server of its kind does.
@@ -20,9 +22,10 @@ pub(crate) struct Advice {
     pub(super) ranges: &'static str,
 }
 
-impl Advice {
+impl ServerKind {
     /// For the hub and its mirrors.
     pub(crate) const HUB: Self = Self {
+        signs: true,
         refused: "check owner and name; for a private or gated repository set HF_TOKEN to a token of an account with access",
         address: "is HF_ENDPOINT right?",
         changed: "run again; name a commit, not a branch",
@@ -31,6 +34,7 @@ impl Advice {
 
     /// For any other server.
     pub(crate) const WEB: Self = Self {
+        signs: false,
         refused: "no credentials are sent to web servers; download it whole and name its folder",
         address: "check the address",
         changed: "run again when it does not change any more",
@@ -70,12 +74,12 @@ pub(super) fn found(answer: Result<Answer, Trouble>) -> Result<Option<Answer>, T
     }
 }
 
-/// What a status means, where it is not the answer. `away`: it is not from the server that was asked first.
+/// What a status means, where it is not the answer. `expires`: it was reached by a link that may have expired.
 pub(super) fn trouble(
     response: &Response,
     url: &Url,
-    away: bool,
-    advice: Advice,
+    expires: bool,
+    kind: ServerKind,
 ) -> Option<Trouble> {
     let status = response.status();
     let text = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
@@ -84,7 +88,7 @@ pub(super) fn trouble(
     match status.as_u16() {
         200 | 206 => None,
         // Links to the stores behind the hub are signed and expire.
-        400 | 401 | 403 | 404 | 410 if away => {
+        400 | 401 | 403 | 404 | 410 if expires && code.is_empty() => {
             Some(Trouble::Expired(format!("a link expired: {answered}")))
         }
         404 if code.is_empty() || code.contains("EntryNotFound") => None,
@@ -94,7 +98,7 @@ pub(super) fn trouble(
         )),
         401 | 403 => Some(Trouble::Never(
             ModelProblem::settings(format!("`{}` may not be read: {answered}", shown(url)))
-                .with_hint(advice.refused),
+                .with_hint(kind.refused),
         )),
         408 | 425 | 429 | 500..=599 => {
             let wait = text("retry-after").and_then(|seconds| seconds.parse().ok());
@@ -102,11 +106,11 @@ pub(super) fn trouble(
         }
         416 => Some(Trouble::Never(
             ModelProblem::checkpoint(format!("`{}` is shorter than it was", shown(url)))
-                .with_hint(advice.changed),
+                .with_hint(kind.changed),
         )),
         _ => Some(Trouble::Never(
             ModelProblem::settings(format!("`{}` cannot be read: {answered}", shown(url)))
-                .with_hint(advice.address),
+                .with_hint(kind.address),
         )),
     }
 }
@@ -115,7 +119,7 @@ pub(super) fn trouble(
 pub(super) fn redirected(
     from: &Url,
     response: &Response,
-    advice: Advice,
+    kind: ServerKind,
 ) -> Result<Url, ModelProblem> {
     let place = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
     let place = place.and_then(|place| from.join(place).ok());
@@ -125,7 +129,7 @@ pub(super) fn redirected(
             let place =
                 place.map_or("nowhere".to_owned(), |place| format!("to `{}`", shown(&place)));
             let message = format!("`{}` redirects {place}", shown(from));
-            Err(ModelProblem::settings(message).with_hint(advice.address))
+            Err(ModelProblem::settings(message).with_hint(kind.address))
         }
     }
 }

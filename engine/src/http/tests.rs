@@ -37,7 +37,7 @@ fn client(token: Option<(&str, &str)>) -> Client {
         most_skipped_bytes: 4_000_000,
     };
     let token = token.map(|(url, token)| (Url::parse(url).unwrap(), token.to_owned()));
-    Client::new(token, Advice::HUB, patience, Stop::default()).unwrap()
+    Client::new(token, ServerKind::HUB, patience, Stop::default()).unwrap()
 }
 
 fn url(server: &Server, path: &str) -> Url {
@@ -140,6 +140,24 @@ fn a_link_that_expires_is_asked_for_again() {
     });
     assert!(read(&client(None), &url(&hub, "x")).unwrap() == wanted());
     assert_eq!(hub.asked().len(), 2);
+}
+
+#[test]
+fn what_is_not_there_behind_a_redirect_is_not_there() {
+    // A repository that has another name now, as the hub answers.
+    let renamed = Server::new(|request| match request.path.strip_prefix("/old/") {
+        Some(name) => Reply::redirect(&format!("/new/{name}")),
+        None => Reply::status(404).with("X-Error-Code", "EntryNotFound"),
+    });
+    assert!(client(None).small(&url(&renamed, "old/x"), 10).unwrap().is_none());
+    assert_eq!(renamed.asked().len(), 2);
+    // A web server's other name.
+    let other = Server::new(|_| Reply::status(404));
+    let place = other.url();
+    let web = Server::new(move |request| Reply::redirect(&format!("{place}{}", request.path)));
+    let client = Client { kind: ServerKind::WEB, ..client(None) };
+    assert!(client.small(&url(&web, "x"), 10).unwrap().is_none());
+    assert_eq!(other.asked().len(), 1);
 }
 
 #[test]

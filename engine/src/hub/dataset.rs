@@ -115,6 +115,11 @@ impl Tree {
         self.files.keys().map(String::as_str)
     }
 
+    /// Bytes of a file, where they are known.
+    pub(crate) fn length(&self, name: &str) -> Option<u64> {
+        self.files.get(name).copied().flatten()
+    }
+
     /// What may surprise.
     pub(crate) fn note(&self) -> Option<&str> {
         self.note.as_deref()
@@ -122,7 +127,7 @@ impl Tree {
 
     /// Opens one of its files. Nothing is asked for before something is read.
     pub(crate) fn open(self: &Arc<Self>, name: &str) -> Result<TreeFile, ModelProblem> {
-        let length = self.files.get(name).copied().flatten();
+        let length = self.length(name);
         if let Some(file) = self.whole(name, length) {
             return Ok(file);
         }

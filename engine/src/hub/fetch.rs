@@ -9,7 +9,7 @@ use reqwest::Url;
 use super::home::Home;
 use super::reference::is_commit;
 use super::{Hub, Reference};
-use crate::http::{Advice, Client, Patience};
+use crate::http::{Client, Patience, ServerKind};
 use crate::remote_model::Wanted;
 use crate::remote_model::folder::Partial;
 use crate::remote_model::slice::{SMALL_FILES, Source, fetch_model, fetch_tokenizer};
@@ -77,7 +77,7 @@ impl Hub {
                 .with_hint("leave it out for https://huggingface.co"));
         };
         let token = token.clone().map(|token| (base.clone(), token));
-        let client = Client::new(token, Advice::HUB, patience, self.options.stop.clone())?;
+        let client = Client::new(token, ServerKind::HUB, patience, self.options.stop.clone())?;
         Ok((client, base))
     }
 }

@@ -146,11 +146,9 @@ impl Remote {
             (start, (start + BLOCK_BYTES).min(length))
         };
         let file = self.file(name, length);
-        // A tail that begins where a block does is longer or shorter than it.
-        let key = format!("{}\0{}", file.url(), if start == tail { "tail" } else { "" });
-        let block = match Blocks::get(&key, start) {
+        let block = match Blocks::get(file.url().as_str(), start) {
             Some(block) => block,
-            None => self.fetch(&file, start..end, &key)?,
+            None => self.fetch(&file, start..end)?,
         };
         let rest = &block[(offset - start) as usize..];
         let read = rest.len().min(buffer.len());
@@ -159,12 +157,7 @@ impl Remote {
     }
 
     /// Some bytes of a file, which are kept for a while.
-    fn fetch(
-        &self,
-        file: &RemoteFile,
-        range: Range<u64>,
-        key: &str,
-    ) -> Result<Bytes, ModelProblem> {
+    fn fetch(&self, file: &RemoteFile, range: Range<u64>) -> Result<Bytes, ModelProblem> {
         let start = range.start;
         let mut bytes = Vec::with_capacity((range.end - start) as usize);
         self.client.read(file, &[range], &mut |piece| {
@@ -172,7 +165,7 @@ impl Remote {
             Ok(())
         })?;
         let block = Bytes::from(bytes);
-        Blocks::put(key, start, block.clone());
+        Blocks::put(file.url().as_str(), start, block.clone());
         Ok(block)
     }
 

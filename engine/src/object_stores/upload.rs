@@ -99,22 +99,21 @@ impl Upload for Uploading {
         if !self.buffer.is_empty() {
             self.send()?;
         }
-        let mut parts = self.parts.take().expect("parts were sent");
+        let parts = self.parts.as_mut().expect("parts were sent");
         parts.wait(1)?;
         let done = patiently(&self.address, || match runtime().block_on(parts.upload.complete()) {
             // To a store that has completed it, an upload is gone.
             Err(Error::NotFound { .. }) => Ok(false),
             done => done.map(|_| true),
         });
-        match done {
-            Ok(true) => Ok(()),
-            _ if self.is_complete().unwrap_or(false) => Ok(()),
-            Ok(false) => {
-                let why = "the store lost the upload before it was complete";
-                Err(io::Error::new(io::ErrorKind::TimedOut, why))
-            }
-            Err(error) => Err(error),
+        if !matches!(done, Ok(true)) && !self.is_complete().unwrap_or(false) {
+            let why = "the store lost the upload before it was complete";
+            let lost = io::Error::new(io::ErrorKind::TimedOut, why);
+            return Err(done.err().unwrap_or(lost));
         }
+        // There is nothing to give up any more.
+        self.parts = None;
+        Ok(())
     }
 }
 

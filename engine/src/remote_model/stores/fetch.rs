@@ -8,7 +8,7 @@ use reqwest::Url;
 
 use super::{Stores, VERSIONS, Versions, kept, pointer};
 use crate::files;
-use crate::http::{Advice, Client, Patience};
+use crate::http::{Client, Patience, ServerKind};
 use crate::remote_model::bucket::Bucket;
 use crate::remote_model::folder::Partial;
 use crate::remote_model::slice::{Source, fetch_model, fetch_tokenizer};
@@ -41,7 +41,8 @@ impl Stores {
         }
         let source = || {
             let base = base(address)?;
-            let client = Client::new(None, Advice::WEB, Patience::default(), self.stop.clone())?;
+            let client =
+                Client::new(None, ServerKind::WEB, Patience::default(), self.stop.clone())?;
             Ok(Web::new(address.to_owned(), HINT, client, base))
         };
         fetched(source, address, place, wanted)

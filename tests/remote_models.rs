@@ -1,0 +1,295 @@
+//! Models of object stores and web servers: what is fetched scores as the whole folder does.
+
+use crate::support::{Pipeline, Workspace, repository};
+
+/// The demo corpus and a pipeline whose model is at an address.
+fn workspace(model: &str) -> Workspace {
+    let workspace = Workspace::new();
+    workspace.link("input", &repository().join("datasets/demo/corpus.parquet"));
+    workspace.write("pipeline.yaml", Pipeline::text(&format!("'{model}'"), 256).to_string());
+    workspace
+}
+
+#[cfg(not(feature = "cloud"))]
+#[test]
+fn a_model_of_a_store_is_refused_with_what_to_build() {
+    let answer = workspace("s3://bucket/demo").longsift(&["plan", "pipeline.yaml"]).expect(2);
+    let says =
+        "error: `s3://bucket/demo` is not on this machine, and this build has no access to stores";
+    assert!(answer.stderr.starts_with(says), "{}", answer.stderr);
+    assert!(answer.stderr.contains("--> pipeline.yaml:5:"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("hint: build with `--features cloud`"), "{}", answer.stderr);
+}
+
+#[cfg(feature = "cloud")]
+mod with_stores {
+    use std::fs;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::support::server::{Reply, Request, Server};
+    use crate::support::{Answer, demo_model, files_below, read_json};
+
+    const RUN: [&str; 5] = ["run", "pipeline.yaml", "-q", "--limit", "12"];
+
+    /// A server whose folder `/bucket/demo` is the demo model, as a store and as a web server.
+    struct Store {
+        server: Server,
+        /// The entity tag of all files.
+        tag: Arc<Mutex<String>>,
+    }
+
+    impl Store {
+        /// `change` may replace answers; the count is of answers before it.
+        fn new(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Self {
+            let tag = Arc::new(Mutex::new("\"1\"".to_owned()));
+            let (count, now) = (AtomicUsize::new(0), Arc::clone(&tag));
+            let server = Server::new(move |request| {
+                let path = request.path.split('?').next().unwrap();
+                let name = path.strip_prefix("/bucket/demo/").unwrap_or("none");
+                let tag = now.lock().unwrap().clone();
+                let reply = match fs::read(demo_model().join(name)) {
+                    Err(_) => Reply::status(404),
+                    Ok(_) if request.headers.get("if-match").is_some_and(|old| *old != tag) => {
+                        Reply::status(412)
+                    }
+                    Ok(bytes) => Reply::file(&bytes, request)
+                        .with("ETag", &tag)
+                        .with("Last-Modified", "Sat, 21 Nov 2026 08:00:00 GMT"),
+                };
+                change(count.fetch_add(1, Ordering::Relaxed), request, reply)
+            });
+            Self { server, tag }
+        }
+
+        fn plain() -> Self {
+            Self::new(|_, _, reply| reply)
+        }
+
+        /// The model's addresses: of a bucket, and of a web server.
+        fn addresses(&self) -> [String; 2] {
+            ["s3://bucket/demo/".to_owned(), format!("{}/bucket/demo", self.server.url())]
+        }
+
+        fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {
+            let mut command = workspace.command(arguments);
+            for (name, value) in [
+                ("AWS_ENDPOINT_URL", self.server.url().as_str()),
+                ("AWS_ACCESS_KEY_ID", "someone"),
+                ("AWS_SECRET_ACCESS_KEY", "secret"),
+                ("AWS_REGION", "us-east-1"),
+            ] {
+                command.env(name, value);
+            }
+            Answer::of(command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap())
+        }
+
+        fn plan(&self, workspace: &Workspace) -> Answer {
+            self.longsift(workspace, &["plan", "pipeline.yaml"])
+        }
+    }
+
+    fn slices(workspace: &Workspace) -> Vec<std::path::PathBuf> {
+        let files = files_below(&workspace.path("cache/longsift/stores"));
+        files.into_iter().filter(|file| file.ends_with("slice.json")).collect()
+    }
+
+    #[test]
+    fn only_layer_0_is_fetched_and_scores_are_those_of_the_whole_folder() {
+        let here = workspace(demo_model().to_str().unwrap());
+        here.longsift(&RUN).success();
+        let whole = fs::metadata(demo_model().join("model.safetensors")).unwrap().len();
+        for number in 0..2 {
+            let store = Store::plain();
+            let address = &store.addresses()[number];
+            let workspace = workspace(address);
+            store.longsift(&workspace, &RUN).success();
+            assert_eq!(workspace.results(), here.results(), "{address}");
+            let record = read_json(&slices(&workspace)[0]);
+            assert_eq!(record["source"], address.trim_end_matches('/'));
+            assert_eq!(record["checkpoint_bytes"], whole);
+            assert!(record["fetched_bytes"].as_u64().unwrap() < whole, "{record}");
+            let asked = store.server.asked();
+            let ranges = asked.iter().filter(|asked| asked.path.ends_with("/model.safetensors"));
+            let ends = ranges.map(|asked| asked.range_of(whole as usize).unwrap());
+            // What is looked at when a file is opened: the first bytes, or the last 64 KiB.
+            let of_layer_1 = |(start, end): &(usize, usize)| {
+                *end > 5_700_000 && *start < whole as usize - 65_536
+            };
+            assert!(!ends.into_iter().any(|range| of_layer_1(&range)), "{address}");
+            // Again: it is looked whether it has changed, and nothing is fetched.
+            let again = store.longsift(&workspace, &RUN).success().summary();
+            assert_eq!(again["status"], "nothing_to_do");
+            let asked = store.server.asked();
+            let fetched = asked.iter().filter_map(Request::range).any(|(start, end)| {
+                end.saturating_sub(start) > 1 && end != 65_536 && start != usize::MAX - 65_536
+            });
+            assert!(!asked.is_empty() && !fetched, "{asked:?}");
+            store.longsift(&workspace, &[&RUN[..], &["--fresh", "--offline"]].concat()).success();
+            assert!(store.server.asked().is_empty());
+            assert_eq!(workspace.results(), here.results(), "{address}");
+        }
+    }
+
+    #[test]
+    fn whatever_servers_do_the_slice_is_the_same() {
+        let slice = |store: &Store, number: usize| {
+            let workspace = workspace(&store.addresses()[number]);
+            store.plan(&workspace).success();
+            let hashes = workspace.hashes(&["cache/longsift/stores"]).into_iter();
+            let name = |path: String| path.rsplit('/').next().unwrap().to_owned();
+            let hashes = hashes.map(|(path, hash)| (name(path), hash));
+            let kept = |name: &str| name != "slice.json" && name != "model" && name != "lock";
+            hashes.filter(|(name, _)| kept(name)).collect::<Vec<_>>()
+        };
+        let plain = slice(&Store::plain(), 1);
+        assert!(plain.iter().any(|(name, _)| name.ends_with("-of-00001.safetensors")), "{plain:?}");
+        let ignores_ranges = Store::new(|_, request, reply| match reply.status {
+            206 => {
+                let whole = demo_model().join(request.path.rsplit('/').next().unwrap());
+                Reply { body: fs::read(whole).unwrap(), status: 200, ..reply }
+            }
+            _ => reply,
+        });
+        assert_eq!(slice(&ignores_ranges, 1), plain);
+        for number in 0..2 {
+            let cut_off = Store::new(|count, _, reply| match count % 2 {
+                1 => Reply { cut: Some(reply.body.len() / 3), ..reply },
+                _ => reply,
+            });
+            assert_eq!(slice(&cut_off, number), plain, "{number}");
+            let busy = Store::new(|count, _, reply| match count {
+                0 | 3 | 7 => Reply::status(503).with("Retry-After", "0"),
+                _ => reply,
+            });
+            assert_eq!(slice(&busy, number), plain, "{number}");
+        }
+        let elsewhere = Arc::new(Store::plain());
+        let there = Arc::clone(&elsewhere);
+        let redirects = Store::new(move |_, request, _| {
+            Reply::redirect(&format!("{}{}?signature=x", there.server.url(), request.path))
+        });
+        assert_eq!(slice(&redirects, 1), plain);
+    }
+
+    #[test]
+    fn a_model_that_changes_is_fetched_again() {
+        for number in 0..2 {
+            let store = Store::plain();
+            let workspace = workspace(&store.addresses()[number]);
+            store.longsift(&workspace, &RUN).success();
+            store.plan(&workspace).success();
+            assert_eq!(slices(&workspace).len(), 1);
+            "\"2\"".clone_into(&mut store.tag.lock().unwrap());
+            store.plan(&workspace).success();
+            assert_eq!(slices(&workspace).len(), 2);
+            // Its layer 0 is what it was, and so are the scores.
+            let again = store.longsift(&workspace, &RUN).success().summary();
+            assert_eq!(again["status"], "nothing_to_do");
+            assert_eq!(slices(&workspace).len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_model_that_changes_while_it_is_fetched_is_refused() {
+        for number in 0..2 {
+            let tag = Arc::new(Mutex::new(None::<Arc<Mutex<String>>>));
+            let shared = Arc::clone(&tag);
+            let store = Store::new(move |count, _, reply| {
+                if count == 7
+                    && let Some(tag) = &*shared.lock().unwrap()
+                {
+                    "\"2\"".clone_into(&mut tag.lock().unwrap());
+                }
+                reply
+            });
+            *tag.lock().unwrap() = Some(Arc::clone(&store.tag));
+            let workspace = workspace(&store.addresses()[number]);
+            let says = store.plan(&workspace).expect(3).stderr;
+            assert!(says.contains("changed while it was fetched"), "{says}");
+            assert!(slices(&workspace).is_empty());
+            store.plan(&workspace).success();
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_of_a_store_is_that_of_the_folder() {
+        let here = workspace(demo_model().to_str().unwrap());
+        here.longsift(&RUN).success();
+        let store = Store::plain();
+        for tokenizer in
+            [store.addresses()[0].clone(), format!("{}/tokenizer.json", store.addresses()[1])]
+        {
+            let workspace = workspace(demo_model().to_str().unwrap());
+            let pipeline = Pipeline::text(demo_model().to_str().unwrap(), 256)
+                .tokenize(&format!("tokenizer: '{tokenizer}'"));
+            workspace.write("pipeline.yaml", pipeline.to_string());
+            store.longsift(&workspace, &RUN).success();
+            assert_eq!(workspace.results(), here.results(), "{tokenizer}");
+            store.server.asked();
+            store.longsift(&workspace, &[&RUN[..], &["--fresh", "--offline"]].concat()).success();
+            assert!(store.server.asked().is_empty());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_said_at_its_place() {
+        let (store, closed) = (Store::plain(), Store::new(|_, _, _| Reply::status(403)));
+        let says = |store: &Store, model: &str, more: &[&str], says: &[&str]| {
+            let workspace = workspace(model);
+            let answer = store.longsift(&workspace, &[&["plan", "pipeline.yaml"], more].concat());
+            let answer = answer.expect(2);
+            assert!(answer.stderr.contains("--> pipeline.yaml:5:"), "{}", answer.stderr);
+            for part in says {
+                assert!(answer.stderr.contains(part), "{part}: {}", answer.stderr);
+            }
+        };
+        let [bucket, web] = store.addresses();
+        says(
+            &store,
+            "s3://bucket/none",
+            &[],
+            &["`s3://bucket/none` has no `config.json`", "name the folder"],
+        );
+        says(
+            &store,
+            &format!("{web}/none"),
+            &[],
+            &["/none` has no `config.json`", "name the folder"],
+        );
+        for address in [&bucket, &web] {
+            says(
+                &store,
+                address,
+                &["--offline"],
+                &["is not on this machine, and `--offline` keeps"],
+            );
+        }
+        says(
+            &store,
+            &format!("{web}?x=1"),
+            &[],
+            &["is no folder of a web server", "without a user"],
+        );
+        let [bucket, web] = closed.addresses();
+        says(
+            &closed,
+            &bucket,
+            &[],
+            &["`s3://bucket/demo/config.json` cannot be read", "check the credentials"],
+        );
+        says(
+            &closed,
+            &web,
+            &[],
+            &["may not be read: the server answered 403", "no credentials are sent"],
+        );
+        // Nothing is fetched for an input that is not there.
+        let workspace = workspace(&store.addresses()[0]);
+        fs::remove_file(workspace.path("input")).unwrap();
+        store.server.asked();
+        store.plan(&workspace).expect(2);
+        assert!(store.server.asked().is_empty());
+    }
+}

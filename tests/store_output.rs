@@ -1,0 +1,332 @@
+//! Outputs and run directories in a bucket: what a disk would hold, whoever else works there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::bucket::{Bucket, Fault};
+use crate::support::scenarios::Scenario;
+use crate::support::tables::{labels, strings, table, write_parquet};
+use crate::support::{Answer, Workspace, check_accounting, hex};
+
+const OUTPUT: &str = "output.path=s3://bucket/x/out";
+
+/// Runs a command on the bucket.
+fn longsift(workspace: &Workspace, bucket: &Bucket, arguments: &[&str]) -> Answer {
+    Answer::of(bucket.serve(&mut workspace.command(arguments)).output().unwrap())
+}
+
+/// Runs the pipeline with its output in the bucket.
+fn run(workspace: &Workspace, bucket: &Bucket, more: &[&str]) -> Answer {
+    let arguments = ["run", "pipeline.yaml", "--threads", "2", "--set", OUTPUT];
+    longsift(workspace, bucket, &[&arguments[..], more].concat())
+}
+
+/// What [`Workspace::results`] gives of a disk.
+fn results(bucket: &Bucket) -> BTreeMap<String, String> {
+    let judged = ["out/data/", "out.run/scores/", "out.run/dropped/", "out.run/quarantine/"];
+    let objects = bucket.objects().into_iter();
+    let below =
+        objects.filter_map(|(key, bytes)| Some((key.strip_prefix("x/")?.to_owned(), bytes)));
+    let results = below.filter(|(key, _)| judged.iter().any(|folder| key.starts_with(folder)));
+    results.map(|(key, bytes)| (key, hex(&Sha256::digest(bytes)))).collect()
+}
+
+/// Nothing is there that only a run at work needs.
+fn check_nothing_is_left(bucket: &Bucket) {
+    let left = ["staging/", "written/", "intent.json", "lock", "journal/"];
+    for key in bucket.objects().keys() {
+        let name = key.strip_prefix("x/out.run/").unwrap_or("");
+        assert!(!left.iter().any(|left| name.starts_with(left)), "{key} is left");
+    }
+    assert_eq!(bucket.open_uploads(), Vec::<String>::new());
+}
+
+#[test]
+fn a_bucket_holds_what_a_folder_would() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.page(3);
+    let workspace = Workspace::copy_of(&scenario.before);
+    let summary = run(&workspace, &bucket, &[]).success().summary();
+    check_accounting(&summary);
+    assert_eq!(summary["run_dir"], "s3://bucket/x/out.run");
+    assert_eq!(results(&bucket), scenario.results);
+    check_nothing_is_left(&bucket);
+    let events = bucket.objects().into_iter().filter(|(key, _)| key.contains("/events/"));
+    let events: Vec<u8> = events.flat_map(|(_, bytes)| bytes).collect();
+    let events = String::from_utf8(events).unwrap();
+    assert!(events.ends_with('\n') && events.contains("selection_committed"), "{events}");
+    assert!(!workspace.path("out").exists() && !workspace.path("s3:").exists());
+
+    let again = run(&workspace, &bucket, &[]).success().summary();
+    assert_eq!(again["status"], "nothing_to_do");
+    let directory = "s3://bucket/x/out.run";
+    let status = longsift(&workspace, &bucket, &["status", directory, "--format", "json"]);
+    let status: Value = serde_json::from_str(&status.success().stdout).unwrap();
+    assert_eq!(status["state"], "finished");
+    longsift(&workspace, &bucket, &["verify", directory]).success();
+    let repeated = longsift(&workspace, &bucket, &["run", directory]).success().summary();
+    assert_eq!(repeated["status"], "nothing_to_do");
+
+    // Another selection takes the place of the first, and `--fresh` of both.
+    let widened = ["--set", "stages.filter.keep_fraction=0.9"];
+    let summary = run(&workspace, &bucket, &widened).success().summary();
+    assert_eq!(summary["windows_scored"], 0);
+    assert_ne!(results(&bucket), scenario.results);
+    let fresh = run(&workspace, &bucket, &["--fresh"]).success().summary();
+    assert_eq!(fresh["windows_reused"], 0);
+    assert_eq!(results(&bucket), scenario.results);
+    check_nothing_is_left(&bucket);
+}
+
+#[test]
+fn a_damaged_object_is_found() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    run(&scenario.before, &bucket, &[]).success();
+    let (key, mut bytes) =
+        bucket.objects().into_iter().find(|(key, _)| key.contains("/scores/")).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    bucket.put(&key, bytes);
+    let answer =
+        longsift(&scenario.before, &bucket, &["verify", "s3://bucket/x/out.run"]).expect(3);
+    assert!(answer.stdout.contains("SHA-256"), "{}", answer.stdout);
+}
+
+#[test]
+fn shards_share_a_bucket() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let workspaces = [(); 3].map(|()| Workspace::copy_of(&scenario.before));
+    // As on machines with nothing in common but the bucket and the input: its times are part of what a unit is.
+    let phase = |index: usize, more: &[&str]| run(&workspaces[index], &bucket, more);
+    let missing = phase(2, &["--phase", "select"]).expect(4);
+    assert!(missing.stderr.contains("have no scores"), "{}", missing.stderr);
+    for phases in [["score", "0/2", "1/2"], ["write", "0/2", "1/2"]] {
+        std::thread::scope(|scope| {
+            for (index, shard) in phases[1..].iter().enumerate() {
+                let arguments = ["--phase", phases[0], "--shard", shard];
+                scope.spawn(move || phase(index, &arguments).success());
+            }
+        });
+    }
+    let summary = phase(2, &["--phase", "select"]).success().summary();
+    check_accounting(&summary);
+    assert_eq!((&summary["status"], &summary["windows_scored"]), (&json!("done"), &json!(0)));
+    assert_eq!(results(&bucket), scenario.results);
+    check_nothing_is_left(&bucket);
+}
+
+#[test]
+fn a_unit_that_two_processes_score_counts_once() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let whole = ["--phase", "score", "--shard", "0/1"];
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let workspace = Workspace::copy_of(&scenario.before);
+                run(&workspace, &bucket, &whole).success();
+            });
+        }
+    });
+    run(&scenario.before, &bucket, &["--phase", "select"]).success();
+    assert_eq!(results(&bucket), scenario.results);
+}
+
+#[test]
+fn a_directory_that_is_in_use_is_left_alone() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    // Only after its lease stands: the second process comes before the first one ends.
+    bucket.on(|_, request| {
+        let is_plan = request.method == "PUT" && request.path.ends_with("plan.json");
+        is_plan.then_some(Fault::Slow(Duration::from_secs(7)))
+    });
+    let arguments = ["run", "pipeline.yaml", "--set", OUTPUT];
+    let workspace = Workspace::copy_of(&scenario.before);
+    let mut first = workspace.command(&arguments);
+    let first =
+        bucket.serve(&mut first).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !bucket.objects().contains_key("x/out.run/lock") {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let second = run(&scenario.before, &bucket, &[]).expect(4);
+    let number = format!("is in use by process {}", first.id());
+    assert!(second.stderr.contains(&number), "{}", second.stderr);
+    Answer::of(first.wait_with_output().unwrap()).success();
+    assert_eq!(results(&bucket), scenario.results);
+}
+
+#[test]
+fn a_lease_that_nobody_renews_is_over() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let claim = json!({
+        "pid": 1, "host": "gone", "started": "2026-11-20T00:00:00Z", "place": "elsewhere",
+        "number": 1, "beats": 3,
+    });
+    for (lease, seconds) in [(claim.to_string(), 20), (String::new(), 20)] {
+        bucket.put("x/out.run/lock", lease);
+        let begun = Instant::now();
+        run(&scenario.before, &bucket, &["--fresh"]).success();
+        assert!(begun.elapsed() >= Duration::from_secs(seconds), "{:?}", begun.elapsed());
+        assert_eq!(results(&bucket), scenario.results);
+        check_nothing_is_left(&bucket);
+    }
+}
+
+#[test]
+fn a_run_whose_lease_was_taken_commits_nothing() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.on(|_, request| {
+        let renewed =
+            request.path.ends_with("out.run/lock") && request.headers.contains_key("if-match");
+        renewed.then_some(Fault::Status(412, "PreconditionFailed"))
+    });
+    let answer = run(&scenario.before, &bucket, &[]).expect(4);
+    assert!(answer.stderr.contains("another process took it"), "{}", answer.stderr);
+    assert!(!bucket.objects().keys().any(|key| key.starts_with("x/out/")));
+    bucket.calm();
+    let kept = bucket.objects().into_iter().filter(|(key, _)| !key.ends_with("/lock"));
+    let bucket = Bucket::new();
+    kept.for_each(|(key, bytes)| bucket.put(&key, bytes));
+    let summary = run(&scenario.before, &bucket, &[]).success().summary();
+    assert_eq!(summary["windows_scored"], 0, "what was scored counts");
+    assert_eq!(results(&bucket), scenario.results);
+}
+
+#[test]
+fn of_two_commits_one_is_done() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.on(|_, request| {
+        let commits = request.method == "PUT" && request.path.ends_with("intent.json");
+        commits.then_some(Fault::Status(412, "PreconditionFailed"))
+    });
+    let answer = run(&scenario.before, &bucket, &[]).expect(4);
+    assert!(answer.stderr.contains("another process has begun a commit"), "{}", answer.stderr);
+    bucket.calm();
+    run(&scenario.before, &bucket, &[]).success();
+    assert_eq!(results(&bucket), scenario.results);
+    check_nothing_is_left(&bucket);
+}
+
+#[test]
+fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
+    let scenario = Scenario::first_run();
+    // Undisturbed: how many requests there are.
+    let counted = Bucket::new();
+    run(&Workspace::copy_of(&scenario.before), &counted, &[]).success();
+    let requests = counted.asked().len();
+    for (step, fault) in [
+        (3, Fault::Status(503, "SlowDown")),
+        (4, Fault::Status(500, "InternalError")),
+        (5, Fault::Reset),
+        (7, Fault::ResetAfter),
+    ] {
+        let bucket = Bucket::new();
+        let injected = fault.clone();
+        bucket.on(move |count, _| (count % step == 1).then(|| injected.clone()));
+        let workspace = Workspace::copy_of(&scenario.before);
+        let answer = run(&workspace, &bucket, &[]);
+        assert_eq!(answer.code, 0, "{fault:?} of {requests} requests: {}", answer.stderr);
+        assert_eq!(results(&bucket), scenario.results, "{fault:?}");
+    }
+}
+
+#[test]
+fn who_may_not_write_is_told_so() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.on(|_, request| (request.method == "PUT").then_some(Fault::Status(403, "AccessDenied")));
+    let answer = run(&scenario.before, &bucket, &[]).expect(4);
+    for part in ["s3://bucket/x/out.run/lock", "AccessDenied", "hint: check the credentials"] {
+        assert!(answer.stderr.contains(part), "{part}: {}", answer.stderr);
+    }
+    assert_eq!(bucket.objects(), BTreeMap::new());
+}
+
+/// Text, and a column of bytes that do not compress: more than a part of an upload takes.
+fn large() -> Workspace {
+    let scenario = Scenario::first_run();
+    let workspace = Workspace::copy_of(&scenario.before);
+    let random = |seed: u32| {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            char::from(b'!' + (state >> 24) as u8 % 90)
+        };
+        (0..12_000_000).map(|_| next()).collect::<String>()
+    };
+    fs::remove_dir_all(workspace.path("input")).unwrap();
+    let text = "The amber box stood behind the birch door. ".repeat(20);
+    let input = table(&[
+        ("id", strings(["a", "b"])),
+        ("text", labels(&[Some(&text), Some(&text)])),
+        ("more", strings([random(1), random(2)])),
+    ]);
+    write_parquet(&workspace.path("input/large.parquet"), &input, 2);
+    workspace
+}
+
+#[test]
+fn large_files_are_uploaded_in_parts_and_appear_whole() {
+    let (workspace, bucket) = (large(), Bucket::new());
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let expected = workspace.results();
+    run(&workspace, &bucket, &["-q"]).success();
+    assert_eq!(results(&bucket), expected);
+    let parts = |bucket: &Bucket| {
+        bucket.asked().iter().filter(|asked| asked.path.contains("partNumber=")).count()
+    };
+    assert!(parts(&bucket) >= 2);
+    check_nothing_is_left(&bucket);
+
+    // An upload that fails leaves nothing that could be seen, and is given up.
+    let bucket = Bucket::new();
+    bucket.on(|_, request| {
+        let second = request.path.contains("partNumber=2");
+        second.then_some(Fault::Status(403, "AccessDenied"))
+    });
+    run(&workspace, &bucket, &["-q"]).expect(4);
+    assert!(!bucket.objects().keys().any(|key| key.ends_with("train-00000-of-00001.parquet")));
+    assert_eq!(bucket.open_uploads(), Vec::<String>::new());
+    // A store that completes an upload and then says nothing of it.
+    let lost = AtomicBool::new(false);
+    bucket.on(move |_, request| {
+        let completes = request.method == "POST" && request.path.contains("uploadId=");
+        (completes && !lost.swap(true, Ordering::Relaxed)).then_some(Fault::ResetAfter)
+    });
+    run(&workspace, &bucket, &["-q"]).success();
+    assert_eq!(results(&bucket), expected);
+}
+
+#[test]
+fn what_earlier_runs_left_in_a_bucket_is_used() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    let workspace = Workspace::copy_of(&scenario.before);
+    run(&workspace, &bucket, &[]).success();
+    let (directory, here) = ("s3://bucket/x/out.run", "output.path=selected");
+    let arguments = ["run", "pipeline.yaml", "--scores-from", directory, "--set", here];
+    let summary = longsift(&workspace, &bucket, &arguments).success().summary();
+    assert_eq!(summary["windows_scored"], 0);
+    let data =
+        |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
+    let stored = results(&bucket).into_iter().filter(|(key, _)| key.starts_with("out/data/"));
+    assert_eq!(data("selected/data"), stored.map(|(_, hash)| hash).collect::<Vec<_>>());
+
+    crate::support::scenarios::write_input(&workspace, "later", &[14, 3]);
+    let since = [
+        "--set",
+        "input.since=s3://bucket/x/out.run",
+        "--set",
+        "stages.score.calibration=s3://bucket/x/out.run/calibration.json",
+        "--set",
+        "output.path=s3://bucket/later/out",
+    ];
+    let arguments = [&["run", "pipeline.yaml"], &since[..]].concat();
+    let summary = longsift(&workspace, &bucket, &arguments).success().summary();
+    assert_eq!(summary["rows_in"], 2, "only the new file");
+    let again: Value = longsift(&workspace, &bucket, &arguments).success().summary();
+    assert_eq!(again["status"], "nothing_to_do");
+}
