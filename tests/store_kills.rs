@@ -338,6 +338,5 @@ fn a_file_in_parts_appears_whole_whatever_happens_to_its_upload() {
         .iter()
         .flat_map(|at| Disturbance::ALL.map(|disturbance| (*at, disturbance)))
         .collect();
-    let step = (planned.len() / sample().saturating_mul(6).min(planned.len())).max(1);
-    story.disturb_all(&planned.into_iter().step_by(step).collect::<Vec<_>>());
+    story.disturb_all(&planned);
 }
