@@ -33,7 +33,7 @@ pipeline() { # NAME INPUT MODEL [OUTPUT]
     cat >"$work/$1.yaml" <<YAML
 version: 1
 name: check
-input: {path: "$2", id_column: id, text_column: text, unit_bytes: 1000000}
+input: {path: "$2", id_column: id, text_column: text, unit_bytes: 100000}
 stages:
   - {stage: load-partial-model, model: "$3"}
   - {stage: tokenize, window_tokens: 1024, windows: disjoint, bos: 0}
@@ -95,6 +95,84 @@ for address in "s3://corpora/day/1/corpus.parquet" "s3://corpora/day"; do
     [ $code = 2 ] || fail "a wrong secret ends in code $code, not 2"
     grep -q 'credentials' "$work/wrong.log" || fail "a wrong secret is not named"
 done
+
+step "a run whose input, output and run directory are in a bucket (moto)"
+export AWS_ENDPOINT_URL=$moto
+curl -fsS -X PUT "$AWS_ENDPOINT_URL/results" >/dev/null
+in_bucket() { pipeline "$1" "s3://corpora/day/**/*.parquet" "$demo/model" "s3://results/$1"; }
+download() { # NAME: the data of an output, to compare it
+    rm -rf "${work:?}/out/$1"
+    "$venv/bin/python" - "$1/data/" "$work/out" <<'PYTHON'
+import os, sys, boto3
+prefix, folder = sys.argv[1:]
+bucket = boto3.resource("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).Bucket("results")
+for item in bucket.objects.filter(Prefix=prefix):
+    path = os.path.join(folder, item.key)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    bucket.download_file(item.key, path)
+PYTHON
+}
+finish() { # NAME: a run that nothing disturbs any more, and what it has made
+    "$longsift" run "$work/$1.yaml" -q >"$work/summary.json"
+    download "$1"
+    same folder "$1"
+}
+status_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["status"])' "$1"; }
+in_bucket stored
+finish stored
+finish stored
+[ "$(status_of "$work/summary.json")" = nothing_to_do ] || fail "a run that is finished is done again"
+"$longsift" status s3://results/stored.run
+"$longsift" verify s3://results/stored.run
+"$longsift" run "$work/stored.yaml" -q --fresh >/dev/null
+finish stored
+
+step "shards, and a selection of them"
+in_bucket shards
+for shard in 0 1; do
+    "$longsift" run "$work/shards.yaml" -q --phase score --shard $shard/2 >/dev/null &
+    processes[shard]=$!
+done
+for process in "${processes[@]}"; do wait "$process"; done
+"$longsift" run "$work/shards.yaml" -q --phase select >/dev/null
+finish shards
+
+step "two runs at once"
+in_bucket race
+for racer in 0 1; do
+    "$longsift" run "$work/race.yaml" -q >/dev/null 2>"$work/race-$racer.log" &
+    processes[racer]=$!
+done
+for racer in 0 1; do
+    codes[racer]=0
+    wait "${processes[racer]}" || codes[racer]=$?
+done
+echo "exit codes ${codes[*]}"
+cat "$work"/race-*.log
+case "${codes[*]}" in
+    "0 "* | *" 0") finish race ;;
+    *) fail "neither run has ended well" ;;
+esac
+
+step "ten kills"
+seed=${LONGSIFT_SEED:-$$}
+RANDOM=$seed
+echo "LONGSIFT_SEED=$seed repeats the moments"
+kills=0
+runs=0
+while [ $kills -lt 10 ]; do
+    runs=$((runs + 1))
+    in_bucket "killed$runs"
+    for _ in 1 2 3 4; do
+        "$longsift" run "$work/killed$runs.yaml" -q >/dev/null 2>&1 &
+        child=$!
+        sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+        kill -9 $child 2>/dev/null && kills=$((kills + 1))
+        wait $child 2>/dev/null || true
+    done
+    finish "killed$runs"
+done
+echo "$kills kills of $runs runs"
 
 step "a model of the hub, over TLS, from a server that knows no ranges"
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj '/CN=a root of this check' \

@@ -53,7 +53,7 @@ pub struct Input {
     pub path: String,
     /// The run directory of an earlier run over the same growing folder: the files that it, and the runs before it,
     /// have filtered are left out. Needs `score.calibration`, so that the threshold stays. Relative to this file's
-    /// folder.
+    /// folder; in builds with the feature `cloud` it may be in an object store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// The column that names a document; any type that casts to string. Default: a document is named
@@ -136,7 +136,8 @@ pub enum OnBadFile {
 #[serde(deny_unknown_fields)]
 pub struct Output {
     /// Folder of the output, relative to this file's folder. `data/` in it holds Parquet and nothing else; what the
-    /// run knows about itself goes to `<path>.run`.
+    /// run knows about itself goes to `<path>.run`. In builds with the feature `cloud` it may be in `s3://`, `gs://` or
+    /// `az://`.
     pub path: String,
     /// What a row of the output is: `windows` (default: one row per kept window, its text in the text column) or
     /// `documents` (one row per kept document, whole).
