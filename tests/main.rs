@@ -72,9 +72,11 @@ mod shards;
 mod silent_loss;
 #[cfg(test)]
 mod stopped;
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod store_kills;
-#[cfg(all(test, feature = "cloud"))]
+#[cfg(test)]
+#[cfg(feature = "cloud")]
 mod store_output;
 #[cfg(test)]
 mod stores;

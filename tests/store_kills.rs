@@ -114,7 +114,9 @@ impl Story {
             disk.longsift(arguments).success();
             run(&in_bucket, &bucket, arguments).success();
         };
-        setup.iter().for_each(|more| both(&[&RUN, *more].concat()));
+        for more in setup {
+            both(&[&RUN, *more].concat());
+        }
         let (before, results_before) = (bucket.snapshot(), results_of(&bucket.objects()));
         bucket.asked();
         both(&arguments);
