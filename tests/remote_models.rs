@@ -192,6 +192,26 @@ mod with_stores {
     }
 
     #[test]
+    fn what_is_damaged_or_half_fetched_is_fetched_again() {
+        let store = Store::plain();
+        let workspace = workspace(&store.addresses()[0]);
+        store.plan(&workspace).success();
+        let before = workspace.hashes(&["cache/longsift/stores"]);
+        let weights = files_below(&workspace.path("cache/longsift/stores"));
+        let weights =
+            weights.iter().find(|file| file.ends_with("model-00001-of-00001.safetensors"));
+        fs::remove_file(weights.unwrap()).unwrap();
+        let slice = slices(&workspace).remove(0);
+        let partial = slice.ancestors().nth(2).unwrap().join("partial");
+        fs::create_dir(&partial).unwrap();
+        fs::write(partial.join("config.json"), "{").unwrap();
+        store.longsift(&workspace, &["plan", "pipeline.yaml", "--offline"]).expect(2);
+        store.plan(&workspace).success();
+        assert_eq!(workspace.hashes(&["cache/longsift/stores"]), before);
+        assert!(!partial.exists());
+    }
+
+    #[test]
     fn a_model_that_changes_while_it_is_fetched_is_refused() {
         for number in 0..2 {
             let tag = Arc::new(Mutex::new(None::<Arc<Mutex<String>>>));

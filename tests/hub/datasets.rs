@@ -318,6 +318,7 @@ mod with_network {
             ("hf://demo/corpus", None, "it does not begin with `hf://datasets/`"),
             ("hf://datasets/demo/corpus/dat", None, "has no `dat`"),
             ("hf://datasets/demo/corpus/dat", None, "has: data, README.md"),
+            ("hf://datasets/demo/corpus/dat/*.parquet", None, "has: data, README.md"),
             ("hf://datasets/demo/corpus/data/[", None, "is not a glob"),
         ] {
             let workspace = workspace(input);

@@ -148,8 +148,12 @@ pub(super) fn find_in(tree: &Arc<Tree>) -> Result<Found, Vec<DataProblem>> {
     };
     let (folder, rest) = path.split_at(last_slash(&path[..wildcard]));
     let pattern = pattern(&format!("{address}/{path}"), rest)?;
-    let files = below(folder).into_iter().filter(|name| pattern.matches_with(name, GLOB));
-    Ok(found(folder, files.collect()))
+    let names = below(folder);
+    if names.is_empty() {
+        return Err(vec![missing_in(tree)]);
+    }
+    let wanted = |name: &String| pattern.matches_with(name, GLOB);
+    Ok(found(folder, names.into_iter().filter(wanted).collect()))
 }
 
 /// Says what a data set has where it does not have what is wanted.
