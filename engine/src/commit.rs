@@ -226,14 +226,17 @@ mod tests {
             if steps_done >= 4 {
                 std::fs::remove_dir_all(directory.staging()).unwrap();
             }
-            assert!(replay(&directory).unwrap());
+            assert!(replay(&directory, &directory.take().unwrap()).unwrap());
             assert_eq!(data(&directory), new, "after {steps_done} steps");
             assert!(
                 directory.success().exists()
                     && !directory.intent().exists()
                     && !directory.staging().exists()
             );
-            assert!(!replay(&directory).unwrap(), "there is nothing left to replay");
+            assert!(
+                !replay(&directory, &directory.take().unwrap()).unwrap(),
+                "there is nothing left to replay"
+            );
         }
     }
 
@@ -243,7 +246,12 @@ mod tests {
         let (directory, mut intent) = prepared(folder.path());
         intent.removals.push(PathBuf::from("../elsewhere"));
         std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
-        assert!(replay(&directory).unwrap_err().to_string().contains("leaves its folder"));
+        assert!(
+            replay(&directory, &directory.take().unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("leaves its folder")
+        );
         assert_eq!(data(&directory).len(), 2, "nothing was done");
     }
 }
