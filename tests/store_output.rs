@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -233,6 +234,39 @@ fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
         assert_eq!(answer.code, 0, "{fault:?} of {requests} requests: {}", answer.stderr);
         assert_eq!(results(&bucket), scenario.results, "{fault:?}");
     }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_store() {
+    let (scenario, bucket) = (Scenario::first_run(), Bucket::new());
+    bucket.on(|_, request| {
+        let is_record = request.method == "PUT" && request.path.contains("/units/");
+        is_record.then_some(Fault::Status(503, "SlowDown"))
+    });
+    let mut command = scenario.before.command(&["run", "pipeline.yaml", "--set", OUTPUT]);
+    let run = bucket.serve(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let run = run.spawn().unwrap();
+    let begun = Instant::now();
+    while !bucket
+        .asked()
+        .iter()
+        .any(|asked| asked.path.contains("/units/") && asked.method == "PUT")
+    {
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(begun.elapsed() < Duration::from_mins(1));
+    }
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    let answer = Answer::of(run.wait_with_output().unwrap()).expect(143);
+    assert!(answer.stderr.contains("SlowDown"), "{}", answer.stderr);
+    bucket.calm();
+    run_again(&scenario, &bucket);
+}
+
+/// The same command finishes what was stopped.
+fn run_again(scenario: &Scenario, bucket: &Bucket) {
+    run(&scenario.before, bucket, &[]).success();
+    assert_eq!(results(bucket), scenario.results);
+    check_nothing_is_left(bucket);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Stopping on a signal: the windows in flight are finished and kept, then the run ends.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::{Failure, Result};
+
+/// What tells of signals in this process, once it listens to them.
+static OF_PROCESS: OnceLock<Stop> = OnceLock::new();
 
 /// Whether a signal asked the run to stop.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +30,12 @@ impl Stop {
             signal_hook::flag::register(signal, second)?;
             signal_hook::flag::register_usize(signal, Arc::clone(&stop.signal), signal as usize)?;
         }
-        Ok(stop)
+        Ok(OF_PROCESS.get_or_init(|| stop).clone())
+    }
+
+    /// Whether a signal has come to this process: for what waits far from the run that it belongs to.
+    pub fn has_come() -> bool {
+        OF_PROCESS.get().is_some_and(|stop| stop.check().is_err())
     }
 
     /// Lets the system send SIGTERM to this process when the one that started it ends, however it ends.

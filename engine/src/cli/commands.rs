@@ -144,7 +144,9 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     }
     let plan = match planned_with(cli, &arguments.plan, plan_options) {
         Ok(plan) => plan,
-        Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, None)),
+        Err(failure) => {
+            return Ok(failed(cli, arguments, &observers, &or_stopped(failure, &stop), None));
+        }
     };
     if arguments.engine == Engine::Ray {
         return ray::drive(cli, arguments, &plan);
@@ -154,7 +156,15 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     progress.finish();
     let outcome = match result {
         Ok(outcome) => outcome,
-        Err(failure) => return Ok(failed(cli, arguments, &observers, &failure, Some(&plan))),
+        Err(failure) => {
+            return Ok(failed(
+                cli,
+                arguments,
+                &observers,
+                &or_stopped(failure, &stop),
+                Some(&plan),
+            ));
+        }
     };
     report_warnings(cli, outcome.warnings.iter());
     let mut summary = outcome.summary;
@@ -179,6 +189,17 @@ fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
     observers.ended(Some(&plan), &summary);
     print_line(&json_safe(&summary.to_line()));
     Ok(summary.exit_code)
+}
+
+/// What a signal ended, if one has come: what may pass was not waited for any longer.
+fn or_stopped(failure: Failure, stop: &Stop) -> Failure {
+    match stop.check() {
+        Err(stopped) if failure.exit_code() == crate::error::MACHINE => {
+            tracing::warn!("{failure}");
+            stopped
+        }
+        _ => failure,
+    }
 }
 
 /// Flags that do not go together.

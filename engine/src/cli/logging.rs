@@ -1,8 +1,10 @@
 //! Logs: to standard error, as text or as JSON lines.
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::prelude::*;
 
 use super::terminal::Log;
 use super::{Cli, LogFormat};
@@ -25,12 +27,15 @@ pub fn start(cli: &Cli, bars: bool) {
         (_, 1) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
+    // Its every attempt at a request; what fails for longer is told by `object_stores`.
+    let others = if level == LevelFilter::INFO { LevelFilter::WARN } else { level };
+    let filter = Targets::new().with_default(level).with_target("object_store", others);
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(Log(cli.log_format))
         .with_timer(Utc);
     match cli.log_format {
-        LogFormat::Text => builder.with_target(false).with_ansi(false).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => builder.with_target(false).with_ansi(false).finish().with(filter).init(),
+        LogFormat::Json => builder.json().flatten_event(true).finish().with(filter).init(),
     }
 }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use object_store::Error;
 
+use crate::stop::Stop;
+
 /// For one answer, from its first to its last byte.
 pub(super) const ANSWER: Duration = Duration::from_mins(1);
 /// For a connection.
@@ -15,8 +17,10 @@ pub(super) const DEADLINE: Duration = Duration::from_mins(4);
 /// Before the second attempt; each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(20);
+/// How often a signal is looked for meanwhile.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Tries until it works, cannot work, or has taken too long.
+/// Tries until it works, cannot work, has taken too long, or a signal has come.
 pub(super) fn patiently<T>(
     what: &str,
     mut attempt: impl FnMut() -> object_store::Result<T>,
@@ -27,7 +31,8 @@ pub(super) fn patiently<T>(
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        if kind(&error) != ErrorKind::TimedOut || since.elapsed() + wait > DEADLINE {
+        let too_long = since.elapsed() + wait > DEADLINE;
+        if kind(&error) != ErrorKind::TimedOut || too_long || Stop::has_come() {
             return Err(failure(&error));
         }
         tracing::warn!(
@@ -35,7 +40,10 @@ pub(super) fn patiently<T>(
             in_words(&error),
             wait.as_secs_f64()
         );
-        std::thread::sleep(wait);
+        let until = Instant::now() + wait;
+        while Instant::now() < until && !Stop::has_come() {
+            std::thread::sleep(STOP_INTERVAL.min(wait));
+        }
         wait = (wait * 2).min(LONGEST_WAIT);
     }
 }

@@ -101,11 +101,12 @@ impl Upload for Uploading {
         }
         let parts = self.parts.as_mut().expect("parts were sent");
         parts.wait(1)?;
-        let done = patiently(&self.address, || match runtime().block_on(parts.upload.complete()) {
+        // The client tries more than once by itself; it has no parts left for a second call.
+        let done = match runtime().block_on(parts.upload.complete()) {
             // To a store that has completed it, an upload is gone.
             Err(Error::NotFound { .. }) => Ok(false),
-            done => done.map(|_| true),
-        });
+            done => done.map(|_| true).map_err(|error| failure(&error)),
+        };
         if !matches!(done, Ok(true)) && !self.is_complete().unwrap_or(false) {
             let why = "the store lost the upload before it was complete";
             let lost = io::Error::new(io::ErrorKind::TimedOut, why);
