@@ -223,12 +223,18 @@ fn a_store_that_is_busy_breaks_off_or_loses_answers_is_waited_for() {
     for (step, fault) in [
         (3, Fault::Status(503, "SlowDown")),
         (4, Fault::Status(500, "InternalError")),
+        (4, Fault::Slow(Duration::from_millis(50))),
+        (9, Fault::Status(400, "ExpiredToken")),
+        (11, Fault::Status(403, "ExpiredToken")),
         (5, Fault::Reset),
         (7, Fault::ResetAfter),
     ] {
         let bucket = Bucket::new();
         let injected = fault.clone();
-        bucket.on(move |count, _| (count % step == 1).then(|| injected.clone()));
+        // What a HEAD is refused for is not said.
+        bucket.on(move |count, request| {
+            (count % step == 1 && request.method != "HEAD").then(|| injected.clone())
+        });
         let workspace = Workspace::copy_of(&scenario.before);
         let answer = run(&workspace, &bucket, &[]);
         assert_eq!(answer.code, 0, "{fault:?} of {requests} requests: {}", answer.stderr);

@@ -58,6 +58,12 @@ fn kind(error: &Error) -> ErrorKind {
     match error {
         Error::NotFound { .. } => ErrorKind::NotFound,
         Error::AlreadyExists { .. } => ErrorKind::AlreadyExists,
+        // Temporary credentials are renewed by whoever gave them.
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. }
+            if in_words(error).contains("Expired") =>
+        {
+            ErrorKind::TimedOut
+        }
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
             ErrorKind::PermissionDenied
         }
