@@ -191,15 +191,16 @@ pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRec
 
 /// The readable records of a run directory whose unit's name is `wanted`.
 pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
-    let mut records = Vec::new();
-    for path in files::list_if_present(&directory.units())? {
-        let name = path.file_stem().and_then(|stem| stem.to_str()).filter(|name| is_unit(name));
-        if name.is_some_and(&wanted) {
-            let bytes = files::read_if_present(&path)?.unwrap_or_default();
-            records.extend(serde_json::from_slice::<UnitRecord>(&bytes).ok());
-        }
-    }
-    Ok(records)
+    let mut paths = files::list_if_present(&directory.units())?;
+    paths.retain(|path| {
+        let name = path.file_stem().and_then(|stem| stem.to_str());
+        name.filter(|name| is_unit(name)).is_some_and(&wanted)
+    });
+    let records = parallel::in_order(paths.len(), files::at_once(&directory.root, 1), |index| {
+        let bytes = files::read_if_present(&paths[index])?.unwrap_or_default();
+        Ok(serde_json::from_slice::<UnitRecord>(&bytes).ok())
+    })?;
+    Ok(records.into_iter().flatten().collect())
 }
 
 /// Whether a name is that of a unit. The temporary name of a record that could not be removed is another name of a record

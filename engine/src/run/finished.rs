@@ -1,6 +1,7 @@
 //! What a directory already holds: a finished selection, and files that are not ours.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -8,6 +9,7 @@ use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::files;
 use crate::manifest::Manifest;
+use crate::parallel;
 use crate::plan::{Plan, identity};
 use crate::report::Summary;
 use crate::run_directory::RunDirectory;
@@ -42,13 +44,20 @@ pub fn finished(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<Option<S
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint
             == selection_fingerprint(plan, &select_settings, &records)
-        && Part::all_in_place(&manifest.data, &directory.data())?
+        && are_in_place(&manifest.data, &directory.data())?
         && files::size(&directory.success())?.is_some();
     if !same {
         return Ok(None);
     }
     let Some(bytes) = files::read_if_present(&directory.summary())? else { return Ok(None) };
     Ok(serde_json::from_slice(&bytes).ok())
+}
+
+fn are_in_place(parts: &[Part], folder: &Path) -> Result<bool> {
+    let in_place = parallel::in_order(parts.len(), files::at_once(folder, 1), |index| {
+        Ok(Part::all_in_place([&parts[index]], folder)?)
+    })?;
+    Ok(in_place.into_iter().all(|in_place| in_place))
 }
 
 /// The names of the data files that runs of this directory wrote. A damaged manifest is no obstacle to a fresh start.
