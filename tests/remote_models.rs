@@ -24,6 +24,7 @@ fn a_model_of_a_store_is_refused_with_what_to_build() {
 #[cfg(feature = "cloud")]
 mod with_stores {
     use std::fs;
+    use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
 
@@ -33,7 +34,7 @@ mod with_stores {
 
     const RUN: [&str; 5] = ["run", "pipeline.yaml", "-q", "--limit", "12"];
 
-    /// A server whose folder `/bucket/demo` is the demo model, as a store and as a web server.
+    /// A server whose folder `/bucket/demo` is the demo model or another one, as a store and as a web server.
     struct Store {
         server: Server,
         /// The entity tag of all files.
@@ -43,13 +44,20 @@ mod with_stores {
     impl Store {
         /// `change` may replace answers; the count is of answers before it.
         fn new(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Self {
+            Self::of(demo_model(), change)
+        }
+
+        fn of(
+            folder: PathBuf,
+            change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static,
+        ) -> Self {
             let tag = Arc::new(Mutex::new("\"1\"".to_owned()));
             let (count, now) = (AtomicUsize::new(0), Arc::clone(&tag));
             let server = Server::new(move |request| {
                 let path = request.path.split('?').next().unwrap();
                 let name = path.strip_prefix("/bucket/demo/").unwrap_or("none");
                 let tag = now.lock().unwrap().clone();
-                let reply = match fs::read(demo_model().join(name)) {
+                let reply = match fs::read(folder.join(name)) {
                     Err(_) => Reply::status(404),
                     Ok(_) if request.headers.get("if-match").is_some_and(|old| *old != tag) => {
                         Reply::status(412)
@@ -90,7 +98,7 @@ mod with_stores {
         }
     }
 
-    fn slices(workspace: &Workspace) -> Vec<std::path::PathBuf> {
+    fn slices(workspace: &Workspace) -> Vec<PathBuf> {
         let files = files_below(&workspace.path("cache/longsift/stores"));
         files.into_iter().filter(|file| file.ends_with("slice.json")).collect()
     }
@@ -129,6 +137,52 @@ mod with_stores {
             store.longsift(&workspace, &[&RUN[..], &["--fresh", "--offline"]].concat()).success();
             assert!(store.server.asked().is_empty());
             assert_eq!(workspace.results(), here.results(), "{address}");
+        }
+    }
+
+    /// The demo model in three files: the embedding, layer 0, and all else.
+    fn in_three_files(folder: &Path) {
+        for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+            fs::copy(demo_model().join(name), folder.join(name)).unwrap();
+        }
+        let bytes = fs::read(demo_model().join("model.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap().tensors();
+        let file_of = |name: &str| match name {
+            "model.embed_tokens.weight" => 1,
+            name if name.contains("layers.0.") => 2,
+            _ => 3,
+        };
+        let name_of = |number| format!("model-0000{number}-of-00003.safetensors");
+        for number in 1..=3 {
+            let some = tensors.iter().filter(|(name, _)| file_of(name) == number);
+            let some = some.map(|(name, tensor)| (name, tensor));
+            let file = safetensors::serialize(some, None).unwrap();
+            fs::write(folder.join(name_of(number)), file).unwrap();
+        }
+        let files: serde_json::Map<String, serde_json::Value> =
+            tensors.iter().map(|(name, _)| (name.clone(), name_of(file_of(name)).into())).collect();
+        let index =
+            serde_json::json!({ "metadata": { "total_size": bytes.len() }, "weight_map": files });
+        fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    }
+
+    #[test]
+    fn files_of_a_checkpoint_without_layer_0_are_not_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        in_three_files(folder.path());
+        let here = workspace(folder.path().to_str().unwrap());
+        here.longsift(&RUN).success();
+        for number in 0..2 {
+            let store = Store::of(folder.path().to_owned(), |_, _, reply| reply);
+            let workspace = workspace(&store.addresses()[number]);
+            store.longsift(&workspace, &RUN).success();
+            assert_eq!(workspace.results(), here.results());
+            let asked = store.server.asked();
+            assert!(asked.iter().any(|asked| asked.path.contains("-00002-of-")));
+            assert!(!asked.iter().any(|asked| asked.path.contains("-00003-of-")), "{asked:?}");
+            let again = store.longsift(&workspace, &RUN).success().summary();
+            assert_eq!(again["status"], "nothing_to_do");
+            assert_eq!(slices(&workspace).len(), 1);
         }
     }
 

@@ -2,12 +2,12 @@
 //! are cut off, and servers that are busy.
 
 mod answers;
+mod left;
+mod patience;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use longsift_stages::model::ModelProblem;
@@ -18,6 +18,9 @@ use self::answers::{
     Answer, Trouble, again, content_range, cut, found, in_full, redirected, too_long, trouble,
 };
 pub(crate) use self::answers::{ServerKind, shown};
+use self::left::Left;
+pub(crate) use self::patience::Patience;
+use self::patience::Waiting;
 use crate::stop::Stop;
 
 /// Bytes that are asked for when a file is opened: most headers of weights are shorter.
@@ -25,33 +28,6 @@ const FIRST_BYTES: u64 = 256 << 10;
 
 /// Redirects that are followed for one answer.
 const MOST_REDIRECTS: usize = 10;
-
-/// How long one is willing to wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
-    /// Before the second attempt; each further wait is twice as long.
-    pub(crate) first_wait: Duration,
-    /// The longest wait between two attempts.
-    pub(crate) longest_wait: Duration,
-    /// For the next byte of an answer.
-    pub(crate) silence: Duration,
-    /// Without any progress, over all attempts.
-    pub(crate) deadline: Duration,
-    /// Bytes of a file that may be read in vain from a server that ignores ranges.
-    pub(crate) most_skipped_bytes: u64,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            first_wait: Duration::from_millis(500),
-            longest_wait: Duration::from_secs(30),
-            silence: Duration::from_secs(30),
-            deadline: Duration::from_mins(5),
-            most_skipped_bytes: 16 << 30,
-        }
-    }
-}
 
 /// Asks servers, for any number of threads.
 pub(crate) struct Client {
@@ -241,9 +217,9 @@ impl Client {
         ranges: &[Range<u64>],
         sink: Sink<'_>,
     ) -> Result<(), ModelProblem> {
-        let mut left = Left(ranges.iter().filter(|range| !range.is_empty()).cloned().collect());
+        let mut left = Left::of(ranges);
         let mut patience = Waiting::new(self);
-        while let Some(wanted) = left.0.front().cloned() {
+        while let Some(wanted) = left.first() {
             let before = left.bytes();
             let attempt = self.runtime.block_on(self.attempt(file, wanted, &mut left, sink));
             if left.bytes() < before {
@@ -381,79 +357,6 @@ fn version(length: u64, headers: &HeaderMap) -> String {
     let value = headers.get(header::ETAG).or_else(|| headers.get(header::LAST_MODIFIED));
     let value = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
     format!("{length} {}", value.unwrap_or_default())
-}
-
-/// Ranges that have not arrived.
-struct Left(VecDeque<Range<u64>>);
-
-impl Left {
-    fn bytes(&self) -> u64 {
-        self.0.iter().map(|range| range.end - range.start).sum()
-    }
-
-    fn end(&self) -> u64 {
-        self.0.back().map_or(0, |range| range.end)
-    }
-
-    /// Hands on what is wanted of a piece that begins at `position` of the file.
-    fn feed(&mut self, position: u64, piece: &[u8], sink: Sink<'_>) -> Result<(), ModelProblem> {
-        let end = position + piece.len() as u64;
-        while let Some(range) = self.0.front_mut() {
-            if range.start < position || range.start >= end {
-                break;
-            }
-            let upto = range.end.min(end);
-            sink(&piece[(range.start - position) as usize..(upto - position) as usize])?;
-            range.start = upto;
-            if range.is_empty() {
-                self.0.pop_front();
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The attempts at one thing.
-struct Waiting<'a> {
-    client: &'a Client,
-    since: Instant,
-    wait: Duration,
-}
-
-impl<'a> Waiting<'a> {
-    fn new(client: &'a Client) -> Self {
-        Self { client, since: Instant::now(), wait: client.patience.first_wait }
-    }
-
-    /// Waits before the next attempt, or says why there is none.
-    fn wait(&mut self, url: &Url, trouble: Trouble) -> Result<(), ModelProblem> {
-        let (why, asked) = match trouble {
-            Trouble::Never(problem) => return Err(problem),
-            Trouble::Again(why, asked) => (why, asked),
-            Trouble::Expired(why) => (why, None),
-        };
-        let patience = &self.client.patience;
-        let wait = asked.unwrap_or(self.wait).min(patience.longest_wait);
-        if self.since.elapsed() + wait > patience.deadline {
-            let message = format!(
-                "`{}` cannot be read: {why}; tried for {} s",
-                shown(url),
-                self.since.elapsed().as_secs()
-            );
-            return Err(ModelProblem::machine(message)
-                .with_hint("run again; with `--offline` only what is already here is used"));
-        }
-        tracing::warn!("`{}`: {why}; trying again in {:.1} s", shown(url), wait.as_secs_f64());
-        let until = Instant::now() + wait;
-        while let Some(rest) = until.checked_duration_since(Instant::now()) {
-            if let Err(Trouble::Never(problem)) = self.client.check_stop() {
-                return Err(problem);
-            }
-            std::thread::sleep(rest.min(Duration::from_millis(100)));
-        }
-        self.wait = (self.wait * 2).min(patience.longest_wait);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

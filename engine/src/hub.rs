@@ -22,6 +22,8 @@ mod fetch;
 mod home;
 #[cfg(feature = "cloud")]
 mod listing;
+#[cfg(feature = "cloud")]
+mod ranges;
 mod reference;
 
 use std::cell::RefCell;

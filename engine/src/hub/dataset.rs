@@ -31,7 +31,7 @@ pub struct Tree {
     /// Why a file that is not on this machine is not fetched.
     why_absent: &'static str,
     #[cfg(feature = "cloud")]
-    remote: Option<super::listing::Remote>,
+    remote: Option<super::ranges::Remote>,
 }
 
 /// An open file of a data set.
@@ -151,7 +151,7 @@ impl Tree {
     }
 
     #[cfg(feature = "cloud")]
-    pub(super) fn remote(&self) -> &super::listing::Remote {
+    pub(super) fn remote(&self) -> &super::ranges::Remote {
         self.remote.as_ref().expect("files are read by ranges where there is a network")
     }
 }
