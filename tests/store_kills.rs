@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use arrow::array::{ArrayRef, BinaryArray};
 use rustix::process::{Pid, Signal, kill_process};
@@ -326,6 +327,85 @@ fn a_run_that_is_disturbed_at_any_request_ends_in_the_same_bytes() {
         }
         story.disturb_all(&planned);
     }
+}
+
+/// What another selection makes while the command sleeps.
+const MEANWHILE: [&str; 7] =
+    ["run", "pipeline.yaml", "-q", "--threads", "1", "--set", "stages.filter.keep_fraction=0.7"];
+
+impl Story {
+    /// The process is stopped at a request, loses its lease, and wakes up after another selection. Returns its exit code.
+    fn sleep(&self, bucket: &Bucket, at: usize, meanwhile: &Results) -> i32 {
+        let (workspace, other) =
+            (Workspace::copy_of(&self.workspace), Workspace::copy_of(&self.workspace));
+        let when = format!("{}, asleep at request {at}, `{}`", self.name, self.requests[at]);
+        bucket.restore(&self.before);
+        let process: Arc<Mutex<Option<Pid>>> = Arc::default();
+        let (asleep, stopped) = (Arc::clone(&process), Arc::new(AtomicBool::new(false)));
+        let says = Arc::clone(&stopped);
+        bucket.on(move |count, _| {
+            if count == at {
+                let process = asleep.lock().unwrap().unwrap();
+                kill_process(process, Signal::STOP).unwrap();
+                says.store(true, Ordering::Release);
+            }
+            None
+        });
+        let mut started = process.lock().unwrap();
+        let mut command = workspace.command(&self.arguments);
+        let command = bucket.serve(&mut command).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        *started = Some(pid);
+        drop(started);
+        while !stopped.load(Ordering::Acquire) && child.try_wait().unwrap().is_none() {
+            thread::sleep(Duration::from_millis(2));
+        }
+        bucket.calm();
+        // The lease runs out: the test does not wait for it, but so long that a process no longer trusts it.
+        thread::sleep(Duration::from_millis(2100));
+        bucket.remove("out.run/lock");
+        let answer = run(&other, bucket, &MEANWHILE);
+        assert_eq!(answer.code, 0, "meanwhile, {when}:\n{}", answer.stderr);
+        let _ = kill_process(pid, Signal::CONT);
+        let woken = Answer::of(child.wait_with_output().unwrap());
+        let found = results_of(&bucket.objects());
+        // One that has ended well may have done so before the other began, or after it.
+        let whole = found == *meanwhile || woken.code == 0 && found == self.results;
+        assert!(whole, "{when}, which ended with {}: {}\n{found:#?}", woken.code, woken.stderr);
+        bucket.asked();
+        woken.code
+    }
+}
+
+#[test]
+fn a_process_that_slept_through_another_selection_takes_nothing_from_it() {
+    let story = Story::new(
+        "a selection",
+        &[&["--set", "stages.filter.keep_fraction=0.9"]],
+        &["--set", "stages.filter.keep_fraction=0.3"],
+    );
+    let disk = small(DISK);
+    disk.longsift(&MEANWHILE).success();
+    let meanwhile = disk.results();
+    let step = (story.requests.len() / sample().saturating_mul(4)).max(1);
+    let planned: Vec<usize> = (0..story.requests.len()).step_by(step).collect();
+    let (next, codes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::<i32, usize>::new()));
+    thread::scope(|scope| {
+        // They sleep most of the time.
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let bucket = Bucket::new();
+                while let Some(at) = planned.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let code = story.sleep(&bucket, *at, &meanwhile);
+                    *codes.lock().unwrap().entry(code).or_default() += 1;
+                }
+            });
+        }
+    });
+    let codes = codes.into_inner().unwrap();
+    assert!(codes.contains_key(&4), "some were told: {codes:?}");
+    println!("{} requests, exit codes of who slept: {codes:?}", story.requests.len());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::diagnostic::{Blame, Diagnostic};
 use crate::error::Result;
 use crate::files;
 use crate::parallel;
-use crate::run_directory::RunDirectory;
+use crate::run_directory::{RunDirectory, RunLock};
 
 /// What a commit does, relative to the folder that holds the run directory and the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +40,20 @@ impl Intent {
 }
 
 /// Makes the intent durable, then does what it says. Of several processes that try, one does.
-pub fn commit(directory: &RunDirectory, intent: &Intent) -> Result<()> {
+///
+/// # Errors
+/// Also where `alone` is lost: nothing that another process has committed meanwhile is touched.
+pub fn commit(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
     let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
     if files::write_new(&directory.intent(), &json)? {
-        return act(directory, intent);
+        // The process may have slept before it wrote: then what it speaks of is another one's by now.
+        if let Err(lost) = alone.check() {
+            if files::read_if_present(&directory.intent())?.is_some_and(|found| found == json) {
+                files::remove_file(&directory.intent())?;
+            }
+            return Err(lost);
+        }
+        return act(directory, intent, alone);
     }
     let message = format!(
         "another process has begun a commit in `{}` since this run began",
@@ -55,7 +65,7 @@ pub fn commit(directory: &RunDirectory, intent: &Intent) -> Result<()> {
 }
 
 /// Finishes a commit that an interrupted run has begun. Returns whether there was one.
-pub fn replay(directory: &RunDirectory) -> Result<bool> {
+pub fn replay(directory: &RunDirectory, alone: &RunLock) -> Result<bool> {
     let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(false) };
     let intent: Intent = serde_json::from_slice(&bytes).map_err(|error| {
         Diagnostic::error(
@@ -64,12 +74,13 @@ pub fn replay(directory: &RunDirectory) -> Result<bool> {
         )
         .hint("it was damaged after it was written; `--fresh` starts the run anew")
     })?;
-    act(directory, &intent)?;
+    act(directory, &intent, alone)?;
     Ok(true)
 }
 
-/// Every step can be repeated: a source that is gone has been renamed before.
-fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
+/// Every step can be repeated: a source that is gone has been renamed before. A process that slept meanwhile stops at the
+/// next one.
+fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
     let base = base(directory);
     for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
@@ -85,12 +96,15 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
             .into());
         }
     }
+    alone.confirm()?;
     files::remove_file(&directory.success())?;
     let at_once = files::at_once(&base, 1);
     parallel::in_order(intent.removals.len(), at_once, |index| {
+        alone.confirm()?;
         Ok(files::remove_file(&base.join(&intent.removals[index]))?)
     })?;
     parallel::in_order(intent.renames.len(), at_once, |index| {
+        alone.confirm()?;
         let (from, to) = &intent.renames[index];
         put_in_place(&base.join(from), &base.join(to))
     })?;
@@ -109,8 +123,11 @@ fn act(directory: &RunDirectory, intent: &Intent) -> Result<()> {
         // A run that was killed at its last step has removed the staging folder already.
         files::fsync_folder_if_present(&folder)?;
     }
+    alone.confirm()?;
     files::write_atomic(&directory.success(), b"")?;
+    alone.confirm()?;
     files::remove_folder(&directory.staging())?;
+    alone.confirm()?;
     files::remove_file(&directory.intent())?;
     Ok(files::fsync_folder(&directory.root)?)
 }
@@ -209,14 +226,17 @@ mod tests {
             if steps_done >= 4 {
                 std::fs::remove_dir_all(directory.staging()).unwrap();
             }
-            assert!(replay(&directory).unwrap());
+            assert!(replay(&directory, &directory.take().unwrap()).unwrap());
             assert_eq!(data(&directory), new, "after {steps_done} steps");
             assert!(
                 directory.success().exists()
                     && !directory.intent().exists()
                     && !directory.staging().exists()
             );
-            assert!(!replay(&directory).unwrap(), "there is nothing left to replay");
+            assert!(
+                !replay(&directory, &directory.take().unwrap()).unwrap(),
+                "there is nothing left to replay"
+            );
         }
     }
 
@@ -226,7 +246,12 @@ mod tests {
         let (directory, mut intent) = prepared(folder.path());
         intent.removals.push(PathBuf::from("../elsewhere"));
         std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
-        assert!(replay(&directory).unwrap_err().to_string().contains("leaves its folder"));
+        assert!(
+            replay(&directory, &directory.take().unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("leaves its folder")
+        );
         assert_eq!(data(&directory).len(), 2, "nothing was done");
     }
 }

@@ -133,7 +133,7 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     }
     let alone = directory.take()?;
     events::mend(directory)?;
-    let replayed = commit::replay(directory);
+    let replayed = commit::replay(directory, &alone);
     // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
     if !options.fresh {
         replayed?;
@@ -376,7 +376,7 @@ impl Run<'_> {
             Manifest::new(plan, lock, scored, &staged, select_settings, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
         alone.check()?;
-        self.commit(&folder, &manifest, &staged, &selection, &summary)?;
+        self.commit(&folder, &manifest, &staged, &selection, &summary, alone)?;
         Ok(Outcome { summary, labels, warnings: selection.warnings })
     }
 
@@ -472,6 +472,7 @@ impl Run<'_> {
         staged: &Staged,
         selection: &Selection,
         summary: &Summary,
+        alone: &RunLock,
     ) -> Result<()> {
         let directory = self.directory;
         let before = Manifest::read(directory)?;
@@ -501,7 +502,7 @@ impl Run<'_> {
         }
         intent.remove(directory, superseded.into_iter());
         files::create_folder(&directory.data())?;
-        commit::commit(directory, &intent)?;
+        commit::commit(directory, &intent, alone)?;
         events::append(
             directory,
             "selection_committed",

@@ -70,6 +70,15 @@ impl RunLock {
             Held::Lease(lease) => lease.check(),
         }
     }
+
+    /// The same before a single step: a lease is asked after only where that was some time ago.
+    pub fn confirm(&self) -> Result<()> {
+        match &self.0 {
+            Held::File { .. } => Ok(()),
+            #[cfg(feature = "cloud")]
+            Held::Lease(lease) => lease.confirm(),
+        }
+    }
 }
 
 /// Who holds a run directory.

@@ -114,6 +114,11 @@ impl Bucket {
         self.state.objects.lock().unwrap().insert(key.to_owned(), bytes.into());
     }
 
+    /// Removes an object.
+    pub(crate) fn remove(&self, key: &str) {
+        self.state.objects.lock().unwrap().remove(key);
+    }
+
     /// All objects, to [restore](Self::restore) them.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.state.objects.lock().unwrap().snapshot()

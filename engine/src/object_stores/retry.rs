@@ -83,13 +83,13 @@ fn kind_of_answer(words: &str) -> ErrorKind {
         return ErrorKind::InvalidInput;
     }
     let answer = words.split_once("status code: ").map_or("", |(_, answer)| answer);
+    // Credentials that are renewed, and an upload that was slow.
+    if answer.contains("Expired") || answer.contains("RequestTimeout") {
+        return ErrorKind::TimedOut;
+    }
     match answer.split(' ').next().and_then(|status| status.parse().ok()) {
         Some(401 | 403) => ErrorKind::PermissionDenied,
         Some(404) => ErrorKind::NotFound,
-        // Credentials that are renewed, and an upload that was slow.
-        Some(400) if answer.contains("ExpiredToken") || answer.contains("RequestTimeout") => {
-            ErrorKind::TimedOut
-        }
         Some(408 | 429) => ErrorKind::TimedOut,
         Some(400..=499) => ErrorKind::InvalidInput,
         _ => ErrorKind::TimedOut,
@@ -127,8 +127,12 @@ mod tests {
         assert_eq!(status("403 Forbidden: SignatureDoesNotMatch"), ErrorKind::PermissionDenied);
         assert_eq!(status("404 Not Found: NoSuchBucket"), ErrorKind::NotFound);
         assert_eq!(status("400 Bad Request: InvalidArgument"), ErrorKind::InvalidInput);
-        assert_eq!(status("400 Bad Request: ExpiredToken"), ErrorKind::TimedOut);
-        for passing in ["429 Too Many Requests", "503 Service Unavailable: SlowDown"] {
+        for passing in [
+            "400 Bad Request: ExpiredToken",
+            "403 Forbidden: ExpiredToken",
+            "429 Too Many Requests",
+            "503 Service Unavailable: SlowDown",
+        ] {
             assert_eq!(status(passing), ErrorKind::TimedOut);
         }
         assert_eq!(kind("connection reset"), ErrorKind::TimedOut);

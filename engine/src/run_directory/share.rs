@@ -37,9 +37,9 @@ impl RunDirectory {
             files::create_folder(&folder)?;
         }
         if files::size(&self.intent())?.is_some()
-            && let Ok(_alone) = self.lock()
+            && let Ok(alone) = self.lock()
         {
-            commit::replay(self)?;
+            commit::replay(self, &alone)?;
         }
         let path = self.lock_path();
         // In an object store the processes say nothing: a whole run beside them wastes work, and no more.

@@ -92,6 +92,10 @@ impl Objects {
         self.by_key.insert(key, Object::new(bytes, None));
     }
 
+    pub(super) fn remove(&mut self, key: &str) {
+        self.by_key.remove(key);
+    }
+
     pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot(self.by_key.clone())
     }
