@@ -1,8 +1,8 @@
 //! Models and tokenizers that lie elsewhere: `hf://owner/name@commit`, `s3://bucket/folder`, `https://host/folder`.
 //!
 //! Of a checkpoint only the byte ranges of layer 0 are fetched. They become a small model folder in the cache, and what
-//! reads models sees nothing but a folder. The hub's commits never change ([`crate::hub`]); a store's folder may
-//! ([`stores`]).
+//! reads models sees nothing but a folder. The hub's commits never change ([`crate::hub`]); a store's folder may, see
+//! `stores.rs`.
 
 #[cfg(feature = "cloud")]
 pub(crate) mod bucket;
