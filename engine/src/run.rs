@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::commit::{self, Intent};
 use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
+use crate::error::{self, Result};
 use crate::events;
 use crate::execute::{self, Scored, Tools};
 use crate::files;
@@ -138,7 +138,12 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     if !options.fresh {
         replayed?;
     }
-    run(None).go(options, &alone)
+    let done = run(None).go(options, &alone);
+    // What another process does here meanwhile looks like damage.
+    if done.as_ref().is_err_and(|failure| failure.exit_code() == error::DATA) {
+        alone.check()?;
+    }
+    done
 }
 
 impl Run<'_> {
