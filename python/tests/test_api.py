@@ -17,7 +17,7 @@ def test_a_run_gives_its_summary(pipeline: Path) -> None:
     assert summary.rows_in == 24
     assert summary.rows_in == summary.rows_kept + sum(summary.rows_dropped.values()) + summary.quarantined
     assert summary.windows_total == summary.windows_kept + sum(summary.windows_dropped.values())
-    assert (summary.run_dir / "_SUCCESS").exists()
+    assert Path(summary.run_dir, "_SUCCESS").exists()
     again = longsift.run(pipeline, set={"stages.filter.keep_fraction": 0.25}, arguments=["-q"])
     assert (again.status, again.windows_scored) == ("nothing_to_do", 0)
 
@@ -62,7 +62,7 @@ def test_scores_are_a_dataset_of_committed_units_in_input_order(pipeline: Path) 
     assert table.num_rows == summary.windows_total
     order = list(zip(*(table[name].to_pylist() for name in ("input_file", "input_row", "window")), strict=True))
     assert order == sorted(order)
-    records = {path: json.loads(path.read_text()) for path in (summary.run_dir / "units").iterdir()}
+    records = {path: json.loads(path.read_text()) for path in Path(summary.run_dir, "units").iterdir()}
     uncommitted, record = max(records.items(), key=lambda item: item[1]["scores"]["rows"])
     uncommitted.unlink()
     rest = summary.windows_total - record["scores"]["rows"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 
@@ -28,7 +27,8 @@ class Summary:
     """The summary of a run; `longsift schema summary` describes every field."""
 
     status: str
-    run_dir: Path
+    run_dir: str
+    """A path from the root, or an address."""
     rows_in: int
     rows_kept: int
     rows_dropped: Mapping[str, int]
@@ -55,4 +55,4 @@ class Summary:
         known: dict[str, Any] = {field.name: raw.get(field.name) for field in dataclasses.fields(cls)}
         if (shard := raw.get("shard")) is not None:
             known["shard"] = Shard(**{field.name: shard[field.name] for field in dataclasses.fields(Shard)})
-        return cls(**{**known, "run_dir": Path(raw["run_dir"]), "raw": raw})
+        return cls(**{**known, "raw": raw})
