@@ -16,6 +16,9 @@ use crate::files;
 use crate::parallel;
 use crate::run_directory::{RunDirectory, RunLock};
 
+/// Files of a commit for each request that is under way at a time.
+const FILES_PER_REQUEST: usize = 128;
+
 /// What a commit does, relative to the folder that holds the run directory and the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
@@ -98,12 +101,11 @@ fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()>
     }
     alone.confirm()?;
     files::remove_file(&directory.success())?;
-    let at_once = files::at_once(&base, 1);
-    parallel::in_order(intent.removals.len(), at_once, |index| {
+    parallel::in_order(intent.removals.len(), at_once(&base, intent.removals.len()), |index| {
         alone.confirm()?;
         Ok(files::remove_file(&base.join(&intent.removals[index]))?)
     })?;
-    parallel::in_order(intent.renames.len(), at_once, |index| {
+    parallel::in_order(intent.renames.len(), at_once(&base, intent.renames.len()), |index| {
         alone.confirm()?;
         let (from, to) = &intent.renames[index];
         put_in_place(&base.join(from), &base.join(to))
@@ -130,6 +132,13 @@ fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()>
     alone.confirm()?;
     files::remove_file(&directory.intent())?;
     Ok(files::fsync_folder(&directory.root)?)
+}
+
+/// How many of `files` steps are taken at a time: in a store, few files one after the other. What a process that falls
+/// asleep has under way then is a single request, which the store has before it sleeps, and nothing reaches the store
+/// after another process has taken over.
+fn at_once(base: &Path, files: usize) -> usize {
+    files::at_once(base, 1).min(files / FILES_PER_REQUEST).max(1)
 }
 
 /// Moves a file of a selection into place, unless that was done before.
