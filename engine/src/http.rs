@@ -84,7 +84,8 @@ impl RemoteFile {
     }
 }
 
-type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), ModelProblem>;
+/// What takes the pieces of a file.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), ModelProblem>;
 
 impl Client {
     /// `token` is shown to the server of its address and to no other.

@@ -188,15 +188,8 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::{list_folder, read_limited};
-
-    fn names(folder: &Path) -> Vec<String> {
-        list_folder(folder)
-            .unwrap()
-            .iter()
-            .map(|path| path.file_name().unwrap().to_string_lossy().into())
-            .collect()
-    }
+    use crate::files::read_limited;
+    use crate::files::tests::names;
 
     #[test]
     fn a_committed_file_has_the_bytes_and_the_digest_that_were_written() {

@@ -124,12 +124,7 @@ impl RemoteWeights for Bucket {
     }
 
     fn read(&self, file: &str, wanted: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
-        let mut bytes = Vec::with_capacity((wanted.end - wanted.start) as usize);
-        self.ranges(file, &[wanted], &mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })?;
-        Ok(bytes)
+        self.gathered(file, wanted)
     }
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use longsift_stages::model::{ModelConfig, ModelProblem, RemoteWeights, SlicedFile, slice};
 
 use super::folder::Partial;
+pub(crate) use crate::http::Sink;
 use crate::report::bytes;
 
 const CONFIG: &str = "config.json";
@@ -19,9 +20,6 @@ pub(crate) const SMALL_FILES: [(&str, u64); 4] = [
     (INDEX, 256 << 20),
 ];
 
-/// What takes the pieces of a file.
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), ModelProblem>;
-
 /// A folder elsewhere whose files are read by name.
 pub(crate) trait Source: RemoteWeights {
     /// How it is called in messages.
@@ -31,6 +29,15 @@ pub(crate) trait Source: RemoteWeights {
     /// Hands on ranges of a file, in order.
     fn ranges(&self, file: &str, ranges: &[Range<u64>], sink: Sink<'_>)
     -> Result<(), ModelProblem>;
+    /// A range of a file, in one piece.
+    fn gathered(&self, file: &str, wanted: Range<u64>) -> Result<Vec<u8>, ModelProblem> {
+        let mut bytes = Vec::with_capacity((wanted.end - wanted.start) as usize);
+        self.ranges(file, &[wanted], &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
     /// Bytes that were received so far.
     fn received(&self) -> u64;
     /// What to do where a file is not there.

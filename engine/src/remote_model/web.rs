@@ -123,12 +123,7 @@ impl RemoteWeights for Web {
                 return Ok(bytes.to_vec());
             }
         }
-        let mut bytes = Vec::with_capacity((wanted.end - wanted.start) as usize);
-        self.ranges(file, &[wanted], &mut |piece| {
-            bytes.extend_from_slice(piece);
-            Ok(())
-        })?;
-        Ok(bytes)
+        self.gathered(file, wanted)
     }
 }
 
