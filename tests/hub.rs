@@ -33,6 +33,17 @@ mod without_network {
     }
 }
 
+/// A command that takes `endpoint` for the hub, with nothing of the user's own.
+#[cfg(feature = "cloud")]
+fn command(workspace: &Workspace, endpoint: &str, arguments: &[&str]) -> std::process::Command {
+    let mut command = workspace.command(arguments);
+    command.env("HF_ENDPOINT", endpoint).env("HF_HOME", workspace.path("hf"));
+    for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy"] {
+        command.env_remove(name);
+    }
+    command
+}
+
 #[cfg(feature = "cloud")]
 mod with_network {
     use std::fs;
@@ -95,12 +106,7 @@ mod with_network {
         }
 
         fn command(&self, workspace: &Workspace, arguments: &[&str]) -> Command {
-            let mut command = workspace.command(arguments);
-            command.env("HF_ENDPOINT", self.front.url()).env("HF_HOME", workspace.path("hf"));
-            for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy"] {
-                command.env_remove(name);
-            }
-            command
+            super::command(workspace, &self.front.url(), arguments)
         }
 
         fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {

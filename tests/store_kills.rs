@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use arrow::array::{ArrayRef, BinaryArray};
 use rustix::process::{Pid, Signal, kill_process};
-use sha2::{Digest, Sha256};
 
-use crate::support::bucket::{Bucket, Fault, Snapshot};
+use crate::support::bucket::{Bucket, Fault, Snapshot, results_of};
 use crate::support::models::Random;
 use crate::support::tables::{corpus, document, strings, table, token_lists, write_parquet};
-use crate::support::{Answer, Pipeline, Tiny, Workspace, check_accounting, files_below, hex};
+use crate::support::{Answer, Pipeline, Tiny, Workspace, check_accounting, files_below};
 
 /// Requests per story and disturbance where `LONGSIFT_STORE_KILLS` says nothing else: another number, or `all`.
 const SAMPLE: usize = 3;
@@ -152,12 +151,12 @@ impl Story {
         }
         let both = |arguments: &[&str]| {
             disk.longsift(arguments).success();
-            run(&in_bucket, &bucket, arguments).success();
+            bucket.longsift(&in_bucket, arguments).success();
         };
         for more in setup {
             both(&[&RUN, *more].concat());
         }
-        let (before, results_before) = (bucket.snapshot(), results_of(&bucket.objects()));
+        let (before, results_before) = (bucket.snapshot(), bucket.results(""));
         bucket.asked();
         both(&arguments);
         let asked = bucket.asked().into_iter();
@@ -168,7 +167,7 @@ impl Story {
         }
         let results = disk.results();
         assert!(results.len() > 2 && requests.len() > 10, "{name}: {results:?} {requests:?}");
-        assert_eq!(results_of(&bucket.objects()), results, "{name}, undisturbed");
+        assert_eq!(bucket.results(""), results, "{name}, undisturbed");
         let names = names_of(&bucket.objects());
         Self {
             name,
@@ -231,16 +230,16 @@ impl Story {
             self.check_no_mixture(&bucket.objects(), &when);
         } else {
             bucket.on(move |count, _| (count == at).then(|| disturbance.fault()));
-            let answer = run(&workspace, bucket, &self.arguments);
+            let answer = bucket.longsift(&workspace, &self.arguments);
             assert_eq!(answer.code, 0, "{when}:\n{}", answer.stderr);
         }
         bucket.calm();
         if disturbance.kills() || self.restart != self.arguments {
-            let answer = run(&workspace, bucket, &self.restart);
+            let answer = bucket.longsift(&workspace, &self.restart);
             assert_eq!(answer.code, 0, "restarted after {when}:\n{}", answer.stderr);
             check_accounting(&answer.summary());
         }
-        assert_eq!(results_of(&bucket.objects()), self.results, "{when}");
+        assert_eq!(bucket.results(""), self.results, "{when}");
         assert_eq!(names_of(&bucket.objects()), self.names, "{when}");
         // What nobody knows of any more is for the bucket to remove.
         let unknown = usize::from(!matches!(disturbance, Disturbance::Busy | Disturbance::Reset));
@@ -279,26 +278,13 @@ impl Story {
         };
         let before = data(self.results_before.clone());
         let after = data(self.results.clone());
-        let now = data(results_of(objects));
+        let now = data(results_of(objects, ""));
         let begun = objects.contains_key("out.run/intent.json");
         let unmarked = !objects.contains_key("out.run/_SUCCESS");
         let part_of_before = now.iter().all(|(key, digest)| before.get(key) == Some(digest));
         let clearing = self.arguments.contains(&"--fresh") && unmarked && part_of_before;
         assert!(now == before || now == after || begun || clearing, "{when}: {now:#?}");
     }
-}
-
-fn run(workspace: &Workspace, bucket: &Bucket, arguments: &[&str]) -> Answer {
-    let mut command = workspace.command(arguments);
-    Answer::of(bucket.serve(&mut command).output().unwrap())
-}
-
-/// SHA-256 of the objects that a run is judged by, as [`Workspace::results`] gives those of files.
-fn results_of(objects: &Objects) -> Results {
-    let folders = ["out/data/", "out.run/scores/", "out.run/dropped/", "out.run/quarantine/"];
-    let judged = |key: &str| folders.iter().any(|folder| key.starts_with(folder));
-    let objects = objects.iter().filter(|(key, _)| judged(key));
-    objects.map(|(key, bytes)| (key.clone(), hex(&Sha256::digest(bytes)))).collect()
 }
 
 /// The names of all objects but those of events, of which each process has one.
@@ -365,11 +351,11 @@ impl Story {
         // The lease runs out: the test does not wait for it, but so long that a process no longer trusts it.
         thread::sleep(Duration::from_millis(2100));
         bucket.remove("out.run/lock");
-        let answer = run(&other, bucket, &MEANWHILE);
+        let answer = bucket.longsift(&other, &MEANWHILE);
         assert_eq!(answer.code, 0, "meanwhile, {when}:\n{}", answer.stderr);
         let _ = kill_process(pid, Signal::CONT);
         let woken = Answer::of(child.wait_with_output().unwrap());
-        let found = results_of(&bucket.objects());
+        let found = bucket.results("");
         // One that has ended well may have done so before the other began, or after it.
         let whole = found == *meanwhile || woken.code == 0 && found == self.results;
         assert!(whole, "{when}, which ended with {}: {}\n{found:#?}", woken.code, woken.stderr);

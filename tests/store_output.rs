@@ -8,34 +8,23 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::support::bucket::{Bucket, Fault};
 use crate::support::scenarios::Scenario;
 use crate::support::tables::{labels, strings, table, write_parquet};
-use crate::support::{Answer, Workspace, check_accounting, hex};
+use crate::support::{Answer, Workspace, check_accounting};
 
 const OUTPUT: &str = "output.path=s3://bucket/x/out";
-
-/// Runs a command on the bucket.
-fn longsift(workspace: &Workspace, bucket: &Bucket, arguments: &[&str]) -> Answer {
-    Answer::of(bucket.serve(&mut workspace.command(arguments)).output().unwrap())
-}
 
 /// Runs the pipeline with its output in the bucket.
 fn run(workspace: &Workspace, bucket: &Bucket, more: &[&str]) -> Answer {
     let arguments = ["run", "pipeline.yaml", "--threads", "2", "--set", OUTPUT];
-    longsift(workspace, bucket, &[&arguments[..], more].concat())
+    bucket.longsift(workspace, &[&arguments[..], more].concat())
 }
 
 /// What [`Workspace::results`] gives of a disk.
 fn results(bucket: &Bucket) -> BTreeMap<String, String> {
-    let judged = ["out/data/", "out.run/scores/", "out.run/dropped/", "out.run/quarantine/"];
-    let objects = bucket.objects().into_iter();
-    let below =
-        objects.filter_map(|(key, bytes)| Some((key.strip_prefix("x/")?.to_owned(), bytes)));
-    let results = below.filter(|(key, _)| judged.iter().any(|folder| key.starts_with(folder)));
-    results.map(|(key, bytes)| (key, hex(&Sha256::digest(bytes)))).collect()
+    bucket.results("x/")
 }
 
 /// Nothing is there that only a run at work needs.
@@ -67,11 +56,11 @@ fn a_bucket_holds_what_a_folder_would() {
     let again = run(&workspace, &bucket, &[]).success().summary();
     assert_eq!(again["status"], "nothing_to_do");
     let directory = "s3://bucket/x/out.run";
-    let status = longsift(&workspace, &bucket, &["status", directory, "--format", "json"]);
+    let status = bucket.longsift(&workspace, &["status", directory, "--format", "json"]);
     let status: Value = serde_json::from_str(&status.success().stdout).unwrap();
     assert_eq!(status["state"], "finished");
-    longsift(&workspace, &bucket, &["verify", directory]).success();
-    let repeated = longsift(&workspace, &bucket, &["run", directory]).success().summary();
+    bucket.longsift(&workspace, &["verify", directory]).success();
+    let repeated = bucket.longsift(&workspace, &["run", directory]).success().summary();
     assert_eq!(repeated["status"], "nothing_to_do");
 
     // Another selection takes the place of the first, and `--fresh` of both.
@@ -94,8 +83,7 @@ fn a_damaged_object_is_found() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     bucket.put(&key, bytes);
-    let answer =
-        longsift(&scenario.before, &bucket, &["verify", "s3://bucket/x/out.run"]).expect(3);
+    let answer = bucket.longsift(&scenario.before, &["verify", "s3://bucket/x/out.run"]).expect(3);
     assert!(answer.stdout.contains("SHA-256"), "{}", answer.stdout);
 }
 
@@ -348,7 +336,7 @@ fn what_earlier_runs_left_in_a_bucket_is_used() {
     run(&workspace, &bucket, &[]).success();
     let (directory, here) = ("s3://bucket/x/out.run", "output.path=selected");
     let arguments = ["run", "pipeline.yaml", "--scores-from", directory, "--set", here];
-    let summary = longsift(&workspace, &bucket, &arguments).success().summary();
+    let summary = bucket.longsift(&workspace, &arguments).success().summary();
     assert_eq!(summary["windows_scored"], 0);
     let data =
         |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
@@ -365,8 +353,8 @@ fn what_earlier_runs_left_in_a_bucket_is_used() {
         "output.path=s3://bucket/later/out",
     ];
     let arguments = [&["run", "pipeline.yaml"], &since[..]].concat();
-    let summary = longsift(&workspace, &bucket, &arguments).success().summary();
+    let summary = bucket.longsift(&workspace, &arguments).success().summary();
     assert_eq!(summary["rows_in"], 2, "only the new file");
-    let again: Value = longsift(&workspace, &bucket, &arguments).success().summary();
+    let again: Value = bucket.longsift(&workspace, &arguments).success().summary();
     assert_eq!(again["status"], "nothing_to_do");
 }

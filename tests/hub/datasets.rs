@@ -117,12 +117,7 @@ mod with_network {
         }
 
         fn command(&self, workspace: &Workspace, arguments: &[&str]) -> Command {
-            let mut command = workspace.command(arguments);
-            command.env("HF_ENDPOINT", self.api.url()).env("HF_HOME", workspace.path("hf"));
-            for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HTTP_PROXY", "http_proxy"] {
-                command.env_remove(name);
-            }
-            command
+            super::super::command(workspace, &self.api.url(), arguments)
         }
 
         fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {

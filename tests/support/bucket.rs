@@ -11,7 +11,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
+
 use super::server::{Reply, Request, Server};
+use super::{Answer, Workspace, hex};
 use objects::Objects;
 pub(crate) use objects::Snapshot;
 
@@ -104,6 +107,16 @@ impl Bucket {
             .env_remove("http_proxy")
     }
 
+    /// Runs a command on it, to its end.
+    pub(crate) fn longsift(&self, workspace: &Workspace, arguments: &[&str]) -> Answer {
+        Answer::of(self.serve(&mut workspace.command(arguments)).output().unwrap())
+    }
+
+    /// SHA-256 of what a run is judged by whose output is `out` below `prefix`, as [`Workspace::results`] gives it.
+    pub(crate) fn results(&self, prefix: &str) -> BTreeMap<String, String> {
+        results_of(&self.objects(), prefix)
+    }
+
     /// What was asked since the last time.
     pub(crate) fn asked(&self) -> Vec<Request> {
         self.server.asked()
@@ -143,4 +156,16 @@ impl Bucket {
     pub(crate) fn page(&self, keys: usize) {
         self.state.objects.lock().unwrap().page = keys;
     }
+}
+
+/// The same of some objects.
+pub(crate) fn results_of(
+    objects: &BTreeMap<String, Vec<u8>>,
+    prefix: &str,
+) -> BTreeMap<String, String> {
+    let folders = ["out/data/", "out.run/scores/", "out.run/dropped/", "out.run/quarantine/"];
+    let judged = |key: &str| folders.iter().any(|folder| key.starts_with(folder));
+    let below = objects.iter().filter_map(|(key, bytes)| Some((key.strip_prefix(prefix)?, bytes)));
+    let results = below.filter(|(key, _)| judged(key));
+    results.map(|(key, bytes)| (key.to_owned(), hex(&Sha256::digest(bytes)))).collect()
 }
