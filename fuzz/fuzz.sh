@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes every target, or those named, for SECONDS_EACH seconds (60). Needs cargo-fuzz and a C++ compiler.
-# What is found lies in fuzz/artifacts/: copy it to fuzz/seeds/TARGET/, which the tests replay, and mend the cause.
+# What is found lies in fuzz/artifacts/: copy it to fuzz/seeds/TARGET/, which the tests replay, and fix the cause.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # The flags of libFuzzer are unstable in rustc; for fuzzing, and nothing else, they are taken from the stable compiler.

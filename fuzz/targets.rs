@@ -8,10 +8,12 @@ use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
 
-use longsift_engine::dataset::Dataset;
-use longsift_engine::diagnostic::render;
-use longsift_engine::scores;
+use longsift_engine::base::render::render;
+use longsift_engine::dataset::input::Dataset;
+use longsift_engine::run_directory::scores::{self, MeasureColumns};
 use longsift_engine::spec::{Overrides, Spec};
+use longsift_stages::contract::Measure;
+use longsift_stages::first_layer_attention::FirstLayerAttention;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{ModelConfig, ModelFolder};
 use longsift_stages::tokenize::{
@@ -146,8 +148,10 @@ pub(crate) fn windows(bytes: &[u8]) {
 pub(crate) fn scores(bytes: &[u8]) {
     with_file("part.parquet", bytes, |folder| {
         let path = folder.join("part.parquet");
-        let _ = scores::read(&path, |_| Ok(()));
-        let _ = scores::read_statistics(&path, |_, _, _| Ok(()));
+        let _ = scores::read(&path, &["dependency_strength"], |_| Ok(()));
+        let columns = FirstLayerAttention::default().columns();
+        let measure = MeasureColumns { measure: String::new(), columns };
+        let _ = scores::read_figures(&path, &[measure], |_, _, _, _| Ok(()));
     });
 }
 

@@ -1,7 +1,11 @@
-//! Compiles the device code where the feature `cuda` asks for it: one fat binary per file of `src/cuda/device`.
+//! Compiles the device code where the feature `cuda` asks for it: one fat binary per file of `src/cuda/device`. Sets cfgs for
+//! the tests that need what not every machine has.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
+
+#[path = "../testkit/probe.rs"]
+mod probe;
 
 /// Machine code for A100, A800 and A30 (80), for Hopper (90a), and PTX that later chips translate when they load it.
 const ARCHITECTURES: &str = "80,90a,80-virtual";
@@ -18,6 +22,8 @@ const FILES: [(&str, bool, &[&str]); 6] = [
 ];
 
 fn main() -> ExitCode {
+    let processor = ["longsift_avx2", "longsift_avx512", "longsift_avx512_bf16", "longsift_amx"];
+    probe::set(&[&processor[..], &["longsift_cxx"]].concat());
     println!("cargo::rerun-if-changed=src/cuda/device");
     for variable in ["LONGSIFT_CUDA_ARCHITECTURES", "NVCC", "CUDA_HOME", "CUDA_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");

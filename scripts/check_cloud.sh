@@ -16,11 +16,11 @@ step() { printf '\n== %s (after %ss)\n' "$*" "$SECONDS"; }
 fail() { echo "error: $*" >&2; exit 1; }
 
 step "tests"
-cargo test --features cloud -p longsift-engine --locked --lib -- http:: hub:: object_stores:: remote_model::
+cargo test --features cloud -p longsift-engine --locked --lib -- storage:: plan::fetch:: dataset::discover:: run_directory::
 cargo test --features cloud -p longsift-engine --locked --test integration -- hub:: bucket:: stores:: store_kills:: supply_chain::
 cargo build -q --features cloud -p longsift-engine --locked --bin longsift
 longsift=$repository/target/debug/longsift
-cargo build -q --manifest-path tests/s3-server/Cargo.toml --locked --target-dir target/s3-server
+cargo build -q --manifest-path testkit/s3-server/Cargo.toml --locked --target-dir target/s3-server
 
 venv=${1:-$repository/target/moto-venv}
 if [ ! -x "$venv/bin/moto_server" ]; then

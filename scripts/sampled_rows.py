@@ -34,7 +34,7 @@ def run(options, rows, folder):
     """Scores all windows; returns the score table in order, the source of each window, and the seconds of the kernel."""
     output = pathlib.Path(folder) / f"out-{rows}".replace(" ", "")
     settings = [*options.set, f"output.path={output}", f"stages.first-layer-attention.rows={rows}",
-                "stages.filter.keep_fraction=1", "stages.score.max_variance_error=100"]
+                "stages.filter.keep_fraction=1", "stages.score.max_relative_error=100"]
     command = [options.longsift, "run", options.pipeline]
     for setting in settings:
         command += ["--set", setting]

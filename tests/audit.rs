@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use crate::support::damage::{Raw, write_raw};
 use crate::support::tables::{corpus, write_parquet};
-use crate::support::{Pipeline, Tiny, Workspace, count, demo_model, files_below, read_json};
+use crate::support::{
+    Pipeline, Tiny, Workspace, count, demo_model, files_below, read_json, result_folders,
+};
 
 /// Two files, a document that is dropped and one that is quarantined.
 fn workspace() -> Workspace {
@@ -42,7 +44,8 @@ fn a_run_that_is_what_it_recorded_is_verified() {
         let found = verified(&workspace, 0);
         assert_eq!((&found["findings"], &found["finished"]), (&json!([]), &json!(true)));
         assert_eq!((&found["rows"], &found["table"]), (&json!(6), &json!("intact")));
-        let committed = ["out/data", "out.run/scores", "out.run/dropped", "out.run/quarantine"];
+        let committed = result_folders("out");
+        let committed: Vec<&str> = committed.iter().map(String::as_str).collect();
         assert_eq!(found["files"], workspace.hashes(&committed).len());
         let text = workspace.longsift(&["verify", "out.run"]).success().stdout;
         assert!(text.starts_with("the run is what it recorded\n"), "{text}");
@@ -53,7 +56,7 @@ fn a_run_that_is_what_it_recorded_is_verified() {
 fn a_changed_byte_in_any_committed_file_is_found() {
     let workspace = workspace();
     workspace.run(&pipeline());
-    let committed = ["out/data", "out.run/scores", "out.run/dropped", "out.run/quarantine"];
+    let committed = result_folders("out");
     let files: Vec<_> =
         committed.iter().flat_map(|folder| files_below(&workspace.path(folder))).collect();
     assert!(files.len() > 6);
@@ -83,7 +86,7 @@ fn files_that_no_run_wrote_and_records_that_changed_are_found() {
     workspace.run(&pipeline());
     let stranger = workspace.write("out/data/train-00009-of-00009.parquet", "of another run");
     let found = findings(&verified(&workspace, 3));
-    assert_eq!(found[0].1, "no record of the run speaks of this file");
+    assert_eq!(found[0].1, "no record of the run lists this file");
     fs::remove_file(stranger).unwrap();
     let record = &files_below(&workspace.path("out.run/units"))[0];
     let whole = fs::read(record).unwrap();
@@ -132,6 +135,7 @@ fn a_table_that_changed_in_the_cache_is_found() {
     let mut bytes = fs::read(&tables[0]).unwrap();
     let place = bytes.len() - 8;
     bytes[place] ^= 1;
+    fs::remove_file(&tables[0]).unwrap(); // a table is read-only once it was opened
     fs::write(&tables[0], bytes).unwrap();
     let found = verified(&workspace, 3);
     assert_eq!(found["table"], "damaged");
@@ -213,7 +217,7 @@ fn other_inputs_and_another_model_are_named() {
     assert!(inputs[0].as_str().unwrap().starts_with("a.parquet: another size, "), "{inputs:?}");
     assert_eq!(inputs[1], "b.parquet: only in the first run");
     assert_eq!(inputs[2], "c.parquet: only in the second run");
-    assert!(found["model"][0].as_str().unwrap().starts_with("model: "), "{found}");
+    assert!(found["model"][0].as_str().unwrap().starts_with("weights: "), "{found}");
     let documents = &found["documents"];
     assert_eq!((count(documents, "only_in_first"), count(documents, "only_in_second")), (2, 1));
     let text = workspace.longsift(&["diff", "out.run", "other.run", "--documents", "1"]).expect(5);
@@ -247,9 +251,9 @@ fn a_run_is_repeated_from_its_manifest_alone() {
         ])
         .success();
     let expected = workspace.results();
-    let manifest = fs::read(workspace.path("out.run/manifest.json")).unwrap();
+    let manifest = fs::read(workspace.path("out.limit-5.run/manifest.json")).unwrap();
     // Nothing of the run is left but its manifest, and not even the pipeline file.
-    for path in ["out", "out.run", "pipelines"] {
+    for path in ["out.limit-5", "out.limit-5.run", "pipelines"] {
         fs::remove_dir_all(workspace.path(path)).unwrap();
     }
     workspace.write("old/out.run/manifest.json", manifest);
@@ -260,8 +264,8 @@ fn a_run_is_repeated_from_its_manifest_alone() {
     workspace.longsift(&["run", "old/out.run", "-q", "--set", "output.path=again"]).success();
     let data =
         |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
-    assert_eq!(data("again/data"), data("out/data"));
-    let answer = workspace.longsift(&["run", "out.run", "-q"]).success();
+    assert_eq!(data("again.limit-5/data"), data("out.limit-5/data"));
+    let answer = workspace.longsift(&["run", "out.limit-5.run", "-q"]).success();
     assert_eq!(answer.summary()["status"], "nothing_to_do");
     let answer = workspace.longsift(&["run", "input.run"]).expect(2);
     assert!(answer.stderr.contains("does not exist"), "{}", answer.stderr);

@@ -1,11 +1,13 @@
 //! The commands beside `run` and `plan`, and what every command has in common.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::support::tables::{corpus, write_parquet};
-use crate::support::{Pipeline, Tiny, Workspace, demo_model, read_json, repository};
+use crate::support::{Answer, Pipeline, Tiny, Workspace, demo_model, read_json, repository};
 
 /// Two documents of three windows.
 fn workspace() -> Workspace {
@@ -28,6 +30,13 @@ fn the_starter_is_valid_and_never_overwritten() {
     let answer = workspace.longsift(&["validate", "mine.yaml"]).success();
     assert!(answer.stdout.contains("is a valid pipeline"), "{}", answer.stdout);
     assert_eq!(answer.stderr, "");
+    workspace.longsift(&["init", "ours.yaml", "--model", "models/a b"]).success();
+    let plan = workspace.longsift(&["plan", "ours.yaml"]).expect(2);
+    assert!(
+        plan.stderr.contains("models/a b"),
+        "the model is the one that was named: {}",
+        plan.stderr
+    );
     workspace.write("mine.yaml", "changed: true\n");
     let answer = workspace.longsift(&["init", "mine.yaml"]).expect(2);
     assert!(answer.stderr.contains("`mine.yaml` exists"), "{}", answer.stderr);
@@ -129,13 +138,36 @@ fn a_checkpoint_is_described() {
 #[test]
 fn completions_know_the_commands() {
     let workspace = Workspace::new();
-    for shell in ["bash", "zsh", "fish"] {
-        let script = workspace.longsift(&["completions", shell]).success().stdout;
-        for command in ["run", "validate", "plan", "inspect", "--nothing-to-do-exit"] {
-            let found = script.contains(command.trim_start_matches("--"));
-            assert!(found, "{command} for {shell}");
-        }
+    let script = |shell: &str| workspace.longsift(&["completions", shell]).success().stdout;
+    // What bash offers for a word, by the script itself.
+    workspace.write("completions.bash", script("bash"));
+    let offered = |words: &str, word: &str, before: &str| -> BTreeSet<String> {
+        let complete = format!(
+            "source completions.bash; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+             _longsift longsift '{word}' {before}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = Command::new("bash");
+        let answer = bash.args(["-euc", &complete]).current_dir(workspace.path("")).output();
+        Answer::of(answer.unwrap()).success().stdout.lines().map(str::to_owned).collect()
+    };
+    let help = workspace.longsift(&["--help"]).success().stdout;
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands = commands.take_while(|line| !line.is_empty());
+    let named =
+        commands.filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
+    let commands: BTreeSet<String> =
+        named.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect();
+    assert!(commands.len() > 15 && commands.contains("run"), "{commands:?}");
+    let all = offered("longsift ''", "", "longsift");
+    assert!(commands.is_subset(&all), "{commands:?} of {all:?}");
+    assert_eq!(offered("longsift va", "va", "longsift"), ["validate".to_owned()].into());
+    assert!(offered("longsift run --n", "--n", "run").contains("--nothing-to-do-exit"));
+    let (zsh, fish) = (script("zsh"), script("fish"));
+    for command in &commands {
+        assert!(zsh.contains(&format!("'{command}:")), "{command} for zsh");
+        assert!(fish.contains(&format!("-a \"{command}\"")), "{command} for fish");
     }
+    assert!(zsh.contains("'--nothing-to-do-exit=[") && fish.contains("-l nothing-to-do-exit "));
     workspace.longsift(&["completions", "abacus"]).expect(2);
 }
 

@@ -5,9 +5,9 @@ use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::faults::{self, Pause};
+use crate::support::faults::Pause;
 use crate::support::scenarios::{Scenario, check_nothing_is_left};
-use crate::support::{Answer, Workspace, check_accounting, files_below};
+use crate::support::{Answer, Workspace, check_accounting, files_below, result_folders};
 
 fn start(workspace: &Workspace, arguments: &[&str]) -> Child {
     let mut command = workspace.command(arguments);
@@ -87,10 +87,8 @@ fn looking_at_a_run_does_not_keep_it_from_starting() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn nobody_sees_a_table_that_another_run_is_building() {
-    if !faults::available() {
-        return;
-    }
     let scenario = Scenario::first_run();
     for killed in [false, true] {
         let workspace = Workspace::copy_of(&scenario.before);
@@ -134,11 +132,7 @@ fn runs_that_share_an_empty_cache_all_end_in_the_same_bytes() {
     }
     let expected: Vec<&String> = scenario.results.values().collect();
     for run in 0..8 {
-        let folders = ["data", ".run/scores", ".run/dropped", ".run/quarantine"];
-        let folders = folders.map(|name| match name.strip_prefix('.') {
-            Some(name) => format!("out{run}.{name}"),
-            None => format!("out{run}/{name}"),
-        });
+        let folders = result_folders(&format!("out{run}"));
         let folders: Vec<&str> = folders.iter().map(String::as_str).collect();
         let mut hashes: Vec<String> = workspace.hashes(&folders).into_values().collect();
         let mut expected: Vec<String> = expected.iter().map(|hash| (*hash).clone()).collect();

@@ -7,9 +7,9 @@ use crate::support::tables::{
 };
 use crate::support::{Pipeline, Workspace, numbers, read_json, shared};
 
-/// A case, ready to run; nothing where the shared data are absent.
-fn prepared(name: &str, mask: &str) -> Option<(Workspace, Pipeline, Value)> {
-    let folder = shared(&format!("conformance/{name}"))?;
+/// A case, ready to run.
+fn prepared(name: &str, mask: &str) -> (Workspace, Pipeline, Value) {
+    let folder = shared(&format!("conformance/{name}"));
     let case = read_json(&folder.join("case.json"));
     let workspace = Workspace::new();
     let ids: Vec<u32> = numbers(&case["input_ids"]).into_iter().map(|id| id as u32).collect();
@@ -20,7 +20,7 @@ fn prepared(name: &str, mask: &str) -> Option<(Workspace, Pipeline, Value)> {
     let pipeline = Pipeline::tokens("model", window_tokens)
         .attention(&format!("mask: {mask}"))
         .filter("keep_fraction: 1");
-    Some((workspace, pipeline, case))
+    (workspace, pipeline, case)
 }
 
 /// Both statistics of every head, and their means, are within the case's tolerances of `expected`.
@@ -50,7 +50,7 @@ fn check(workspace: &Workspace, case: &Value, expected: &Value) {
 }
 
 fn causal(name: &str) {
-    let Some((workspace, pipeline, case)) = prepared(name, "causal") else { return };
+    let (workspace, pipeline, case) = prepared(name, "causal");
     let summary = workspace.run(&pipeline);
     assert_eq!(summary["windows_scored"], 1);
     assert_eq!(summary["kept"], 1);
@@ -62,7 +62,7 @@ fn causal(name: &str) {
 }
 
 fn unmasked(name: &str) {
-    let Some((workspace, pipeline, case)) = prepared(name, "unmasked") else { return };
+    let (workspace, pipeline, case) = prepared(name, "unmasked");
     workspace.run(&pipeline);
     check(&workspace, &case, &case["reference_code"]["unmasked"]);
 }
@@ -70,6 +70,7 @@ fn unmasked(name: &str) {
 macro_rules! cases {
     ($run:ident: $($name:ident)*) => {
         $(#[test]
+        #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
         fn $name() {
             super::$run(stringify!($name));
         })*
@@ -94,8 +95,9 @@ mod unmasked_as_published {
 }
 
 #[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn a_sliding_window_that_cannot_see_the_far_distance_is_refused() {
-    let Some((workspace, pipeline, _)) = prepared("mistral_sw_short_s96", "causal") else { return };
+    let (workspace, pipeline, _) = prepared("mistral_sw_short_s96", "causal");
     workspace.write("pipeline.yaml", pipeline.to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
     insta::assert_snapshot!(workspace.filtered(&answer.all()));
@@ -103,10 +105,10 @@ fn a_sliding_window_that_cannot_see_the_far_distance_is_refused() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn every_case_is_a_test_here() {
-    let Some(folder) = shared("conformance") else { return };
     let source = include_str!("conformance.rs");
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(shared("conformance")).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
         assert!(!entry.path().is_dir() || source.contains(&name), "{name}");

@@ -1,26 +1,25 @@
 //! `longsift devices`, `longsift tune` and `longsift plan --devices`.
 
 use std::fs;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::support::faults::wait_until;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Answer, Pipeline, Tiny, Workspace, fake_nvml};
 
 const TWO: &str = "NVIDIA H100 80GB HBM3;81559;600,NVIDIA \"odd\" name;24576;20000";
 
-fn devices(workspace: &Workspace, arguments: &[&str]) -> Option<Answer> {
-    let library = fake_nvml()?;
+fn devices(workspace: &Workspace, arguments: &[&str]) -> Answer {
     let mut command = workspace.command(&[&["devices"], arguments].concat());
-    command.env("LD_LIBRARY_PATH", library).env("FAKE_NVML", TWO);
-    Some(Answer::of(command.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap()))
+    command.env("LD_LIBRARY_PATH", fake_nvml()).env("FAKE_NVML", TWO);
+    Answer::of(command.env_remove("CUDA_VISIBLE_DEVICES").output().unwrap())
 }
 
 #[test]
 fn gpus_and_the_processor_are_listed_with_their_memory() {
     let workspace = Workspace::new();
-    let Some(answer) = devices(&workspace, &["--format", "json"]) else { return };
+    let answer = devices(&workspace, &["--format", "json"]);
     let survey: Value = serde_json::from_str(&answer.success().stdout).unwrap();
     let gpu = &survey["devices"][0];
     assert_eq!((&gpu["device"], &gpu["name"]), (&json!("cuda:0"), &json!("NVIDIA H100 80GB HBM3")));
@@ -29,7 +28,7 @@ fn gpus_and_the_processor_are_listed_with_their_memory() {
     assert_eq!(gpu["free_bytes"], mib(81_559 - 600));
     assert_eq!(survey["devices"][2]["device"], "cpu");
     assert!(survey["devices"][2]["total_bytes"].as_u64().unwrap() > 1 << 26);
-    let text = devices(&workspace, &[]).unwrap().success().stdout;
+    let text = devices(&workspace, &[]).success().stdout;
     assert!(text.starts_with("device  name") && text.contains("cuda:1"), "{text}");
     // Without a library there is no GPU, and the answer says so.
     let none = workspace
@@ -46,9 +45,8 @@ fn gpus_and_the_processor_are_listed_with_their_memory() {
 fn looks_are_appended_to_a_csv_file() {
     let workspace = Workspace::new();
     let arguments = ["--watch", "--looks", "2", "--seconds", "1", "--csv", "devices.csv"];
-    let Some(answer) = devices(&workspace, &arguments) else { return };
-    answer.success();
-    devices(&workspace, &["--csv", "devices.csv"]).unwrap().success();
+    devices(&workspace, &arguments).success();
+    devices(&workspace, &["--csv", "devices.csv"]).success();
     let text = fs::read_to_string(workspace.path("devices.csv")).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 3 * 3, "{text}");
@@ -75,13 +73,7 @@ fn what_a_running_longsift_has_reserved_is_shown_while_it_runs() {
     let mut child = command.env("LONGSIFT_SIMULATED_DEVICES", slow).spawn().unwrap();
     let file = workspace.path(&format!("cache/longsift/running/{}.json", child.id()));
     let claimed = || fs::read_to_string(&file).is_ok_and(|text| text.contains("\"in_flight\":1"));
-    for _ in 0..600 {
-        if claimed() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert!(claimed());
+    assert!(wait_until(&mut child, claimed));
     let claims: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!((&claims[0]["device"], &claims[0]["pid"]), (&json!("cuda:0"), &json!(child.id())));
     assert!(claims[0]["reserved_bytes"].as_u64().unwrap() > 0);

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::tables::{corpus, write_parquet};
+use crate::support::faults::{Pause, Paused, wait_until};
+use crate::support::tables::{corpus, read_parquet, texts, write_parquet};
 use crate::support::{
     Answer, Pipeline, Tiny, Workspace, check_accounting, count, fake_nvml, files_below,
 };
@@ -51,10 +51,14 @@ fn run(workspace: &Workspace, devices: &str, arguments: &[&str]) -> Answer {
     Answer::of(simulated(workspace, devices, &all).output().unwrap())
 }
 
-fn simulated(workspace: &Workspace, devices: &str, all: &[&str]) -> std::process::Command {
+fn simulated(workspace: &Workspace, devices: &str, all: &[&str]) -> Command {
     let mut command = workspace.command(all);
-    command.env("LONGSIFT_SIMULATED_DEVICES", devices).env_remove("CUDA_VISIBLE_DEVICES");
+    on_simulated(&mut command, devices);
     command
+}
+
+fn on_simulated(command: &mut Command, devices: &str) {
+    command.env("LONGSIFT_SIMULATED_DEVICES", devices).env_remove("CUDA_VISIBLE_DEVICES");
 }
 
 /// A whole run on simulated devices, checked against the processor's bytes.
@@ -137,56 +141,33 @@ fn a_run_whose_devices_all_die_is_finished_by_others_and_by_other_numbers_of_the
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_run_on_eight_devices_that_is_killed_is_finished_on_three_to_the_same_bytes() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
-    let slow = "8x64MB:milliseconds=300";
-    let mut child = simulated(&workspace, slow, &["run", "pipeline.yaml", "-q"]).spawn().unwrap();
-    let ready = || events_so_far(&workspace).contains("device_ready");
-    for _ in 0..600 {
-        if ready() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(ready());
+    let mut command = workspace.interposed(&["run", "pipeline.yaml", "-q"]);
+    on_simulated(&mut command, "8x64MB");
+    // The first unit is measured and has no record yet; the second is under way.
+    let mut first = Paused::start(command, &Pause { matching: "create out.run/units/", at: 1 });
+    first.wait_for_pause();
+    assert_eq!(events(&workspace, "device_ready").len(), 8);
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
     let summary = run(&workspace, "3x64MB", &[]).success().summary();
     check_accounting(&summary);
     assert_eq!(&workspace.results(), expected());
 }
 
-/// How often the threads of a process have gone to sleep.
-fn pauses(process: u32) -> Option<u64> {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
-    let of = |status: String| {
-        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).ok();
-    Some(threads.filter_map(|thread| of(status(thread.ok()?)?)).sum())
-}
-
 #[test]
 fn devices_without_work_sleep_until_there_is_some() {
-    if !cfg!(target_os = "linux") {
-        eprintln!("skipped: pauses of threads are read from /proc");
-        return;
-    }
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
-    // Two windows, for three seconds: most devices have nothing to do.
-    let slow = "8x64MB:milliseconds=3000";
+    // Three windows for three seconds: most devices have nothing to do. One that looks again and again spends them on it.
     let arguments = ["run", "pipeline.yaml", "-q", "--limit", "1"];
-    let mut child = simulated(&workspace, slow, &arguments).spawn().unwrap();
-    let mut most = 0;
-    while child.try_wait().unwrap().is_none() {
-        most = most.max(pauses(child.id()).unwrap_or(0));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    println!("{most} pauses of all threads in about three seconds");
-    assert!((10..1500).contains(&most), "{most}");
+    let mut command = workspace.behind("ulimit -t 2 && exec", &arguments);
+    on_simulated(&mut command, "8x64MB:milliseconds=3000");
+    let summary = Answer::of(command.output().unwrap()).success().summary();
+    assert!((2..8).contains(&count(&summary, "windows_scored")), "{summary}");
 }
 
 fn events_so_far(workspace: &Workspace) -> String {
@@ -213,24 +194,20 @@ fn memory_that_does_not_come_back_and_neighbours_that_grow_are_told_of() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().to_string());
     let answer = run(&workspace, "1x4GB:leak=9MB", &[]).success();
-    assert!(answer.stderr.contains("not given back"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("leaked by finished windows"), "{}", answer.stderr);
     assert_eq!(events(&workspace, "memory_not_returned").len(), 1, "once a device");
 }
 
-/// A fake library and a file that says what its GPUs hold.
-fn gpus(workspace: &Workspace, text: &str) -> Option<(PathBuf, PathBuf)> {
-    Some((fake_nvml()?, workspace.write("gpus", text)))
+/// A command on GPUs of a library that answers like NVML, from the file `gpus`.
+fn with_gpus(workspace: &Workspace, text: &str, arguments: &[&str]) -> Command {
+    on_gpus(workspace, text, workspace.command(arguments))
 }
 
-fn with_gpus(
-    workspace: &Workspace,
-    text: &str,
-    arguments: &[&str],
-) -> Option<std::process::Command> {
-    let (library, file) = gpus(workspace, text)?;
-    let mut command = simulated(workspace, "nvml", arguments);
-    command.env("LD_LIBRARY_PATH", library).env("FAKE_NVML_FILE", file);
-    Some(command)
+fn on_gpus(workspace: &Workspace, text: &str, mut command: Command) -> Command {
+    let file = workspace.write("gpus", text);
+    on_simulated(&mut command, "nvml");
+    command.env("LD_LIBRARY_PATH", fake_nvml()).env("FAKE_NVML_FILE", file);
+    command
 }
 
 #[test]
@@ -239,7 +216,7 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
     workspace.write("pipeline.yaml", pipeline().to_string());
     let gpus = |used: u64| vec![format!("NVIDIA H100 80GB HBM3;81559;{used}"); 8].join(",");
     let arguments = ["run", "pipeline.yaml"];
-    let Some(mut command) = with_gpus(&workspace, &gpus(600), &arguments) else { return };
+    let mut command = with_gpus(&workspace, &gpus(600), &arguments);
     // 61,440 MiB: another program's 60 GB. What is left, less 15 %, is plenty for these windows.
     workspace.write("gpus", gpus(61_440));
     let first = Answer::of(command.output().unwrap()).success();
@@ -249,9 +226,11 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
     // All of it: nothing fits until it is given back.
     fs::remove_dir_all(workspace.path("out.run")).unwrap();
     fs::remove_dir_all(workspace.path("out")).unwrap();
-    let mut command = with_gpus(&workspace, &gpus(81_000), &arguments).unwrap();
-    let child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(3));
+    let mut command = with_gpus(&workspace, &gpus(81_000), &arguments);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let looked = || events_so_far(&workspace).contains("\"device_memory\"");
+    assert!(wait_until(&mut child, looked), "it looks at what is free");
+    assert!(events(&workspace, "device_ready").is_empty(), "not even the table fits");
     assert!(files_below(&workspace.path("out.run/units")).is_empty(), "nothing fits");
     workspace.write("gpus", gpus(600));
     let output = child.wait_with_output().unwrap();
@@ -260,13 +239,60 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_neighbour_that_grows_while_a_run_works_is_told_of() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let gpus = |used: u64| format!("NVIDIA H100 80GB HBM3;81559;{used}");
+    let command = on_gpus(&workspace, &gpus(600), workspace.interposed(&["run", "pipeline.yaml"]));
+    let mut run = Paused::start(command, &Pause { matching: "create out.run/units/", at: 1 });
+    run.wait_for_pause();
+    assert!(events(&workspace, "others_grew").is_empty());
+    workspace.write("gpus", gpus(41_600));
+    let answer = run.go_on().success();
+    assert!(
+        answer.stderr.contains("other programs use 43.62 GB of its memory, 629.15 MB before"),
+        "{}",
+        answer.stderr
+    );
+    let told = events(&workspace, "others_grew");
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(
+        (&told[0]["device"], &told[0]["before_bytes"]),
+        (&json!("cuda:0"), &json!(600 << 20))
+    );
+    assert_eq!(told[0]["others_bytes"], json!(41_600_u64 << 20));
+    assert_eq!(&workspace.results(), expected());
+}
+
+#[test]
+fn a_window_that_fails_on_three_devices_is_set_aside_and_can_be_tried_again() {
+    let workspace = workspace();
+    fs::remove_file(workspace.path("input/b.parquet")).unwrap();
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[512]), 1);
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    // Every device fails at the one window there is: none of them often enough to be given up.
+    let summary = run(&workspace, "4x64MB:failed=1", &[]).success().summary();
+    check_accounting(&summary);
+    assert_eq!(
+        (steps(&summary, "device_failed"), steps(&summary, "device_retired")),
+        (3, 0),
+        "{summary}"
+    );
+    assert_eq!((count(&summary, "quarantined"), count(&summary, "kept")), (1, 0));
+    let row = read_parquet(&workspace.path("out.run/quarantine"));
+    assert_eq!(texts(&row, "longsift_code"), ["device_failed"]);
+    assert!(texts(&row, "longsift_message")[0].contains("an error (simulated)"));
+    let again = run(&workspace, "4x64MB", &["--only-quarantined"]).success().summary();
+    assert_eq!((count(&again, "quarantined"), count(&again, "windows_scored")), (0, 1), "{again}");
+}
+
+#[test]
 fn devices_are_told_apart_by_uuid_whatever_cuda_visible_devices_says() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline().devices("devices: [cuda:1, cuda:0]").to_string());
     let three = "A;90000;0,B;90000;0,C;90000;0";
-    let Some(mut command) = with_gpus(&workspace, three, &["run", "pipeline.yaml", "-q"]) else {
-        return;
-    };
+    let mut command = with_gpus(&workspace, three, &["run", "pipeline.yaml", "-q"]);
     let summary =
         Answer::of(command.env("CUDA_VISIBLE_DEVICES", "2,GPU-00000000").output().unwrap())
             .success()
@@ -277,7 +303,7 @@ fn devices_are_told_apart_by_uuid_whatever_cuda_visible_devices_says() {
         uuids[0].starts_with("GPU-00000000") && uuids[1].starts_with("GPU-00000002"),
         "{summary}"
     );
-    let mut one = with_gpus(&workspace, three, &["run", "pipeline.yaml"]).unwrap();
+    let mut one = with_gpus(&workspace, three, &["run", "pipeline.yaml"]);
     let refused = Answer::of(one.env("CUDA_VISIBLE_DEVICES", "2").output().unwrap()).expect(2);
     assert!(
         refused.stderr.contains("there is no `cuda:1`; there are cuda:0"),

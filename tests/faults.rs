@@ -1,11 +1,9 @@
 //! A fault at any file operation: the run fails with a message or is not impressed, and the next one finishes it.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::Workspace;
-use crate::support::faults::{self, Fault};
+use crate::support::faults::Fault;
 use crate::support::scenarios::Scenario;
 
 /// Faults per scenario where `LONGSIFT_FAULTS` says nothing else: another number, or `all`.
@@ -83,52 +81,37 @@ fn inject(scenario: &Scenario, fault: &Fault) -> Option<(String, i32)> {
     Some((operation, answer.code))
 }
 
-#[test]
-fn a_run_that_met_any_fault_is_finished_by_the_next_one() {
-    if !faults::available() {
-        return;
-    }
+/// Injects a sample of all faults, one after the other: libtest runs scenarios side by side.
+fn check(scenario: &Scenario) {
     let sample = match std::env::var("LONGSIFT_FAULTS") {
         Ok(all) if all == "all" => usize::MAX,
         Ok(number) => number.parse().unwrap(),
         Err(_) => SAMPLE,
     };
-    for scenario in Scenario::all() {
-        let workspace = Workspace::copy_of(&scenario.before);
-        let traced = workspace.with_fault(&scenario.arguments, None);
-        traced.answer.success();
-        let all = all_faults(&traced.operations);
-        let chosen: Vec<&Fault> = all.iter().step_by((all.len() / sample).max(1)).collect();
-        let next = AtomicUsize::new(0);
-        let outcomes = Mutex::new(BTreeMap::<(String, &str), BTreeMap<i32, usize>>::new());
-        std::thread::scope(|scope| {
-            for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
-                scope.spawn(|| {
-                    while let Some(fault) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let Some((operation, code)) = inject(&scenario, fault) else { continue };
-                        let key = (kind(&operation).to_owned(), fault.action);
-                        *outcomes
-                            .lock()
-                            .unwrap()
-                            .entry(key)
-                            .or_default()
-                            .entry(code)
-                            .or_default() += 1;
-                    }
-                });
-            }
-        });
-        let outcomes = outcomes.into_inner().unwrap();
-        let hit: usize = outcomes.values().flat_map(BTreeMap::values).sum();
-        println!(
-            "{}: {} operations, {} faults possible, {hit} injected, {hit} survived",
-            scenario.name,
-            traced.operations.len(),
-            all.len()
-        );
-        for ((kind, action), codes) in outcomes {
-            println!("  {kind:<9}{action:<8}exit code → times {codes:?}");
-        }
-        assert!(hit * 10 >= chosen.len() * 9, "operations are much the same in every run");
+    let workspace = Workspace::copy_of(&scenario.before);
+    let traced = workspace.with_fault(&scenario.arguments, None);
+    traced.answer.success();
+    let all = all_faults(&traced.operations);
+    let chosen: Vec<&Fault> = all.iter().step_by((all.len() / sample).max(1)).collect();
+    let mut outcomes = BTreeMap::<(String, &str), BTreeMap<i32, usize>>::new();
+    for fault in &chosen {
+        let Some((operation, code)) = inject(scenario, fault) else { continue };
+        let key = (kind(&operation).to_owned(), fault.action);
+        *outcomes.entry(key).or_default().entry(code).or_default() += 1;
     }
+    let hit: usize = outcomes.values().flat_map(BTreeMap::values).sum();
+    println!(
+        "{}: {} operations, {} faults possible, {hit} injected, {hit} survived",
+        scenario.name,
+        traced.operations.len(),
+        all.len()
+    );
+    for ((kind, action), codes) in outcomes {
+        println!("  {kind:<9}{action:<8}exit code → times {codes:?}");
+    }
+    assert!(hit * 10 >= chosen.len() * 9, "operations are much the same in every run");
+}
+
+mod a_run_that_met_any_fault_is_finished_by_the_next_one {
+    crate::support::scenarios::for_each_scenario!(super::check);
 }

@@ -1,15 +1,15 @@
 //! Ten windows of real texts, measured by others in double precision: the demo model over the shared corpora.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use arrow::array::BooleanArray;
-use arrow::compute::filter_record_batch;
+use arrow_array::BooleanArray;
+use arrow_select::filter::filter_record_batch;
 use serde_json::Value;
 
 use crate::support::tables::{
-    float_lists, floats, integers, read_parquet, read_scores, texts, write_parquet,
+    float_lists, floats, integers, read_parquet, read_scores, strings, table, texts, write_parquet,
 };
 use crate::support::{Pipeline, Workspace, demo_model, read_json, shared};
 
@@ -56,37 +56,55 @@ fn check(workspace: &Workspace, expected: &[Value]) {
     }
 }
 
-/// The rows of the documents that `wanted` names, in a file of the same name.
-fn copy_documents(corpora: &Path, workspace: &Workspace, wanted: &BTreeSet<(String, String)>) {
-    for file in wanted.iter().map(|(file, _)| file).collect::<BTreeSet<_>>() {
+/// Bytes of a token, at most, of these documents.
+const MOST_BYTES_PER_TOKEN: usize = 8;
+
+/// The documents of the expected windows, each to a little behind its last one, in files of the same names.
+fn copy_documents(corpora: &Path, workspace: &Workspace, expected: &[Value]) {
+    let mut tokens: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for window in expected {
+        let last = tokens.entry(document(window)).or_default();
+        *last = (*last).max(window["token_end"].as_u64().unwrap() as usize);
+    }
+    for file in tokens.keys().map(|(file, _)| file).collect::<BTreeSet<_>>() {
         let whole = read_parquet(&corpora.join(file));
-        let keep: BooleanArray = texts(&whole, "data_id")
-            .into_iter()
-            .map(|id| Some(wanted.contains(&(file.clone(), id))))
-            .collect();
+        let tokens_of = |id: &String| tokens.get(&(file.clone(), id.clone())).copied();
+        let ids = texts(&whole, "data_id");
+        let keep: BooleanArray = ids.iter().map(|id| Some(tokens_of(id).is_some())).collect();
         let some = filter_record_batch(&whole, &keep).unwrap();
         assert!(some.num_rows() > 0);
-        write_parquet(&workspace.path("input").join(file), &some, 4);
+        let rows = texts(&some, "data_id").into_iter().zip(texts(&some, "text"));
+        let cut = rows.map(|(id, text)| {
+            let end = MOST_BYTES_PER_TOKEN * tokens_of(&id).unwrap();
+            text[..text.floor_char_boundary(end)].to_owned()
+        });
+        let columns = [
+            ("data_id", strings(texts(&some, "data_id"))),
+            ("source", strings(texts(&some, "source"))),
+            ("text", strings(cut)),
+        ];
+        write_parquet(&workspace.path("input").join(file), &table(&columns), 4);
     }
 }
 
 #[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn ten_windows_of_real_texts_agree_with_double_precision() {
-    let Some(corpora) = shared("corpora") else { return };
+    let corpora = shared("corpora");
     let expected = read_json(&demo_model().join("expected.json"));
     let expected = expected["windows"].as_array().unwrap();
     assert_eq!(expected.len(), 10);
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
-    copy_documents(&corpora, &workspace, &expected.iter().map(document).collect());
+    copy_documents(&corpora, &workspace, expected);
     workspace.run(&pipeline());
     check(&workspace, expected);
 }
 
 #[test]
-#[ignore = "reads and scores the whole corpora: minutes in a debug build"]
+#[ignore = "takes minutes and needs ../shared; .ci/nightly runs it"]
 fn ten_windows_of_the_whole_corpora_agree_with_double_precision() {
-    let Some(corpora) = shared("corpora") else { return };
+    let corpora = shared("corpora");
     let expected = read_json(&demo_model().join("expected.json"));
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());

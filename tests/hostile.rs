@@ -9,9 +9,6 @@ mod pipelines;
 mod tables;
 mod tokenizers;
 
-use std::process::Command;
-use std::time::Instant;
-
 use crate::support::{Answer, Workspace};
 
 /// Private memory that the command may have, in KiB: what does not fit ends it with a signal.
@@ -35,27 +32,12 @@ fn within(
     code: i32,
     most_kib: u32,
 ) -> Answer {
-    let inner = workspace.command(arguments);
-    let mut limited = Command::new("sh");
-    limited
-        .arg("-c")
-        .arg(format!(
-            "ulimit -d {most_kib} && ulimit -t {MOST_SECONDS} && exec timeout -s KILL {LONGEST_WAIT_SECONDS} \"$0\" \"$@\""
-        ))
-        .arg(inner.get_program())
-        .args(inner.get_args())
-        .current_dir(inner.get_current_dir().unwrap());
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => limited.env(name, value),
-            None => limited.env_remove(name),
-        };
-    }
-    let started = Instant::now();
-    let answer = Answer::of(limited.output().unwrap());
-    let took = started.elapsed();
+    let limits = format!(
+        "ulimit -d {most_kib} && ulimit -t {MOST_SECONDS} && exec timeout -s KILL {LONGEST_WAIT_SECONDS}"
+    );
+    let answer = Answer::of(workspace.behind(&limits, arguments).output().unwrap());
     let said: String = answer.stderr.chars().take(600).collect();
-    eprintln!("{what}: exit {} after {} ms\n{said}", answer.code, took.as_millis());
+    eprintln!("{what}: exit {}\n{said}", answer.code);
     assert_eq!(answer.code, code, "{what}: {said}");
     assert!(answer.stderr.len() < 100_000, "{what}: {} bytes of messages", answer.stderr.len());
     safe_to_print(what, &answer.stdout);

@@ -210,7 +210,7 @@ mod with_network {
     fn a_branch_means_the_commit_that_the_run_began_with_until_a_fresh_one() {
         let (hub, workspace) = (Hub::plain(), workspace("hf://demo/model"));
         hub.run(&workspace, &["-q"]).success();
-        let lock = || read_json(&workspace.path("out.run/pipeline.lock"));
+        let lock = || read_json(&workspace.path("out.limit-12.run/pipeline.lock"));
         let pin =
             |lock: &Value| lock["hub_commits"]["hf://demo/model@main"].as_str().unwrap().to_owned();
         assert_eq!(pin(&lock()), COMMIT);

@@ -5,6 +5,11 @@ mod audit;
 #[cfg(test)]
 mod bad_data;
 #[cfg(test)]
+#[cfg(feature = "cloud")]
+mod bucket;
+#[cfg(test)]
+mod cascade;
+#[cfg(test)]
 mod changed_input;
 #[cfg(test)]
 mod commands;
@@ -12,6 +17,8 @@ mod commands;
 mod concurrent;
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod demo;
 #[cfg(test)]
 mod determinism;
 #[cfg(test)]
@@ -22,6 +29,7 @@ mod devices;
 mod edges;
 #[cfg(test)]
 mod eight_devices;
+#[cfg(test)]
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
@@ -35,6 +43,8 @@ mod hostile;
 #[cfg(test)]
 mod hub;
 #[cfg(test)]
+mod identity;
+#[cfg(test)]
 mod increments;
 #[cfg(test)]
 mod integrity;
@@ -43,9 +53,15 @@ mod kill_campaign;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod marks;
+#[cfg(test)]
+mod measures;
+#[cfg(test)]
 mod observers;
 #[cfg(test)]
 mod output;
+#[cfg(test)]
+mod part_sizes;
 #[cfg(test)]
 mod passthrough;
 #[cfg(test)]
@@ -65,7 +81,13 @@ mod resume;
 #[cfg(test)]
 mod reuse;
 #[cfg(test)]
+mod robust;
+#[cfg(test)]
+mod rooms;
+#[cfg(test)]
 mod sampled_rows;
+#[cfg(test)]
+mod selected;
 #[cfg(test)]
 mod shards;
 #[cfg(test)]
@@ -86,3 +108,5 @@ mod supply_chain;
 mod support;
 #[cfg(test)]
 mod windows;
+#[cfg(test)]
+mod without_model;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::Value;
@@ -97,6 +98,18 @@ fn metrics_that_cannot_be_written_are_a_warning() {
     let answer =
         run(&workspace(), &[], &["--metrics-textfile", "no/such/folder/web.prom"]).success();
     assert!(answer.stderr.contains("no metrics: cannot create"), "{}", answer.stderr);
+}
+
+/// Both were opened once, to read what they say of the last run, and neither comes to an end.
+#[test]
+fn metrics_are_not_written_to_a_device_or_a_named_pipe() {
+    let workspace = workspace();
+    Command::new("mkfifo").arg(workspace.path("pipe")).status().unwrap();
+    for (path, what) in [("/dev/full", "device"), ("pipe", "named pipe")] {
+        let answer = run(&workspace, &[], &["--metrics-textfile", path]).success();
+        let says = format!("no metrics: cannot read `{path}`: it is a {what}, not a regular file");
+        assert!(answer.stderr.contains(&says), "{}", answer.stderr);
+    }
 }
 
 #[test]

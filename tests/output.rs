@@ -3,8 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
+use arrow_array::RecordBatch;
+use arrow_select::concat::concat_batches;
 use serde_json::json;
 
 use crate::support::tables::{
@@ -182,13 +182,17 @@ fn a_large_value_beside_many_windows_is_copied_in_bounded_memory() {
 }
 
 #[test]
-fn score_files_explain_their_histogram() {
+fn score_files_explain_their_statistics() {
     let workspace = workspace(&[("a", corpus("a", &[64]))]);
     workspace.run(&Pipeline::tokens("model", 64).filter("keep_fraction: 1"));
     let file = &files_below(&workspace.path("out.run/scores"))[0];
-    let edges = footer_value(file, "longsift.distance_histogram_edges").unwrap();
-    assert!(edges.contains("bin 0 is distance 0"), "{edges}");
+    let measures = footer_value(file, "longsift.measures").unwrap();
+    assert!(measures.starts_with(r#"{"first-layer-attention":""#), "{measures}");
     let scores = read_scores(&workspace.path("out.run"));
+    let schema = scores.schema();
+    let metadata = schema.field_with_name("distance_histogram").unwrap().metadata();
+    assert!(metadata["doc"].contains("bin 0 is distance 0"), "{metadata:?}");
+    assert_eq!(metadata["measure"], "first-layer-attention");
     assert_eq!(texts(&scores, "input_file"), ["a.parquet"]);
 }
 

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::disk::{Disk, Seen, State, Survives, changes, workspace_after};
-use crate::support::faults;
 use crate::support::scenarios::Scenario;
 use crate::support::{Answer, Workspace};
 
@@ -13,11 +11,12 @@ use crate::support::{Answer, Workspace};
 const SAMPLE: usize = 8;
 
 /// What a user relies on once a run has said that it is done.
-const PROMISED: [&str; 9] = [
+const PROMISED: [&str; 10] = [
     "out/data/",
     "out.run/scores/",
     "out.run/units/",
     "out.run/dropped/",
+    "out.run/selection/",
     "out.run/quarantine/",
     "out.run/manifest.json",
     "out.run/summary.json",
@@ -34,79 +33,68 @@ fn files_of(workspace: &Workspace) -> State {
     Disk::holding(&workspace.path("")).now()
 }
 
-#[test]
-fn a_run_whose_power_failed_at_any_step_is_finished_by_the_next_one() {
-    if !faults::available() {
-        return;
-    }
+/// Finishes the scenario from a sample of all states that a power cut can leave.
+fn check(scenario: &Scenario) {
     let sample = match std::env::var("LONGSIFT_POWER_CUTS") {
         Ok(all) if all == "all" => usize::MAX,
         Ok(number) => number.parse().unwrap(),
         Err(_) => SAMPLE,
     };
-    for scenario in Scenario::all() {
-        let workspace = Workspace::copy_of(&scenario.before);
-        let record = tempfile::NamedTempFile::new().unwrap();
-        let mut command = workspace.interposed(&scenario.arguments);
-        command.env("LONGSIFT_FAULT_RECORD", record.path());
-        Answer::of(command.output().unwrap()).success();
-        let changes = changes(&fs::read(record.path()).unwrap());
-        let mut disk = Disk::holding(&scenario.before.path(""));
-        let mut seen = Seen::default();
-        let mut states = Vec::new();
-        for (step, change) in (0..).zip(&changes) {
-            disk.apply(change);
-            for survives in [
-                Survives::OnlySynced,
-                Survives::AllNames,
-                Survives::AllBytes,
-                Survives::Some { seed: 2 * step },
-                Survives::Some { seed: 2 * step + 1 },
-                Survives::Apart { seed: 2 * step },
-                Survives::Apart { seed: 2 * step + 1 },
-            ] {
-                let survived = disk.after_power_cut(survives);
-                if seen.is_new(&survived) {
-                    states.push((format!("a power cut after {change:?}, {survives:?}"), survived));
-                }
+    let workspace = Workspace::copy_of(&scenario.before);
+    let record = tempfile::NamedTempFile::new().unwrap();
+    let mut command = workspace.interposed(&scenario.arguments);
+    command.env("LONGSIFT_FAULT_RECORD", record.path());
+    Answer::of(command.output().unwrap()).success();
+    let changes = changes(&fs::read(record.path()).unwrap());
+    let mut disk = Disk::holding(&scenario.before.path(""));
+    let mut seen = Seen::default();
+    let mut states = Vec::new();
+    for (step, change) in (0..).zip(&changes) {
+        disk.apply(change);
+        for survives in [
+            Survives::OnlySynced,
+            Survives::AllNames,
+            Survives::AllBytes,
+            Survives::Some { seed: 2 * step },
+            Survives::Some { seed: 2 * step + 1 },
+            Survives::Apart { seed: 2 * step },
+            Survives::Apart { seed: 2 * step + 1 },
+        ] {
+            let survived = disk.after_power_cut(survives);
+            if seen.is_new(&survived) {
+                states.push((format!("a power cut after {change:?}, {survives:?}"), survived));
             }
         }
-        let (recorded, found) = (disk.now(), files_of(&workspace));
-        let differ: Vec<&String> = recorded
-            .keys()
-            .chain(found.keys())
-            .filter(|path| recorded.get(*path) != found.get(*path))
-            .collect();
-        assert!(differ.is_empty(), "the record of changes is complete but for {differ:?}");
-        let after_success = disk.after_power_cut(Survives::OnlySynced);
-        assert_eq!(
-            promised(&after_success).keys().collect::<Vec<_>>(),
-            promised(&disk.now()).keys().collect::<Vec<_>>(),
-            "{}: what a run has promised is on disk when it ends",
-            scenario.name
-        );
-        assert!(promised(&after_success) == promised(&disk.now()), "{}", scenario.name);
-        let chosen: Vec<_> = states.iter().step_by((states.len() / sample).max(1)).collect();
-        let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
-                scope.spawn(|| {
-                    while let Some((when, survived)) =
-                        chosen.get(next.fetch_add(1, Ordering::Relaxed))
-                    {
-                        let workspace = workspace_after(&scenario.before, survived);
-                        scenario.finish(&workspace, when);
-                    }
-                });
-            }
-        });
-        println!(
-            "{}: {} changes, {} different states of the disk, {} restarted, {} finished",
-            scenario.name,
-            changes.len(),
-            states.len(),
-            chosen.len(),
-            chosen.len()
-        );
     }
+    let (recorded, found) = (disk.now(), files_of(&workspace));
+    let differ: Vec<&String> = recorded
+        .keys()
+        .chain(found.keys())
+        .filter(|path| recorded.get(*path) != found.get(*path))
+        .collect();
+    assert!(differ.is_empty(), "the record of changes is complete but for {differ:?}");
+    let after_success = disk.after_power_cut(Survives::OnlySynced);
+    assert_eq!(
+        promised(&after_success).keys().collect::<Vec<_>>(),
+        promised(&disk.now()).keys().collect::<Vec<_>>(),
+        "{}: what a run has promised is on disk when it ends",
+        scenario.name
+    );
+    assert!(promised(&after_success) == promised(&disk.now()), "{}", scenario.name);
+    let chosen: Vec<_> = states.iter().step_by((states.len() / sample).max(1)).collect();
+    for (when, survived) in &chosen {
+        scenario.finish(&workspace_after(&scenario.before, survived), when);
+    }
+    println!(
+        "{}: {} changes, {} different states of the disk, {} restarted, {} finished",
+        scenario.name,
+        changes.len(),
+        states.len(),
+        chosen.len(),
+        chosen.len()
+    );
+}
+
+mod a_run_whose_power_failed_at_any_step_is_finished_by_the_next_one {
+    crate::support::scenarios::for_each_scenario!(super::check);
 }

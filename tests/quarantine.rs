@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Builder, ListBuilder, RecordBatch};
+use arrow_array::builder::{Int64Builder, ListBuilder};
+use arrow_array::{ArrayRef, RecordBatch};
 use serde_json::json;
 
 use crate::support::tables::{

@@ -32,7 +32,8 @@ fn workspace() -> Workspace {
     let lengths = [130, 64, 200, 64, 64, 330, 64, 128, 70, 260, 64, 128, 64];
     let plain = corpus("x", &lengths);
     let twins = corpus("twin", &[192]);
-    let some = arrow::compute::concat_batches(&plain.schema(), [&plain, &twins, &twins]).unwrap();
+    let some =
+        arrow_select::concat::concat_batches(&plain.schema(), [&plain, &twins, &twins]).unwrap();
     let groups: Vec<Option<&str>> = (0..some.num_rows())
         .map(|row| {
             if row > 12 {

@@ -351,13 +351,13 @@ mod with_stores {
             &closed,
             &bucket,
             &[],
-            &["`s3://bucket/demo/config.json` cannot be read", "check the credentials"],
+            &["cannot open `s3://bucket/demo/config.json`", "check the credentials"],
         );
         says(
             &closed,
             &web,
             &[],
-            &["may not be read: the server answered 403", "no credentials are sent"],
+            &["demo/config.json`: the server answered 403", "no credentials are sent"],
         );
         // Nothing is fetched for an input that is not there.
         let workspace = workspace(&store.addresses()[0]);

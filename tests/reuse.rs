@@ -1,5 +1,6 @@
 //! What a changed pipeline, input or model redoes, what it refuses, and what it leaves alone.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::time::{Duration, SystemTime};
 
@@ -26,10 +27,7 @@ fn pipeline() -> Pipeline {
 }
 
 /// The results of a run that starts with what is in the workspace now.
-fn from_scratch(
-    workspace: &Workspace,
-    pipeline: &Pipeline,
-) -> std::collections::BTreeMap<String, String> {
+fn from_scratch(workspace: &Workspace, pipeline: &Pipeline) -> BTreeMap<String, String> {
     let fresh = Workspace::new();
     for name in ["input", "model"] {
         fresh.link(name, &workspace.path(name));
@@ -185,7 +183,7 @@ fn a_touched_model_is_no_change_and_other_weights_are_refused() {
     assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
     Tiny::new().seed(2).write(&workspace.path("model"));
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
-    assert!(answer.stderr.contains("model: "), "{}", answer.stderr);
+    assert!(answer.stderr.contains("weights: "), "{}", answer.stderr);
     let summary = workspace.run_with(&pipeline(), &["--fresh"]);
     assert_eq!(summary["windows_scored"], 24);
     assert_eq!(workspace.results(), from_scratch(&workspace, &pipeline()));
@@ -217,15 +215,23 @@ fn scores_of_another_run_are_selected_from() {
 }
 
 #[test]
-fn a_limited_run_is_continued_by_a_whole_one() {
+fn a_trial_over_the_first_rows_is_kept_beside_the_run() {
     let workspace = workspace();
-    let summary = workspace.run_with(&pipeline(), &["--limit", "3"]);
-    assert_eq!((count(&summary, "rows_in"), count(&summary, "windows_total")), (3, 9));
-    let summary = workspace.run(&pipeline());
-    assert_eq!((count(&summary, "rows_in"), count(&summary, "windows_total")), (8, 24));
-    assert_eq!(workspace.results(), from_scratch(&workspace, &pipeline()));
-    let summary = workspace.run_with(&pipeline(), &["--limit", "2"]);
-    assert_eq!((count(&summary, "rows_in"), count(&summary, "windows_total")), (2, 5));
+    workspace.run(&pipeline());
+    let before = workspace.results();
+    for (rows, windows) in [(3, 9), (2, 5)] {
+        let summary = workspace.run_with(&pipeline(), &["--limit", &rows.to_string()]);
+        assert_eq!((count(&summary, "rows_in"), count(&summary, "windows_total")), (rows, windows));
+        let trial = format!("out.limit-{rows}.run");
+        assert!(summary["run_dir"].as_str().unwrap().ends_with(&trial), "{summary}");
+        workspace.longsift(&["verify", &trial]).success();
+    }
+    let of_trials = |path: &String| path.starts_with("out.limit-");
+    let now: BTreeMap<_, _> =
+        workspace.results().into_iter().filter(|(path, _)| !of_trials(path)).collect();
+    assert_eq!(now, before, "the output of the corpus is what it was");
+    workspace.longsift(&["verify", "out.run"]).success();
+    assert_eq!(workspace.run(&pipeline())["status"], "nothing_to_do");
 }
 
 #[test]
@@ -247,8 +253,19 @@ fn a_locked_run_refuses_whatever_the_lock_does_not_say() {
     Tiny::new().seed(3).write(&workspace.path("model"));
     let before = workspace.results();
     let answer = workspace.longsift(&["run", "pipeline.yaml", "--locked", "--fresh"]).expect(2);
-    assert!(answer.stderr.contains("model: "), "{}", answer.stderr);
+    assert!(answer.stderr.contains("weights: "), "{}", answer.stderr);
     assert_eq!(workspace.results(), before, "a refused run has removed nothing");
+}
+
+#[test]
+fn a_measure_that_a_selection_does_not_use_changes_nothing_of_its_calibration() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    let mut more = pipeline().measure("lexical").score("calibration: saved.json");
+    more.output = "path: more".to_owned();
+    let kept = count(&workspace.run(&more), "kept");
+    assert_eq!(kept, read_parquet(&workspace.path("out/data")).num_rows() as u64);
 }
 
 #[test]
@@ -256,7 +273,7 @@ fn a_saved_calibration_scores_an_increment_like_the_corpus_before_it() {
     let workspace = workspace();
     workspace.run(&pipeline().score("alpha: 0.7"));
     let calibration = read_json(&workspace.path("out.run/calibration.json"));
-    let group = &calibration["groups"][0]["figures"];
+    let group = &calibration["groups"][0];
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
     let mut increment = pipeline().score("alpha: 0.7, calibration: saved.json");
     increment.input = increment.input.replace("path: input", "path: increment");
@@ -264,7 +281,7 @@ fn a_saved_calibration_scores_an_increment_like_the_corpus_before_it() {
     write_parquet(&workspace.path("increment/d.parquet"), &corpus("d", &[256, 320, 640]), 1);
     let summary = workspace.run(&increment);
     let scores = read_scores(&workspace.path("next.run"));
-    let figure = |name: &str, column: &str| group[column][name].as_f64().unwrap();
+    let figure = |name: &str, column: &str| group["figures"][column][name].as_f64().unwrap();
     let expected: Vec<f64> = floats(&scores, "dependency_strength")
         .into_iter()
         .zip(floats(&scores, "far_variance"))
@@ -275,7 +292,7 @@ fn a_saved_calibration_scores_an_increment_like_the_corpus_before_it() {
             z(strength, "dependency_strength") - 0.7 * z(variance, "far_variance")
         })
         .collect();
-    let threshold = group["threshold"].as_f64().unwrap();
+    let threshold = group["thresholds"][0]["score"].as_f64().unwrap();
     let kept: Vec<usize> = (0..expected.len()).filter(|row| expected[*row] >= threshold).collect();
     assert!(!kept.is_empty() && kept.len() < expected.len(), "{expected:?} at {threshold}");
     assert_eq!(count(&summary, "kept"), kept.len() as u64);
@@ -294,6 +311,8 @@ fn refuses_what_the_calibration_is_not_for(workspace: &Workspace, increment: &Pi
     workspace.write("other.yaml", other.to_string());
     let answer = workspace.longsift(&["run", "other.yaml"]).expect(2);
     assert!(answer.stderr.contains("alpha: 0.8, was 0.7"), "{}", answer.stderr);
+    let measured = files_below(&workspace.path("third.run/scores"));
+    assert!(measured.is_empty(), "refused before anything is measured: {measured:?}");
     let mut saved = read_json(&workspace.path("saved.json"));
     saved["groups"][0]["value"] = json!("another");
     workspace.write("saved.json", saved.to_string());
@@ -302,6 +321,18 @@ fn refuses_what_the_calibration_is_not_for(workspace: &Workspace, increment: &Pi
     let answer = workspace.longsift(&["run", "other.yaml"]).expect(2);
     assert!(answer.stderr.contains("group"), "{}", answer.stderr);
     workspace.write("saved.json", Value::Null.to_string());
-    workspace.longsift(&["run", "other.yaml"]).expect(2);
+    for command in ["plan", "run"] {
+        let answer = workspace.longsift(&[command, "other.yaml"]).expect(2);
+        assert!(answer.stderr.contains("`saved.json` is not a calibration"), "{}", answer.stderr);
+        assert!(answer.stderr.contains("other.yaml:"), "{}", answer.stderr);
+    }
+    fs::remove_file(workspace.path("saved.json")).unwrap();
+    let answer = workspace.longsift(&["plan", "other.yaml"]).expect(2);
+    assert!(
+        answer.stderr.contains("there is no calibration `saved.json`")
+            && answer.stderr.contains("other.yaml:"),
+        "{}",
+        answer.stderr
+    );
     assert!(!workspace.path("third").exists());
 }

@@ -1,6 +1,6 @@
 //! `rows: {per_window, seed}`: estimates with standard errors that hold, and a variance term that is refused as noise.
 
-use arrow::array::Array;
+use arrow_array::Array;
 
 use crate::support::tables::{corpus, floats, read_scores, texts, write_parquet};
 use crate::support::{Pipeline, Tiny, Workspace};
@@ -75,7 +75,7 @@ fn the_draw_depends_on_text_and_seed_alone() {
 #[test]
 fn a_variance_that_is_mostly_noise_is_refused_until_it_is_left_out_or_accepted() {
     let workspace = workspace();
-    let noisy = pipeline("{per_window: 32, seed: 1}").score("max_variance_error: 0.001");
+    let noisy = pipeline("{per_window: 32, seed: 1}").score("max_relative_error: 0.001");
     workspace.write("pipeline.yaml", noisy.to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
     assert!(
@@ -84,7 +84,7 @@ fn a_variance_that_is_mostly_noise_is_refused_until_it_is_left_out_or_accepted()
         answer.stderr
     );
     assert!(answer.stderr.contains("set `alpha: 0`"), "{}", answer.stderr);
-    for answer in ["alpha: 0", "max_variance_error: 5"] {
+    for answer in ["alpha: 0", "max_relative_error: 5"] {
         let summary = workspace.run(&pipeline("{per_window: 32, seed: 1}").score(answer));
         assert_eq!(summary["windows_scored"], 0, "the scores were kept");
         assert_eq!(summary["kept"], 30);

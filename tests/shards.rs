@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::process::{Child, Command};
 use std::time::{Duration, SystemTime};
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::resume::{undisturbed, units, wait_until, workload};
+use crate::resume::{RECORD, undisturbed, units, workload};
+use crate::support::faults::Pause;
 use crate::support::scenarios::check_nothing_is_left;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{
@@ -113,13 +113,14 @@ fn shards_write_what_the_selection_commits() {
     assert_eq!(again["shard"]["units_reused"], again["shard"]["units"]);
     assert!(!workspace.path("out/data").exists(), "nothing is committed yet");
     // What shard 2 has not written, and a part that got lost, the selection writes itself.
-    let written = files_below(&workspace.path("out.run/written"));
-    let lost = written.iter().find(|path| path.extension().is_some_and(|end| end == "parquet"));
-    fs::remove_file(lost.unwrap()).unwrap();
+    let written = files_below(&workspace.path("out/.written"));
+    fs::remove_file(&written[0]).unwrap();
     select_as_one_process(&workspace);
     let after = workspace.longsift(&write_arguments("2/3")).success().summary();
     assert_eq!(after["status"], "nothing_to_do", "the output is committed");
-    assert!(!workspace.path("out.run/written").exists());
+    for folder in ["out.run/written", "out/.written", "out/.staging"] {
+        assert!(!workspace.path(folder).exists(), "{folder}");
+    }
 }
 
 #[test]
@@ -163,13 +164,28 @@ fn two_processes_of_the_same_shard_share_it_and_every_unit_counts_once() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn what_others_scored_since_a_process_looked_is_not_opened_again() {
+    let workspace = workload();
+    // It has found no records, and is about to write the lock.
+    let pause = Pause { matching: "rename out.run/", at: 1 };
+    let mut late = workspace.start_paused(&shard_arguments("0/1"), &pause);
+    late.wait_for_pause();
+    score(&workspace, "0/1");
+    let units = workspace.hashes(&["out.run/units", "out.run/scores"]);
+    let shard = late.go_on().success().summary()["shard"].clone();
+    assert_eq!((&shard["units_scored"], &shard["units_by_others"]), (&json!(0), &json!(11)));
+    assert_eq!(workspace.hashes(&["out.run/units", "out.run/scores"]), units);
+    select_as_one_process(&workspace);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_killed_shard_is_finished_by_the_same_command() {
     let workspace = workload();
-    let mut child = start(&workspace, "0/2");
-    assert!(wait_until(&mut child, || units(&workspace) >= 2));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    workspace.killed(&shard_arguments("0/2"), RECORD, 3);
     let before = units(&workspace) as u64;
+    assert_eq!(before, 2);
     score(&workspace, "1/2");
     let summary = score(&workspace, "0/2");
     let work = &summary["shard"];
@@ -206,18 +222,15 @@ fn a_selection_names_the_units_and_the_shards_that_it_misses() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_selection_waits_for_nothing() {
     let workspace = workload();
-    let mut child = start(&workspace, "0/1");
-    let lock = workspace.path("out.run/lock");
-    assert!(wait_until(&mut child, || fs::read(&lock).is_ok_and(|said| said == b"shards")));
-    // Held in the middle of its work, it cannot end before the selection has looked.
-    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
-    let answer = select(&workspace);
-    kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
-    let answer = answer.expect(4);
+    let mut shard =
+        workspace.start_paused(&shard_arguments("0/1"), &Pause { matching: RECORD, at: 2 });
+    shard.wait_for_pause();
+    let answer = select(&workspace).expect(4);
     assert!(answer.stderr.contains("processes that work on shards"), "{}", answer.stderr);
-    assert!(child.wait().unwrap().success());
+    shard.go_on().success();
     select_as_one_process(&workspace);
 }
 

@@ -2,19 +2,19 @@
 //! they end in the bytes of a run on a disk.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
-use arrow::array::{ArrayRef, BinaryArray};
+use arrow_array::{ArrayRef, BinaryArray};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::bucket::{Bucket, Fault, Snapshot, results_of};
-use crate::support::models::Random;
+use crate::support::faults::wait_until;
 use crate::support::tables::{corpus, document, strings, table, token_lists, write_parquet};
-use crate::support::{Answer, Pipeline, Tiny, Workspace, check_accounting, files_below};
+use crate::support::{Answer, Pipeline, Random, Tiny, Workspace, check_accounting, files_below};
 
 /// Requests per story and disturbance where `LONGSIFT_STORE_KILLS` says nothing else: another number, or `all`.
 const SAMPLE: usize = 3;
@@ -90,8 +90,7 @@ fn small(places: Places) -> Workspace {
 fn large(places: Places) -> Workspace {
     let workspace = Workspace::new();
     let mut random = Random(5);
-    let mut bytes = || (0..5 << 17).flat_map(|_| random.next().to_le_bytes()).collect::<Vec<u8>>();
-    let payloads: Vec<Vec<u8>> = (0..4).map(|_| bytes()).collect();
+    let payloads: Vec<Vec<u8>> = (0..4).map(|_| random.bytes(5 << 20)).collect();
     let payloads: ArrayRef = Arc::new(BinaryArray::from_iter_values(&payloads));
     let documents = (0..4).map(|seed| document(seed, 300)).collect::<Vec<_>>();
     let ids = ["a", "b", "c", "d"];
@@ -182,37 +181,12 @@ impl Story {
         }
     }
 
-    fn all() -> Vec<Self> {
-        let widened: &[&str] = &["--set", "stages.filter.keep_fraction=0.9"];
-        let shard = |shard| ["--phase", "score", "--shard", shard];
-        vec![
-            Self::new("a first run", &[], &[]),
-            Self::new("a shard", &[], &shard("0/2")),
-            Self::new(
-                "a selection of what shards scored",
-                &[&shard("0/2"), &shard("1/2")],
-                &["--phase", "select"],
-            ),
-            Self::new("another selection", &[&[]], widened),
-            Self::new("a fresh start", &[&[], widened], &["--fresh"]),
-        ]
-    }
-
     /// Disturbs the command at these requests, each time in a run of its own.
     fn disturb_all(&self, planned: &[(usize, Disturbance)]) {
-        let next = AtomicUsize::new(0);
-        thread::scope(|scope| {
-            for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
-                scope.spawn(|| {
-                    let bucket = Bucket::new();
-                    while let Some((at, disturbance)) =
-                        planned.get(next.fetch_add(1, Ordering::Relaxed))
-                    {
-                        self.disturb(&bucket, *at, *disturbance);
-                    }
-                });
-            }
-        });
+        let bucket = Bucket::new();
+        for (at, disturbance) in planned {
+            self.disturb(&bucket, *at, *disturbance);
+        }
         let requests = self.requests.len();
         println!("{}: {requests} requests, disturbed {} times", self.name, planned.len());
     }
@@ -300,24 +274,62 @@ fn sample() -> usize {
     }
 }
 
-#[test]
-fn a_run_that_is_disturbed_at_any_request_ends_in_the_same_bytes() {
-    for story in Story::all() {
-        let step = (story.requests.len() / sample()).max(1);
-        let mut planned = Vec::new();
-        for (offset, disturbance) in Disturbance::ALL.into_iter().enumerate() {
-            // Another request for each, so that a sample comes to more of them.
-            let first = offset * step / Disturbance::ALL.len();
-            let requests = (first..story.requests.len()).step_by(step);
-            planned.extend(requests.map(|at| (at, disturbance)));
-        }
-        story.disturb_all(&planned);
+/// Disturbs a sample of the requests of a story, in every way.
+fn check(story: &Story) {
+    let step = (story.requests.len() / sample()).max(1);
+    let mut planned = Vec::new();
+    for (offset, disturbance) in Disturbance::ALL.into_iter().enumerate() {
+        // Another request for each, so that a sample comes to more of them.
+        let first = offset * step / Disturbance::ALL.len();
+        let requests = (first..story.requests.len()).step_by(step);
+        planned.extend(requests.map(|at| (at, disturbance)));
+    }
+    story.disturb_all(&planned);
+}
+
+const WIDENED: &[&str] = &["--set", "stages.filter.keep_fraction=0.9"];
+const SHARDS: [&[&str]; 2] =
+    [&["--phase", "score", "--shard", "0/2"], &["--phase", "score", "--shard", "1/2"]];
+
+mod a_run_that_is_disturbed_at_any_request_ends_in_the_same_bytes {
+    use super::*;
+
+    #[test]
+    fn first_run() {
+        check(&Story::new("a first run", &[], &[]));
+    }
+
+    #[test]
+    fn shard() {
+        check(&Story::new("a shard", &[], SHARDS[0]));
+    }
+
+    #[test]
+    fn selection_of_shards() {
+        let select = ["--phase", "select"];
+        check(&Story::new("a selection of what shards scored", &SHARDS, &select));
+    }
+
+    #[test]
+    fn another_selection() {
+        check(&Story::new("another selection", &[&[]], WIDENED));
+    }
+
+    #[test]
+    fn fresh_start() {
+        check(&Story::new("a fresh start", &[&[], WIDENED], &["--fresh"]));
     }
 }
 
 /// What another selection makes while the command sleeps.
 const MEANWHILE: [&str; 7] =
     ["run", "pipeline.yaml", "-q", "--threads", "1", "--set", "stages.filter.keep_fraction=0.7"];
+
+/// Whether all threads of a process stand still.
+fn is_stopped(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+}
 
 impl Story {
     /// The process is stopped at a request, loses its lease, and wakes up after another selection. Returns its exit code.
@@ -338,18 +350,22 @@ impl Story {
             None
         });
         let mut started = process.lock().unwrap();
-        let mut command = workspace.command(&self.arguments);
+        let clock = workspace.write("clock", 0_i64.to_le_bytes());
+        let mut command = workspace.interposed(&self.arguments);
+        command.env("LONGSIFT_CLOCK_FILE", &clock);
         let command = bucket.serve(&mut command).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let pid = Pid::from_child(&child);
         *started = Some(pid);
         drop(started);
-        while !stopped.load(Ordering::Acquire) && child.try_wait().unwrap().is_none() {
-            thread::sleep(Duration::from_millis(2));
+        // One that has ended by then sleeps through nothing.
+        if wait_until(&mut child, || stopped.load(Ordering::Acquire)) {
+            wait_until(&mut child, || is_stopped(pid));
         }
         bucket.calm();
-        // The lease runs out: the test does not wait for it, but so long that a process no longer trusts it.
-        thread::sleep(Duration::from_millis(2100));
+        // By its clock it sleeps so long that it no longer trusts its lease. In place: the clock is mapped.
+        let moved = File::options().write(true).open(&clock).unwrap();
+        moved.write_all_at(&2_100_000_000_i64.to_le_bytes(), 0).unwrap();
         bucket.remove("out.run/lock");
         let answer = bucket.longsift(&other, &MEANWHILE);
         assert_eq!(answer.code, 0, "meanwhile, {when}:\n{}", answer.stderr);
@@ -365,6 +381,7 @@ impl Story {
 }
 
 #[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_process_that_slept_through_another_selection_takes_nothing_from_it() {
     let story = Story::new(
         "a selection",
@@ -376,20 +393,11 @@ fn a_process_that_slept_through_another_selection_takes_nothing_from_it() {
     let meanwhile = disk.results();
     let step = (story.requests.len() / sample().saturating_mul(4)).max(1);
     let planned: Vec<usize> = (0..story.requests.len()).step_by(step).collect();
-    let (next, codes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::<i32, usize>::new()));
-    thread::scope(|scope| {
-        // They sleep most of the time.
-        for _ in 0..6 {
-            scope.spawn(|| {
-                let bucket = Bucket::new();
-                while let Some(at) = planned.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let code = story.sleep(&bucket, *at, &meanwhile);
-                    *codes.lock().unwrap().entry(code).or_default() += 1;
-                }
-            });
-        }
-    });
-    let codes = codes.into_inner().unwrap();
+    let bucket = Bucket::new();
+    let mut codes = BTreeMap::<i32, usize>::new();
+    for at in planned {
+        *codes.entry(story.sleep(&bucket, at, &meanwhile)).or_default() += 1;
+    }
     assert!(codes.contains_key(&4), "some were told: {codes:?}");
     assert!(codes.keys().all(|code| [0, 4].contains(code)), "a retry helps: {codes:?}");
     println!("{} requests, exit codes of who slept: {codes:?}", story.requests.len());

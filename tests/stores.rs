@@ -38,6 +38,7 @@ fn an_address_is_refused_with_what_to_build() {
 mod with_stores {
     use std::collections::BTreeMap;
     use std::fs;
+    use std::sync::{Arc, Condvar, Mutex};
     use std::time::Duration;
 
     use super::*;
@@ -107,6 +108,42 @@ mod with_stores {
     }
 
     #[test]
+    fn footers_are_asked_for_side_by_side_however_few_threads_there_are() {
+        const FILES: usize = 24;
+        let (bucket, files) = (Bucket::new(), workspace("files"));
+        let bytes = fs::read(files.path("files/a.parquet")).unwrap();
+        for file in 0..FILES {
+            bucket.put(&format!("in/{file:02}.parquet"), bytes.clone());
+        }
+        // Nobody is answered before all have asked.
+        let (waiting, all) = (Arc::new(Mutex::new(0)), Arc::new(Condvar::new()));
+        bucket.on(move |_, request| {
+            if !request.path.ends_with(".parquet") {
+                return None;
+            }
+            let mut waiting = waiting.lock().unwrap();
+            *waiting += 1;
+            all.notify_all();
+            let patience = Duration::from_secs(20);
+            let waited = all.wait_timeout_while(waiting, patience, |waiting| *waiting < FILES);
+            waited.unwrap().1.timed_out().then_some(Fault::Status(403, "TooFewAskedAtATime"))
+        });
+        let workspace = workspace("s3://bucket/in");
+        let mut command = workspace.command(&["plan", "pipeline.yaml", "--threads", "1"]);
+        Answer::of(bucket.serve(&mut command).output().unwrap()).success();
+    }
+
+    #[test]
+    fn a_store_that_asks_to_be_left_alone_longer_than_a_run_waits_is_asked_once() {
+        let bucket = bucket();
+        bucket.on(|_, _| Some(Fault::Busy(3600)));
+        let answer = run(&workspace("s3://bucket/in"), &bucket, &["-q"]).expect(4);
+        assert!(answer.stderr.contains("cannot list `s3://bucket/in`"), "{}", answer.stderr);
+        assert!(answer.stderr.contains("tried for 0 s"), "{}", answer.stderr);
+        assert_eq!(bucket.asked().len(), 1);
+    }
+
+    #[test]
     fn one_file_of_a_web_server_is_read() {
         let bucket = bucket();
         let workspace = workspace(&format!("{}/bucket/in/a.parquet", bucket.url()));
@@ -114,7 +151,7 @@ mod with_stores {
         assert_eq!(workspace.results(), local("files/a.parquet"));
         let folder = super::workspace(&format!("{}/bucket/in/", bucket.url()));
         let answer = run(&folder, &bucket, &[]).expect(2);
-        assert!(answer.stderr.contains("web servers have no lists"), "{}", answer.stderr);
+        assert!(answer.stderr.contains("HTTP servers cannot be listed"), "{}", answer.stderr);
     }
 
     #[test]

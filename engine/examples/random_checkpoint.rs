@@ -7,17 +7,13 @@
 //! The geometry is `qwen2.5-0.5b` (the default) or `llama-2-7b`. Only the tensors that layer 0 needs are written, in
 //! bf16. The tokenizer is copied beside them.
 
-#[path = "support/random.rs"]
-mod random;
-
 use std::error::Error;
 use std::path::PathBuf;
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::json;
-
-use random::Random;
+use testkit::Random;
 
 /// The sizes of a first layer.
 struct Geometry {
@@ -91,18 +87,16 @@ impl Geometry {
     }
 }
 
-impl Random {
-    /// About normal, with this standard deviation: the sum of four uniform numbers.
-    fn normal(&mut self, deviation: f32) -> f32 {
-        let sum: f32 = (0..4).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5).sum();
-        sum * deviation * 3f32.sqrt()
-    }
+/// About normal, with this standard deviation: the sum of four uniform numbers.
+fn normal(random: &mut Random, deviation: f32) -> f32 {
+    let sum: f32 = (0..4).map(|_| (random.next() >> 40) as f32 / (1 << 24) as f32 - 0.5).sum();
+    sum * deviation * 3f32.sqrt()
+}
 
-    /// `count` numbers as bf16 bytes, rounded towards zero.
-    fn tensor(&mut self, count: usize, centre: f32, deviation: f32) -> Vec<u8> {
-        let number = |_| (centre + self.normal(deviation)).to_bits().to_le_bytes();
-        (0..count).map(number).flat_map(|bytes| [bytes[2], bytes[3]]).collect()
-    }
+/// `count` numbers as bf16 bytes, rounded towards zero.
+fn tensor(random: &mut Random, count: usize, centre: f32, deviation: f32) -> Vec<u8> {
+    let number = |_| (centre + normal(random, deviation)).to_bits().to_le_bytes();
+    (0..count).map(number).flat_map(|bytes| [bytes[2], bytes[3]]).collect()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -127,7 +121,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .tensors()
         .into_iter()
         .map(|(name, shape, centre, deviation)| {
-            let bytes = random.tensor(shape.iter().product(), centre, deviation);
+            let bytes = tensor(&mut random, shape.iter().product(), centre, deviation);
             (name, shape, bytes)
         })
         .collect();

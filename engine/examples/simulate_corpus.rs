@@ -12,34 +12,43 @@
 
 #![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
 
-#[path = "support/random.rs"]
-mod random;
-
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, Int32Builder, ListBuilder, RecordBatch, StringArray};
-use longsift_engine::dataset::{DocumentContent, WorkUnit};
-use longsift_engine::execute::{self, Scored, content_hash};
-use longsift_engine::lock::Lock;
-use longsift_engine::plan::{Plan, PlanOptions, identity};
-use longsift_engine::progress::Progress;
-use longsift_engine::report::{bytes, count, peak_memory_bytes};
-use longsift_engine::run::{self, Phase, RunOptions};
-use longsift_engine::scores::{self, ScoreRow};
+use arrow_array::builder::{Int32Builder, ListBuilder};
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use longsift_engine::base::machine::peak_memory_bytes;
+use longsift_engine::base::progress::Progress;
+use longsift_engine::base::stop::Stop;
+use longsift_engine::base::text;
+use longsift_engine::base::text::{bytes, count};
+use longsift_engine::dataset::documents::{DocumentContent, content_hash};
+use longsift_engine::dataset::units::WorkUnit;
+use longsift_engine::plan::Plan;
+use longsift_engine::plan::identity::Digests;
+use longsift_engine::plan::lock;
+use longsift_engine::plan::options::PlanOptions;
+use longsift_engine::run;
+use longsift_engine::run::{Phase, RunOptions};
+use longsift_engine::run_directory::counts::Counts;
+use longsift_engine::run_directory::facts::Fingerprints;
+use longsift_engine::run_directory::pipeline_lock::PipelineLock;
+use longsift_engine::run_directory::scores;
+use longsift_engine::run_directory::scores::ScoreRow;
+use longsift_engine::run_directory::units;
+use longsift_engine::run_directory::units::{MeasuredBy, Part, UnitRecord};
+use longsift_engine::score;
+use longsift_engine::score::context::Scored;
+use longsift_engine::select;
 use longsift_engine::spec::Overrides;
-use longsift_engine::stop::Stop;
-use longsift_engine::units::{self, Part, UnitRecord};
-use longsift_engine::{accounting::Counts, files, select};
-use longsift_stages::first_layer_attention::WindowStatistics;
+use longsift_stages::contract::{Figures, Value};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use rayon::prelude::*;
-
-use random::Random;
+use testkit::Random;
 
 type Answer<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -64,18 +73,18 @@ fn main() -> Answer<()> {
     timed("input", || shape.write_input(&folder))?;
     let plan = timed("plan", || open_plan(&folder))?;
     assert_eq!(plan.units.len() as u64, units, "a row group is a work unit");
-    let lock = Lock::of(&plan, &plan.open_table()?.model_digest)?;
-    let fingerprint = identity::fingerprint(&lock.score_settings);
-    timed("scores (simulated)", || shape.write_scores(&plan, &lock, &fingerprint))?;
+    let lock = lock::lock(&plan, &digests(&plan)?);
+    let wanted = lock.identity.fingerprints();
+    timed("scores (simulated)", || shape.write_scores(&plan, &lock, &wanted))?;
     let directory = &plan.directory;
-    let standing = timed("records", || Ok(execute::standing(&plan, directory, &fingerprint)?))?;
-    let scored: Scored = timed("accounting", || Ok(execute::reuse(&plan, directory, standing)?))?;
+    let standing = timed("records", || Ok(score::standing(&plan, directory, &wanted)?))?;
+    let scored: Scored = timed("accounting", || Ok(score::reuse(&plan, directory, standing)?))?;
     scored.counts.check()?;
     assert_eq!((scored.counts.rows, scored.counts.windows), (plan.rows(), units * windows));
     let selection = timed("selection", || {
-        Ok(select::select(&plan, directory, &scored.records, &lock.score_settings)?)
+        Ok(select::select(&plan, directory, &scored.records, &lock.identity, &Stop::default())?)
     })?;
-    let kept: u64 = selection.calibration.groups.iter().filter_map(|group| group.kept).sum();
+    let kept: u64 = selection.calibration.groups.iter().map(|group| group.kept).sum();
     drop((selection, scored));
     if write {
         let options = RunOptions { phase: Phase::Select, ..RunOptions::default() };
@@ -93,6 +102,13 @@ fn main() -> Answer<()> {
         count(kept)
     );
     Ok(())
+}
+
+/// What the files of the plan mean, by content.
+fn digests(plan: &Plan) -> Answer<Digests> {
+    let attention = plan.needed_attention()?;
+    let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    Ok(Digests::new(plan, Some(opened.weights_digest))?)
 }
 
 /// Prints how long `work` took and the most memory that the process had meanwhile.
@@ -183,23 +199,26 @@ impl Shape {
         (0..length).map(|token| ((unit + document + token) % 256) as u32).collect()
     }
 
-    fn write_scores(self, plan: &Plan, lock: &Lock, fingerprint: &str) -> Answer<()> {
+    fn write_scores(self, plan: &Plan, lock: &PipelineLock, wanted: &Fingerprints) -> Answer<()> {
         let directory = &plan.directory;
         directory.prepare()?;
-        let digest = plan.open_table()?.model_digest;
-        lock.clone().with_model(plan, &digest).write(&directory.lock_file())?;
+        lock::with_model(lock.clone(), plan, &digests(plan)?).write(&directory.lock_file())?;
         plan.units.par_iter().try_for_each(|unit| {
             let record = units::record_path(directory, &unit.name());
             if record.exists() {
                 return Ok(());
             }
             let rows = self.score_rows(unit);
-            let table = parquet(std::iter::once(scores::to_batch(&unit.file_path, &rows)))?;
+            let table = parquet(std::iter::once(scores::to_batch(
+                &unit.file_path,
+                &rows,
+                &plan.measures.columns,
+            )))?;
             let scores = Part {
                 path: format!("scores/part-{}.parquet", unit.name()),
                 rows: rows.len() as u64,
                 bytes: table.len() as u64,
-                sha256: files::sha256_hex(&table),
+                sha256: text::sha256_hex(&table),
             };
             fs::write(directory.root.join(&scores.path), table)?;
             let counts = Counts {
@@ -216,7 +235,10 @@ impl Shape {
                 row_groups: (unit.row_groups.start, unit.row_groups.end),
                 first_row: unit.first_row,
                 input: units::identity(&plan.dataset, unit),
-                score_fingerprint: fingerprint.to_owned(),
+                windows: wanted.windows.clone(),
+                measures: (wanted.measures.iter())
+                    .map(|(name, measure)| (name.clone(), MeasuredBy::new(measure)))
+                    .collect(),
                 counts,
                 scores,
                 dropped: None,
@@ -245,9 +267,8 @@ impl Shape {
                 byte_end: None,
                 tokens_total,
                 tokens_scored: WINDOW_TOKENS,
-                distance: 1,
                 content_hash: hash.clone(),
-                statistics: random.statistics(),
+                figures: vec![figures(&mut random)],
             }));
         }
         rows
@@ -268,19 +289,19 @@ fn parquet(batches: impl Iterator<Item = RecordBatch>) -> Answer<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-impl Random {
-    /// From 0 to 1.
-    fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn statistics(&mut self) -> WindowStatistics {
-        let mut figures = |count: usize| (0..count).map(|_| self.uniform()).collect();
-        WindowStatistics {
-            dependency_strength_by_head: figures(HEADS),
-            far_variance_by_head: figures(HEADS),
-            distance_histogram: Vec::new(),
-            standard_errors: None,
-        }
-    }
+/// In the order of the columns of first-layer attention, with all rows measured and no histogram.
+fn figures(random: &mut Random) -> Figures {
+    let mut heads = || (0..HEADS).map(|_| random.uniform()).collect::<Vec<f64>>();
+    let mean = |heads: &[f64]| Value::Number(heads.iter().sum::<f64>() / HEADS as f64);
+    let (strengths, variances) = (heads(), heads());
+    Figures(vec![
+        Value::Count(1),
+        mean(&strengths),
+        mean(&variances),
+        Value::Null,
+        Value::Null,
+        Value::Numbers(strengths),
+        Value::Numbers(variances),
+        Value::Null,
+    ])
 }

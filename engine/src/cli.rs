@@ -1,18 +1,21 @@
 //! The command line: each command is a thin wrapper over the library.
 
+pub(crate) mod answer;
 pub mod commands;
-mod devices;
-pub mod logging;
-mod observe;
-mod ray;
-mod terminal;
+pub(crate) mod devices;
+pub(crate) mod logging;
+pub(crate) mod observe;
+pub(crate) mod planned;
+pub(crate) mod ray;
+pub(crate) mod run;
+pub(crate) mod terminal;
 
 use std::path::PathBuf;
 
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::plan::Shard;
+use crate::plan::shard::Shard;
 use crate::run::Phase;
 
 /// Keeps the documents whose tokens depend on far-away tokens.
@@ -66,7 +69,7 @@ pub enum Engine {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs a pipeline; run again, it carries on where it stopped.
+    /// Runs a pipeline; run again, it resumes where it stopped.
     Run(RunArguments),
     /// Checks a pipeline file, opening nothing else.
     Validate(PipelineArguments),
@@ -78,6 +81,9 @@ pub enum Command {
         /// Shows placement, memory and the least time on cards that are not here: `8xA800-80GB`, `2xNAME:GB`.
         #[arg(long, value_name = "CARDS")]
         devices: Option<String>,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
     },
     /// Shows the devices of this machine, their memory, and what a running longsift has reserved.
     Devices(DevicesArguments),
@@ -89,6 +95,9 @@ pub enum Command {
         /// Seconds to measure each setting.
         #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
         seconds: f64,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
     },
     /// Shows how far a run is.
     Status {
@@ -134,6 +143,9 @@ pub enum Command {
         /// Where to write it; an existing file is kept.
         #[arg(default_value = "pipeline.yaml")]
         path: PathBuf,
+        /// A model folder: its first-layer attention is measured, too.
+        #[arg(long, value_name = "MODEL")]
+        model: Option<String>,
     },
     /// Shows what of a checkpoint is read and how much memory it takes.
     Inspect {
@@ -202,9 +214,6 @@ pub struct PlanArguments {
     /// Fetches nothing: models of the hub must be on this machine.
     #[arg(long)]
     pub offline: bool,
-    /// How to write the answer (`plan` and `tune` only).
-    #[arg(long, value_enum, default_value = "text")]
-    pub format: AnswerFormat,
 }
 
 /// What of the devices to show.
@@ -269,6 +278,10 @@ pub struct RunArguments {
     /// Tries the rows again that earlier runs set aside; what they measured is not measured again.
     #[arg(long)]
     pub only_quarantined: bool,
+    /// Measures this again although its settings have changed since the scores were made; the figures of other measures
+    /// are kept. May be given more than once.
+    #[arg(long, value_name = "MEASURE")]
+    pub remeasure: Vec<String>,
     /// Exit code where there was nothing to do (Airflow: 99).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub nothing_to_do_exit: u8,
@@ -291,9 +304,13 @@ pub struct BenchArguments {
     /// Widths of a head.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [64, 128])]
     pub head_dims: Vec<usize>,
-    /// How often each figure is measured; the median is shown.
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub repeats: usize,
+    /// How often each figure is measured; the median is shown. Without it three times, long windows of kernels fewer times,
+    /// so that kernels take less than a minute.
+    #[arg(long, value_name = "N")]
+    pub repeats: Option<usize>,
+    /// Measures every kernel that this processor can run instead of those that a run would choose. Takes many minutes.
+    #[arg(long)]
+    pub all_kernels: bool,
     /// Writes the figures as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

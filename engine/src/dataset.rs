@@ -1,243 +1,26 @@
 //! Parquet in and out: which files an input path means, what they have in common, and how their rows are read and
-//! written. It knows nothing of windows and scores.
+//! written. Knows no windows, scores or runs.
 
-mod discover;
-mod documents;
-mod faults;
-mod footer;
-mod labels;
-mod metadata;
-mod pages;
-mod part;
-mod problem;
-mod read;
-mod row_bytes;
-mod rows;
-mod source;
-mod text;
-mod thrift;
-mod types;
-mod unify;
-mod units;
-
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use arrow::datatypes::{DataType, Field, SchemaRef};
-use rayon::prelude::*;
-
-use crate::hub::Tree;
-use crate::spec::pipeline::OnBadFile;
-
-use discover::{Found, InTree};
-pub use documents::{
-    Content, Document, DocumentColumns, DocumentContent, Documents, RowProblem, Text,
-    document_contents, read_documents,
-};
-pub use faults::Faults;
-pub use footer::{InputFile, RowGroupInfo};
-pub use labels::read_labels;
-pub use metadata::output_metadata;
-pub use part::{PartWriter, WrittenPart};
-pub use problem::{DataProblem, ProblemKind};
-pub(crate) use read::guarded;
-pub use row_bytes::stored_row_bytes;
-pub use rows::{Rows, read_faulty_rows, read_rows};
-pub(crate) use source::ParquetFile;
-pub use units::WorkUnit;
-
-/// The files of one input, proven to have the same columns.
-#[derive(Clone, Debug)]
-pub struct Dataset {
-    /// The folder that the files' paths are relative to.
-    pub root: PathBuf,
-    /// The files, ordered by the bytes of their paths.
-    pub files: Vec<InputFile>,
-    /// The columns of all files: order and names of the first file, of each the widest type. Without files, none.
-    pub schema: SchemaRef,
-    /// Key-values of the footers (not `ARROW:schema`): the union, the first file's value where they differ.
-    pub metadata: Vec<(String, String)>,
-    /// What was decided on the way and may surprise: metadata keys on which files differ.
-    pub notes: Vec<String>,
-    /// Files that cannot be opened at all, where the run goes on without them. How many rows they have is not known.
-    pub bad_files: Vec<BadFile>,
-    /// Where the files are, if on the hub.
-    hub: Option<InTree>,
-}
-
-/// A file of the input that cannot be opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadFile {
-    /// Path relative to the input root, '/'-separated.
-    pub path: String,
-    /// Length in bytes, where that much is known.
-    pub size: Option<u64>,
-    /// What is wrong with it.
-    pub problem: DataProblem,
-}
-
-impl Dataset {
-    /// Opens the files that `path` means (a file, a folder, or a glob; best absolute) and reads their footers.
-    ///
-    /// An empty folder, or a glob without matches, is a data set without files.
-    ///
-    /// # Errors
-    /// All problems at once: a path that does not exist, and each file that is truncated, not Parquet, encrypted, or
-    /// has other columns than the first.
-    pub fn open(path: &Path) -> Result<Self, Vec<DataProblem>> {
-        Self::open_with(path, OnBadFile::Fail)
-    }
-
-    /// The same, but with [`OnBadFile::Quarantine`] a file that cannot be opened is an error only where no other is
-    /// left.
-    pub fn open_with(path: &Path, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
-        Self::of(discover::find(path)?, on_bad_file)
-    }
-
-    /// Opens files of a data set of the hub.
-    ///
-    /// # Errors
-    /// As of [`Dataset::open`], and what the hub says against reading them.
-    pub fn open_of_hub(tree: &Arc<Tree>, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
-        let mut dataset = Self::of(discover::find_in(tree)?, on_bad_file)?;
-        dataset.notes.extend(tree.note().map(str::to_owned));
-        Ok(dataset)
-    }
-
-    fn of(found: Found, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
-        let opened: Vec<_> =
-            found.files.par_iter().map(|file| InputFile::open(&found, file)).collect();
-        let (mut files, mut problems, mut bad_files) = (Vec::new(), Vec::new(), Vec::new());
-        for (result, path) in opened.into_iter().zip(&found.files) {
-            match result {
-                Ok(file) => files.push(file),
-                Err(problem)
-                    if on_bad_file == OnBadFile::Quarantine
-                        && problem.kind == ProblemKind::Data =>
-                {
-                    let size = found.size(path);
-                    bad_files.push(BadFile { path: path.clone(), size, problem });
-                }
-                Err(problem) => problems.push(problem),
-            }
-        }
-        if files.is_empty() {
-            problems.extend(bad_files.drain(..).map(|file| file.problem));
-        }
-        let unified = unify::unify(&mut files);
-        match unified {
-            Ok(schema) if problems.is_empty() => {
-                let (metadata, notes) = metadata::union(&files);
-                let Found { root, hub, .. } = found;
-                Ok(Self { root, files, schema, metadata, notes, bad_files, hub })
-            }
-            Ok(_) => Err(problems),
-            Err(more) => {
-                problems.extend(more);
-                Err(problems)
-            }
-        }
-    }
-
-    /// Rows of all files.
-    pub fn rows(&self) -> u64 {
-        self.files.iter().map(|file| file.rows).sum()
-    }
-
-    /// The row group of a file that holds a row.
-    pub fn row_group_of(&self, unit: &WorkUnit, row: u64) -> Option<usize> {
-        let groups = &self.files[unit.file].row_groups;
-        groups
-            .iter()
-            .position(|group| (group.first_row..group.first_row + group.rows).contains(&row))
-    }
-
-    /// The columns, in order.
-    pub fn column_names(&self) -> Vec<&str> {
-        self.schema.fields().iter().map(|field| field.name().as_str()).collect()
-    }
-
-    /// The column of that name.
-    pub fn column(&self, name: &str) -> Option<&Field> {
-        self.schema.column_with_name(name).map(|(_, field)| field)
-    }
-
-    /// Bytes of a column over all files: (decoded, in the files). Zero for a column that does not exist.
-    pub fn column_bytes(&self, name: &str) -> (u64, u64) {
-        let Some((column, _)) = self.schema.column_with_name(name) else { return (0, 0) };
-        let each = self
-            .files
-            .iter()
-            .map(|file| file.column_bytes(file.positions[column], 0..file.row_groups.len()));
-        each.fold((0, 0), |sum, bytes| {
-            (sum.0.saturating_add(bytes.0), sum.1.saturating_add(bytes.1))
-        })
-    }
-
-    /// That `name` is a column of text, or of bytes that may be text.
-    pub fn check_text_column(&self, name: &str) -> Result<(), DataProblem> {
-        let accepted = "string, large_string, string_view or binary, plain or dictionary-encoded";
-        self.check_column(name, accepted, |data_type| match data_type {
-            DataType::Dictionary(_, value) => types::is_text_or_bytes(value),
-            plain => types::is_text_or_bytes(plain),
-        })
-    }
-
-    /// That `name` is a column of token ids.
-    pub fn check_tokens_column(&self, name: &str) -> Result<(), DataProblem> {
-        let accepted = "a list of int32, uint32 or int64 (or of another integer type)";
-        self.check_column(name, accepted, |data_type| {
-            types::list_item(data_type).is_some_and(|item| item.data_type().is_integer())
-        })
-    }
-
-    /// That the values of column `name` can be written as strings: ids, groups, labels.
-    pub fn check_label_column(&self, name: &str) -> Result<(), DataProblem> {
-        self.check_column(name, "any type but lists, structs and maps", |data_type| {
-            !data_type.is_nested()
-        })
-    }
-
-    /// That a column exists and has a type that `accepts` it.
-    fn check_column(
-        &self,
-        name: &str,
-        accepted: &str,
-        accepts: impl Fn(&DataType) -> bool,
-    ) -> Result<(), DataProblem> {
-        let Some(field) = self.column(name) else { return Err(self.no_column(name)) };
-        if accepts(field.data_type()) {
-            return Ok(());
-        }
-        let problem = DataProblem::settings(format!(
-            "column `{name}` is {}; accepted: {accepted}",
-            field.data_type()
-        ));
-        let others = self.schema.fields().iter().filter(|field| accepts(field.data_type()));
-        let others: Vec<_> = others.map(|field| format!("`{}`", field.name())).collect();
-        if others.is_empty() {
-            return Err(problem);
-        }
-        Err(problem.with_hint(format!("columns with an accepted type: {}", others.join(", "))))
-    }
-
-    /// Says which columns exist, and which was perhaps meant.
-    fn no_column(&self, name: &str) -> DataProblem {
-        let names = self.column_names();
-        let problem = DataProblem::settings(format!(
-            "column `{name}` does not exist; the input has: {}",
-            names.join(", ")
-        ));
-        let close =
-            names.iter().map(|other| (strsim::damerau_levenshtein(name, other), *other)).min();
-        match close {
-            Some((distance, other)) if distance <= name.chars().count().max(3) / 3 + 1 => {
-                problem.with_hint(format!("did you mean `{other}`?"))
-            }
-            _ => problem,
-        }
-    }
-}
-
+pub(crate) mod discover;
+pub mod documents;
+pub(crate) mod faults;
+pub(crate) mod footer;
+pub mod input;
+pub(crate) mod labels;
+pub(crate) mod metadata;
+pub(crate) mod pages;
+pub(crate) mod part;
+pub(crate) mod problem;
+pub(crate) mod problems;
+pub(crate) mod read;
+pub(crate) mod row_bytes;
+pub(crate) mod rows;
+pub(crate) mod source;
 #[cfg(test)]
 mod tests;
+pub(crate) mod text;
+pub(crate) mod thrift;
+pub(crate) mod types;
+pub(crate) mod unify;
+pub mod units;
+pub mod walk;

@@ -4,8 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::Parser;
+use longsift_engine::base::error::BUG;
 use longsift_engine::cli::{Cli, commands};
-use longsift_engine::error::BUG;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

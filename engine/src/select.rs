@@ -1,91 +1,174 @@
 //! The select phase: scores of all windows → what is kept, and the calibration that says why.
 //!
-//! Reads the light columns of the score tables once, units in parallel. Memory, at most: 20 bytes per sample (28 with a
-//! budget of tokens) and 16 per document while they are read, about 60 per sample while a group of nearly all is
-//! ranked. 9 per sample stay.
+//! Reads the light columns of the score tables once, units in parallel, and puts the statistics of the samples into files
+//! group by group; what is kept of a group is found there, in a fixed number of passes. Memory does not depend on how many
+//! samples there are: some tens of megabytes, 16 bytes a unit, and what a calibration knows of each group.
 
-mod calibration;
-mod drift;
-mod samples;
+pub(crate) mod calibration;
+mod compared;
+mod criteria;
+mod decided;
+pub(crate) mod drift;
+mod edges;
+mod gather;
+mod group_numbers;
+mod quantiles;
+mod radix;
+mod rank;
+mod repeated_ids;
+mod runs;
+pub(crate) mod samples;
+mod score_percentiles;
+mod standing;
+#[cfg(test)]
+mod tests;
+mod warnings;
 
-use std::collections::{BTreeMap, HashSet};
-use std::ops::Range;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use longsift_stages::filter::keep_above;
-use serde_json::{Map, Value};
+use longsift_stages::score::Sums;
 
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::parallel;
+use crate::base::stop::Stop;
 use crate::plan::Plan;
-use crate::run_directory::RunDirectory;
-use crate::scores::ScoredWindow;
-use crate::units::UnitRecord;
-
-pub use calibration::{CalibratedGroup, Calibration};
-use calibration::{own_calibration, saved_calibration};
-pub use drift::GroupDrift;
-pub use samples::Sample;
-use samples::{ByGroup, Table, hash};
+use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
+use crate::run_directory::facts::Identity;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::scores::ScoredWindow;
+use crate::run_directory::units::UnitRecord;
+use calibration::{fitting_calibration, saved_calibration};
+use compared::Compared;
+use criteria::Criteria;
+use decided::Rule;
+use gather::Gathered;
+use group_numbers::GroupsOfSamples;
+use rank::Ranking;
+use repeated_ids::RepeatedIds;
+use samples::Sample;
+use score_percentiles::{PercentilesOfGroups, ScorePercentiles};
+use warnings::name;
 
 /// What is kept.
 #[derive(Debug)]
 pub struct Selection {
-    /// By sample, in input order.
-    scores: Vec<f64>,
-    keep: Vec<bool>,
-    /// By unit, its samples.
-    units: Vec<Range<usize>>,
+    criteria: Criteria,
+    /// By number of the group, its value of the `within` column and what decides of its samples.
+    rules: Vec<(Option<Arc<str>>, Rule)>,
+    percentiles: ScorePercentiles,
+    /// What `output.compare` asks for.
+    compared: Vec<Compared>,
+    /// The columns of score tables that [`Selection::of_unit`] needs.
+    columns: Vec<String>,
+    groups_of_samples: GroupsOfSamples,
+    /// The number of the first sample of every unit, and behind them that of all samples.
+    units: Vec<u64>,
+    /// By unit, the samples that are kept.
+    kept: Vec<u64>,
+    repeated_ids: RepeatedIds,
     /// Figures and thresholds of the groups.
     pub calibration: Calibration,
     /// With a saved calibration: how far each group has moved from it.
     pub drift: Vec<GroupDrift>,
-    /// Hashes of ids that occur more than once.
-    repeated_ids: HashSet<u128>,
     /// What a user should know.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl Selection {
-    /// Whether anything of a unit is kept.
-    pub fn keeps_any(&self, unit: usize) -> bool {
-        self.keep[self.units[unit].clone()].contains(&true)
+    /// How many samples of a unit are kept.
+    pub fn kept(&self, unit: usize) -> u64 {
+        self.kept[unit]
+    }
+
+    /// How many samples a unit has.
+    pub fn samples(&self, unit: usize) -> u64 {
+        self.units[unit + 1] - self.units[unit]
     }
 
     /// The samples of a unit in input order, given its measured windows by row.
     ///
     /// # Errors
-    /// These are not the windows that were selected from.
+    /// These are not the windows that were selected from, or a working file of the selection cannot be read.
     pub fn of_unit(
         &self,
         plan: &Plan,
         unit: usize,
         windows: &BTreeMap<u64, Vec<ScoredWindow>>,
     ) -> Result<Vec<Sample>> {
-        let range = self.units[unit].clone();
-        let mut samples: Vec<Sample> =
-            windows.values().flat_map(|document| Sample::of_document(plan, document)).collect();
-        if samples.len() != range.len() {
+        let numbers = self.units[unit]..self.units[unit + 1];
+        let samples: Vec<&[ScoredWindow]> =
+            windows.values().flat_map(|document| self.criteria.samples(document)).collect();
+        if samples.len() as u64 != numbers.end - numbers.start {
             let message = format!(
                 "the scores of unit {} of `{}` changed while they were selected from: {} samples, before {}",
                 plan.units[unit].name(),
                 plan.units[unit].file_path,
                 samples.len(),
-                range.len()
+                numbers.end - numbers.start
             );
             let hint = "let no other program write into the run directory, and run again";
             return Err(Diagnostic::error(Blame::Machine, message).hint(hint).into());
         }
-        let decided = self.scores[range.clone()].iter().zip(&self.keep[range]);
-        for (sample, (&score, &keep)) in samples.iter_mut().zip(decided) {
-            (sample.score, sample.keep) = (score, keep);
-        }
-        Ok(samples)
+        let groups = self.groups_of_samples.of(numbers.clone())?;
+        let decided = samples.into_iter().zip(groups).zip(numbers);
+        decided.map(|((sample, group), number)| self.decided(sample, group, number)).collect()
+    }
+
+    /// What becomes of a sample, given its windows.
+    fn decided(&self, windows: &[ScoredWindow], group: u32, number: u64) -> Result<Sample> {
+        let criteria = &self.criteria;
+        let compared = self.compared.iter().map(|of| of.keeps(windows, group, number)).collect();
+        let (group, rule) = &self.rules[group as usize];
+        let value = |statistic| criteria.value(statistic, windows);
+        let used: Vec<f64> = criteria.statistics.iter().map(value).collect();
+        let (standing, tokens) = (rule.standing(criteria, &used), criteria.tokens(windows));
+        let keep = rule.keeps(criteria, group.as_deref(), standing, tokens, number);
+        Ok(Sample {
+            row: windows[0].input_row,
+            window: criteria.window(windows),
+            tokens,
+            group: group.clone(),
+            used,
+            statistics: criteria.written.iter().map(value).collect(),
+            score: standing.score(),
+            percentile: self.percentiles.of(&rule.percentiles, standing.score())?,
+            compared,
+            reason: if keep { None } else { Some(criteria.reason(standing)) },
+        })
+    }
+
+    /// The statistics of terms and guards, in the order in which a sample has their values.
+    pub fn used(&self) -> Vec<&str> {
+        self.criteria.statistics.iter().map(|statistic| &*statistic.name).collect()
+    }
+
+    /// How many statistics the output has of a sample.
+    pub fn statistics(&self) -> usize {
+        self.criteria.written.len()
+    }
+
+    /// The columns of score tables that [`Selection::of_unit`] needs of every window.
+    pub fn columns(&self) -> Vec<&str> {
+        self.columns.iter().map(String::as_str).collect()
     }
 
     /// Whether another document has the same id.
-    pub fn is_repeated(&self, id: &str) -> bool {
-        self.repeated_ids.contains(&hash(id))
+    ///
+    /// # Errors
+    /// A working file of the selection cannot be read.
+    pub fn is_repeated(&self, id: &str) -> Result<bool> {
+        self.repeated_ids.contains(id)
     }
+}
+
+/// Refuses a calibration that was not made for the scores of this plan, before anything is measured. What groups there are is
+/// only known later.
+pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<()> {
+    let Some(path) = &plan.spec.score().calibration else { return Ok(()) };
+    fitting_calibration(plan, &Criteria::of(plan), path, identity).map(drop)
 }
 
 /// Scores and ranks the samples of all units, whose score tables are in `directory`.
@@ -93,146 +176,83 @@ pub fn select(
     plan: &Plan,
     directory: &RunDirectory,
     records: &[UnitRecord],
-    score_settings: &Map<String, Value>,
+    identity: &Identity,
+    stop: &Stop,
 ) -> Result<Selection> {
-    let mut table = Table::read(plan, directory, records)?;
-    table.variance_errors.check(plan.spec.score())?;
-    let repeated_ids = table.take_repeated_ids();
-    let mut warnings = warnings(&table, repeated_ids.len());
-    let samples = table.by_group();
-    let mut decided = Decided::of(&samples);
-    let mut drift = Vec::new();
-    let calibration = match &plan.spec.score().calibration {
-        Some(path) => {
-            let calibration = saved_calibration(plan, path, score_settings, &table)?;
-            drift = apply(plan, &calibration, &table, &samples, &mut decided);
-            warnings.extend(drift.iter().filter_map(much_drift));
-            calibration
-        }
-        None => own_calibration(plan, score_settings, &table, &samples, &mut decided),
+    let criteria = Criteria::of(plan);
+    let compared = compared::select(plan, directory, records, &criteria, stop)?;
+    let columns = compared.last().map_or(&criteria.columns, |last| &last.criteria.columns).clone();
+    let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
+    warnings::check_noise(plan.spec.score(), &criteria, &gathered.errors)?;
+    let mut warnings = warnings::of_samples(&gathered);
+    let percentiles = PercentilesOfGroups::new(&plan.directory)?;
+    let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
+    let groups: Vec<(&Option<String>, u32)> =
+        gathered.groups.iter().map(|(value, group)| (value, *group)).collect();
+    let ranking = |index: usize| {
+        let (value, group) = groups[index];
+        let (criteria, gathered, kept) = (&criteria, &gathered, &kept[..]);
+        let percentiles = &percentiles;
+        Ranking { criteria, gathered, name: value.as_deref(), group, kept, percentiles, stop }
     };
-    warnings.extend(empty_groups(&table, &samples, &decided));
-    let ByGroup { order, .. } = samples;
-    let (scores, keep) = (order.spread(decided.scores), order.spread(decided.keep));
-    let units = table.units;
-    Ok(Selection { scores, keep, units, calibration, drift, repeated_ids, warnings })
-}
-
-/// What was decided of every sample, group by group.
-struct Decided {
-    scores: Vec<f64>,
-    keep: Vec<bool>,
-}
-
-impl Decided {
-    /// Nothing yet.
-    fn of(samples: &ByGroup) -> Self {
-        Self { scores: vec![f64::NAN; samples.len()], keep: vec![false; samples.len()] }
-    }
-
-    fn set(&mut self, range: Range<usize>, scores: &[f64], keep: &[bool]) {
-        self.scores[range.clone()].copy_from_slice(scores);
-        self.keep[range].copy_from_slice(keep);
-    }
-}
-
-/// Scores by stored figures, keeps by stored thresholds. Every group is known by now. Returns how far each has moved.
-fn apply(
-    plan: &Plan,
-    calibration: &Calibration,
-    table: &Table,
-    samples: &ByGroup,
-    decided: &mut Decided,
-) -> Vec<GroupDrift> {
-    let score = plan.spec.score();
+    let threads = rayon::current_num_threads();
     let mut drift = Vec::new();
-    for (value, &group) in &table.groups {
-        let known = calibration.groups.iter().find(|known| known.value == *value);
-        let known = known.expect("unknown groups were refused");
-        let figures = &known.figures;
-        let (strengths, variances, _) = samples.of(group);
-        let scores = score.scores(figures, strengths, variances);
-        let keep = figures
-            .threshold
-            .map_or_else(|| vec![false; scores.len()], |threshold| keep_above(&scores, threshold));
-        let now = score.figures(strengths, variances);
-        drift.push(GroupDrift::of(known, &now, &scores, &keep));
-        decided.set(samples.order.range(group), &scores, &keep);
-    }
-    drift
-}
-
-fn warnings(table: &Table, repeated_ids: usize) -> Vec<Diagnostic> {
-    let mut warnings = Vec::new();
-    for (value, group) in &table.groups {
-        let (shortest, longest) = table.lengths[*group as usize];
-        if shortest != longest {
-            warnings.push(
-                Diagnostic::warning(Blame::Pipeline, format!(
-                    "{} has windows of {shortest} to {longest} tokens: scores of different lengths do not compare",
-                    if table.is_one_group() {
-                        "the input".to_owned()
-                    } else {
-                        format!("group {}", name(value.as_deref()))
-                    }
-                ))
-                .hint("use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class"),
-            );
+    let mut empty = Vec::new();
+    let mut rules: Vec<Option<(Option<Arc<str>>, Rule)>> = vec![None; groups.len()];
+    let mut decide = |index: usize, rule: Rule, kept: u64| {
+        let (value, group) = groups[index];
+        rules[group as usize] = Some((value.as_deref().map(Arc::from), rule));
+        if kept == 0 {
+            empty.push(name(value.as_deref()));
         }
-    }
-    if table.overlapping > 0 {
-        let share = 100.0 * table.overlapping as f64 / table.windows as f64;
-        warnings.push(
-            Diagnostic::warning(Blame::Pipeline, format!(
-                "{} of {} windows ({share:.1} %) share tokens with the window before them, as `both-ends` cuts them",
-                table.overlapping, table.windows
-            ))
-            .hint("where a training token must not come twice, use `windows: disjoint`"),
-        );
-    }
-    if repeated_ids > 0 {
-        warnings.push(
-            Diagnostic::warning(Blame::Pipeline, format!(
-                "{repeated_ids} ids occur more than once; their `longsift_sample_id` gets the file and the row"
-            ))
-            .hint("a unique `input.id_column` makes sample ids shorter and joins safe"),
-        );
-    }
-    warnings
-}
-
-fn empty_groups(table: &Table, samples: &ByGroup, decided: &Decided) -> Option<Diagnostic> {
-    let keeps_none = |group: u32| !decided.keep[samples.order.range(group)].contains(&true);
-    let empty: Vec<String> = table
-        .groups
-        .iter()
-        .filter(|(_, group)| keeps_none(**group))
-        .map(|(value, _)| name(value.as_deref()))
-        .collect();
-    if empty.is_empty() {
-        return None;
-    }
-    let message = if table.is_one_group() {
-        "nothing was kept".to_owned()
+    };
+    let calibration = if let Some(path) = &plan.spec.score().calibration {
+        let saved = saved_calibration(plan, &criteria, path, identity, &gathered)?;
+        let known: HashMap<&Option<String>, &CalibratedGroup> =
+            saved.groups.iter().map(|group| (&group.value, group)).collect();
+        let decided = parallel::in_order(groups.len(), threads, |index| {
+            let (value, group) = groups[index];
+            let known = known[value];
+            let scorer = calibration::scorer(&criteria, known).expect("others were refused");
+            let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
+            let (rule, totals) = ranking(index).by(scorer, bounds, &known.thresholds, deciles)?;
+            let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
+            let means = gathered.of_groups[group as usize].sums.iter().map(Sums::mean);
+            let moved = drift::of_group(known, names.zip(means), &totals);
+            Ok((rule, totals.kept, moved))
+        })?;
+        for (index, (rule, kept, moved)) in decided.into_iter().enumerate() {
+            decide(index, rule, kept);
+            drift.push(moved);
+        }
+        warnings.extend(warnings::of_drift(&drift));
+        saved
     } else {
-        format!("nothing was kept of group {}", empty.join(", "))
+        let ranked = parallel::in_order(groups.len(), threads, |index| ranking(index).own())?;
+        let values = groups.iter().map(|(value, _)| *value);
+        let own =
+            calibration::of_groups(identity, calibration::groups(&criteria, values.zip(&ranked)));
+        for (index, ranked) in ranked.into_iter().enumerate() {
+            decide(index, ranked.rule, ranked.totals.kept);
+        }
+        own
     };
-    Some(Diagnostic::warning(Blame::Pipeline, message))
-}
-
-/// A warning where the threshold of a calibration no longer means what it meant.
-fn much_drift(drift: &GroupDrift) -> Option<Diagnostic> {
-    let index = drift.stability_index.filter(|&index| index > drift::MUCH && drift.count >= 100)?;
-    let group = drift.value.as_ref().map_or(String::new(), |value| format!(" of group `{value}`"));
-    let message = format!(
-        "the scores{group} have moved from the calibration: stability index {index:.2}, much from {} on",
-        drift::MUCH
-    );
-    let hint = "look at what has changed in the input; to accept it, calibrate anew over a corpus that has it";
-    Some(Diagnostic::warning(Blame::Data, message).hint(hint))
-}
-
-/// A group as people call it.
-fn name(value: Option<&str>) -> String {
-    value.map_or("(null)".to_owned(), |value| format!("`{value}`"))
+    warnings.extend(warnings::of_empty(&gathered, empty));
+    let rules = rules.into_iter().flatten().collect();
+    let kept = kept.into_iter().map(AtomicU64::into_inner).collect();
+    let Gathered { groups_of_samples, units, repeated_ids, .. } = gathered;
+    Ok(Selection {
+        criteria,
+        rules,
+        percentiles: percentiles.finish(),
+        compared,
+        columns,
+        groups_of_samples,
+        units,
+        kept,
+        repeated_ids,
+        calibration,
+        drift,
+        warnings,
+    })
 }

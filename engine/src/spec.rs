@@ -4,38 +4,39 @@
 //! checks all that can be known without the input and the model. What needs them is the plan's; it asks [`Spec::at`]
 //! for the place of a setting to report on.
 
-mod addresses;
-mod check;
+pub(crate) mod check;
 pub mod init;
-mod node;
-mod overrides;
-mod params;
-mod paths;
-pub mod pipeline;
-mod rules;
-mod scalar;
-pub mod schema;
-mod source;
+pub(crate) mod locations;
+pub(crate) mod node;
+pub(crate) mod overrides;
+pub(crate) mod params;
+pub(crate) mod pipeline;
+pub(crate) mod rules;
+pub(crate) mod scalar;
+pub(crate) mod schema;
+pub(crate) mod source;
 #[cfg(test)]
 mod wrong_pipelines;
-mod yaml;
+pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use longsift_stages::contract::Location;
 use longsift_stages::{
-    Filter, FirstLayerAttention, LoadPartialModel, STAGE_NAMES, Score, ShardAcrossDevices,
-    StageSettings, Tokenize,
+    Filter, FirstLayerAttention, LoadPartialModel, Role, Score, ShardAcrossDevices, StageSettings,
+    Tokenize,
 };
+use serde_json::Value;
 
-use self::node::Node;
-use self::pipeline::{Pipeline, Samples};
-use self::source::{Problems, Sources, Span};
-use self::yaml::Origin;
-use crate::diagnostic::{Blame, Diagnostic, Place, TextPlace, quoted};
-use crate::lock::Lock;
+use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
+use crate::base::text::quoted;
+use node::Node;
+use pipeline::Pipeline;
+use source::{Problems, Sources, Span};
+use yaml::Origin;
 
 /// What the command line changes in a pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +50,8 @@ pub struct Overrides {
 /// A pipeline that is right as far as its file can tell.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// The settings. Every stage is there, in order; `shard-across-devices` with its defaults where it was left out.
+    /// The settings. Every stage that must be there is, in order; `shard-across-devices` with its defaults where it was
+    /// left out and a measure needs devices.
     pub pipeline: Pipeline,
     /// `--set` as given.
     pub overrides: Vec<String>,
@@ -85,14 +87,15 @@ impl Spec {
     /// Reads a pipeline from text; `name` is its path, for messages and for the folder that its paths are relative to.
     ///
     /// ```
-    /// use longsift_engine::diagnostic::render;
+    /// use longsift_engine::base::render::render;
     /// use longsift_engine::spec::{Overrides, Spec, init};
     ///
     /// let set = |argument: &str| Overrides { set: vec![argument.to_string()], param: Vec::new() };
-    /// let (spec, _) = Spec::parse("p.yaml", init::starter(), &set("stages.tokenize.bos=2")).expect("a right pipeline");
+    /// let starter = init::starter(Some("model"));
+    /// let (spec, _) = Spec::parse("p.yaml", &starter, &set("stages.tokenize.bos=2")).expect("a right pipeline");
     /// assert_eq!(spec.tokenize().bos, Some(2));
     ///
-    /// let mistakes = Spec::parse("p.yaml", init::starter(), &set("stages.tokenize.bos=3")).expect_err("a wrong one");
+    /// let mistakes = Spec::parse("p.yaml", &starter, &set("stages.tokenize.bos=3")).expect_err("a wrong one");
     /// assert!(render(&mistakes, false).starts_with("error: `bos` is 3, above its maximum 2"));
     /// ```
     pub fn parse(name: &str, text: &str, overrides: &Overrides) -> Checked {
@@ -134,11 +137,11 @@ impl Spec {
         }
         let params = params::apply(&mut root, &param, &mut problems);
         let folder = Path::new(name).parent().map_or_else(PathBuf::new, Path::to_path_buf);
-        paths::anchor(&mut root, &mut problems);
+        locations::check_names(&root, &mut problems);
+        locations::anchor(&mut root, &mut problems);
         check::check(&root, &mut problems);
         rules::check(&root, &mut problems);
-        addresses::check(&root, &mut problems);
-        paths::check(&root, &folder, &mut problems);
+        locations::check(&root, &folder, &mut problems);
         let pipeline = if problems.has_errors() { None } else { resolve(&root, &mut problems) };
         let failed = problems.has_errors();
         let diagnostics = problems.into_diagnostics();
@@ -148,23 +151,16 @@ impl Spec {
         Ok((spec, diagnostics))
     }
 
-    /// The pipeline as a run directory recorded it, with the settings as they were resolved then.
+    /// The pipeline file `pipeline` as a run directory recorded it, with the settings as they were resolved then.
     ///
     /// # Errors
-    /// A record that does not say which pipeline it was, and whatever a pipeline file may have wrong.
-    pub fn recorded(lock: &Lock, overrides: &Overrides) -> Checked {
-        let Some(recorded) = &lock.recorded else {
-            let message = "the run directory does not say which pipeline it was";
-            return Err(vec![
-                Diagnostic::error(Blame::Pipeline, message)
-                    .hint("it is of an older version of longsift; name the pipeline file"),
-            ]);
-        };
+    /// Whatever a pipeline file may have wrong.
+    pub fn recorded(pipeline: &str, settings: &Value, overrides: &Overrides) -> Checked {
         // JSON is YAML.
-        let text = serde_json::to_string_pretty(&lock.settings).expect("settings are plain data");
-        let name = format!("{} (as recorded)", recorded.pipeline);
+        let text = serde_json::to_string_pretty(settings).expect("settings are plain data");
+        let name = format!("{pipeline} (as recorded)");
         let (spec, warnings) = Self::parse(&name, &text, overrides)?;
-        Ok((Self { name: recorded.pipeline.clone(), ..spec }, warnings))
+        Ok((Self { name: pipeline.to_owned(), ..spec }, warnings))
     }
 
     /// The path of the pipeline file, as it was given.
@@ -178,10 +174,13 @@ impl Spec {
         &self.folder
     }
 
-    /// A path of the pipeline (`output.path`, `model`) as it can be opened. Paths of the command line are relative to
-    /// the current folder; the settings have them as absolute ones. An address (`s3://…`) stays what it is.
-    pub fn resolve(&self, path: &str) -> PathBuf {
-        if path.contains("://") { PathBuf::from(path) } else { self.folder.join(path) }
+    /// A location of the pipeline (`output.path`, `model`) as it can be opened. Paths of the command line are relative to
+    /// the current folder; the settings have them as absolute ones. An address stays what it is.
+    pub fn resolve(&self, location: &Location) -> Location {
+        match location {
+            Location::Path(path) => Location::Path(self.folder.join(path)),
+            Location::Address(address) => Location::Address(address.clone()),
+        }
     }
 
     /// An error about a setting, at its place.
@@ -226,6 +225,7 @@ impl Spec {
         }
         self.sources.place(span)
     }
+
     /// The settings with all defaults filled in, for the lock and for fingerprints. Keys are in the order of the manual.
     /// Parameters are not in it: what they were replaced by is. As a pipeline, it says the same.
     pub fn resolved_json(&self) -> serde_json::Value {
@@ -243,7 +243,7 @@ impl Spec {
     }
 }
 
-/// Typed access to each stage.
+/// Typed access to the stages that every pipeline has.
 macro_rules! stage_access {
     ($($function:ident, $stage:ident, $name:literal;)*) => {
         impl Spec {
@@ -254,7 +254,24 @@ macro_rules! stage_access {
                         StageSettings::$stage(settings) => Some(settings),
                         _ => None,
                     });
-                    found.expect("a spec has every stage")
+                    found.expect("a spec has every stage that must be there")
+                }
+            )*
+        }
+    };
+}
+
+/// The same for those that only some have.
+macro_rules! optional_stage_access {
+    ($($function:ident, $stage:ident, $name:literal;)*) => {
+        impl Spec {
+            $(
+                #[doc = concat!("The settings of `", $name, "`, where a measure needs it.")]
+                pub fn $function(&self) -> Option<&$stage> {
+                    self.pipeline.stages.iter().find_map(|stage| match stage {
+                        StageSettings::$stage(settings) => Some(settings),
+                        _ => None,
+                    })
                 }
             )*
         }
@@ -262,12 +279,15 @@ macro_rules! stage_access {
 }
 
 stage_access! {
-    load_partial_model, LoadPartialModel, "load-partial-model";
     tokenize, Tokenize, "tokenize";
-    shard_across_devices, ShardAcrossDevices, "shard-across-devices";
-    first_layer_attention, FirstLayerAttention, "first-layer-attention";
     score, Score, "score";
     filter, Filter, "filter";
+}
+
+optional_stage_access! {
+    load_partial_model, LoadPartialModel, "load-partial-model";
+    shard_across_devices, ShardAcrossDevices, "shard-across-devices";
+    first_layer_attention, FirstLayerAttention, "first-layer-attention";
 }
 
 /// The checked tree as settings, with the defaults that depend on other settings filled in.
@@ -283,27 +303,22 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
     if pipeline.input.text_column.is_none() && pipeline.input.tokens_column.is_none() {
         pipeline.input.text_column = Some("text".to_string());
     }
-    let is_shard = |stage: &StageSettings| matches!(stage, StageSettings::ShardAcrossDevices(_));
-    if !pipeline.stages.iter().any(is_shard) {
-        let is_attention =
-            |stage: &StageSettings| matches!(stage, StageSettings::FirstLayerAttention(_));
-        let index = pipeline.stages.iter().position(is_attention).unwrap_or(0);
-        pipeline
-            .stages
-            .insert(index, StageSettings::ShardAcrossDevices(ShardAcrossDevices::default()));
+    let is_shard = |stage: &StageSettings| matches!(stage.role(), Role::Devices(_));
+    let needs_devices = |stage: &StageSettings| match stage.role() {
+        Role::Measure(measure) => !measure.needs().evidence.is_empty(),
+        _ => false,
+    };
+    if let Some(index) = pipeline.stages.iter().position(needs_devices)
+        && !pipeline.stages.iter().any(is_shard)
+    {
+        let stage = StageSettings::ShardAcrossDevices(ShardAcrossDevices::default());
+        pipeline.stages.insert(index, stage);
     }
     for stage in &mut pipeline.stages {
-        if let StageSettings::Score(score) = stage
-            && pipeline.output.samples == Samples::Documents
-        {
-            score.document_score.get_or_insert_default();
+        if let StageSettings::Score(score) = stage {
+            score.fill_in_defaults();
         }
     }
-    debug_assert_eq!(
-        pipeline.stages.len(),
-        STAGE_NAMES.len(),
-        "the rules ask for every stage, once"
-    );
     Some(pipeline)
 }
 

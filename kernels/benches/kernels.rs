@@ -5,7 +5,7 @@
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, Numbers, QueryKeySource, Rope, RopeStyle,
+    AttentionShape, ElementType, Kernel, LogitRules, Measure, QueryKeySource, Rope, RopeStyle,
     TableView, TableWindow, attention_statistics, project,
 };
 
@@ -23,7 +23,7 @@ fn kernels() -> impl Iterator<Item = Kernel> {
 }
 
 fn float_kernels() -> impl Iterator<Item = Kernel> {
-    kernels().filter(|kernel| kernel.numbers() == Numbers::F32)
+    kernels().filter(|kernel| kernel.element_type() == ElementType::F32)
 }
 
 fn noise(count: usize) -> Vec<f32> {

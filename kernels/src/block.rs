@@ -2,19 +2,19 @@
 
 use std::ops::Range;
 
-use crate::exponential::tanh;
 use crate::kernel::Kernel;
-use crate::masks::{Segments, visible_keys};
+use crate::masks::visible_keys;
+use crate::online_softmax::{BOUND, Logits, OnlineSoftmax};
 use crate::panels::{norm, regroup};
-use crate::rows::{BOUND, Logits, Rows};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{Portable, Simd};
-use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
+use crate::simd::{Portable, Simd, tanh};
+use crate::statistics::{AttentionShape, LogitRules};
 use crate::steps::{Step, Steps};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{Avx2Tile, Avx512Tile, amx::AmxTile, pairs::PairTile};
+use crate::tile::{Avx2Tile, Avx512Tile, amx::AmxTile, bf16_dot::Bf16DotTile};
 use crate::tile::{LOGIT_STRIDE, PortableTile, TILE_KEYS, Tile};
+use crate::window::Window;
 use crate::words::Words;
 
 /// Rows of a block; each key that is fetched from memory serves them all. A multiple of every strip's height.
@@ -23,47 +23,6 @@ pub(crate) const BLOCK_ROWS: usize = 96;
 const LEAST_STRIP_ROWS: usize = 24;
 /// Strips are at most this high.
 const MOST_STRIP_ROWS: usize = 32;
-
-/// What all blocks of a window have in common.
-pub(crate) struct Window<'a> {
-    pub(crate) kernel: Kernel,
-    pub(crate) shape: &'a AttentionShape,
-    pub(crate) rules: &'a LogitRules,
-    pub(crate) segments: Segments,
-    pub(crate) source: &'a dyn QueryKeySource,
-    pub(crate) bins: usize,
-    /// The rows that are measured; all of them without it.
-    pub(crate) sample: Option<&'a RowSample>,
-}
-
-impl Window<'_> {
-    /// How many rows are measured.
-    pub(crate) fn rows(&self) -> usize {
-        self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
-    }
-
-    /// The position in the window of a measured row.
-    #[inline(always)]
-    pub(crate) fn position(&self, row: usize) -> usize {
-        self.sample.map_or(row, |sample| sample.positions[row])
-    }
-
-    /// How many rows of the window a measured row stands for.
-    fn weight(&self, row: usize) -> f64 {
-        self.sample.map_or(1.0, |sample| sample.weights[row])
-    }
-
-    /// Gathers the queries of measured rows: `[rows, head_dim]`.
-    fn gather(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        let Some(sample) = self.sample else {
-            return self.source.queries(head, rows, out);
-        };
-        let positions = sample.positions[rows].iter();
-        for (position, out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
-            self.source.queries(head, *position..position + 1, out);
-        }
-    }
-}
 
 /// The keys of one head.
 #[derive(Clone, Copy)]
@@ -101,7 +60,7 @@ pub(crate) struct Scratch {
     /// Two strips of logits, each `[MOST_STRIP_ROWS, LOGIT_STRIDE]`.
     logits: [Words; 2],
     /// `[group · BLOCK_ROWS]`
-    rows: Rows,
+    softmax: OnlineSoftmax,
 }
 
 /// Words of one strip's logits.
@@ -117,7 +76,7 @@ impl Scratch {
             queries: Words::new(group * BLOCK_ROWS * depth),
             norms: vec![0.0; group * BLOCK_ROWS / LEAST_STRIP_ROWS],
             logits: [Words::new(STRIP_WORDS), Words::new(STRIP_WORDS)],
-            rows: Rows::new(group * BLOCK_ROWS, window.segments.count()),
+            softmax: OnlineSoftmax::new(group * BLOCK_ROWS, window.segments.count()),
         }
     }
 
@@ -128,7 +87,7 @@ impl Scratch {
         (floats * size_of::<f32>()) as u64
             + Words::bytes(group * BLOCK_ROWS * depth)
             + 2 * Words::bytes(STRIP_WORDS)
-            + Rows::bytes(group * BLOCK_ROWS, segments)
+            + OnlineSoftmax::bytes(group * BLOCK_ROWS, segments)
     }
 }
 
@@ -152,13 +111,13 @@ pub(crate) fn block_sums(
         Kernel::Avx512F32 => unsafe { walk_avx512(&block, scratch) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the kernel is supported: AVX-512 F, DQ and BF16 are there.
-        Kernel::Avx512Bf16 => unsafe { walk_pairs(&block, scratch) },
+        Kernel::Avx512Bf16 => unsafe { walk_bf16_dot(&block, scratch) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
         Kernel::AmxBf16 => unsafe { walk_amx(&block, scratch) },
         _ => unreachable!("not supported on this target"),
     }
-    block.collect(&scratch.rows)
+    block.collect(&scratch.softmax)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -175,8 +134,8 @@ fn walk_avx512(block: &Block<'_>, scratch: &mut Scratch) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
-fn walk_pairs(block: &Block<'_>, scratch: &mut Scratch) {
-    block.walk(PairTile::new(), scratch);
+fn walk_bf16_dot(block: &Block<'_>, scratch: &mut Scratch) {
+    block.walk(Bf16DotTile::new(), scratch);
 }
 
 /// # Safety
@@ -203,7 +162,7 @@ impl Block<'_> {
     fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
         self.load_queries(tile, scratch); // before the session: a source may run work of its own on this thread
         let _session = tile.begin();
-        let Scratch { queries, norms, logits: [logits, ahead], rows: states, .. } = scratch;
+        let Scratch { queries, norms, logits: [logits, ahead], softmax, .. } = scratch;
         let (mut logits, mut ahead) = (logits.floats(), ahead.floats());
         let width = tile.layout().keys;
         let mut steps = Steps::new(self.window, &self.rows, T::STRIP_ROWS);
@@ -215,7 +174,7 @@ impl Block<'_> {
         }
         while let Some(current) = step {
             let next = steps.next();
-            let bounded = self.is_bounded(&current, T::STRIP_ROWS, norms, states);
+            let bounded = self.is_bounded(&current, T::STRIP_ROWS, norms, softmax);
             let panels = next.as_ref().map_or(0..0, |next| next.panels(width));
             let parts = panels.len().max(1);
             let mut row = 0;
@@ -224,7 +183,7 @@ impl Block<'_> {
                     self.multiply(tile, next, panels.start + part, queries, ahead);
                 }
                 let end = current.rows.len() * (part + 1) / parts;
-                self.sum_rows(tile.simd(), &current, row..end, bounded, logits, states);
+                self.sum_rows(tile.simd(), &current, row..end, bounded, logits, softmax);
                 row = end;
             }
             (logits, ahead) = (ahead, logits);
@@ -259,7 +218,7 @@ impl Block<'_> {
         rows: Range<usize>,
         bounded: bool,
         logits: &mut [f32],
-        states: &mut Rows,
+        softmax: &mut OnlineSoftmax,
     ) {
         let Window { shape, rules, segments, .. } = self.window;
         for row in rows {
@@ -273,17 +232,31 @@ impl Block<'_> {
             let logits = &mut logits[row * LOGIT_STRIDE..][..LOGIT_STRIDE];
             if rules.softcap.is_some() || rules.alibi_slopes.is_some() {
                 let head = self.key_head * shape.group() + step.head;
-                bend(simd, rules, head, position, seen.clone(), step.tile, logits);
+                apply_softcap_and_alibi(
+                    simd,
+                    rules,
+                    head,
+                    position,
+                    seen.clone(),
+                    step.tile,
+                    logits,
+                );
             }
             let state = step.head * BLOCK_ROWS + measured - self.rows.start;
             let logits = Logits { values: logits, first: step.tile, bounded };
-            states.absorb(simd, state, position, seen, &logits, segments);
+            softmax.absorb(simd, state, position, seen, &logits, segments);
         }
     }
 
     /// Whether the logits of a step are known to be so small that they need no offset: `|q·k| <= ‖q‖·‖k‖`.
     #[inline(always)]
-    fn is_bounded(&self, step: &Step, strip_rows: usize, norms: &[f32], states: &Rows) -> bool {
+    fn is_bounded(
+        &self,
+        step: &Step,
+        strip_rows: usize,
+        norms: &[f32],
+        softmax: &OnlineSoftmax,
+    ) -> bool {
         let rules = self.window.rules;
         let strips = BLOCK_ROWS / strip_rows;
         let norm = norms[step.head * strips + step.strip];
@@ -291,7 +264,7 @@ impl Block<'_> {
         rules.softcap.is_none()
             && rules.alibi_slopes.is_none()
             && norm * self.keys.norms[step.tile / TILE_KEYS] <= BOUND
-            && states.are_at_zero(state..state + step.rows.len())
+            && softmax.are_at_zero(state..state + step.rows.len())
     }
 
     /// Gathers the block's queries and packs them, scaled so that their products with keys are final logits in units
@@ -328,11 +301,11 @@ impl Block<'_> {
                 panels[..converted.len()].copy_from_slice(converted);
             }
         }
-        scratch.rows.clear();
+        scratch.softmax.clear();
     }
 
     /// Adds up the finished rows.
-    fn collect(&self, states: &Rows) -> BlockSums {
+    fn collect(&self, softmax: &OnlineSoftmax) -> BlockSums {
         let Window { shape, rules, segments, bins, .. } = self.window;
         let group = shape.group();
         let mut sums = BlockSums {
@@ -347,7 +320,7 @@ impl Block<'_> {
             let sink = sinks.map(|sinks| f64::from(sinks[self.key_head * group + head]));
             let sink = sink.map(|logit| logit * std::f64::consts::LOG2_E);
             for row in 0..self.rows.len() {
-                let finished = states.finish(head * BLOCK_ROWS + row, sink, segments);
+                let finished = softmax.finish(head * BLOCK_ROWS + row, sink, segments);
                 let weight = self.window.weight(self.rows.start + row);
                 sums.far_mass[head] += weight * finished.far_mass;
                 sums.far_square[head] += weight * finished.far_square;
@@ -367,7 +340,7 @@ impl Block<'_> {
 /// Turns products into logits where the model does more than scale: softcap, then `ALiBi`. Column 0 of `logits` is key
 /// `first`; columns beside those of `keys` may change as well.
 #[inline(always)]
-fn bend<S: Simd>(
+fn apply_softcap_and_alibi<S: Simd>(
     simd: S,
     rules: &LogitRules,
     head: usize,

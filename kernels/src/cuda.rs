@@ -9,18 +9,19 @@
 
 mod device;
 mod driver;
+mod filling;
 #[cfg(feature = "cuda")]
 mod limits;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
-mod operands;
 mod parameters;
 mod plan;
+mod request;
 
-pub use device::{Device, DeviceSums, WindowRequest};
+pub use device::{Device, DeviceSums};
 pub use driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
 #[cfg(feature = "cuda")]
 pub use limits::Limits;
-pub use operands::Operands;
 pub use parameters::TensorMap;
 pub use plan::{SourceSizes, Support, supports, window_bytes};
+pub use request::{Operands, WindowRequest};

@@ -1,10 +1,6 @@
-//! The kernels there are, and which of them this processor has.
+//! The kernels there are.
 
 use serde::{Deserialize, Serialize};
-
-use crate::panels::Layout;
-use crate::support::{has_fast_bf16_pairs, missing};
-use crate::tile;
 
 /// One compiled form of the hot loops. Each gives its own bits, the same on every machine that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,7 +36,7 @@ pub enum Kernel {
 
 /// The numbers that queries and keys are multiplied in. Sums and exponentials are float32, sums of sums float64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Numbers {
+pub enum ElementType {
     /// 32-bit floats.
     F32,
     /// Queries (scaled) and keys are rounded to 16 bits once, after the rotation: to bf16, or to what the kernel's name
@@ -61,9 +57,6 @@ impl Kernel {
         Self::CudaV1F16,
         Self::CudaV2Bf16,
     ];
-
-    /// The kernels for a table of float32, fastest first.
-    const FOR_F32: &[Self] = &[Self::Avx512F32, Self::Avx2F32, Self::PortableF32];
 
     /// The name used in settings, locks and fingerprints.
     pub fn name(self) -> &'static str {
@@ -91,79 +84,21 @@ impl Kernel {
     }
 
     /// The numbers that the kernel multiplies.
-    pub fn numbers(self) -> Numbers {
+    pub fn element_type(self) -> ElementType {
         match self {
-            Self::PortableF32 | Self::Avx2F32 | Self::Avx512F32 | Self::CudaF32 => Numbers::F32,
+            Self::PortableF32 | Self::Avx2F32 | Self::Avx512F32 | Self::CudaF32 => ElementType::F32,
             Self::Avx512Bf16
             | Self::AmxBf16
             | Self::CudaV1Bf16
             | Self::CudaV1F16
-            | Self::CudaV2Bf16 => Numbers::Bf16,
+            | Self::CudaV2Bf16 => ElementType::Bf16,
         }
     }
 
     /// Whether the kernel may measure windows of a table of `table` numbers: one that rounds to bf16 is not for a
     /// table of float32. A float32 kernel widens a table of bf16 and rounds nothing more.
-    pub fn is_for(self, table: Numbers) -> bool {
-        self.numbers() == Numbers::F32 || table == Numbers::Bf16
-    }
-
-    /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
-    /// tile registers and checks a small product.
-    pub fn missing(self) -> Option<&'static str> {
-        missing(self)
-    }
-
-    /// Whether this machine can run the kernel.
-    pub fn is_supported(self) -> bool {
-        self.missing().is_none()
-    }
-
-    /// The fastest kernel of this machine for a table of `table` numbers. For bf16 that is a float32 kernel where the
-    /// processor's own bf16 product is slower (Intel's without AMX).
-    pub fn detect(table: Numbers) -> Self {
-        let for_bf16: &[Self] = match table {
-            Numbers::F32 => &[],
-            Numbers::Bf16 if has_fast_bf16_pairs() => &[Self::AmxBf16, Self::Avx512Bf16],
-            Numbers::Bf16 => &[Self::AmxBf16],
-        };
-        for_bf16
-            .iter()
-            .chain(Self::FOR_F32)
-            .copied()
-            .find(|kernel| kernel.is_supported())
-            .unwrap_or(Self::PortableF32)
-    }
-
-    /// The kernel that multiplies weights where this one measures windows: weights are float32, whatever a window's
-    /// numbers are, so kernels that round to bf16 leave them to `avx512-f32`, and those of GPUs to `avx2-f32` (to
-    /// `portable-f32` beside a processor without it).
-    #[must_use]
-    pub fn for_weights(self) -> Self {
-        match self {
-            Self::Avx512Bf16 | Self::AmxBf16 => Self::Avx512F32,
-            gpu if gpu.is_cuda() && Self::Avx2F32.is_supported() => Self::Avx2F32,
-            gpu if gpu.is_cuda() => Self::PortableF32,
-            float => float,
-        }
-    }
-
-    /// How the kernel wants queries and keys.
-    pub(crate) fn layout(self) -> Layout {
-        match self {
-            Self::Avx2F32 => tile::AVX2,
-            Self::Avx512F32 => tile::AVX512,
-            Self::Avx512Bf16 => tile::PAIRS,
-            Self::AmxBf16 => tile::AMX,
-            _ => tile::PORTABLE,
-        }
-    }
-
-    /// Stops a caller that would run instructions the processor lacks.
-    pub(crate) fn assert_supported(self) {
-        if let Some(why) = self.missing() {
-            panic!("this machine does not run the kernel `{}`: {why}", self.name());
-        }
+    pub fn is_for(self, table: ElementType) -> bool {
+        self.element_type() == ElementType::F32 || table == ElementType::Bf16
     }
 }
 
@@ -180,19 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn the_detected_kernel_is_supported_and_fits_the_table() {
-        for table in [Numbers::F32, Numbers::Bf16] {
-            let kernel = Kernel::detect(table);
-            assert!(kernel.is_supported() && kernel.is_for(table), "{kernel:?}");
-        }
-        assert!(Kernel::PortableF32.is_supported());
-    }
-
-    #[test]
     fn only_a_bf16_table_may_be_rounded_to_bf16() {
         for &kernel in Kernel::ALL {
-            assert!(kernel.is_for(Numbers::Bf16));
-            assert_eq!(kernel.is_for(Numbers::F32), kernel.name().ends_with("-f32"));
+            assert!(kernel.is_for(ElementType::Bf16));
+            assert_eq!(kernel.is_for(ElementType::F32), kernel.name().ends_with("-f32"));
         }
     }
 }

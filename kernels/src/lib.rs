@@ -10,17 +10,16 @@
 pub mod bench;
 mod block;
 pub mod cuda;
-mod exponential;
 mod gather;
 mod kernel;
 mod mapped;
 mod masks;
+mod online_softmax;
 mod panels;
 mod project;
 mod projected;
 mod reference;
 mod rope;
-mod rows;
 mod simd;
 mod statistics;
 mod steps;
@@ -28,10 +27,11 @@ mod stream;
 mod support;
 mod tile;
 mod trigonometry;
+mod window;
 mod words;
 
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
-pub use kernel::{Kernel, Numbers};
+pub use kernel::{ElementType, Kernel};
 pub use mapped::{MapError, MappedFile};
 pub use project::{PackedWeights, project};
 pub use projected::{ProjectedWindow, Side, WindowRows};
@@ -45,4 +45,4 @@ pub use stream::{attention_statistics, head_statistics, window_bytes};
 
 /// Version of the arithmetic behind the scores. It is part of the score fingerprint and rises when any bit of a
 /// kernel's result changes.
-pub const STATISTICS_VERSION: u32 = 2;
+pub const STATISTICS_VERSION: u32 = 3;

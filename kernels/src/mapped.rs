@@ -1,12 +1,16 @@
 //! A file as memory: how a cached layer-zero table is read without reading it.
 
 use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use bytemuck::{AnyBitPattern, PodCastError};
 use half::bf16;
 use memmap2::Mmap;
+
+use crate::words::Words;
 
 /// Why a range of a mapped file is not what was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,29 +37,52 @@ pub enum MapError {
     },
 }
 
-/// A file mapped read-only; numbers in it are read in the machine's byte order.
+/// A file as memory; numbers in it are read in the machine's byte order.
 ///
-/// The file must not be shortened or rewritten in place while it is mapped: a read beyond its new end stops the process
-/// with a bus error. longsift maps only files that it wrote under another name and renamed, which nothing of its own
-/// changes afterwards; replacing such a file by a rename leaves the mapped one whole.
-#[derive(Debug)]
+/// A mapped file that is rewritten in place changes under whoever holds its numbers, and one that is shortened stops the
+/// process with a bus error. So a file is mapped only where nobody may write to it any more: a file of this user's is
+/// made read-only first, one of the administrator's must be closed to group and others. Any other (a shared folder with
+/// tables of another user's, a file system without permissions) is copied into memory. What is left to do harm is a
+/// process with this user's or the administrator's rights that makes the file writable again: the same that may write
+/// to this process's memory. Replacing the file by a rename leaves a mapped one whole.
 pub struct MappedFile {
-    map: Mmap,
+    content: Content,
+}
+
+enum Content {
+    Mapped(Mmap),
+    Copied { words: Words, length: usize },
 }
 
 impl MappedFile {
-    /// Maps the whole of `path`.
+    /// Maps or copies the whole of `path`, a regular file. Cost: nothing, or memory and reading as much as it is long.
     pub fn open(path: &Path) -> std::io::Result<Self> {
+        Self::open_as(path, rustix::process::geteuid().as_raw())
+    }
+
+    fn open_as(path: &Path, user: u32) -> std::io::Result<Self> {
         let file = File::open(path)?;
-        // SAFETY: the map is read-only and private to this value; that no one shortens or rewrites the file is the
-        // condition stated on the type, which holds for files that were renamed into place.
-        let map = unsafe { Mmap::map(&file)? };
-        Ok(Self { map })
+        let content = if seal(&file, user)? {
+            // SAFETY: the map is read-only and private to this value, and by the condition on the type nobody writes to
+            // the file or shortens it while the map lives.
+            Content::Mapped(unsafe { Mmap::map(&file)? })
+        } else {
+            copy(file)?
+        };
+        Ok(Self { content })
+    }
+
+    /// Whether the file is mapped; else its bytes are a copy, which takes as much memory.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.content, Content::Mapped(_))
     }
 
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
-        &self.map
+        match &self.content {
+            Content::Mapped(map) => map,
+            Content::Copied { words, length } => &bytemuck::cast_slice(words)[..*length],
+        }
     }
 
     /// `range` (bytes of the file) as float32.
@@ -83,14 +110,53 @@ impl MappedFile {
     }
 }
 
+/// Whether nobody may write to the file any more, once a file of `user`'s was made read-only.
+fn seal(file: &File, user: u32) -> std::io::Result<bool> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    if metadata.uid() == user && !metadata.permissions().readonly() {
+        let mut permissions = metadata.permissions();
+        permissions.set_readonly(true);
+        // Where this fails, as on a file system that is mounted read-only, the mode stays as it is and is seen below.
+        let _ = file.set_permissions(permissions);
+    }
+    let metadata = file.metadata()?;
+    let closed_to = match metadata.uid() {
+        0 if user != 0 => 0o022,
+        owner if owner == user => 0o222,
+        _ => return Ok(false),
+    };
+    Ok(metadata.permissions().mode() & closed_to == 0)
+}
+
+/// Reads the whole file.
+fn copy(mut file: File) -> std::io::Result<Content> {
+    let length = usize::try_from(file.metadata()?.len())
+        .map_err(|_| std::io::Error::from(ErrorKind::OutOfMemory))?;
+    let mut words = Words::try_new(length.div_ceil(size_of::<u32>()))
+        .ok_or_else(|| std::io::Error::from(ErrorKind::OutOfMemory))?;
+    file.read_exact(&mut bytemuck::cast_slice_mut(&mut words)[..length])?;
+    Ok(Content::Copied { words, length })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::path::PathBuf;
+
     use super::*;
 
-    fn mapped(name: &str, bytes: &[u8]) -> MappedFile {
+    fn written(name: &str, bytes: &[u8]) -> PathBuf {
         let path =
             std::env::temp_dir().join(format!("longsift-kernels-{}-{name}", std::process::id()));
         std::fs::write(&path, bytes).expect("the temporary folder can be written");
+        path
+    }
+
+    fn mapped(name: &str, bytes: &[u8]) -> MappedFile {
+        let path = written(name, bytes);
         let map = MappedFile::open(&path).expect("the file was just written");
         std::fs::remove_file(&path).expect("the file is there");
         map
@@ -125,5 +191,38 @@ mod tests {
     fn an_empty_file_has_no_bytes_and_a_missing_one_is_an_error() {
         assert!(mapped("empty", &[]).bytes().is_empty());
         assert!(MappedFile::open(Path::new("no/such/file")).is_err());
+    }
+    #[test]
+    fn a_file_of_this_users_is_mapped_once_nobody_may_write_to_it() {
+        let path = written("sealed", &[1; 8]);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("it is ours");
+        let file = MappedFile::open(&path).expect("the file was just written");
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert!(file.is_mapped() && mode & 0o777 == 0o444, "{mode:o}");
+        std::fs::remove_file(&path).expect("the file is there");
+    }
+
+    #[test]
+    fn a_file_that_another_user_may_rewrite_or_shorten_keeps_its_numbers() {
+        let user = rustix::process::geteuid().as_raw();
+        let path = written("foreign", bytemuck::cast_slice(&[1.5_f32, -2.0, 3.25]));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("it is ours");
+        let file = MappedFile::open_as(&path, user + 1).expect("the file was just written");
+        assert!(!file.is_mapped());
+        std::fs::write(&path, [0; 4]).expect("everyone may");
+        assert_eq!(file.f32_slice(0..12), Ok(&[1.5, -2.0, 3.25][..]));
+        assert_eq!(file.bytes().len(), 12);
+        std::fs::remove_file(&path).expect("the file is there");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_and_keeps_its_mode() {
+        let folder = std::env::temp_dir().join(format!("longsift-folder-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("the temporary folder can be written");
+        let mode = || std::fs::metadata(&folder).expect("it is there").permissions().mode();
+        let before = mode();
+        let refused = MappedFile::open(&folder).err().expect("a folder has no bytes");
+        assert_eq!((refused.to_string().as_str(), mode()), ("it is not a regular file", before));
+        std::fs::remove_dir(&folder).expect("the folder is there");
     }
 }

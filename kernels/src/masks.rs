@@ -29,8 +29,8 @@ pub(crate) fn visible_keys(rules: &LogitRules, tokens: usize, row: usize) -> Ran
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     distances: Vec<usize>,
-    /// Segments `0..far` are far.
-    pub(crate) far: usize,
+    /// Segments `0..far_segments` are far.
+    pub(crate) far_segments: usize,
 }
 
 impl Segments {
@@ -40,9 +40,9 @@ impl Segments {
         distances.retain(|&distance| distance == 0 || distance < shape.tokens);
         distances.sort_unstable_by(|a, b| b.cmp(a));
         distances.dedup();
-        let far =
+        let far_segments =
             distances.iter().position(|&d| d == measure.distance).map_or(0, |index| index + 1);
-        Self { distances, far }
+        Self { distances, far_segments }
     }
 
     /// Where each segment but the last ends, farthest first, falling to 0.
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn a_far_distance_beyond_the_window_makes_no_segment_far() {
-        assert_eq!(segments(10, 10).far, 0);
-        assert_eq!(segments(10, 0).far, segments(10, 0).count() - 1);
+        assert_eq!(segments(10, 10).far_segments, 0);
+        assert_eq!(segments(10, 0).far_segments, segments(10, 0).count() - 1);
     }
 
     proptest! {
@@ -94,7 +94,7 @@ mod tests {
                 let segment = (0..segments.count()).find(|&s| key < segments.end(s, row)).expect("the last has no end");
                 let bin = (key <= row).then(|| distance_bin(row - key));
                 prop_assert_eq!(segments.bin(segment), bin);
-                prop_assert_eq!(segment < segments.far, key + distance <= row);
+                prop_assert_eq!(segment < segments.far_segments, key + distance <= row);
             }
         }
 

@@ -3,13 +3,13 @@
 
 use half::bf16;
 
-use crate::kernel::Numbers;
+use crate::kernel::ElementType;
 
 /// How a kernel wants queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// What a word holds.
-    pub(crate) numbers: Numbers,
+    pub(crate) element_type: ElementType,
     /// A row's words are padded with zeros to a multiple of this.
     pub(crate) depth_multiple: usize,
     /// Queries of one panel; 0: rows stay as they are.
@@ -21,9 +21,9 @@ pub(crate) struct Layout {
 impl Layout {
     /// Words of a row of `head_dim` numbers.
     pub(crate) fn depth(&self, head_dim: usize) -> usize {
-        let words = match self.numbers {
-            Numbers::F32 => head_dim,
-            Numbers::Bf16 => head_dim.div_ceil(2),
+        let words = match self.element_type {
+            ElementType::F32 => head_dim,
+            ElementType::Bf16 => head_dim.div_ceil(2),
         };
         words.next_multiple_of(self.depth_multiple)
     }
@@ -37,14 +37,14 @@ impl Layout {
                 *value = (f64::from(*value) * factor) as f32;
             }
         }
-        match self.numbers {
-            Numbers::F32 => {
+        match self.element_type {
+            ElementType::F32 => {
                 for (word, value) in words.iter_mut().zip(&*row) {
                     *word = value.to_bits();
                 }
                 words[row.len()..].fill(0);
             }
-            Numbers::Bf16 => {
+            ElementType::Bf16 => {
                 let (pairs, odd) = row.as_chunks::<2>();
                 for (word, [low, high]) in words.iter_mut().zip(pairs) {
                     *word = rounded(*low) | rounded(*high) << 16;
@@ -140,11 +140,12 @@ mod tests {
 
     #[test]
     fn a_row_becomes_float32_words_or_pairs_of_bf16_with_zeros_behind() {
-        let layout = Layout { numbers: Numbers::F32, depth_multiple: 1, query_rows: 4, keys: 8 };
+        let layout =
+            Layout { element_type: ElementType::F32, depth_multiple: 1, query_rows: 4, keys: 8 };
         let mut words = [9; 3];
         layout.convert(&mut [1.0, -2.0, 0.5], Some(3.0), &mut words);
         assert_eq!(words.map(f32::from_bits), [3.0, -6.0, 1.5]);
-        let layout = Layout { numbers: Numbers::Bf16, depth_multiple: 4, ..layout };
+        let layout = Layout { element_type: ElementType::Bf16, depth_multiple: 4, ..layout };
         assert_eq!((layout.depth(3), layout.depth(8), layout.depth(9)), (4, 4, 8));
         let mut words = [9; 4];
         // Both are half way between two bf16 numbers: 1 + 2^-8 goes down to the even one, 1 + 3·2^-8 up.

@@ -64,7 +64,7 @@ impl PackedWeights {
     }
 
     /// Rows of `x` have this many floats.
-    pub fn inputs(&self) -> usize {
+    pub(crate) fn inputs(&self) -> usize {
         self.hidden
     }
 

@@ -79,17 +79,12 @@ impl Rope {
     }
 
     /// Positions the table holds.
-    pub fn tokens(&self) -> usize {
+    pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Heap bytes of the table.
-    pub fn bytes(&self) -> u64 {
-        ((self.cos.len() + self.sin.len()) * size_of::<f32>()) as u64
-    }
-
     /// Turns one head's row in place. `row`: `[head_dim]`, `head_dim >= rotary_dims`, `position < tokens`.
-    pub fn rotate(&self, position: usize, row: &mut [f32]) {
+    pub(crate) fn rotate(&self, position: usize, row: &mut [f32]) {
         let pairs = self.rotary_dims / 2;
         let cos = &self.cos[position * pairs..][..pairs];
         let sin = &self.sin[position * pairs..][..pairs];

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::block::Window;
 use crate::masks::visible_keys;
 use crate::tile::TILE_KEYS;
+use crate::window::Window;
 
 /// A strip of rows of one head against one tile of keys.
 pub(crate) struct Step {

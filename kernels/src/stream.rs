@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::block::{BLOCK_ROWS, BlockSums, Keys, Scratch, Window, block_sums};
+use crate::block::{BLOCK_ROWS, BlockSums, Keys, Scratch, block_sums};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::{norm, regroup};
@@ -13,6 +13,7 @@ use crate::statistics::{
     histogram_bins,
 };
 use crate::tile::TILE_KEYS;
+use crate::window::Window;
 use crate::words::Words;
 
 /// Blocks that should be under way at once: enough to keep many threads busy to the end. Key heads are packed together
@@ -42,7 +43,7 @@ const ROUND_BLOCKS: usize = 256;
 /// }
 /// let shape = AttentionShape { tokens: 4, query_heads: 2, key_heads: 1, head_dim: 8 };
 /// let measure = Measure { distance: 2, rows: true };
-/// let sums = attention_statistics(Kernel::detect(Numbers::F32), &shape, &LogitRules::causal(8), &measure, &Uniform);
+/// let sums = attention_statistics(Kernel::detect(ElementType::F32), &shape, &LogitRules::causal(8), &measure, &Uniform);
 /// // Row 2 gives 1/3 to key 0, row 3 gives 1/4 to keys 0 and 1.
 /// assert!((sums.dependency_strength(4)[0] - (1.0 / 3.0 + 2.0 / 4.0) / 4.0).abs() < 1e-6);
 /// ```

@@ -1,41 +1,93 @@
-//! What this machine lacks for a kernel.
+//! Which kernels this machine has, and why not the others.
 
 use std::sync::OnceLock;
 
-use crate::kernel::Kernel;
+use crate::kernel::{ElementType, Kernel};
 
-/// Why this machine does not run `kernel`; `None` where it does.
-pub(crate) fn missing(kernel: Kernel) -> Option<&'static str> {
-    match kernel {
-        Kernel::PortableF32 => None,
-        gpu if gpu.is_cuda() => Some("it runs on GPUs"),
-        #[cfg(target_arch = "x86_64")]
-        Kernel::Avx2F32 => (!(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")))
+/// The kernels for a table of float32, fastest first.
+const FOR_F32: &[Kernel] = &[Kernel::Avx512F32, Kernel::Avx2F32, Kernel::PortableF32];
+
+impl Kernel {
+    /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
+    /// tile registers and checks a small product.
+    pub fn unsupported_reason(self) -> Option<&'static str> {
+        match self {
+            Self::PortableF32 => None,
+            gpu if gpu.is_cuda() => Some("it runs on GPUs"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2F32 => (!(is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")))
             .then_some("the processor has no AVX2 with FMA"),
-        #[cfg(target_arch = "x86_64")]
-        Kernel::Avx512F32 => missing_avx512(),
-        #[cfg(target_arch = "x86_64")]
-        Kernel::Avx512Bf16 => missing_avx512().or_else(|| {
-            (!is_x86_feature_detected!("avx512bf16")).then_some("the processor has no AVX-512 BF16")
-        }),
-        #[cfg(target_arch = "x86_64")]
-        Kernel::AmxBf16 => {
-            static MISSING: OnceLock<Option<&str>> = OnceLock::new();
-            *MISSING.get_or_init(amx::missing)
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512F32 => avx512_unsupported_reason(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => avx512_unsupported_reason().or_else(|| {
+                (!is_x86_feature_detected!("avx512bf16"))
+                    .then_some("the processor has no AVX-512 BF16")
+            }),
+            #[cfg(target_arch = "x86_64")]
+            Self::AmxBf16 => {
+                static REASON: OnceLock<Option<&str>> = OnceLock::new();
+                *REASON.get_or_init(amx::unsupported_reason)
+            }
+            _ => Some("it is for x86_64 processors"),
         }
-        _ => Some("it is for x86_64 processors"),
+    }
+
+    /// Whether this machine can run the kernel.
+    pub fn is_supported(self) -> bool {
+        self.unsupported_reason().is_none()
+    }
+
+    /// The fastest kernel of this machine for a table of `table` numbers. For bf16 that is a float32 kernel where the
+    /// processor's own bf16 product is slower (Intel's without AMX).
+    pub fn detect(table: ElementType) -> Self {
+        let for_bf16: &[Self] = match table {
+            ElementType::F32 => &[],
+            ElementType::Bf16 if has_fast_bf16_dot() => &[Self::AmxBf16, Self::Avx512Bf16],
+            ElementType::Bf16 => &[Self::AmxBf16],
+        };
+        for_bf16
+            .iter()
+            .chain(FOR_F32)
+            .copied()
+            .find(|kernel| kernel.is_supported())
+            .unwrap_or(Self::PortableF32)
+    }
+
+    /// The kernel that multiplies weights where this one measures windows: weights are float32, whatever a window's
+    /// elements are, so kernels that round to bf16 leave them to `avx512-f32`, and those of GPUs to `avx2-f32` (to
+    /// `portable-f32` beside a processor without it).
+    ///
+    /// The bits of a table, and of queries and keys that are projected per window, are this kernel's. For a GPU's it is
+    /// not implied by the kernel's own name: what scores may be reused for has to state both.
+    #[must_use]
+    pub fn for_weights(self) -> Self {
+        match self {
+            Self::Avx512Bf16 | Self::AmxBf16 => Self::Avx512F32,
+            gpu if gpu.is_cuda() && Self::Avx2F32.is_supported() => Self::Avx2F32,
+            gpu if gpu.is_cuda() => Self::PortableF32,
+            float => float,
+        }
+    }
+
+    /// Stops a caller that would run instructions the processor lacks.
+    pub(crate) fn assert_supported(self) {
+        if let Some(why) = self.unsupported_reason() {
+            panic!("this machine does not run the kernel `{}`: {why}", self.name());
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn missing_avx512() -> Option<&'static str> {
+fn avx512_unsupported_reason() -> Option<&'static str> {
     (!(is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq")))
         .then_some("the processor has no AVX-512 F and DQ")
 }
 
 /// Whether `vdpbf16ps` is worth having where AVX-512 is there anyway. On Intel's processors (measured: Emerald Rapids)
 /// it takes four times as long as a float32 multiply-add, for twice as many products; on AMD's it takes as long.
-pub(crate) fn has_fast_bf16_pairs() -> bool {
+pub(crate) fn has_fast_bf16_dot() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         let vendor = std::arch::x86_64::__cpuid(0);
@@ -53,9 +105,9 @@ mod amx {
     use crate::tile::{AMX, LOGIT_STRIDE, Tile};
 
     /// What stands against AMX: the processor, the system, or a product that comes out wrong.
-    pub(super) fn missing() -> Option<&'static str> {
-        if let Some(missing) = super::missing_avx512() {
-            return Some(missing);
+    pub(super) fn unsupported_reason() -> Option<&'static str> {
+        if let Some(reason) = super::avx512_unsupported_reason() {
+            return Some(reason);
         }
         // Intel's manual, volume 2, CPUID: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
         let features = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 };
@@ -141,5 +193,30 @@ mod amx {
                 logits[row * LOGIT_STRIDE + key].to_bits() == want.to_bits()
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_detected_kernel_is_supported_and_fits_the_table() {
+        for table in [ElementType::F32, ElementType::Bf16] {
+            let kernel = Kernel::detect(table);
+            assert!(kernel.is_supported() && kernel.is_for(table), "{kernel:?}");
+        }
+        assert!(Kernel::PortableF32.is_supported());
+    }
+    #[test]
+    fn weights_are_multiplied_in_float32_by_a_kernel_that_the_same_machine_has() {
+        for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported() || kernel.is_cuda())
+        {
+            let weights = kernel.for_weights();
+            assert_eq!(weights.element_type(), ElementType::F32);
+            assert!(weights.is_supported() && weights.for_weights() == weights, "{kernel:?}");
+            let implied = weights == kernel || kernel.element_type() == ElementType::Bf16;
+            assert!(implied || kernel.is_cuda(), "{kernel:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! The register tile of the float32 kernels is a few rows times a few vectors of columns. Its shape changes the speed,
 //! never a bit: an element is one running sum over the depth, ascending.
 
-use crate::kernel::Numbers;
+use crate::kernel::{ElementType, Kernel};
 use crate::panels::Layout;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
@@ -12,7 +12,7 @@ use crate::simd::{Portable, Simd};
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod pairs;
+pub(crate) mod bf16_dot;
 
 /// Floats from one row of logits to the next; the pad keeps rows out of each other's cache sets.
 pub(crate) const LOGIT_STRIDE: usize = TILE_KEYS + 16;
@@ -25,8 +25,8 @@ pub(crate) trait Tile: Copy {
     type Simd: Simd;
     /// What must live while products are formed.
     type Session;
-    /// Rows whose logits are held at once: their tile stays in the first-level cache. Divides
-    /// [`BLOCK_ROWS`](crate::block::BLOCK_ROWS).
+    /// Rows whose logits are held at once: their tile stays in the first-level cache.
+    /// Divides the rows of a block.
     const STRIP_ROWS: usize;
 
     /// Proof of the vectors.
@@ -62,7 +62,7 @@ pub(crate) type Avx512Tile = Floats<Avx512<Degree5>, 12, 2>;
 
 /// The layout of a float32 tile.
 pub(crate) const fn floats(query_rows: usize, keys: usize) -> Layout {
-    Layout { numbers: Numbers::F32, depth_multiple: 1, query_rows, keys }
+    Layout { element_type: ElementType::F32, depth_multiple: 1, query_rows, keys }
 }
 
 /// The layout of [`PortableTile`].
@@ -71,13 +71,26 @@ pub(crate) const PORTABLE: Layout = floats(4, 8);
 pub(crate) const AVX2: Layout = floats(6, 16);
 /// The layout of [`Avx512Tile`].
 pub(crate) const AVX512: Layout = floats(12, 32);
-/// The layout of [`PairTile`](pairs::PairTile).
-pub(crate) const PAIRS: Layout =
-    Layout { numbers: Numbers::Bf16, depth_multiple: 1, query_rows: 12, keys: 32 };
+/// The layout of [`Bf16DotTile`](bf16_dot::Bf16DotTile).
+pub(crate) const BF16_DOT: Layout =
+    Layout { element_type: ElementType::Bf16, depth_multiple: 1, query_rows: 12, keys: 32 };
 /// The layout of [`AmxTile`](amx::AmxTile): queries as they are, `[32, depth]`, keys in panels of 32; zeros fill the
 /// depth of the last tile.
 pub(crate) const AMX: Layout =
-    Layout { numbers: Numbers::Bf16, depth_multiple: 16, query_rows: 0, keys: 32 };
+    Layout { element_type: ElementType::Bf16, depth_multiple: 16, query_rows: 0, keys: 32 };
+
+impl Kernel {
+    /// How the kernel wants queries and keys.
+    pub(crate) fn layout(self) -> Layout {
+        match self {
+            Self::Avx2F32 => AVX2,
+            Self::Avx512F32 => AVX512,
+            Self::Avx512Bf16 => BF16_DOT,
+            Self::AmxBf16 => AMX,
+            _ => PORTABLE,
+        }
+    }
+}
 
 impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, VECTORS> {
     type Simd = S;

@@ -28,6 +28,14 @@ impl Words {
         Self { lines: vec![Line::zeroed(); count.div_ceil(LINE_WORDS)], count }
     }
 
+    /// As [`Words::new`]; `None` where there is not so much memory.
+    pub(crate) fn try_new(count: usize) -> Option<Self> {
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(count.div_ceil(LINE_WORDS)).ok()?;
+        lines.resize(count.div_ceil(LINE_WORDS), Line::zeroed());
+        Some(Self { lines, count })
+    }
+
     /// Heap bytes of `count` words.
     pub(crate) fn bytes(count: usize) -> u64 {
         (count.div_ceil(LINE_WORDS) * size_of::<Line>()) as u64

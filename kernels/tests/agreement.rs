@@ -4,8 +4,8 @@ mod common;
 
 use common::{EXPONENTIAL, ROW, Random, Rounded, check, close, supported};
 use longsift_kernels::{
-    AttentionShape, HeadSums, LogitRules, Measure, Numbers, QueryKeySource, RowSample, WindowSums,
-    attention_statistics, head_statistics, reference_rows,
+    AttentionShape, ElementType, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, RowSample,
+    WindowSums, attention_statistics, head_statistics, reference_rows,
 };
 use proptest::prelude::*;
 
@@ -156,6 +156,24 @@ fn bits(sums: &WindowSums) -> Vec<u64> {
     all.map(|value| value.to_bits()).collect()
 }
 
+/// The tests of this file take every kernel that the machine has; these say which they leave out.
+macro_rules! tested_here {
+    ($($name:ident: $kernel:ident, $cfg:ident, $needs:literal;)*) => {$(
+        #[test]
+        #[cfg_attr(not($cfg), ignore = $needs)]
+        fn $name() {
+            assert!(supported().any(|kernel| kernel == Kernel::$kernel));
+        }
+    )*};
+}
+
+tested_here! {
+    avx2_f32_is_tested_here: Avx2F32, longsift_avx2, "needs a processor with AVX2 and FMA";
+    avx512_f32_is_tested_here: Avx512F32, longsift_avx512, "needs a processor with AVX-512";
+    avx512_bf16_is_tested_here: Avx512Bf16, longsift_avx512_bf16, "needs a processor with AVX-512 BF16";
+    amx_bf16_is_tested_here: AmxBf16, longsift_amx, "needs a processor with AMX";
+}
+
 #[test]
 fn a_window_of_a_thousand_tokens_agrees_with_float64() {
     for (tokens, head_dim) in [(1000, 128), (961, 64), (1009, 80)] {
@@ -274,9 +292,9 @@ proptest! {
             let heads = 0..shape.key_heads;
             let got =
                 head_statistics(kernel, &shape, &rules, distance, &source, heads, Some(&sample));
-            let ([mass, square], more) = match kernel.numbers() {
-                Numbers::F32 => (&exact, 0.0),
-                Numbers::Bf16 => (&rounded, EXPONENTIAL),
+            let ([mass, square], more) = match kernel.element_type() {
+                ElementType::F32 => (&exact, 0.0),
+                ElementType::Bf16 => (&rounded, EXPONENTIAL),
             };
             let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());
             close(&got.far_mass, &weighted(mass), ROW + more, 1e-9, &context);

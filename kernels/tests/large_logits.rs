@@ -101,6 +101,27 @@ fn rows_whose_keys_grow_and_shrink_move_between_the_two_ways() {
     }
 }
 
+/// The first tile of keys needs no offset, and all its logits lie far below zero; those of later tiles, further below,
+/// must not be measured from zero.
+#[test]
+fn keys_far_below_a_first_tile_that_is_itself_below_zero_weigh_what_they_should() {
+    let (head_dim, tokens) = (32, 900);
+    let unit = std::f64::consts::LOG2_E / (head_dim as f64).sqrt();
+    let source = Changed {
+        random: Random { head_dim, seed: 6, spread: 0.01 },
+        query: Box::new(|_, out| out[0] += 8.0),
+        // In powers of two: about -52 within a bound of 56, then -75.
+        key: Box::new(move |row, out| {
+            let logit = if row < 256 { -52.0 } else { -75.0 };
+            out[0] += (logit / (8.0 * unit)) as f32;
+        }),
+    };
+    let shape = AttentionShape { tokens, query_heads: 2, key_heads: 1, head_dim };
+    for causal in [true, false] {
+        check(&shape, &LogitRules { causal, ..LogitRules::causal(head_dim) }, 100, &source, 30.0);
+    }
+}
+
 /// A key that its row does not see must not set the row's offset.
 #[test]
 fn a_giant_key_after_the_row_or_outside_its_window_changes_nothing() {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, Numbers, QueryKeySource, attention_statistics,
+    AttentionShape, ElementType, Kernel, LogitRules, Measure, QueryKeySource, attention_statistics,
     window_bytes,
 };
 
@@ -82,7 +82,7 @@ fn a_window_stays_within_its_estimate_and_near_it() {
     // 32,768 tokens of Llama 3.1 8B: key heads take turns, so one of the eight shows what all of them need.
     let whole = AttentionShape { tokens: 32_768, query_heads: 32, key_heads: 8, head_dim: 128 };
     let one = AttentionShape { query_heads: 4, key_heads: 1, ..whole };
-    let used = peak(&pool, Kernel::detect(Numbers::F32), &one);
+    let used = peak(&pool, Kernel::detect(ElementType::F32), &one);
     for &kernel in Kernel::ALL {
         for threads in [1, 2, 16, 64] {
             let bytes = window_bytes(kernel, &whole, threads);

@@ -10,7 +10,7 @@ mod common;
 
 use common::{Random, supported};
 use longsift_kernels::{
-    AttentionShape, LogitRules, Measure, Numbers, attention_statistics, reference_statistics,
+    AttentionShape, ElementType, LogitRules, Measure, attention_statistics, reference_statistics,
 };
 
 /// Relative error of a head's far mass and sum of squares for logits of standard deviation 3: half of one
@@ -27,7 +27,7 @@ fn rounding_to_bf16_costs_what_it_must_and_no_more() {
         let (rules, measure) =
             (LogitRules::causal(head_dim), Measure { distance: 175, rows: true });
         let want = reference_statistics(&shape, &rules, &measure, &source);
-        for kernel in supported().filter(|kernel| kernel.numbers() == Numbers::Bf16) {
+        for kernel in supported().filter(|kernel| kernel.element_type() == ElementType::Bf16) {
             let got = attention_statistics(kernel, &shape, &rules, &measure, &source);
             common::close(&got.far_mass, &want.far_mass, MASS, 0.0, kernel.name());
             common::close(&got.far_square, &want.far_square, 2.0 * MASS, 0.0, kernel.name());

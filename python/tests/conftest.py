@@ -24,14 +24,15 @@ def pipeline(tmp_path: Path) -> Path:
     return write_pipeline(tmp_path, files=4, documents=6)
 
 
-def write_pipeline(folder: Path, files: int, documents: int) -> Path:
-    """A pipeline in `folder` over as many files of the demo corpus, a work unit each."""
+def write_pipeline(folder: Path, files: int, documents: int, devices: int | None = None) -> Path:
+    """A pipeline in `folder` over as many files of the demo corpus, a work unit each; on the processor, or on devices."""
     corpus = pq.read_table(REPOSITORY / "datasets/demo/corpus.parquet")
     (folder / "input").mkdir()
     for file in range(files):
         rows = corpus.slice(file * documents, documents)
         pq.write_table(rows, folder / f"input/{file:02}.parquet")
     path = folder / "pipeline.yaml"
+    shared = f"\n  - {{stage: shard-across-devices, devices: {devices}}}" if devices else ""
     path.write_text(
         f"""\
 version: 1
@@ -39,7 +40,7 @@ name: test
 input: {{path: input, id_column: id, text_column: text}}
 stages:
   - {{stage: load-partial-model, model: {REPOSITORY / "datasets/demo/model"}}}
-  - {{stage: tokenize, window_tokens: 1024, windows: disjoint, bos: 0}}
+  - {{stage: tokenize, window_tokens: 1024, windows: disjoint, bos: 0}}{shared}
   - {{stage: first-layer-attention}}
   - {{stage: score, within: source}}
   - {{stage: filter, keep_fraction: 0.5}}
@@ -50,10 +51,10 @@ output: {{path: out}}
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of the data, score and dropped files of the output in `folder`."""
+    """SHA-256 of the data, score, dropped and selection files of the output in `folder`."""
     found = [
         path
-        for part in ("out/data", "out.run/scores", "out.run/dropped", "out.run/quarantine")
+        for part in ("out/data", "out.run/scores", "out.run/dropped", "out.run/selection", "out.run/quarantine")
         for path in sorted((folder / part).rglob("*.parquet"))
     ]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}

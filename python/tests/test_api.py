@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bucket
 import longsift
 import pytest
 
@@ -69,6 +70,26 @@ def test_scores_are_a_dataset_of_committed_units_in_input_order(pipeline: Path) 
     assert longsift.scores(summary.run_dir).count_rows() == rest < summary.windows_total
     with pytest.raises(FileNotFoundError, match="no work unit"):
         longsift.scores(pipeline.parent)
+
+
+def test_scores_are_read_from_a_bucket(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = longsift.run(pipeline, arguments=["-q"])
+    here = longsift.scores(summary.run_dir).to_table()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "someone",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with bucket.serve(pipeline.parent) as (url, asked):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        stored = longsift.scores("s3://bucket/out.run/")
+        assert stored.to_table().equals(here)
+        with pytest.raises(FileNotFoundError, match="no work unit of s3://bucket/input"):
+            longsift.scores("s3://bucket/input")
+    assert sum(line.startswith("GET /bucket/out.run/units/") for line in asked) == 4, asked
+    assert not any("/out.run/lock" in line for line in asked)
 
 
 def test_scores_and_output_go_to_pandas_polars_and_duckdb(pipeline: Path) -> None:

@@ -24,19 +24,34 @@ FILES = 12
 DOCUMENTS = 16
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Three nodes on 127.0.0.1 with a GPU each, which are logical: nothing here computes on one."""
+@contextlib.contextmanager
+def nodes(count: int, gpus: int) -> Iterator[Any]:
+    """A cluster of nodes on 127.0.0.1 whose GPUs are logical: nothing here computes on one."""
     # Read by Ray when it is imported: without it a cluster does not stay on the loopback address.
     os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     from ray.cluster_utils import Cluster
 
-    head = {"node_ip_address": "127.0.0.1", "num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        cluster.add_node(node_ip_address="127.0.0.1", num_cpus=1, num_gpus=1)
+    node = {"node_ip_address": "127.0.0.1", "num_cpus": 1, "num_gpus": gpus}
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    for _ in range(1, count):
+        cluster.add_node(**node)
     yield cluster
     cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Three nodes with a GPU each."""
+    with nodes(3, gpus=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def pair_of_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """One node with two GPUs, which longsift simulates."""
+    monkeypatch.setenv("LONGSIFT_SIMULATED_DEVICES", "2x64MB")
+    with nodes(1, gpus=2) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -48,19 +63,52 @@ def alone(tmp_path: Path) -> dict[str, str]:
     return digests(folder)
 
 
-def start(cluster: Any, folder: Path) -> subprocess.Popen[str]:
-    folder.mkdir()
-    pipeline = write_pipeline(folder, FILES, documents=DOCUMENTS)
+class Gate:
+    """Stands before the command: the first two shards are scored at once, all others when it opens."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._open = folder / "open"
+        self.seen = folder / "seen"
+        self.command = folder / "longsift"
+        self.command.write_text(
+            f"""\
+#!/bin/sh
+case " $* " in *" --phase=score "*)
+    echo "$CUDA_VISIBLE_DEVICES" >>{self.seen}
+    if ! mkdir {folder}/1 2>/dev/null && ! mkdir {folder}/2 2>/dev/null; then
+        # Who waits for nobody is of no use.
+        while [ ! -e {self._open} ]; do kill -0 $PPID 2>/dev/null || exit 143; sleep 0.05; done
+    fi
+esac
+exec {longsift.find_binary()} "$@"
+"""
+        )
+        self.command.chmod(0o755)
+
+    def open(self) -> None:
+        """Nothing is held any more."""
+        self._open.touch()
+
+
+def start(cluster: Any, pipeline: Path, gate: Gate) -> subprocess.Popen[str]:
     command = [str(longsift.find_binary()), "run", str(pipeline), "--engine=ray", f"--address={cluster.address}"]
     # The command looks for Python beside itself, then on the path.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.Popen(
-        command, env={**os.environ, "PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    environment = {**os.environ, "PATH": path, "LONGSIFT_BINARY": str(gate.command)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def children(folder: Path) -> list[tuple[int, int]]:
-    """Process and parent of every command that scores a shard in `folder`."""
+def finish(driver: subprocess.Popen[str]) -> dict[str, Any]:
+    """The summary, which is the only line of standard output."""
+    stdout, stderr = driver.communicate()
+    assert driver.returncode == 0, stderr
+    summary: dict[str, Any] = json.loads(stdout)
+    return summary
+
+
+def children(folder: Path, held_by: Gate | None = None) -> list[tuple[int, int]]:
+    """Process and parent of every command that scores a shard in `folder`, or of those that a gate holds."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -68,7 +116,8 @@ def children(folder: Path) -> list[tuple[int, int]]:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
-        if f"{folder}/pipeline.yaml" in arguments and "--phase=score" in arguments:
+        scores = f"{folder}/pipeline.yaml" in arguments and "--phase=score" in arguments
+        if scores and (held_by is None or str(held_by.command) in arguments):
             found.append((int(entry.name), parent))
     return found
 
@@ -94,24 +143,47 @@ def test_a_run_on_a_cluster_is_the_run_of_one_machine(
     cluster: Any, alone: dict[str, str], tmp_path: Path, kill: Any
 ) -> None:
     folder = tmp_path / "cluster"
-    driver = start(cluster, folder)
+    folder.mkdir()
+    gate = Gate(tmp_path / "gate")
+    driver = start(cluster, write_pipeline(folder, FILES, documents=DOCUMENTS), gate)
     units = folder / "out.run/units"
-    disturbed = False
-    while not disturbed:
+    # Two shards are done, and the others do not end before they are disturbed.
+    while len(list(units.glob("[!.]*.json"))) < 2 or not (held := children(folder, gate)):
         assert driver.poll() is None, driver.communicate()
-        for child, worker in children(folder)[:1] if len(list(units.glob("[!.]*"))) >= 2 else []:
-            # A child that has just ended is none to disturb.
-            with contextlib.suppress(ProcessLookupError):
-                kill(cluster, child, worker)
-                disturbed = True
         time.sleep(0.02)
-    assert len(list(units.glob("[!.]*"))) < FILES, "too late to disturb anything"
-    stdout, stderr = driver.communicate(timeout=600)
-    assert driver.returncode == 0, stderr
-    summary = json.loads(stdout.splitlines()[-1])
+    kill(cluster, *held[0])
+    gate.open()
+    summary = finish(driver)
     assert (summary["status"], summary["rows_in"]) == ("done", FILES * DOCUMENTS)
     assert digests(folder) == alone
     assert not children(folder)
+
+
+def test_an_actor_has_as_many_gpus_as_the_pipeline_names(
+    pair_of_gpus: Any, alone: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    gate = Gate(tmp_path / "gate")
+    gate.open()
+    pipeline = write_pipeline(folder, FILES, documents=DOCUMENTS, devices=2)
+    summary = finish(start(pair_of_gpus, pipeline, gate))
+    assert (summary["status"], summary["rows_in"]) == ("done", FILES * DOCUMENTS)
+    assert digests(folder) == alone
+    seen = gate.seen.read_text().split()
+    assert len(seen) == 4 and all(len(gpus.split(",")) == 2 for gpus in seen), seen
+    events = [json.loads(line) for line in (folder / "out.run/events.jsonl").read_text().splitlines()]
+    ready = {event["device"] for event in events if event["event"] == "device_ready"}
+    assert ready == {"cuda:0", "cuda:1"}
+
+    # More than a node has are named.
+    monkeypatch.setenv("LONGSIFT_SIMULATED_DEVICES", "3x64MB")
+    other = tmp_path / "other"
+    other.mkdir()
+    driver = start(pair_of_gpus, write_pipeline(other, 1, documents=2, devices=3), gate)
+    _, stderr = driver.communicate()
+    assert driver.returncode == 4
+    assert "no node of the cluster has a CPU and 3 GPUs" in stderr
 
 
 def test_a_pipeline_that_is_wrong_never_reaches_the_cluster(tmp_path: Path) -> None:

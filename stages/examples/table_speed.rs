@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use longsift_kernels::{Kernel, Numbers, PackedWeights};
+use longsift_kernels::{ElementType, Kernel, PackedWeights};
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{LayerZeroTable, ModelFolder};
 
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 fn run(model: &Path, cache: &Path) -> Result<(), String> {
     let model = ModelFolder::open(model, None).map_err(|problems| problems[0].to_string())?;
-    let kernel = Kernel::detect(Numbers::F32);
+    let kernel = Kernel::detect(ElementType::F32);
     let spec = model.spec();
     let (hidden, width) = (spec.hidden_size as usize, spec.row_width() as usize);
     let open = |precision| {

@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use arrow::array::AsArray;
-use arrow::compute::cast;
-use arrow::datatypes::DataType;
+use arrow_array::cast::AsArray;
+use arrow_cast::cast;
+use arrow_schema::DataType;
 use longsift_stages::tokenize::{Encoder, SpecialTokensInText};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -50,7 +50,7 @@ fn run(check: bool, tokenizer: &str, files: &[String]) -> Outcome<()> {
     let mut alone = Tokenizer::from_file(tokenizer)?;
     alone.with_post_processor(None::<PostProcessorWrapper>);
     println!("{tokenizer}");
-    if let Some(why) = encoder.whole_texts_because() {
+    if let Some(why) = encoder.unsplittable_reason() {
         println!("texts are encoded whole: {why}");
     }
     if !check {

@@ -2,25 +2,22 @@
 
 pub mod compute;
 pub mod decimal;
+pub mod distance;
+pub mod figures;
+pub mod location;
+pub mod measure;
+pub mod rule;
 
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::Path;
 
 pub use decimal::Decimal;
-
-/// What all stages have in common: a name, and what they need from and give to their neighbours.
-///
-/// A pipeline is in order when everything a stage reads is written by an earlier stage or is a column of the
-/// input; the engine checks it before the run.
-pub trait Stage {
-    /// The value of the `stage` key: `first-layer-attention`.
-    fn name(&self) -> &'static str;
-    /// What earlier stages must have written: `windows`, `layer-zero table`.
-    fn reads(&self) -> &'static [&'static str];
-    /// What this stage adds for later ones.
-    fn writes(&self) -> &'static [&'static str];
-}
+pub use distance::FarDistance;
+pub use figures::{Column, Figures, Kind, Merge, Orientation, Value};
+pub use location::{Address, Location, Scheme};
+pub use measure::{AttentionRequest, Evidence, Measure, Needs, Request, Unmeasured, Window};
+pub use rule::BrokenRule;
 
 /// Opens a file for reading unless it is something that would block or never end, such as a pipe.
 pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {

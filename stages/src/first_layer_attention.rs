@@ -1,5 +1,6 @@
 //! Measures, per window, how much the tokens of the first layer attend to far-away tokens.
 
+mod rotary_tables;
 mod sampling;
 
 use std::ops::Range;
@@ -8,15 +9,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::cuda::Operands;
 use longsift_kernels::{
-    AttentionShape, HeadSums, Kernel, LogitRules, QueryKeySource, Rope, head_statistics,
+    AttentionShape, HeadSums, Kernel, LogitRules, QueryKeySource, Rope, Rotation, head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use rotary_tables::RotaryTables;
 pub use sampling::{RowEstimate, SampledRows};
 
-use crate::contract::{Decimal, Stage};
-use crate::model::{LayerZeroSpec, LayerZeroTable, Prepared, RoundedAlibi, SideArray, WindowParts};
+use crate::contract::Decimal;
+use crate::model::{
+    LayerZeroSpec, LayerZeroTable, PackedProjections, RoundedAlibi, SideArray, WindowParts,
+};
 
 /// Measures, per window and head, how much the tokens of the first layer attend to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -112,18 +116,6 @@ impl FirstLayerAttention {
             (None, None | Some(Decimal(0.25))) => tokens - 3 * (tokens / 4),
             (None, Some(fraction)) => fraction.ceil_of(tokens),
         }
-    }
-}
-
-impl Stage for FirstLayerAttention {
-    fn name(&self) -> &'static str {
-        "first-layer-attention"
-    }
-    fn reads(&self) -> &'static [&'static str] {
-        &["layer-zero table", "windows"]
-    }
-    fn writes(&self) -> &'static [&'static str] {
-        &["statistics"]
     }
 }
 
@@ -230,16 +222,12 @@ pub struct FirstLayer {
     mask: Mask,
     /// The longest window expected: the rotary table is computed for it at once.
     longest_window: usize,
-    /// The rotary tables in use, by the number of tokens they are for.
-    rotary: Mutex<Vec<(usize, Arc<Rope>)>>,
+    rotary: RotaryTables,
     /// Weights that are applied per window, packed for the kernels that asked for them.
-    prepared: Mutex<Vec<(Kernel, Arc<Prepared>)>>,
+    projections: Mutex<Vec<(Kernel, Arc<PackedProjections>)>>,
     /// A bit per token id: whether a window had it.
-    ids_met: Vec<AtomicU64>,
+    ids_seen: Vec<AtomicU64>,
 }
-
-/// Rotary tables that are kept: more than one only where frequencies depend on the length of the window.
-const ROTARY_TABLES: usize = 4;
 
 impl FirstLayer {
     /// A layer that measures windows of up to `longest_window` tokens without recomputing its rotary table; longer
@@ -250,16 +238,16 @@ impl FirstLayer {
         mask: Mask,
         longest_window: usize,
     ) -> Self {
-        let (rotary, prepared) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let (rotary, projections) = (RotaryTables::default(), Mutex::new(Vec::new()));
         let words = (spec.vocabulary_size as usize).div_ceil(64);
-        let ids_met = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Self { spec, table, mask, longest_window, rotary, prepared, ids_met }
+        let ids_seen = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Self { spec, table, mask, longest_window, rotary, projections, ids_seen }
     }
 
     /// How many rows of the table the windows measured so far had ids of: only these are in memory, because the table
     /// is mapped.
     pub fn rows_used(&self) -> u64 {
-        self.ids_met.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum()
+        self.ids_seen.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum()
     }
 
     /// The table.
@@ -268,9 +256,9 @@ impl FirstLayer {
     }
 
     /// Notes the ids of a window that is measured somewhere else than in [`FirstLayer::measure_heads`].
-    pub fn meet(&self, ids: &[u32]) {
+    pub fn mark_ids_seen(&self, ids: &[u32]) {
         for id in ids {
-            let (word, bit) = (&self.ids_met[*id as usize / 64], 1 << (id % 64));
+            let (word, bit) = (&self.ids_seen[*id as usize / 64], 1 << (id % 64));
             if word.load(Relaxed) & bit == 0 {
                 word.fetch_or(bit, Relaxed);
             }
@@ -296,36 +284,38 @@ impl FirstLayer {
         window: &WindowTokens,
         key_heads: Range<usize>,
     ) -> HeadSums {
-        self.meet(&window.ids);
+        self.mark_ids_seen(&window.ids);
         let distance = window.distance as usize;
         let sample = window.sampled.as_ref().map(SampledRows::sample);
         self.with_source(kernel, &window.ids, |shape, rules, source| {
             // Where every query head has keys of its own, a key head of the model is as many of the kernel's.
-            let finer = shape.key_heads / self.spec.key_heads as usize;
-            let heads = key_heads.start * finer..key_heads.end * finer;
+            let kernel_heads_per_key_head = shape.key_heads / self.spec.key_heads as usize;
+            let heads = key_heads.start * kernel_heads_per_key_head
+                ..key_heads.end * kernel_heads_per_key_head;
             head_statistics(kernel, shape, rules, distance, source, heads, sample.as_ref())
         })
     }
 
     /// Hands shape, rules and rotated queries and keys of a window to `measure`: for figures that
     /// [`FirstLayer::measure`] does not give. `ids`: each below the vocabulary size.
-    pub fn with_source<T>(
+    pub(crate) fn with_source<T>(
         &self,
         kernel: Kernel,
         ids: &[u32],
         measure: impl FnOnce(&AttentionShape, &LogitRules, &dyn QueryKeySource) -> T,
     ) -> T {
         let (shape, rules) = self.shape_and_rules(ids.len());
-        let (rope, prepared) = (self.rope(ids.len()), self.prepared(kernel));
+        let (rope, projections) = (self.rope(ids.len()), self.projections(kernel));
         let (spec, table, rope) = (&self.spec, &self.table, rope.as_deref());
-        let parts = WindowParts { spec, table, prepared: &prepared, rope, shape: &shape, ids };
+        let parts =
+            WindowParts { spec, table, projections: &projections, rope, shape: &shape, ids };
         parts.with_source(|source| match RoundedAlibi::new(spec, &shape, source) {
             Some((source, shape)) => measure(&shape, &rules, &source),
             None => measure(&shape, &rules, source),
         })
     }
 
-    /// As [`FirstLayer::with_source`], for a device: hands over the ids alone where the device makes queries and keys of its
+    /// As `FirstLayer::with_source`, for a device: hands over the ids alone where the device makes queries and keys of its
     /// copy of the table, and no rotary table is computed. `heads`: key heads of the model, which are handed on as those
     /// of the shape.
     pub fn with_operands<T>(
@@ -337,15 +327,16 @@ impl FirstLayer {
     ) -> T {
         if !self.spec.gathers_on_device() {
             return self.with_source(kernel, ids, |shape, rules, source| {
-                let finer = shape.key_heads / self.spec.key_heads as usize;
-                let heads = heads.start * finer..heads.end * finer;
+                let kernel_heads_per_key_head = shape.key_heads / self.spec.key_heads as usize;
+                let heads =
+                    heads.start * kernel_heads_per_key_head..heads.end * kernel_heads_per_key_head;
                 let shared = self.spec.shared_key_width();
                 measure(shape, rules, Operands::Source { source, shared }, heads)
             });
         }
         let (shape, rules) = self.shape_and_rules(ids.len());
-        let (rotation, prepared) = (self.spec.rotation(ids.len()), self.prepared(kernel));
-        let (rotation, norms) = (rotation.as_ref(), prepared.head_norms());
+        let (rotation, projections) = (self.spec.rotation(ids.len()), self.projections(kernel));
+        let (rotation, norms) = (rotation.as_ref(), projections.head_norms());
         measure(&shape, &rules, Operands::Table { ids, rotation, norms }, heads)
     }
 
@@ -356,32 +347,22 @@ impl FirstLayer {
         (self.spec.attention_shape(tokens), rules)
     }
 
-    fn prepared(&self, kernel: Kernel) -> Arc<Prepared> {
-        let mut all = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, prepared)) = all.iter().find(|(of, _)| *of == kernel) {
-            return Arc::clone(prepared);
+    fn projections(&self, kernel: Kernel) -> Arc<PackedProjections> {
+        let mut all = self.projections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, projections)) = all.iter().find(|(of, _)| *of == kernel) {
+            return Arc::clone(projections);
         }
-        let prepared = Arc::new(Prepared::new(&self.spec, &self.table, kernel));
-        all.push((kernel, Arc::clone(&prepared)));
-        prepared
+        let projections = Arc::new(PackedProjections::new(&self.spec, &self.table, kernel));
+        all.push((kernel, Arc::clone(&projections)));
+        projections
     }
 
-    /// The rotary table for windows of `tokens` tokens: a prefix of a longer one wherever the frequencies do not
-    /// depend on the window's length.
+    /// The rotary table for windows of `tokens` tokens, as long as the longest window that has these frequencies.
     fn rope(&self, tokens: usize) -> Option<Arc<Rope>> {
-        let exact = self.spec.rope.as_ref()?.depends_on_tokens();
-        let mut tables = self.rotary.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |length: usize| if exact { length == tokens } else { length >= tokens };
-        if let Some((_, rope)) = tables.iter().find(|(length, _)| fits(*length)) {
-            return Some(Arc::clone(rope));
-        }
-        let length = if exact { tokens } else { tokens.max(self.longest_window) };
-        let rope = Arc::new(self.spec.rope(length)?);
-        if tables.len() == ROTARY_TABLES {
-            tables.remove(0);
-        }
-        tables.push((length, Arc::clone(&rope)));
-        Some(rope)
+        let rotation = self.spec.rotation(tokens)?;
+        let alike = self.spec.rope.as_ref()?.same_frequencies_up_to(tokens as u64);
+        let longest = self.longest_window.min(usize::try_from(alike).unwrap_or(usize::MAX));
+        Some(self.rotary.get(&rotation, tokens, longest, Rotation::table))
     }
 }
 

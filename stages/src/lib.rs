@@ -8,6 +8,7 @@ pub mod contract;
 pub mod filter;
 pub mod first_layer_attention;
 pub mod load_partial_model;
+pub mod measures;
 pub mod model;
 pub mod score;
 pub mod shard_across_devices;
@@ -16,10 +17,11 @@ pub mod tokenize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use contract::Stage;
+pub use contract::Measure;
 pub use filter::Filter;
 pub use first_layer_attention::FirstLayerAttention;
 pub use load_partial_model::LoadPartialModel;
+pub use measures::{Compression, Lexical, Recurrence};
 pub use score::Score;
 pub use shard_across_devices::ShardAcrossDevices;
 pub use tokenize::Tokenize;
@@ -36,32 +38,63 @@ pub enum StageSettings {
     ShardAcrossDevices(ShardAcrossDevices),
     /// Measures, per window, how much the tokens of the first layer attend to far-away tokens.
     FirstLayerAttention(FirstLayerAttention),
+    /// Measures, per window, how much of it was said far before: of its token ids alone.
+    Recurrence(Recurrence),
+    /// Measures, per window, how far a general compressor shrinks its text.
+    Compression(Compression),
+    /// Measures, per window, how many different tokens it has.
+    Lexical(Lexical),
     /// Turns the raw statistics of all windows into one comparable number each.
     Score(Score),
     /// Keeps the best samples.
     Filter(Filter),
 }
 
-/// The names of all stages, in the order a pipeline lists them.
-pub const STAGE_NAMES: [&str; 6] = [
-    "load-partial-model",
-    "tokenize",
-    "shard-across-devices",
-    "first-layer-attention",
-    "score",
-    "filter",
-];
+/// What a stage is for. Which stages there must be, how many and in which order follows from it.
+#[derive(Clone, Copy, Debug)]
+pub enum Role<'a> {
+    /// A model's first layer.
+    Model(&'a LoadPartialModel),
+    /// Windows of documents.
+    Windows(&'a Tokenize),
+    /// Where evidence is made.
+    Devices(&'a ShardAcrossDevices),
+    /// Figures of windows.
+    Measure(&'a dyn Measure),
+    /// One number a sample.
+    Score(&'a Score),
+    /// Which samples are kept.
+    Filter(&'a Filter),
+}
 
 impl StageSettings {
-    /// The stage behind the settings, for what all stages have in common.
-    pub fn stage(&self) -> &dyn Stage {
+    /// What the stage is for.
+    pub fn role(&self) -> Role<'_> {
         match self {
-            Self::LoadPartialModel(stage) => stage,
-            Self::Tokenize(stage) => stage,
-            Self::ShardAcrossDevices(stage) => stage,
-            Self::FirstLayerAttention(stage) => stage,
-            Self::Score(stage) => stage,
-            Self::Filter(stage) => stage,
+            Self::LoadPartialModel(stage) => Role::Model(stage),
+            Self::Tokenize(stage) => Role::Windows(stage),
+            Self::ShardAcrossDevices(stage) => Role::Devices(stage),
+            Self::FirstLayerAttention(stage) => Role::Measure(stage),
+            Self::Recurrence(stage) => Role::Measure(stage),
+            Self::Compression(stage) => Role::Measure(stage),
+            Self::Lexical(stage) => Role::Measure(stage),
+            Self::Score(stage) => Role::Score(stage),
+            Self::Filter(stage) => Role::Filter(stage),
+        }
+    }
+
+    /// The value of the `stage` key.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LoadPartialModel(_) => "load-partial-model",
+            Self::Tokenize(_) => "tokenize",
+            Self::ShardAcrossDevices(_) => "shard-across-devices",
+            Self::FirstLayerAttention(_) => "first-layer-attention",
+            Self::Recurrence(_) => "recurrence",
+            Self::Compression(_) => "compression",
+            Self::Lexical(_) => "lexical",
+            Self::Score(_) => "score",
+            Self::Filter(_) => "filter",
         }
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! What differs between model families lives in [`crate::model`]; this file has the settings.
 
-use longsift_kernels::Numbers;
+use crate::contract::Location;
+use longsift_kernels::ElementType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::contract::Stage;
 
 /// Reads the first-layer tensors of a checkpoint (embedding, first norm, query and key projections) and turns them
 /// into the layer-zero table: one row per vocabulary entry with its queries and keys before the rotary embedding.
@@ -19,7 +18,8 @@ pub struct LoadPartialModel {
     /// tokenizer is the `tokenizer.json` beside it. Relative to the pipeline file's folder. Or, in builds with the feature
     /// `cloud`, a model of the Hugging Face hub, `hf://owner/name@commit`, or a folder with safetensors files of `s3://`,
     /// `gs://`, `az://`, `http://` or `https://`; of these layer 0 alone is fetched.
-    pub model: String,
+    #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
+    pub model: Location,
     /// The number format of the layer-zero table. `f32` (default) is exact; `bf16` halves the table and rounds each
     /// query and key to 8 significant bits (relative error 2^-9 per entry). Where the processor multiplies bf16 faster
     /// (AMX; AVX-512 BF16 on AMD's), its kernel rounds both once more after the rotation; `--kernel` chooses another.
@@ -33,7 +33,8 @@ pub struct LoadPartialModel {
     /// Folder where built tables are kept and shared between runs, relative to the pipeline file's folder. By
     /// default `longsift` in the user's cache folder (`$XDG_CACHE_HOME`, else `~/.cache`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cache_folder: Option<String>,
+    #[schemars(extend("x-schemes" = []))]
+    pub cache_folder: Option<Location>,
     /// Whether a window longer than the positions the model was trained for is an error. The default `false` warns:
     /// the scores are defined, but no one has trained the model to see that far.
     #[serde(default)]
@@ -61,10 +62,10 @@ impl Precision {
     }
 
     /// The numbers that kernels read from such a table.
-    pub fn numbers(self) -> Numbers {
+    pub fn element_type(self) -> ElementType {
         match self {
-            Self::F32 => Numbers::F32,
-            Self::Bf16 => Numbers::Bf16,
+            Self::F32 => ElementType::F32,
+            Self::Bf16 => ElementType::Bf16,
         }
     }
 
@@ -74,17 +75,5 @@ impl Precision {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
         }
-    }
-}
-
-impl Stage for LoadPartialModel {
-    fn name(&self) -> &'static str {
-        "load-partial-model"
-    }
-    fn reads(&self) -> &'static [&'static str] {
-        &[]
-    }
-    fn writes(&self) -> &'static [&'static str] {
-        &["layer-zero table"]
     }
 }

@@ -13,11 +13,11 @@
 //!
 //! ```no_run
 //! # use std::path::Path;
-//! # use longsift_kernels::{Kernel, Numbers};
+//! # use longsift_kernels::{ElementType, Kernel};
 //! # use longsift_stages::load_partial_model::Precision;
 //! # use longsift_stages::model::{LayerZeroTable, ModelFolder};
 //! let model = ModelFolder::open(Path::new("models/Llama-3.1-8B"), None).map_err(|mut all| all.remove(0))?;
-//! let (kernel, cache) = (Kernel::detect(Numbers::Bf16), Path::new("cache"));
+//! let (kernel, cache) = (Kernel::detect(ElementType::Bf16), Path::new("cache"));
 //! let opened = LayerZeroTable::open_or_build(&model, kernel, Precision::Bf16, cache, &|_, _| {})?;
 //! assert_eq!(opened.table.row_width(), (32 + 8) * 128);
 //! # Ok::<(), longsift_stages::model::ModelProblem>(())
@@ -29,8 +29,10 @@ mod cache;
 mod catalogue;
 mod checkpoint;
 mod config;
+mod entry;
 mod families;
 mod fields;
+mod folder_files;
 mod forms;
 mod gguf;
 mod gguf_config;
@@ -38,12 +40,14 @@ mod model_files;
 mod norm;
 mod problem;
 mod remote;
+mod remote_weights;
 mod rope;
 mod rope_config;
 mod rounded_alibi;
 mod row_steps;
 mod shard;
 mod side;
+mod side_weights;
 mod spec;
 mod steps;
 mod stored;
@@ -69,15 +73,20 @@ mod refusal_tests;
 #[cfg(test)]
 mod remote_tests;
 
-pub use cache::{OpenedTable, known_digest};
+pub use cache::{OpenedTable, known_digest, known_weights_digest};
 pub use checkpoint::ModelFolder;
 pub use config::ModelConfig;
-pub use families::known_model_types;
+#[cfg(test)]
+pub(crate) use families::known_model_types;
+pub(crate) use folder_files::is_gguf;
+pub(crate) use gguf::{Metadata as GgufMetadata, tokenizer_metadata};
+pub(crate) use model_files::ModelFiles;
 pub use problem::{ModelProblem, ProblemKind};
-pub use remote::{RemoteWeights, Sliced, SlicedFile, slice};
+pub use remote::{Sliced, SlicedFile, slice};
+pub use remote_weights::RemoteWeights;
 pub use rope::{Pairing, RopeScaling, RopeSpec};
 pub(crate) use rounded_alibi::RoundedAlibi;
 pub(crate) use side::SideArray;
 pub use spec::{EmbeddingSteps, HeadNorm, Latent, LayerZeroSpec, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
-pub(crate) use window_source::{Prepared, WindowParts};
+pub(crate) use window_source::{PackedProjections, WindowParts};

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{Decimal, Stage};
+use crate::contract::Decimal;
 
 /// Chooses the devices that score windows, and how much of their memory may be used. Scores do not depend on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -105,16 +105,4 @@ pub enum ShardBy {
     Windows,
     /// The heads of one window.
     Heads,
-}
-
-impl Stage for ShardAcrossDevices {
-    fn name(&self) -> &'static str {
-        "shard-across-devices"
-    }
-    fn reads(&self) -> &'static [&'static str] {
-        &["layer-zero table", "windows"]
-    }
-    fn writes(&self) -> &'static [&'static str] {
-        &["devices"]
-    }
 }

@@ -1,6 +1,6 @@
 //! Every conformance case through the kernels of GPUs: on every machine in the emulation of the device code, and with the
 //! feature `cuda` on each GPU there is.
-#![expect(clippy::print_stderr, reason = "a skip and what is checked are printed")]
+#![expect(clippy::print_stderr, reason = "what is checked is printed")]
 
 #[path = "../../kernels/tests/cuda/emulation/driver.rs"]
 #[expect(unsafe_code, dead_code, reason = "it belongs to the kernels' tests, which use all of it")]
@@ -34,16 +34,11 @@ fn families() -> PathBuf {
     crate_folder().join("tests/families")
 }
 
-/// The shared cases, or `None` with the reason printed.
-fn shared_cases() -> Option<PathBuf> {
+/// The shared cases. A test that asks for them is ignored where the cfg `longsift_shared` is not set.
+fn shared_cases() -> PathBuf {
     let root = std::env::var_os("LONGSIFT_SHARED")
         .map_or_else(|| crate_folder().join("../../shared"), PathBuf::from);
-    let folder = root.join("conformance");
-    if folder.exists() {
-        return Some(folder);
-    }
-    eprintln!("skipped: no `{}` (set LONGSIFT_SHARED)", folder.display());
-    None
+    root.join("conformance")
 }
 
 fn numbers(value: &Value) -> Vec<f64> {
@@ -161,12 +156,9 @@ fn check_layer<D: Driver>(
     }
 }
 
-fn emulated(kernel: Kernel, mode: Mode, folder: Option<PathBuf>) {
-    let Some(folder) = folder else { return };
-    match emulation_library::library() {
-        Ok(library) => check_all(&folder, &mut Device::new(Emulated::new(library, mode), kernel)),
-        Err(reason) => eprintln!("skipped: {reason}"),
-    }
+fn emulated(kernel: Kernel, mode: Mode, folder: &Path) {
+    let emulated = Emulated::new(emulation_library::library(), mode);
+    check_all(folder, &mut Device::new(emulated, kernel));
 }
 
 macro_rules! for_each_kernel {
@@ -175,13 +167,18 @@ macro_rules! for_each_kernel {
             use super::*;
 
             #[test]
+            #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
             fn families_in_the_emulation() {
-                emulated(Kernel::$kernel, Mode($mode), Some(families()));
+                emulated(Kernel::$kernel, Mode($mode), &families());
             }
 
             #[test]
+            #[cfg_attr(
+                not(all(longsift_shared, longsift_cxx)),
+                ignore = "needs ../shared, a sibling of the repository, and a C++ compiler"
+            )]
             fn shared_cases_in_the_emulation() {
-                emulated(Kernel::$kernel, Mode($mode), shared_cases());
+                emulated(Kernel::$kernel, Mode($mode), &shared_cases());
             }
         }
     )*};
@@ -195,24 +192,31 @@ for_each_kernel! {
 }
 
 #[cfg(feature = "cuda")]
-#[test]
-fn every_case_on_every_gpu() {
+fn on_every_gpu(folder: &Path) {
     use longsift_kernels::cuda::nvidia::{Nvidia, gpus};
-    let gpus = match gpus() {
-        Ok(gpus) if !gpus.is_empty() => gpus,
-        Ok(_) => return eprintln!("skipped: the driver shows no GPU"),
-        Err(reason) => return eprintln!("skipped: {reason}"),
-    };
+    let gpus = gpus().expect("this machine has a driver");
+    assert!(!gpus.is_empty(), "the driver shows no GPU");
     let kernels = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_cuda());
     for (gpu, kernel) in gpus.iter().flat_map(|gpu| kernels.clone().map(move |of| (gpu, of))) {
         if gpu.has(kernel) {
             eprintln!("{} {}", gpu.name, kernel.name());
             let driver = Nvidia::open(gpu.ordinal).expect("the GPU opens");
             let mut device = Device::new(driver, kernel);
-            check_all(&families(), &mut device);
-            if let Some(folder) = shared_cases() {
-                check_all(&folder, &mut device);
-            }
+            check_all(folder, &mut device);
         }
     }
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
+fn families_on_every_gpu() {
+    on_every_gpu(&families());
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs an NVIDIA GPU and ../shared; scripts/gpu_check.sh runs it"]
+fn shared_cases_on_every_gpu() {
+    on_every_gpu(&shared_cases());
 }

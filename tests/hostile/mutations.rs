@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support::models::Random;
 use crate::support::tables::{corpus, write_parquet};
-use crate::support::{Pipeline, Tiny, Workspace, files_below, repository};
+use crate::support::{Pipeline, Random, Tiny, Workspace, files_below, repository};
 
 #[path = "../../fuzz/targets.rs"]
 mod targets;

@@ -77,7 +77,7 @@ fn names_of_files_columns_and_rows_are_printed_escaped() {
     // Something to say about each of them.
     bounded(&again, "a run", &["run", "p.yaml", "-q", "--set", "stages.filter.keep_fraction=1"], 0);
     let both = again.path("first.run");
-    crate::support::copy_folder(&workspace.path("out.run"), &both);
+    testkit::copy_folder(&workspace.path("out.run"), &both);
     let answer = bounded(&again, "diff", &["diff", "first.run", "out.run"], 5);
     assert!(answer.stdout.contains("\\u{1b}[2J"), "{}", answer.stdout);
     assert!(!answer.stdout.lines().any(|line| line.starts_with("error: forged")));

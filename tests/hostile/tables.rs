@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, RecordBatch, StringArray};
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -16,7 +17,8 @@ use crate::support::tables::{integers, read_parquet, strings, table, texts, writ
 use crate::support::{Pipeline, Workspace, count, demo_model};
 
 /// The least memory limit that there is, and a bound for the command: the limit, twice, for what is not counted in it.
-const LIMIT: &str = "memory_limit_bytes: 67108864, max_quarantined_fraction: 0.9";
+const LIMIT: &str =
+    "memory_limit_bytes: 67108864, max_document_bytes: 4194304, max_quarantined_fraction: 0.9";
 const MOST_KIB: u32 = 300 << 10;
 
 fn workspace() -> Workspace {
@@ -103,9 +105,9 @@ fn values_of_a_dictionary_that_many_rows_share_take_bounded_memory() {
     let rows = 64;
     let values: StringArray = std::iter::repeat_n(Some(long.as_str()), 4).collect();
     let ids = strings((0..rows).map(|row| row.to_string()));
-    let keys = arrow::array::Int32Array::from_iter_values((0..rows).map(|_| 0));
+    let keys = arrow_array::Int32Array::from_iter_values((0..rows).map(|_| 0));
     let one = Arc::new(values.slice(0, 1)) as ArrayRef;
-    let column = arrow::array::DictionaryArray::new(keys, one);
+    let column = arrow_array::DictionaryArray::new(keys, one);
     let input = table(&[("id", ids), ("text", Arc::new(column))]);
     let path = workspace.path("input/a.parquet");
     write_compressed(&path, &input, Compression::SNAPPY, true);
@@ -126,7 +128,7 @@ fn a_document_of_200_megabytes_costs_itself_and_no_other() {
     let input = table(&[("id", strings(["0", "1", "2"])), ("text", strings(&texts_in))]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 1);
     let pipeline = Pipeline::text("model", 64)
-        .input("memory_limit_bytes: 2147483648, max_quarantined_fraction: 0.4")
+        .input("max_document_bytes: 134217728, max_quarantined_fraction: 0.4")
         .filter("keep_fraction: 1");
     let summary = workspace.run(&pipeline);
     assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (3, 1));

@@ -9,7 +9,7 @@ use super::{bounded, within};
 use crate::support::tables::{
     optional_integers, read_parquet, strings, table, texts, write_parquet,
 };
-use crate::support::{Pipeline, Workspace, demo_model, read_json};
+use crate::support::{Pipeline, Workspace, demo_model, files_below, read_json};
 
 /// The demo model with another tokenizer, over these texts.
 fn workspace(texts: &[String], change: impl FnOnce(&mut Value)) -> Workspace {
@@ -106,15 +106,17 @@ fn patterns_that_do_not_compile_are_refused() {
     }
 }
 
-/// Each of these would be busy with the second text for hours or days; it costs that row, and the others are scored.
+/// The first three would be busy with the second text for hours or days: it costs that row, after a number of steps that is the
+/// same on every machine, and the others are scored. The last two look at the rest of the text from each of its letters,
+/// and end.
 #[test]
 fn patterns_that_backtrack_for_ever_cost_the_row_that_they_do_it_on() {
-    for pattern in [
-        r"(?:a+)+(?=b)|\S|\s",
-        r"(?:a|aa)+(?!a)b|\S|\s",
-        r"a(?=a*b)|\S|\s",
-        r"a+b|\S|\s",
-        r"(a*)*\1b|\S|\s",
+    for (pattern, bad_rows) in [
+        (r"(?:a+)+(?=b)|\S|\s", &[Some(1)][..]),
+        (r"(?:a|aa)+(?!a)b|\S|\s", &[Some(1)]),
+        (r"(a*)*\1b|\S|\s", &[Some(1)]),
+        (r"a(?=a*b)|\S|\s", &[]),
+        (r"a+b|\S|\s", &[]),
     ] {
         let bad = "a".repeat(100_000);
         let workspace = workspace(&[prose(), bad, prose()], |tokenizer| {
@@ -123,8 +125,12 @@ fn patterns_that_backtrack_for_ever_cost_the_row_that_they_do_it_on() {
                 { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false }] });
         });
         bounded(&workspace, pattern, &["run", "p.yaml", "-q"], 0);
+        if bad_rows.is_empty() {
+            assert!(files_below(&workspace.path("out.run/quarantine")).is_empty(), "{pattern}");
+            continue;
+        }
         let table = read_parquet(&workspace.path("out.run/quarantine"));
-        assert_eq!(optional_integers(&table, "longsift_row"), [Some(1)], "{pattern}");
+        assert_eq!(optional_integers(&table, "longsift_row"), bad_rows, "{pattern}");
         assert_eq!(texts(&table, "longsift_code"), ["tokenizer_failed"]);
     }
 }

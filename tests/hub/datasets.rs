@@ -43,7 +43,7 @@ mod without_network {
         let snapshot = format!("hf/hub/datasets--demo--corpus/snapshots/{COMMIT}");
         workspace.write(&format!("{snapshot}/data/a.parquet"), std::fs::read(corpus()).unwrap());
         let says = plan().success().stderr;
-        assert!(says.contains("are all that is known of"), "{says}");
+        assert!(says.contains("are used as the data set"), "{says}");
     }
 }
 
@@ -226,7 +226,7 @@ mod with_network {
     fn a_branch_means_the_commit_that_the_run_began_with_until_a_fresh_one() {
         let (hub, workspace) = (Hub::plain(), workspace("hf://datasets/demo/corpus/data"));
         hub.run(&workspace, &[]).success();
-        let lock = || read_json(&workspace.path("out.run/pipeline.lock"));
+        let lock = || read_json(&workspace.path("out.limit-12.run/pipeline.lock"));
         let pin = |lock: &Value| {
             let pin = &lock["hub_commits"]["hf://datasets/demo/corpus@main"];
             pin.as_str().unwrap().to_owned()
@@ -289,7 +289,10 @@ mod with_network {
         let unknown = pinned("/data");
         keep(&unknown, &["a.parquet"]);
         let says = hub.longsift(&unknown, &["plan", "pipeline.yaml", "--offline"]).success().stderr;
-        assert!(says.contains("the 1 files that") && says.contains("all that is known"), "{says}");
+        assert!(
+            says.contains("the 1 files that") && says.contains("are used as the data set"),
+            "{says}"
+        );
     }
 
     #[test]
@@ -298,11 +301,7 @@ mod with_network {
         for (input, more, says) in [
             ("hf://datasets/nobody/corpus", None, "the server answered 404 (RepoNotFound)"),
             ("hf://datasets/demo/corpus@gone", None, "the server answered 404 (RevisionNotFound)"),
-            (
-                "hf://datasets/demo/private",
-                None,
-                "may not be read: the server answered 401 (GatedRepo)",
-            ),
+            ("hf://datasets/demo/private", None, "`: the server answered 401 (GatedRepo)"),
             (
                 "hf://datasets/demo/private",
                 None,
@@ -325,7 +324,7 @@ mod with_network {
         // A file that may not be read, though the list may.
         let closed = Hub::new(|_, _, _| Reply::status(418));
         let answer = closed.run(&pinned("/data"), &[]).expect(2);
-        assert!(answer.stderr.contains("a.parquet: `http"), "{}", answer.stderr);
+        assert!(answer.stderr.contains("a.parquet: cannot read `http"), "{}", answer.stderr);
         assert!(answer.stderr.contains("the server answered 418"), "{}", answer.stderr);
     }
 
@@ -350,6 +349,6 @@ mod with_network {
         let says = refused(endless).expect(2).stderr;
         assert!(says.contains("does not end"), "{says}");
         let says = refused(|_| Reply::whole(b"<html>")).expect(2).stderr;
-        assert!(says.contains("answers with what is no list of files"), "{says}");
+        assert!(says.contains("not a file list"), "{says}");
     }
 }

@@ -25,9 +25,10 @@ pub(crate) struct Scenario {
 }
 
 const RUN: [&str; 4] = ["run", "pipeline.yaml", "--threads", "1"];
+const WIDENED: [&str; 2] = ["--set", "stages.filter.keep_fraction=0.9"];
 
 /// Writes `input/<name>.parquet`: a document per number of sentences, none for 0; two rows in a row group.
-pub(crate) fn write_input(workspace: &Workspace, name: &str, sentences: &[usize]) {
+pub(crate) fn write_input(workspace: &testkit::Workspace, name: &str, sentences: &[usize]) {
     let words = ["amber", "birch", "cedar", "dune", "elm", "fjord"];
     let text = |sentences: usize, row: usize| {
         let sentence = |index: usize| {
@@ -55,17 +56,60 @@ fn workspace() -> Workspace {
     fs::copy(tokenizer, workspace.path("model/tokenizer.json")).unwrap();
     write_input(&workspace, "a", &[12, 0, 9, 20]);
     write_input(&workspace, "b", &[1, 15]);
-    let pipeline =
-        Pipeline::text("model", 64).input("unit_bytes: 1024, max_quarantined_fraction: 0.5");
-    workspace.write("pipeline.yaml", pipeline.to_string());
+    workspace.write("pipeline.yaml", pipeline().to_string());
     workspace
 }
+
+fn pipeline() -> Pipeline {
+    Pipeline::text("model", 64).input("unit_bytes: 1024, max_quarantined_fraction: 0.5")
+}
+
+/// With a measure of token ids and one of text, beside that of attention.
+fn three_measures() -> Pipeline {
+    pipeline().measure("recurrence").measure("compression")
+}
+
+/// With a guard before attention.
+fn guarded(most: &str) -> Pipeline {
+    let guard = format!(
+        "keep_fraction: 0.5, guards: [{{statistic: gzip_ratio, max: {most}, before: first-layer-attention}}]"
+    );
+    three_measures().filter(&guard)
+}
+
+/// The workspace after runs with these arguments.
+fn after(runs: &[&[&'static str]]) -> Workspace {
+    let workspace = workspace();
+    for more in runs {
+        workspace.longsift(&[&RUN, *more].concat()).success();
+    }
+    workspace
+}
+
+/// A test `check` per way in which a run changes what is there.
+macro_rules! for_each_scenario {
+    ($check:path) => {
+        $crate::support::scenarios::for_each_scenario! {
+            $check: first_run shard selection_of_shards another_selection fresh_start fresh_start_twice changed_files
+            quarantined_again several_measures measures_added measure_changed measure_replaced guard_before
+            guard_loosened
+        }
+    };
+    ($check:path: $($name:ident)*) => {$(
+        #[test]
+        #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+        fn $name() {
+            $check(&$crate::support::scenarios::Scenario::$name());
+        }
+    )*};
+}
+pub(crate) use for_each_scenario;
 
 impl Scenario {
     fn new(name: &'static str, before: Workspace, more: &[&'static str]) -> Self {
         let arguments = [&RUN, more].concat();
         let undisturbed = Workspace::copy_of(&before);
-        check_accounting(&undisturbed.with_fault(&arguments, None).answer.success().summary());
+        check_accounting(&undisturbed.longsift(&arguments).success().summary());
         let results = undisturbed.results();
         let results_before = before.results();
         assert!(results != results_before && !results.is_empty(), "{name} changes something");
@@ -78,23 +122,56 @@ impl Scenario {
     }
 
     /// One process scores a shard, which a whole run finishes.
-    fn shard(whole: &Self) -> Self {
+    pub(crate) fn shard() -> Self {
         Self {
             name: "a shard",
             before: workspace(),
             arguments: [&RUN[..], &["--phase", "score", "--shard", "0/2"]].concat(),
             restart: RUN.to_vec(),
             results_before: BTreeMap::new(),
-            results: whole.results.clone(),
+            results: Self::first_run().results,
         }
     }
 
+    /// Everything was scored by shards.
+    pub(crate) fn selection_of_shards() -> Self {
+        let scored = after(&[&["--phase", "score", "--shard", "0/1"]]);
+        Self::new("a selection of what shards scored", scored, &["--phase", "select"])
+    }
+
+    /// A finished run selects anew.
+    pub(crate) fn another_selection() -> Self {
+        Self::new("another selection", after(&[&[]]), &WIDENED)
+    }
+
+    /// What is finished is begun anew.
+    pub(crate) fn fresh_start() -> Self {
+        let mut fresh = Self::new("a fresh start", after(&[&[], &WIDENED]), &["--fresh"]);
+        // What `--fresh` has begun to remove, a plain run must be able to finish, too.
+        fresh.restart = RUN.to_vec();
+        fresh
+    }
+
+    /// The same, restarted by the same command.
+    pub(crate) fn fresh_start_twice() -> Self {
+        Self::new("a fresh start, twice", after(&[&[], &WIDENED]), &["--fresh"])
+    }
+
+    /// Of the files that were scored one is gone, and there is another.
+    pub(crate) fn changed_files() -> Self {
+        let changed = after(&[&[]]);
+        fs::remove_file(changed.path("input/b.parquet")).unwrap();
+        write_input(&changed, "c", &[7, 11]);
+        Self::new("a file added and one gone", changed, &[])
+    }
+
     /// Quarantined rows are tried again, to no avail: what stands is what stood.
-    fn again(finished: &Workspace) -> Self {
-        let results = finished.results();
+    pub(crate) fn quarantined_again() -> Self {
+        let before = after(&[&[]]);
+        let results = before.results();
         Self {
             name: "quarantined rows tried again",
-            before: Workspace::copy_of(finished),
+            before,
             arguments: [&RUN[..], &["--only-quarantined"]].concat(),
             restart: RUN.to_vec(),
             results_before: results.clone(),
@@ -102,48 +179,63 @@ impl Scenario {
         }
     }
 
+    /// Three measures of every window.
+    pub(crate) fn several_measures() -> Self {
+        let before = workspace();
+        before.write("pipeline.yaml", three_measures().to_string());
+        Self::new("a first run of three measures", before, &[])
+    }
+
+    /// Two measures more: what stands is opened again, and attention is not measured twice.
+    pub(crate) fn measures_added() -> Self {
+        let before = after(&[&[]]);
+        before.write("pipeline.yaml", three_measures().to_string());
+        Self::new("two measures added", before, &[])
+    }
+
+    /// One measure of three is measured again, with other settings.
+    pub(crate) fn measure_changed() -> Self {
+        let before = workspace();
+        before.write("pipeline.yaml", three_measures().to_string());
+        before.longsift(&RUN).success();
+        let mut changed = three_measures();
+        changed.measures[0].push_str(", min_distance_tokens: 5");
+        before.write("pipeline.yaml", changed.to_string());
+        Self::new("a measure changed", before, &["--remeasure", "recurrence"])
+    }
+
+    /// A measure is gone and another has come: what the first measured stays.
+    pub(crate) fn measure_replaced() -> Self {
+        let before = workspace();
+        before.write("pipeline.yaml", three_measures().to_string());
+        before.longsift(&RUN).success();
+        before.write("pipeline.yaml", pipeline().measure("lexical").to_string());
+        Self::new("a measure replaced", before, &[])
+    }
+
+    /// A guard spares attention windows.
+    pub(crate) fn guard_before() -> Self {
+        let before = workspace();
+        before.write("pipeline.yaml", guarded("0.3").to_string());
+        Self::new("a guard before attention", before, &[])
+    }
+
+    /// It lets more pass than before.
+    pub(crate) fn guard_loosened() -> Self {
+        let before = workspace();
+        before.write("pipeline.yaml", guarded("0.3").to_string());
+        before.longsift(&RUN).success();
+        before.write("pipeline.yaml", guarded("0.6").to_string());
+        Self::new("a guard loosened", before, &[])
+    }
+
     /// Whether the disturbed command ends in the results, and not only the one that restarts it.
     pub(crate) fn is_whole(&self) -> bool {
         !self.arguments.contains(&"--shard")
     }
 
-    /// Every way in which a run changes what is there, or the one that `LONGSIFT_SCENARIO` names.
-    pub(crate) fn all() -> Vec<Self> {
-        let finished = workspace();
-        finished.with_fault(&RUN, None).answer.success();
-        let reselected = Workspace::copy_of(&finished);
-        let another = Workspace::copy_of(&finished);
-        let widened = ["--set", "stages.filter.keep_fraction=0.9"];
-        another.with_fault(&[&RUN, &widened[..]].concat(), None).answer.success();
-        let anew = Workspace::copy_of(&another);
-        let changed = Workspace::copy_of(&finished);
-        fs::remove_file(changed.path("input/b.parquet")).unwrap();
-        write_input(&changed, "c", &[7, 11]);
-        let mut fresh = Self::new("a fresh start", another, &["--fresh"]);
-        // What `--fresh` has begun to remove, a plain run must be able to finish, too.
-        fresh.restart = RUN.to_vec();
-        let scored = workspace();
-        let score = ["--phase", "score", "--shard", "0/1"];
-        scored.with_fault(&[&RUN, &score[..]].concat(), None).answer.success();
-        let first = Self::first_run();
-        let all = vec![
-            Self::shard(&first),
-            first,
-            Self::new("a selection of what shards scored", scored, &["--phase", "select"]),
-            Self::new("another selection", reselected, &widened),
-            fresh,
-            Self::new("a fresh start, twice", anew, &["--fresh"]),
-            Self::new("a file added and one gone", changed, &[]),
-            Self::again(&finished),
-        ];
-        match std::env::var("LONGSIFT_SCENARIO") {
-            Ok(name) => all.into_iter().filter(|scenario| scenario.name == name).collect(),
-            Err(_) => all,
-        }
-    }
-
     /// Whether `data/` holds what one run has made, or a commit is under way.
-    pub(crate) fn check_no_mixture(&self, workspace: &Workspace, when: &str) {
+    pub(crate) fn check_no_mixture(&self, workspace: &testkit::Workspace, when: &str) {
         let data = |results: &BTreeMap<String, String>| -> BTreeMap<String, String> {
             let ours = results.iter().filter(|(path, _)| path.starts_with("out/data"));
             ours.map(|(path, hash)| (path.clone(), hash.clone())).collect()
@@ -159,8 +251,8 @@ impl Scenario {
     }
 
     /// The restart finishes the run: the same bytes, every row accounted for, nothing left over.
-    pub(crate) fn finish(&self, workspace: &Workspace, when: &str) -> Value {
-        let answer = workspace.with_fault(&self.restart, None).answer;
+    pub(crate) fn finish(&self, workspace: &testkit::Workspace, when: &str) -> Value {
+        let answer = workspace.longsift(&self.restart);
         assert_eq!(answer.code, 0, "{}, restarted after {when}:\n{}", self.name, answer.stderr);
         let summary = answer.summary();
         check_accounting(&summary);
@@ -171,7 +263,7 @@ impl Scenario {
 }
 
 /// No temporary file, no staged selection, no open journal, no torn line of events.
-pub(crate) fn check_nothing_is_left(workspace: &Workspace, when: &str) {
+pub(crate) fn check_nothing_is_left(workspace: &testkit::Workspace, when: &str) {
     for folder in ["out", "out.run", "cache"] {
         for file in files_below(&workspace.path(folder)) {
             let name = file.file_name().unwrap().to_str().unwrap();

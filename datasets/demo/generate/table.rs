@@ -3,13 +3,9 @@
 use std::{collections::HashMap, sync::Arc};
 
 use anyhow::Result;
-use arrow::{
-    array::{
-        Array, ArrayRef, Int32Array, Int32Builder, Int64Array, ListBuilder, RecordBatch,
-        StringArray, StringBuilder, StructArray, StructBuilder,
-    },
-    datatypes::{DataType, Field, Fields, Schema},
-};
+use arrow_array::builder::{Int32Builder, ListBuilder, StringBuilder, StructBuilder};
+use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, StructArray};
+use arrow_schema::{DataType, Field, Fields, Schema};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},

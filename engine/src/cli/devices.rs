@@ -4,34 +4,32 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::DevicesArguments;
-use super::commands::{answer, print};
-use crate::device::survey::{CSV_HEADER, Survey};
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::{DONE, Failure, Result};
-use crate::files;
-use crate::stop::Stop;
+use super::answer::{answer, printed};
+use crate::base::error::{DONE, Failure, Result};
+use crate::base::stop::Stop;
+use crate::cli::DevicesArguments;
+use crate::devices::survey::{CSV_HEADER, Survey};
+use crate::storage::{error, files};
 
 /// Shows the devices; with `--watch` until a signal comes, which is no failure here.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     if !arguments.watch {
         let survey = look(arguments)?;
-        return Ok(answer(
+        return answer(
             arguments.format,
             || survey.to_string(),
             || serde_json::to_value(&survey).expect("plain data"),
-        ));
+        );
     }
-    let stop = Stop::on_signals().map_err(|error| {
-        Diagnostic::error(Blame::Machine, format!("signals cannot be listened to: {error}"))
-    })?;
+    let stop = Stop::on_signals()?;
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
     let mut looks = 0;
     loop {
         let survey = look(arguments)?;
-        print(&format!("{clear}{}\n{survey}\n", survey.time));
+        let mut out = std::io::stdout();
+        let shown = write!(out, "{clear}{}\n{survey}\n", survey.time).and_then(|()| out.flush());
         looks += 1;
-        if arguments.looks.is_some_and(|most| looks >= most) {
+        if !printed(shown)? || arguments.looks.is_some_and(|most| looks >= most) {
             return Ok(DONE);
         }
         for _ in 0..10 {
@@ -57,6 +55,6 @@ fn append(path: &Path, lines: &str) -> Result<()> {
     let length = files::size(path)?.unwrap_or(0);
     let mut file = files::open_for_append(path, length)?;
     let header = if length == 0 { CSV_HEADER } else { "" };
-    file.write_all(format!("{header}{lines}").as_bytes()).map_err(files::failed("write", path))?;
+    file.write_all(format!("{header}{lines}").as_bytes()).map_err(error::failed("write", path))?;
     Ok(())
 }

@@ -7,14 +7,14 @@ use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::prelude::*;
 
 use super::terminal::Log;
-use super::{Cli, LogFormat};
+use crate::cli::{Cli, LogFormat};
 
 /// The time of a log line, in UTC, to the second.
 struct Utc;
 
 impl FormatTime for Utc {
     fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
-        writer.write_str(&crate::clock::now_utc())
+        writer.write_str(&crate::base::clock::now_utc())
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::RunArguments;
-use crate::lineage::Lineage;
-use crate::metrics;
+use crate::cli::RunArguments;
 use crate::plan::Plan;
-use crate::report::Summary;
+use crate::report::lineage::Lineage;
+use crate::report::metrics;
 use crate::run::Phase;
+use crate::run_directory::summary::Summary;
 
 /// The observers of one run.
 pub(super) struct Observers {

@@ -2,18 +2,18 @@
 //! command again, a shard each.
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use longsift_stages::shard_across_devices::{DeviceKind, Devices};
 use serde_json::{Value, json};
 
-use super::{Cli, LogFormat, RunArguments};
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
-use crate::files;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::cli::{Cli, LogFormat, PlanArguments, RunArguments};
 use crate::plan::Plan;
 use crate::run::Phase;
+use crate::storage::files;
 
 /// Becomes the Python process that drives the cluster. Returns only if that cannot be.
 pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<u8> {
@@ -28,12 +28,14 @@ pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<
 
 /// Flags that a cluster cannot honour.
 fn check(arguments: &RunArguments) -> Result<()> {
-    let flag = match arguments {
-        RunArguments { fresh: true, .. } => "--fresh",
-        RunArguments { phase: Phase::Score | Phase::Write | Phase::Select, .. } => "--phase",
-        RunArguments { plan, .. } if plan.scores_from.is_some() => "--scores-from",
-        RunArguments { plan, .. } if plan.shard.is_some() => "--shard",
-        _ => return Ok(()),
+    let RunArguments { plan, phase, fresh, only_quarantined, .. } = arguments;
+    let flag = match phase {
+        _ if *fresh => "--fresh",
+        _ if *only_quarantined => "--only-quarantined",
+        Phase::Score | Phase::Write | Phase::Select => "--phase",
+        _ if plan.scores_from.is_some() => "--scores-from",
+        _ if plan.shard.is_some() => "--shard",
+        Phase::All => return Ok(()),
     };
     Err(Diagnostic::error(Blame::Pipeline, format!("`{flag}` does not go with `--engine ray`"))
         .hint("run it without `--engine ray`, or leave the flag out; to start anew, remove the run directory")
@@ -46,34 +48,58 @@ fn python() -> PathBuf {
     beside.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// What the driver has to know. Paths are absolute: the workers see the same ones.
+/// What the driver has to know. Paths are absolute: the workers see the same ones. Every flag is named, so that a new one
+/// does not compile until somebody decides what a cluster does with it.
 fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
-    let given = &arguments.plan;
+    let Cli { command: _, log_format, quiet, verbose, color: _ } = cli;
+    let RunArguments {
+        plan: PlanArguments { pipeline, limit, threads, kernel, scores_from: _, shard: _, offline },
+        phase: _,
+        engine: _,
+        address,
+        shards,
+        run_id,
+        metrics_textfile,
+        stop_with_parent: _,
+        fresh: _,
+        locked,
+        only_quarantined: _,
+        remeasure,
+        nothing_to_do_exit,
+    } = arguments;
     let mut flags: Vec<String> = Vec::new();
-    flags.extend(given.pipeline.set.iter().map(|set| format!("--set={set}")));
-    flags.extend(given.pipeline.param.iter().map(|param| format!("--param={param}")));
-    flags.extend(given.limit.map(|rows| format!("--limit={rows}")));
-    flags.extend(given.kernel.as_ref().map(|kernel| format!("--kernel={kernel}")));
-    flags.extend(arguments.locked.then(|| "--locked".to_owned()));
-    flags.extend(cli.quiet.then(|| "--quiet".to_owned()));
-    if cli.log_format == LogFormat::Json {
+    flags.extend(pipeline.set.iter().map(|set| format!("--set={set}")));
+    flags.extend(pipeline.param.iter().map(|param| format!("--param={param}")));
+    flags.extend(limit.map(|rows| format!("--limit={rows}")));
+    flags.extend(kernel.as_ref().map(|kernel| format!("--kernel={kernel}")));
+    flags.extend(run_id.as_ref().map(|name| format!("--run-id={name}")));
+    flags.extend(remeasure.iter().map(|measure| format!("--remeasure={measure}")));
+    flags.extend(locked.then(|| "--locked".to_owned()));
+    flags.extend(offline.then(|| "--offline".to_owned()));
+    flags.extend(quiet.then(|| "--quiet".to_owned()));
+    flags.extend((0..*verbose).map(|_| "--verbose".to_owned()));
+    if *log_format == LogFormat::Json {
         flags.push("--log-format=json".to_owned());
     }
-    let folder = files::canonical(std::path::Path::new("."))?;
-    let gpus = match &plan.spec.shard_across_devices().devices {
-        Devices::Kind(DeviceKind::Auto) => Value::Null,
-        Devices::Kind(DeviceKind::Cpu) => json!(0),
-        Devices::Count(count) => json!(count),
-        Devices::Names(names) => json!(names.iter().filter(|name| *name != "cpu").count()),
+    let folder = files::canonical(Path::new("."))?;
+    // The figures of the run are those of its selection: shards would write over each other.
+    let metrics =
+        metrics_textfile.as_ref().map(|path| format!("--metrics-textfile={}", path.display()));
+    let gpus = match plan.attention.as_ref().map(|attention| &attention.sharing.devices) {
+        Some(Devices::Kind(DeviceKind::Auto)) => Value::Null,
+        None | Some(Devices::Kind(DeviceKind::Cpu)) => json!(0),
+        Some(Devices::Count(count)) => json!(count),
+        Some(Devices::Names(names)) => json!(names.iter().filter(|name| *name != "cpu").count()),
     };
     Ok(json!({
-        "pipeline": files::canonical(&given.pipeline.pipeline)?,
+        "pipeline": files::canonical(&pipeline.pipeline)?,
         "flags": flags,
+        "select_flags": metrics.into_iter().collect::<Vec<_>>(),
         "folder": folder,
-        "nothing_to_do_exit": arguments.nothing_to_do_exit,
-        "address": arguments.address,
-        "shards": arguments.shards,
-        "threads": given.threads,
+        "nothing_to_do_exit": nothing_to_do_exit,
+        "address": address,
+        "shards": shards,
+        "threads": threads,
         "units": plan.whole.units,
         "rows": plan.whole.rows,
         "gpus": gpus,

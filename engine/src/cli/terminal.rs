@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::LogFormat;
-use crate::diagnostic::{json_safe, line_safe, printable};
+use crate::base::text::{json_safe, line_safe, printable};
+use crate::cli::LogFormat;
 
 /// Lines of text without anything else that a terminal obeys.
 pub(super) fn text(text: &str) -> String {
@@ -33,7 +33,8 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Write for Log {
-    /// Takes a whole event, as the subscriber hands them over.
+    /// Takes a whole event, as the subscriber hands them over. One that cannot be written is lost: a full disk under the
+    /// log, or a reader that has gone, must not end hours of work.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let event_text = String::from_utf8_lossy(event);
         let line = event_text.trim_end_matches('\n');
@@ -42,11 +43,11 @@ impl Write for Log {
             LogFormat::Json => json_safe(line),
         };
         line.push('\n');
-        io::stderr().write_all(line.as_bytes())?;
+        let _ = io::stderr().write_all(line.as_bytes());
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }

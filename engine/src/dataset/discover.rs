@@ -1,22 +1,25 @@
 //! From a path in a pipeline file to the Parquet files it means.
 
 use std::collections::BTreeSet;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::problem::{DataProblem, ProblemKind};
-use super::source;
-use crate::files;
-use crate::hub::Tree;
 #[cfg(feature = "cloud")]
-use crate::object_stores;
+use longsift_stages::contract::Address;
 
-const GLOB: glob::MatchOptions = glob::MatchOptions {
-    case_sensitive: true,
-    require_literal_separator: true,
-    require_literal_leading_dot: true,
-};
+use super::problem::DataProblem;
+#[cfg(feature = "cloud")]
+use super::problem::ProblemKind;
+use super::source::InTree;
+use super::walk::{self, GLOB, Walked, unreadable};
+use crate::base::wildcards;
+#[cfg(feature = "cloud")]
+use crate::storage::error;
+use crate::storage::files;
+use crate::storage::hub::tree::Tree;
+#[cfg(feature = "cloud")]
+use crate::storage::objects;
+use crate::storage::store::is_address;
 
 /// How many names a message about a missing path lists.
 const NAMES_SHOWN: usize = 8;
@@ -30,11 +33,13 @@ pub(super) struct Found {
     pub(super) files: Vec<String>,
     /// Where they are, if on the hub.
     pub(super) hub: Option<InTree>,
+    /// What may surprise.
+    pub(super) notes: Vec<String>,
 }
 
 impl Found {
     fn new(root: PathBuf, files: Vec<String>) -> Self {
-        Self { root, files, hub: None }
+        Self { root, files, hub: None, notes: Vec::new() }
     }
 
     /// Bytes of a file, where they are known.
@@ -46,32 +51,48 @@ impl Found {
     }
 }
 
-/// A folder of a data set of the hub.
-#[derive(Clone, Debug)]
-pub(super) struct InTree {
-    pub(super) tree: Arc<Tree>,
-    /// The folder, with a slash at its end; empty for all of the data set.
-    pub(super) folder: String,
-}
-
-/// Finds the files that `path` (a file, a folder or a glob) means.
+/// Finds the files that `path` (a file, a folder or a glob) means, seen from `folder`, whose own name is no glob.
 ///
 /// A folder gives every `*.parquet` below it, except under names that begin with `.` or `_`: the temporary, staged and
 /// summary files of other tools. A glob gives the files it matches; its wildcards do not match a leading `.`.
-pub(super) fn find(path: &Path) -> Result<Found, Vec<DataProblem>> {
-    if source::is_remote(path) {
-        remote(path)
-    } else if files::is_folder(path).map_err(|error| vec![unreadable(&error)])? {
-        let mut found = Vec::new();
-        walk(path, &mut Vec::new(), &mut found).map_err(|problem| vec![problem])?;
-        relative(path.to_path_buf(), found)
-    } else if path.exists() {
-        relative(path.parent().unwrap_or(Path::new(".")).to_path_buf(), vec![path.to_path_buf()])
-    } else if has_wildcard(path) {
-        matches(path)
-    } else {
-        Err(vec![missing(path)])
+pub(super) fn find(folder: &Path, path: &Path) -> Result<Found, Vec<DataProblem>> {
+    if is_address(path) {
+        return remote(path);
     }
+    let (fixed, rest) = wildcards::split(path);
+    let fixed = folder.join(fixed);
+    // A name with wildcard characters that exists means itself.
+    let all_fixed = rest.as_os_str().is_empty();
+    let unescaped = if all_fixed { fixed.clone() } else { fixed.join(&rest) };
+    for path in [folder.join(path), unescaped] {
+        if files::is_folder(&path).map_err(|error| vec![unreadable(&error)])? {
+            return walk::below(&path).and_then(|walked| relative(path.clone(), walked));
+        }
+        if path.exists() {
+            let parent = path.parent().unwrap_or(Path::new(".")).to_path_buf();
+            return relative(parent, Walked { files: vec![path], again: Vec::new() });
+        }
+    }
+    let root = if fixed.as_os_str().is_empty() { PathBuf::from(".") } else { fixed };
+    if all_fixed || !root.is_dir() {
+        return Err(vec![missing(&root)]);
+    }
+    walk::matching(&root, &rest).and_then(|walked| relative(root, walked))
+}
+
+/// Says that files have further names, which are passed over.
+fn again(again: &[(PathBuf, PathBuf)], root: &Path) -> Option<String> {
+    let (name, first) = again.first()?;
+    let below = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
+    let more = match again.len() {
+        1 => String::new(),
+        count => format!(" (and {} more such names)", count - 1),
+    };
+    Some(format!(
+        "`{}` leads to the same file as `{}`{more}; every file is read once",
+        below(name),
+        below(first)
+    ))
 }
 
 /// The files of an object store that an address means, by the same rules; a web server has no lists, so there it is one
@@ -83,10 +104,11 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
         Found::new(PathBuf::from(root), vec![name.to_owned()])
     };
-    let is_web = url.starts_with("http://") || url.starts_with("https://");
-    if is_web && (has_wildcard(path) || url.ends_with('/')) {
-        let problem =
-            DataProblem::settings(format!("`{url}` is no file: web servers have no lists"));
+    let is_web = Address::parse(url).is_some_and(|address| address.scheme.is_web());
+    if is_web && (wildcards::has_wildcard(path) || url.ends_with('/')) {
+        let problem = DataProblem::settings(format!(
+            "`{url}` is not a file, and HTTP servers cannot be listed"
+        ));
         return Err(vec![
             problem.with_hint(
                 "name one Parquet file, or use a store with lists (s3://, gs://, az://)",
@@ -102,10 +124,8 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
     } else {
         fixed.rsplit_once('/').map_or(fixed, |(root, _)| root)
     };
-    let names = object_stores::list(root).map_err(|error| {
-        let error = files::failed("list", path)(error);
-        vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }]
-    })?;
+    let names = objects::list(root)
+        .map_err(|error| vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }])?;
     if fixed == url {
         // A bucket, or an object.
         let is_bucket = root.matches('/').count() < 3;
@@ -126,7 +146,7 @@ pub(super) fn find_in(tree: &Arc<Tree>) -> Result<Found, Vec<DataProblem>> {
     let found = |folder: &str, files: Vec<String>| {
         let root = PathBuf::from(format!("{address}/{}", folder.trim_end_matches('/')));
         let hub = Some(InTree { tree: Arc::clone(tree), folder: folder.to_owned() });
-        Found { root, files, hub }
+        Found { hub, ..Found::new(root, files) }
     };
     let last_slash = |path: &str| path.rfind('/').map_or(0, |at| at + 1);
     if tree.names().any(|name| name == path) {
@@ -189,11 +209,8 @@ fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProble
 
 /// Who has to act where a store does not answer.
 #[cfg(feature = "cloud")]
-fn store_kind(error: &files::FileError) -> ProblemKind {
-    match error.source.kind() {
-        std::io::ErrorKind::TimedOut => ProblemKind::Machine,
-        _ => ProblemKind::Settings,
-    }
+fn store_kind(error: &error::StorageError) -> ProblemKind {
+    if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Settings }
 }
 
 #[cfg(not(feature = "cloud"))]
@@ -202,72 +219,11 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
     Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
 }
 
-/// Every `*.parquet` below `folder`. Links are followed, except one that leads back to a folder `above`.
-fn walk(
-    folder: &Path,
-    above: &mut Vec<PathBuf>,
-    found: &mut Vec<PathBuf>,
-) -> Result<(), DataProblem> {
-    let real = files::canonical(folder).map_err(|error| unreadable(&error))?;
-    if above.contains(&real) {
-        return Ok(());
-    }
-    above.push(real);
-    for path in files::list_folder(folder).map_err(|error| unreadable(&error))? {
-        let name = path.file_name().unwrap_or_default().as_bytes();
-        if name.starts_with(b".") || name.starts_with(b"_") {
-            continue;
-        }
-        if files::is_folder(&path).map_err(|error| unreadable(&error))? {
-            walk(&path, above, found)?;
-        } else if path.extension().is_some_and(|extension| extension == "parquet") {
-            found.push(path);
-        }
-    }
-    above.pop();
-    Ok(())
-}
-
-/// The files that a glob matches.
-fn matches(path: &Path) -> Result<Found, Vec<DataProblem>> {
-    let not_a_glob = |why: String| {
-        vec![DataProblem::settings(format!("`{}` is not a glob: {why}", path.display()))]
-    };
-    let pattern = path.to_str().ok_or_else(|| not_a_glob("it is not UTF-8".into()))?;
-    let root = folder_without_wildcards(path);
-    if !root.is_dir() {
-        return Err(vec![missing(&root)]);
-    }
-    let mut found = Vec::new();
-    let mut problems = Vec::new();
-    for entry in glob::glob_with(pattern, GLOB).map_err(|error| not_a_glob(error.to_string()))? {
-        match entry {
-            Ok(file) if file.is_dir() => {}
-            Ok(file) => found.push(file),
-            Err(error) => problems.push(DataProblem::data(format!(
-                "cannot list `{}`: {error}",
-                error.path().display()
-            ))),
-        }
-    }
-    if problems.is_empty() { relative(root, found) } else { Err(problems) }
-}
-
-/// The longest leading part of a glob that has no wildcard.
-fn folder_without_wildcards(path: &Path) -> PathBuf {
-    path.components().take_while(|part| !has_wildcard(Path::new(part))).collect()
-}
-
-/// Whether a path has a character that means something in a glob.
-fn has_wildcard(path: &Path) -> bool {
-    path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
-}
-
 /// Names relative to the root, sorted by bytes.
-fn relative(root: PathBuf, found: Vec<PathBuf>) -> Result<Found, Vec<DataProblem>> {
+fn relative(root: PathBuf, walked: Walked) -> Result<Found, Vec<DataProblem>> {
     let mut files = Vec::new();
     let mut problems = Vec::new();
-    for path in found {
+    for path in walked.files {
         let below = path.strip_prefix(&root).unwrap_or(&path);
         match below.to_str() {
             Some(name) => files.push(name.to_string()),
@@ -278,14 +234,11 @@ fn relative(root: PathBuf, found: Vec<PathBuf>) -> Result<Found, Vec<DataProblem
         }
     }
     files.sort_unstable();
-    files.dedup();
-    if problems.is_empty() { Ok(Found::new(root, files)) } else { Err(problems) }
-}
-
-/// A folder of the input that cannot be listed is the data's problem, not the machine's.
-fn unreadable(error: &files::FileError) -> DataProblem {
-    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
-    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let notes = again(&walked.again, &root).into_iter().collect();
+    Ok(Found { notes, ..Found::new(root, files) })
 }
 
 /// Says what does exist next to a path that does not.
@@ -327,13 +280,14 @@ fn nearest(mut names: Vec<String>, wanted: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::atomic;
 
     fn folder(names: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for name in names {
             let path = folder.path().join(name);
             files::create_folder(path.parent().unwrap()).unwrap();
-            files::write_atomic(&path, b"").unwrap();
+            atomic::write_atomic(&path, b"").unwrap();
         }
         folder
     }
@@ -351,7 +305,7 @@ mod tests {
             "readme.md",
             "a-b.parquet",
         ]);
-        let found = find(folder.path()).unwrap();
+        let found = find(Path::new(""), folder.path()).unwrap();
         assert_eq!(found.root, folder.path());
         assert_eq!(
             found.files,
@@ -362,7 +316,7 @@ mod tests {
     #[test]
     fn a_file_is_relative_to_its_folder_whatever_its_extension() {
         let folder = folder(&["x/data.bin"]);
-        let found = find(&folder.path().join("x/data.bin")).unwrap();
+        let found = find(Path::new(""), &folder.path().join("x/data.bin")).unwrap();
         assert_eq!(
             (found.root, found.files),
             (folder.path().join("x"), vec!["data.bin".to_string()])
@@ -377,30 +331,66 @@ mod tests {
             "d/y/deep/3.parquet",
             "d/y/.hidden.parquet",
         ]);
-        let found = find(&folder.path().join("d/*/*.parquet")).unwrap();
+        let found = find(Path::new(""), &folder.path().join("d/*/*.parquet")).unwrap();
         assert_eq!(found.root, folder.path().join("d"));
         assert_eq!(found.files, ["x/1.parquet", "y/2.parquet"]);
-        let found = find(&folder.path().join("d/**/*.parquet")).unwrap();
+        let found = find(Path::new(""), &folder.path().join("d/**/*.parquet")).unwrap();
         assert_eq!(found.files, ["x/1.parquet", "y/2.parquet", "y/deep/3.parquet"]);
     }
 
     #[test]
     fn a_name_with_wildcard_characters_that_exists_is_a_file() {
         let folder = folder(&["a[1].parquet", "a1.parquet"]);
-        assert_eq!(find(&folder.path().join("a[1].parquet")).unwrap().files, ["a[1].parquet"]);
+        assert_eq!(
+            find(Path::new(""), &folder.path().join("a[1].parquet")).unwrap().files,
+            ["a[1].parquet"]
+        );
+    }
+
+    #[test]
+    fn a_folder_with_wildcard_characters_in_its_name_is_that_folder() {
+        let folder =
+            folder(&["run[1]/data/a.parquet", "run1/data/b.parquet", "run[1]/[x].parquet"]);
+        let own = folder.path().join("run[1]");
+        let found = |path: &str| {
+            let found = find(&own, Path::new(path)).unwrap();
+            (found.root, found.files)
+        };
+        let is = |root: &str, file: &str| (own.join(root), vec![file.to_owned()]);
+        assert_eq!(found("data/*.parquet"), is("data", "a.parquet"));
+        assert_eq!(found("data"), is("data", "a.parquet"));
+        assert_eq!(found("data/a.parquet"), is("data", "a.parquet"));
+        assert_eq!(found("[x].parquet"), is("", "[x].parquet"));
+        // As paths of the command line are written: see `spec::paths::anchor`.
+        let escaped = glob::Pattern::escape(own.to_str().unwrap());
+        assert_eq!(found(&format!("{escaped}/data/*.parquet")), is("data", "a.parquet"));
+        assert_eq!(found(&format!("{escaped}/[x].parquet")), is("", "[x].parquet"));
+    }
+
+    #[test]
+    fn two_names_of_one_file_are_told() {
+        let folder = folder(&["1.parquet"]);
+        std::os::unix::fs::symlink("1.parquet", folder.path().join("0.parquet")).unwrap();
+        let found = find(Path::new(""), folder.path()).unwrap();
+        assert_eq!(found.files, ["1.parquet"]);
+        assert_eq!(
+            found.notes,
+            ["`0.parquet` leads to the same file as `1.parquet`; every file is read once"]
+        );
     }
 
     #[test]
     fn an_empty_folder_and_a_glob_without_matches_are_no_files() {
         let folder = folder(&[]);
-        assert!(find(folder.path()).unwrap().files.is_empty());
-        assert!(find(&folder.path().join("*.parquet")).unwrap().files.is_empty());
+        assert!(find(Path::new(""), folder.path()).unwrap().files.is_empty());
+        assert!(find(Path::new(""), &folder.path().join("*.parquet")).unwrap().files.is_empty());
     }
 
     #[test]
     fn a_missing_path_says_what_exists_nearby() {
         let folder = folder(&["corpora/books.parquet", "corpora/code.parquet"]);
-        let problems = find(&folder.path().join("corpora/boks.parquet")).unwrap_err();
+        let problems =
+            find(Path::new(""), &folder.path().join("corpora/boks.parquet")).unwrap_err();
         assert!(
             problems[0]
                 .hint
@@ -408,7 +398,7 @@ mod tests {
                 .unwrap()
                 .ends_with("corpora` has: books.parquet, code.parquet")
         );
-        let problems = find(&folder.path().join("corpra/*.parquet")).unwrap_err();
+        let problems = find(Path::new(""), &folder.path().join("corpra/*.parquet")).unwrap_err();
         assert!(problems[0].hint.as_ref().unwrap().ends_with("has: corpora"), "{problems:?}");
     }
 
@@ -416,7 +406,7 @@ mod tests {
     fn a_link_back_to_a_folder_above_is_not_followed() {
         let folder = folder(&["a/1.parquet"]);
         std::os::unix::fs::symlink(folder.path(), folder.path().join("a/again")).unwrap();
-        assert_eq!(find(folder.path()).unwrap().files, ["a/1.parquet"]);
+        assert_eq!(find(Path::new(""), folder.path()).unwrap().files, ["a/1.parquet"]);
     }
 
     #[test]
@@ -424,6 +414,6 @@ mod tests {
         let (store, folder) = (folder(&["blob"]), folder(&[]));
         std::os::unix::fs::symlink(store.path().join("blob"), folder.path().join("1.parquet"))
             .unwrap();
-        assert_eq!(find(folder.path()).unwrap().files, ["1.parquet"]);
+        assert_eq!(find(Path::new(""), folder.path()).unwrap().files, ["1.parquet"]);
     }
 }

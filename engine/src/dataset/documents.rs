@@ -4,20 +4,23 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, LargeListArray, PrimitiveArray, StringViewArray,
-    downcast_integer,
+use arrow_array::cast::AsArray;
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, LargeListArray, PrimitiveArray, RecordBatch,
+    StringViewArray, downcast_integer,
 };
-use arrow::compute::cast;
-use arrow::datatypes::DataType;
+use arrow_cast::cast;
+use arrow_schema::DataType;
+use longsift_stages::contract::hex;
+use sha2::{Digest, Sha256};
 
 use super::faults::{Faults, remaining};
+use super::input::Dataset;
 use super::labels::{Labels, label_type};
-use super::problem::DataProblem;
+use super::problem::{DataProblem, RowProblem};
 use super::read::{Batch, Batches, Place, Request, batch_rows, position, selection};
+use super::types;
 use super::units::WorkUnit;
-use super::{Dataset, types};
 
 /// The columns that make a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,15 +95,6 @@ impl From<&str> for Text {
     }
 }
 
-/// Why a row cannot be scored: what the quarantine table says of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowProblem {
-    /// `null_text`, `empty_text`, `invalid_utf8`, `null_tokens`, `empty_tokens`, `bad_token` or `unreadable`.
-    pub code: &'static str,
-    /// The same for people, with the values involved.
-    pub message: String,
-}
-
 /// Reads the documents of a unit in order, in vectors of about `batch_bytes` of content (at least one document). Rows of
 /// which `faults` says something have that for content; those that do not decode are not read.
 ///
@@ -155,6 +149,7 @@ pub fn read_documents(
         end,
         faults,
         batch_bytes,
+        partly: None,
         done: false,
     })
 }
@@ -185,6 +180,9 @@ fn tokens_type(dataset: &Dataset, name: &str) -> Result<DataType, DataProblem> {
     Ok(DataType::LargeList(Arc::clone(item)))
 }
 
+/// Bytes of a row besides its content: a file of nulls comes in bounded vectors, too.
+const ROW_BYTES: u64 = 64;
+
 /// The documents of a unit, in order. Made by [`read_documents`].
 pub struct Documents {
     batches: Batches,
@@ -199,6 +197,8 @@ pub struct Documents {
     end: u64,
     faults: Faults,
     batch_bytes: u64,
+    /// A batch of which only the rows before this position were handed over.
+    partly: Option<(Batch, usize)>,
     done: bool,
 }
 
@@ -209,25 +209,25 @@ impl Iterator for Documents {
         let mut documents = Vec::new();
         let mut bytes = 0_u64;
         while !self.done && bytes < self.batch_bytes.max(1) {
-            match self.batches.next() {
-                Some(Ok(batch)) => match self.take(&batch, &mut documents) {
-                    Ok(more) => bytes += more,
-                    Err(problem) => {
+            let partly = self.partly.take().map(Ok);
+            match partly.or_else(|| Some(self.batches.next()?.map(|batch| (batch, 0)))) {
+                Some(Ok((batch, position))) => {
+                    if let Err(problem) = self.take(batch, position, &mut documents, &mut bytes) {
                         self.done = true;
                         return Some(Err(problem));
                     }
-                },
+                }
                 Some(Err(why)) => {
                     self.done = true;
                     return Some(Err(self.place.unreadable(self.next_row, why)));
                 }
                 None => {
-                    self.done = true;
                     if let Some(row) = self.readable_row() {
+                        self.done = true;
                         let why = format!("the unit should end at row {}", self.end);
                         return Some(Err(self.place.unreadable(row, why)));
                     }
-                    self.pass_unreadable(self.end, &mut documents);
+                    self.done = self.pass_unreadable(self.end, &mut documents, &mut bytes);
                 }
             }
         }
@@ -236,18 +236,29 @@ impl Iterator for Documents {
 }
 
 impl Documents {
-    /// Appends the rows of one batch, and those before them that do not decode; returns the bytes of their content.
-    fn take(&mut self, batch: &Batch, documents: &mut Vec<Document>) -> Result<u64, DataProblem> {
+    /// Appends the rows of one batch from a position on, and those before them that do not decode, and adds up the bytes
+    /// of their content. What would be too much waits.
+    fn take(
+        &mut self,
+        batch: Batch,
+        from: usize,
+        documents: &mut Vec<Document>,
+        bytes: &mut u64,
+    ) -> Result<(), DataProblem> {
         let ids = batch.columns.get(1).map(Labels::new);
         let column = &batch.columns[0];
         let contents = if self.text { texts(column) } else { token_lists(column.as_list::<i64>()) };
         let mut not_utf8 = batch.not_utf8.iter().filter(|(_, column)| *column == 0).peekable();
-        let mut bytes = 0;
-        for (position, mut content) in contents.into_iter().enumerate() {
+        let contents = contents.into_iter().enumerate().skip(from);
+        while not_utf8.next_if(|(bad, _)| *bad < from).is_some() {}
+        for (position, mut content) in contents {
             let Some(row) = self.readable_row() else {
                 return Err(self.place.unreadable(self.next_row, "more rows than the footer has"));
             };
-            self.pass_unreadable(row, documents);
+            if !self.pass_unreadable(row, documents, bytes) {
+                self.partly = Some((batch, position));
+                return Ok(());
+            }
             (self.range.start, self.next_row) = (row + 1, row + 1);
             if not_utf8.next_if(|(bad, _)| *bad == position).is_some() {
                 content = Err(self.not_utf8());
@@ -255,8 +266,7 @@ impl Documents {
             if let Some(problem) = self.faults.of_row(row) {
                 content = Err(problem.clone());
             }
-            // A row without content still costs a little, so that a file of nulls comes in bounded vectors too.
-            bytes += 64
+            *bytes += ROW_BYTES
                 + match &content {
                     Ok(DocumentContent::Text(text)) => text.len() as u64,
                     Ok(DocumentContent::Tokens(tokens)) => 4 * tokens.len() as u64,
@@ -265,7 +275,7 @@ impl Documents {
             let id = ids.as_ref().and_then(|ids| ids.get(position));
             documents.push(Document { row, id, content });
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// The row that the reader returns next.
@@ -276,13 +286,25 @@ impl Documents {
         Some(self.range.start)
     }
 
-    /// Appends the rows up to `end` that were not read.
-    fn pass_unreadable(&mut self, end: u64, documents: &mut Vec<Document>) {
-        for row in self.next_row..end {
+    /// Appends the rows up to `end` that were not read; a damaged row group may have millions of them. Returns whether
+    /// these were all, or some wait for the next vector.
+    fn pass_unreadable(
+        &mut self,
+        end: u64,
+        documents: &mut Vec<Document>,
+        bytes: &mut u64,
+    ) -> bool {
+        while self.next_row < end {
+            if *bytes >= self.batch_bytes.max(1) {
+                return false;
+            }
+            let row = self.next_row;
             let problem = self.faults.of_row(row).expect("only unreadable rows are left out");
+            *bytes += ROW_BYTES + problem.message.len() as u64;
             documents.push(Document { row, id: None, content: Err(problem.clone()) });
+            self.next_row += 1;
         }
-        self.next_row = end;
+        true
     }
 
     fn not_utf8(&self) -> RowProblem {
@@ -370,17 +392,39 @@ fn bad_token(message: &str) -> RowProblem {
     RowProblem { code: "bad_token", message: message.into() }
 }
 
+/// The SHA-256 of a text as UTF-8, or of token ids as four bytes each, little-endian, in lower-case hexadecimal.
+pub fn content_digest(content: &DocumentContent) -> String {
+    hex(&match content {
+        DocumentContent::Text(text) => Sha256::digest(text.as_bytes()),
+        DocumentContent::Tokens(ids) => {
+            let mut hasher = Sha256::new();
+            for id in ids {
+                hasher.update(id.to_le_bytes());
+            }
+            hasher.finalize()
+        }
+    })
+}
+
+/// The first 128 bits of the SHA-256 of a document: its text, or its token ids as little-endian 32-bit integers.
+pub fn content_hash(content: &DocumentContent) -> String {
+    let mut digest = content_digest(content);
+    digest.truncate(32);
+    digest
+}
+
 #[cfg(test)]
 mod tests {
-    use arrow::array::{
+    use arrow_array::types::{Int16Type, Int32Type, Int64Type, UInt32Type, UInt64Type};
+    use arrow_array::{
         DictionaryArray, FixedSizeListArray, Int64Array, LargeStringArray, ListArray, RecordBatch,
         StringArray,
     };
-    use arrow::compute::cast;
-    use arrow::datatypes::{Field, Int16Type, Int32Type, Int64Type, UInt32Type, UInt64Type};
+    use arrow_cast::cast;
+    use arrow_schema::Field;
 
-    use super::super::tests::{batch, folder_of, texts, write};
     use super::*;
+    use crate::dataset::tests::{batch, folder_of, texts, write};
 
     fn read(batches: &[RecordBatch], content: Content, id: Option<&str>) -> Vec<Document> {
         let (_folder, dataset) = folder_of(batches, 3);
@@ -526,6 +570,30 @@ mod tests {
     }
 
     #[test]
+    fn unreadable_rows_come_in_vectors_of_bounded_size_and_none_is_lost() {
+        let rows: LargeStringArray = (0..5000).map(|_| Some("a text")).collect();
+        let (_folder, dataset) = folder_of(&[batch(vec![("text", Arc::new(rows))])], 10_000);
+        let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
+        let unit = &dataset.units(u64::MAX, None)[0];
+        for lost in [0..5000, 1..5000, 0..4999, 10..4000, 2000..2001] {
+            let faults = Faults::unreadable(lost.clone());
+            let vectors: Vec<Vec<Document>> =
+                read_documents(&dataset, unit, &columns, 10_000, faults)
+                    .unwrap()
+                    .map(Result::unwrap)
+                    .collect();
+            assert!(vectors.iter().all(|documents| documents.len() < 400), "{lost:?}");
+            let documents: Vec<&Document> = vectors.iter().flatten().collect();
+            assert!(documents.iter().map(|document| document.row).eq(0..5000), "{lost:?}");
+            for document in documents {
+                let expected =
+                    if lost.contains(&document.row) { Err("unreadable") } else { Ok("a text") };
+                assert_eq!(text_of(document), expected, "{lost:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_limited_unit_reads_its_first_rows() {
         let (_folder, dataset) =
             folder_of(&[texts(&[Some("a"), Some("b"), Some("c"), Some("d"), Some("e")])], 2);
@@ -562,7 +630,7 @@ mod tests {
         );
         write(&path, &texts(&[Some("another text")]), 10);
         assert!(problem().message.contains("bytes, now it has"));
-        crate::files::remove_file(&path).unwrap();
+        crate::storage::files::remove_file(&path).unwrap();
         assert!(problem().message.ends_with("it is gone"));
     }
 

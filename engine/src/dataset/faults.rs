@@ -7,16 +7,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use arrow::datatypes::DataType;
+use arrow_schema::DataType;
 
-use super::documents::RowProblem;
-use super::problem::DataProblem;
+use super::input::Dataset;
+use super::pages;
+use super::problem::RowProblem;
 use super::read::{
     Batches, Place, ReadFailure, Request, batch_rows, open_unchanged, refusal, selection,
 };
 use super::source::ParquetFile;
 use super::units::WorkUnit;
-use super::{Dataset, pages};
+use crate::base::error::Result;
+use crate::base::stop::Stop;
 use crate::spec::pipeline::OnBadFile;
 
 /// Bytes of a batch while columns are only looked through.
@@ -50,22 +52,33 @@ impl Faults {
     /// Looks through all columns of a unit. `largest_page`: bytes that a page may decompress to.
     ///
     /// # Errors
-    /// A file that changed since it was planned, a disk that fails; with [`OnBadFile::Fail`], rows that do not decode.
+    /// A file that changed since it was planned, a disk that fails; with [`OnBadFile::Fail`], rows that do not decode; a
+    /// signal, which is looked for before every column and batch.
     pub fn find(
         dataset: &Dataset,
         unit: &WorkUnit,
         on_bad_file: OnBadFile,
         largest_page: u64,
-    ) -> Result<Self, DataProblem> {
+        stop: &Stop,
+    ) -> Result<Self> {
         let file = &dataset.files[unit.file];
         let opened =
             open_unchanged(dataset, file).map_err(|problem| problem.in_file(&file.path))?;
+        let row_groups: Vec<usize> = unit.row_groups.clone().collect();
+        opened.want(file.chunks(&row_groups, &file.positions));
         let mut search =
-            Search { dataset, unit, on_bad_file, largest_page, faults: Self::default() };
+            Search { dataset, unit, on_bad_file, largest_page, stop, faults: Self::default() };
         for group in unit.row_groups.clone() {
             search.row_group(group, &opened)?;
         }
         Ok(search.faults)
+    }
+
+    /// Rows that do not decode.
+    #[cfg(test)]
+    pub(super) fn unreadable(rows: Range<u64>) -> Self {
+        let problem = RowProblem { code: "unreadable", message: "a damaged page".to_owned() };
+        Self { rows: BTreeMap::new(), unreadable: vec![Unreadable { rows, column: None, problem }] }
     }
 
     /// Why a row cannot be used, if it cannot.
@@ -147,20 +160,22 @@ struct Search<'a> {
     unit: &'a WorkUnit,
     on_bad_file: OnBadFile,
     largest_page: u64,
+    stop: &'a Stop,
     faults: Faults,
 }
 
 impl Search<'_> {
-    fn row_group(&mut self, group: usize, file: &ParquetFile) -> Result<(), DataProblem> {
+    fn row_group(&mut self, group: usize, file: &ParquetFile) -> Result<()> {
         let info = self.dataset.files[self.unit.file].row_groups[group];
         let end = (info.first_row + info.rows).min(self.unit.first_row + self.unit.rows);
         let rows = info.first_row..end;
         let columns: Vec<usize> = (0..self.dataset.schema.fields().len()).collect();
         let found = self.faults.unreadable.len();
         for &column in &columns {
+            self.stop.check()?;
             if let Err(why) = self.pages(group, column, file) {
                 if let Some(refused) = refusal(file) {
-                    return Err(self.place().unreadable(rows.start, refused));
+                    return Err(self.place().unreadable(rows.start, refused).into());
                 }
                 self.damaged(rows.clone(), Some(column), &why)?;
             }
@@ -188,7 +203,12 @@ impl Search<'_> {
     }
 
     /// The sizes that the pages of a column claim.
-    fn pages(&self, group: usize, column: usize, file: &ParquetFile) -> Result<(), String> {
+    fn pages(
+        &self,
+        group: usize,
+        column: usize,
+        file: &ParquetFile,
+    ) -> std::result::Result<(), String> {
         let input = &self.dataset.files[self.unit.file];
         let chunks = input.footer.row_group(group).columns();
         input
@@ -197,11 +217,11 @@ impl Search<'_> {
     }
 
     /// Finds the rows of one column that do not decode: the first by halving what is left, then the end of the damage.
-    fn column(&mut self, group: usize, column: usize, rows: Range<u64>) -> Result<(), DataProblem> {
+    fn column(&mut self, group: usize, column: usize, rows: Range<u64>) -> Result<()> {
         let mut readings = 0;
         let mut start = rows.start;
         while let Err(why) = self.read(group, &[column], &one(start..rows.end))? {
-            let mut fails = |search: &mut Self, range: Range<u64>| -> Result<bool, DataProblem> {
+            let mut fails = |search: &mut Self, range: Range<u64>| -> Result<bool> {
                 readings += 1;
                 Ok(search.read(group, &[column], &one(range))?.is_err())
             };
@@ -246,7 +266,7 @@ impl Search<'_> {
         group: usize,
         columns: &[usize],
         ranges: &[Range<u64>],
-    ) -> Result<Result<(), String>, DataProblem> {
+    ) -> Result<std::result::Result<(), String>> {
         let file = &self.dataset.files[self.unit.file];
         let info = file.row_groups[group];
         let columns: Vec<(usize, DataType)> = columns
@@ -263,10 +283,11 @@ impl Search<'_> {
         };
         let mut rows = ranges.iter().flat_map(Clone::clone);
         for batch in Batches::open(self.dataset, &request)? {
+            self.stop.check()?;
             let batch = match batch {
                 Ok(batch) => batch,
                 Err(ReadFailure::Damaged(why)) => return Ok(Err(why)),
-                Err(other) => return Err(self.place().unreadable(info.first_row, other)),
+                Err(other) => return Err(self.place().unreadable(info.first_row, other).into()),
             };
             let numbers: Vec<u64> = rows.by_ref().take(batch.rows).collect();
             if numbers.len() < batch.rows {
@@ -287,24 +308,19 @@ impl Search<'_> {
     }
 
     /// Notes that rows do not decode, or refuses them where that is asked for.
-    fn damaged(
-        &mut self,
-        rows: Range<u64>,
-        column: Option<usize>,
-        why: &str,
-    ) -> Result<(), DataProblem> {
+    fn damaged(&mut self, rows: Range<u64>, column: Option<usize>, why: &str) -> Result<()> {
         let name = column.map(|column| self.dataset.schema.field(column).name());
         let why = match name {
             Some(name) => format!("column `{name}`: {why}"),
             None => why.to_owned(),
         };
         if self.on_bad_file == OnBadFile::Fail {
-            return Err(self.place().unreadable(rows.start, why));
+            return Err(self.place().unreadable(rows.start, why).into());
         }
         let count = rows.end - rows.start;
         if count > MOST_UNREADABLE_ROWS {
             let why = format!("{why}; {count} rows are more than can be set aside one by one");
-            return Err(self.place().unreadable(rows.start, why));
+            return Err(self.place().unreadable(rows.start, why).into());
         }
         let problem = RowProblem {
             code: "unreadable",
@@ -318,6 +334,20 @@ impl Search<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::Failure;
+
+    #[test]
+    fn a_signal_ends_the_search() {
+        let rows = crate::dataset::tests::texts(&[Some("a")]);
+        let (_folder, dataset) = crate::dataset::tests::folder_of(&[rows], 1);
+        let find = |stop: Stop| {
+            let unit = &dataset.units(1, None)[0];
+            Faults::find(&dataset, unit, OnBadFile::Fail, 1 << 20, &stop)
+        };
+        assert_eq!(find(Stop::default()).unwrap(), Faults::default());
+        let stopped = find(Stop::after(15)).unwrap_err();
+        assert!(matches!(stopped, Failure::Stopped { signal: 15 }), "{stopped}");
+    }
 
     #[test]
     fn what_remains_of_a_range() {

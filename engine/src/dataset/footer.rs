@@ -1,21 +1,22 @@
 //! One Parquet file: its footer, read and checked before anything relies on it.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow_schema::{Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::file::metadata::{FooterTail, ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::metadata::{
+    FooterTail, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
+};
 
 use super::discover::Found;
 use super::problem::{DataProblem, ProblemKind};
-use super::read::guarded;
-use super::source::ParquetFile;
+use super::source::{ParquetFile, guarded};
 use super::thrift::{INT32, LIST, STRUCT, Thrift};
 use super::{text, types};
-use crate::files;
+use crate::base::text::sha256_hex;
+use crate::storage::error::{ErrorKind, StorageError};
 
 /// Magic number, length of the footer, magic number: what a Parquet file has besides footer and data.
 const MAGIC_BYTES: u64 = 4;
@@ -74,13 +75,12 @@ impl InputFile {
         let full_path = found.root.join(path);
         let file = match &found.hub {
             Some(hub) => ParquetFile::of_hub(hub, path)?,
-            None => ParquetFile::open(&full_path).map_err(|error| match error.source.kind() {
-                ErrorKind::InvalidInput => DataProblem::data(error.source.to_string()),
+            None => ParquetFile::open(&full_path).map_err(|error| match error.kind {
+                ErrorKind::Invalid => DataProblem::data(error.source.to_string()),
                 _ => unreadable(&error),
             })?,
         };
-        let stamp =
-            file.stamp().map_err(|error| unreadable(&files::failed("read", &full_path)(error)))?;
+        let stamp = file.stamp().map_err(|error| unreadable(&error))?;
         let size = stamp.size;
         let bytes = footer_bytes(&file, size)?;
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
@@ -98,7 +98,7 @@ impl InputFile {
             path: path.to_string(),
             size,
             modified_ns: stamp.modified_ns,
-            footer_hash: files::sha256_hex(&bytes),
+            footer_hash: sha256_hex(&bytes),
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,
             positions: (0..schema.fields().len()).collect(),
@@ -111,6 +111,16 @@ impl InputFile {
     /// The leaves of one column (by its position in the file), by their position in a row group.
     pub(super) fn leaves(&self, position: usize) -> Range<usize> {
         self.leaves.get(position).cloned().unwrap_or(0..0)
+    }
+
+    /// Where the chunks of some columns (by their positions in the file) begin in some row groups, and their bytes.
+    pub(super) fn chunks(&self, row_groups: &[usize], positions: &[usize]) -> Vec<(u64, u64)> {
+        let groups = row_groups.iter().map(|&group| self.footer.row_group(group));
+        let of_group = |group: &RowGroupMetaData| -> Vec<(u64, u64)> {
+            let leaves = positions.iter().flat_map(|&position| self.leaves(position));
+            leaves.map(|leaf| group.column(leaf).byte_range()).collect()
+        };
+        groups.flat_map(of_group).collect()
     }
 
     /// The bytes of one column (by its position in the file) over some row groups: (encoded, compressed).
@@ -169,10 +179,10 @@ fn footer_bytes(file: &ParquetFile, size: u64) -> Result<Vec<u8>, DataProblem> {
 
 fn read_at(file: &ParquetFile, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
     file.read_exact_at(bytes, offset).map_err(|error| {
-        let error = file.refused().unwrap_or(&error);
-        DataProblem::of_hub(error).unwrap_or_else(|| {
-            DataProblem::machine(format!("cannot read {} bytes at {offset}: {error}", bytes.len()))
-        })
+        file.refused().map_or_else(
+            || DataProblem::machine(format!("{} bytes at {offset}: {error}", bytes.len())),
+            DataProblem::unread,
+        )
     })
 }
 
@@ -346,7 +356,7 @@ fn damaged(why: impl std::fmt::Display) -> DataProblem {
 }
 
 /// A file of the input that cannot be opened is the data's problem.
-fn unreadable(error: &files::FileError) -> DataProblem {
+fn unreadable(error: &StorageError) -> DataProblem {
     let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
     DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
 }

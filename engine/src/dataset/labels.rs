@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray};
-use arrow::datatypes::DataType;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BinaryViewArray};
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
+use arrow_schema::DataType;
 
-use super::Dataset;
 use super::faults::remaining;
+use super::input::Dataset;
 use super::problem::DataProblem;
 use super::read::{Batches, Place, Request, batch_rows, position, selection};
 use super::units::WorkUnit;
@@ -20,7 +21,7 @@ const BATCH_BYTES: u64 = 8 << 20;
 /// and disjoint), which are not read.
 ///
 /// # Errors
-/// As [`read_documents`](super::read_documents).
+/// As [`read_documents`](super::documents::read_documents).
 pub fn read_labels(
     dataset: &Dataset,
     unit: &WorkUnit,
@@ -77,7 +78,7 @@ impl Labels {
         // Names of time zones would need a database of them: such times are written in UTC.
         if let DataType::Timestamp(unit, Some(_)) = array.data_type() {
             let utc = DataType::Timestamp(*unit, Some(Arc::from("+00:00")));
-            if let Ok(array) = arrow::compute::cast(array, &utc) {
+            if let Ok(array) = arrow_cast::cast(array, &utc) {
                 return Self(array);
             }
         }
@@ -110,12 +111,12 @@ fn binary(array: &BinaryViewArray, row: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{
+    use arrow_array::{
         BinaryArray, BooleanArray, Date32Array, Float64Array, TimestampMicrosecondArray,
     };
 
-    use super::super::tests::{batch, everything, folder_of};
     use super::*;
+    use crate::dataset::tests::{batch, everything, folder_of};
 
     fn labels(column: ArrayRef) -> Vec<Option<String>> {
         let (_folder, dataset) = folder_of(&[batch(vec![("label", column)])], 2);

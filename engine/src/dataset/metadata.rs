@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{DataType, Field, TimeUnit};
+use arrow_schema::{DataType, Field, TimeUnit};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use serde_json::{Map, Value, json};
 

@@ -57,7 +57,7 @@ pub(super) fn check(
         }
         if page.uncompressed > largest {
             return Err(format!(
-                "the page at byte {position} would decompress from {} to {} bytes; a page may have at most {largest} (a quarter of `memory_limit_bytes`)",
+                "the page at byte {position} would decompress from {} to {} bytes; a page may have at most {largest} (four times `max_document_bytes`)",
                 page.compressed, page.uncompressed
             ));
         }

@@ -4,9 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, RecordBatch, UInt64Array};
-use arrow::compute::{concat_batches, take_record_batch};
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch, UInt64Array};
+use arrow_schema::{DataType, Schema, SchemaRef};
+use arrow_select::concat::concat_batches;
+use arrow_select::take::take_record_batch;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowWriter, encode_arrow_schema};
 use parquet::basic::{Compression as Codec, ZstdLevel};
@@ -17,8 +19,9 @@ use parquet::file::properties::WriterProperties;
 use super::problem::DataProblem;
 use super::row_bytes::row_bytes;
 use super::types;
-use crate::files::{AtomicFile, FileError};
 use crate::spec::pipeline::Compression;
+use crate::storage::atomic::AtomicFile;
+use crate::storage::error::StorageError;
 
 /// Rows that the Parquet writer gets at once. Pages end between such pieces, so the size is part of the format.
 const PIECE_ROWS: u64 = 1024;
@@ -62,6 +65,11 @@ pub struct WrittenPart {
 }
 
 impl PartWriter {
+    /// Begins a table of a run's own: always compressed with zstd, since nobody chooses how, without further key-values.
+    pub fn table(path: &Path, schema: &SchemaRef) -> Result<Self, DataProblem> {
+        Self::create(path, schema, &[], Compression::Zstd)
+    }
+
     /// Begins the file that will be `path`, in a folder that exists. `metadata`: key-values for the footer; the Arrow
     /// schema is added to them.
     pub fn create(
@@ -105,11 +113,6 @@ impl PartWriter {
             group_bytes: 0,
             rows: 0,
         })
-    }
-
-    /// Rows given so far.
-    pub fn rows(&self) -> u64 {
-        self.rows
     }
 
     /// Appends rows. Columns are matched by position; their types may differ from the file's in string width, view or
@@ -267,11 +270,11 @@ fn codec(compression: Compression) -> Codec {
 fn problem(path: &Path, error: ParquetError) -> DataProblem {
     if let ParquetError::External(source) = error {
         let file_error = source.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let file_error = file_error.and_then(|inner| inner.downcast_ref::<FileError>());
-        let hint = file_error.and_then(FileError::hint);
+        let file_error = file_error.and_then(|inner| inner.downcast_ref::<StorageError>());
+        let hint = file_error.and_then(StorageError::hint);
         let message = file_error.map_or_else(
             || format!("cannot write `{}`: {source}", path.display()),
-            FileError::to_string,
+            StorageError::to_string,
         );
         return DataProblem { hint, ..DataProblem::machine(message) };
     }
@@ -280,14 +283,16 @@ fn problem(path: &Path, error: ParquetError) -> DataProblem {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, DictionaryArray, LargeStringArray};
-    use arrow::compute::cast;
-    use arrow::datatypes::Int8Type;
+    use arrow_array::types::Int8Type;
+    use arrow_array::{ArrayRef, DictionaryArray, LargeStringArray};
+    use arrow_cast::cast;
     use proptest::prelude::*;
 
-    use super::super::Dataset;
-    use super::super::tests::{all_rows, batch, everything, in_output_types, write as write_file};
     use super::*;
+    use crate::dataset::input::Dataset;
+    use crate::dataset::tests::{
+        all_rows, batch, everything, in_output_types, write as write_file,
+    };
 
     /// Writes `whole` in batches that end at `cuts`; returns what was written, and the file's bytes.
     fn write(
@@ -305,7 +310,7 @@ mod tests {
             part.write(&whole.slice(start, end - start)).unwrap();
             start = end;
         }
-        (part.finish().unwrap(), crate::files::read_limited(&path, 1 << 30).unwrap())
+        (part.finish().unwrap(), crate::storage::files::read_limited(&path, 1 << 30).unwrap())
     }
 
     proptest! {
@@ -317,7 +322,7 @@ mod tests {
             let cuts: Vec<_> = cuts.into_iter().collect();
             let (one, bytes) = write(&whole, &[], Compression::Zstd);
             prop_assert_eq!((one.bytes, one.rows), (bytes.len() as u64, 2500));
-            prop_assert_eq!(&one.sha256, &crate::files::sha256_hex(&bytes));
+            prop_assert_eq!(&one.sha256, &crate::base::text::sha256_hex(&bytes));
             prop_assert_eq!(write(&whole, &cuts, Compression::Zstd), (one, bytes));
         }
     }
@@ -353,7 +358,7 @@ mod tests {
         {
             let (_, bytes) = write(&whole, &[100], compression);
             let folder = tempfile::tempdir().unwrap();
-            crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+            crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
             let dataset = Dataset::open(folder.path()).unwrap();
             assert_eq!(all_rows(&dataset, u64::MAX), in_output_types(&whole, &dataset.schema));
             assert_eq!(dataset.metadata, [("k".to_string(), "v".to_string())]);
@@ -369,7 +374,7 @@ mod tests {
         let cuts: Vec<_> = (1..40).collect();
         assert_eq!(write(&whole, &cuts, Compression::Lz4).0, one);
         let folder = tempfile::tempdir().unwrap();
-        crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+        crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
         let groups = Dataset::open(folder.path()).unwrap().files[0].row_groups.clone();
         let rows: Vec<_> = groups.iter().map(|group| group.rows).collect();
         assert_eq!(rows, [24, 16], "rows of 4 MiB, pieces of 4, row groups of at most 100 MiB");
@@ -406,7 +411,7 @@ mod tests {
     fn key_values_are_in_the_footer_and_in_its_arrow_schema() {
         let (_, bytes) = write(&everything(3), &[], Compression::Zstd);
         let folder = tempfile::tempdir().unwrap();
-        crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+        crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
         let file = &Dataset::open(folder.path()).unwrap().files[0];
         let footer = file.footer.file_metadata().key_value_metadata().unwrap();
         assert_eq!((footer[0].key.as_str(), footer[0].value.as_deref()), ("k", Some("v")));
@@ -418,7 +423,7 @@ mod tests {
         let (written, bytes) = write(&everything(0), &[], Compression::Zstd);
         assert_eq!(written.rows, 0);
         let folder = tempfile::tempdir().unwrap();
-        crate::files::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
+        crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
         assert_eq!(Dataset::open(folder.path()).unwrap().column_names().len(), 14);
     }
 
@@ -430,7 +435,7 @@ mod tests {
         let mut part = PartWriter::create(&path, &whole.schema(), &[], Compression::Zstd).unwrap();
         part.write(&whole).unwrap();
         drop(part);
-        assert!(crate::files::list_folder(folder.path()).unwrap().is_empty());
+        assert!(crate::storage::files::list_folder(folder.path()).unwrap().is_empty());
     }
 
     #[test]
@@ -454,7 +459,7 @@ mod tests {
             .and_then(|mut writer| writer.write(&whole).and_then(|()| writer.close()))
             .unwrap_err();
         let problem = problem(Path::new("out/part.parquet"), error);
-        assert_eq!(problem.kind, super::super::ProblemKind::Machine);
+        assert_eq!(problem.kind, crate::dataset::problem::ProblemKind::Machine);
         assert!(problem.message.contains("out/part.parquet"), "{problem}");
     }
 

@@ -1,15 +1,16 @@
 //! What can be wrong with an input or an output, in a form that a person can act on.
 
 use std::fmt;
-use std::io;
 
 use longsift_stages::model::{self, ModelProblem};
 
-use crate::files::FileError;
+use crate::storage::error::{ErrorKind, StorageError};
 
-/// Who has to act on a problem. Decides the exit code: 2, 3, 4.
+/// Who has to act on a problem. Decides the exit code: 1, 2, 3, 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProblemKind {
+    /// The authors of longsift.
+    Bug,
     /// The author of the pipeline file.
     Settings,
     /// The owner of the data.
@@ -56,10 +57,14 @@ impl DataProblem {
         Self::new(ProblemKind::Machine, message)
     }
 
-    /// What the hub said, where a read of one of its files was refused.
-    pub(super) fn of_hub(error: &io::Error) -> Option<Self> {
-        let problem = error.get_ref()?.downcast_ref::<ModelProblem>()?;
-        Some(problem.clone().into())
+    /// A file of the input that cannot be read. What is wrong with an address is the pipeline's.
+    pub(super) fn unread(error: &StorageError) -> Self {
+        let kind = match error.kind {
+            ErrorKind::Changed => ProblemKind::Data,
+            kind if kind.may_pass() || !error.at.is_address() => ProblemKind::Machine,
+            _ => ProblemKind::Settings,
+        };
+        Self { hint: error.hint(), ..Self::new(kind, error.to_string()) }
     }
 
     /// The same problem, in `file`.
@@ -107,9 +112,9 @@ impl fmt::Display for DataProblem {
 
 impl std::error::Error for DataProblem {}
 
-impl From<FileError> for DataProblem {
+impl From<StorageError> for DataProblem {
     /// A file operation that failed is the machine's, unless its caller knows better.
-    fn from(error: FileError) -> Self {
+    fn from(error: StorageError) -> Self {
         Self { hint: error.hint(), ..Self::machine(error.to_string()) }
     }
 }
@@ -125,6 +130,15 @@ impl From<ModelProblem> for DataProblem {
         };
         Self { hint, ..Self::new(kind, message) }
     }
+}
+
+/// Why a row cannot be scored: what the quarantine table says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowProblem {
+    /// `null_text`, `empty_text`, `invalid_utf8`, `null_tokens`, `empty_tokens`, `bad_token` or `unreadable`.
+    pub code: &'static str,
+    /// The same for people, with the values involved.
+    pub message: String,
 }
 
 #[cfg(test)]

@@ -1,16 +1,10 @@
 //! What every reader of a unit shares: an unchanged file, projected columns, batches of a bounded size.
 
-use std::any::Any;
-use std::cell::Cell;
-use std::fmt::Display;
-use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Once};
-
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow_array::ArrayRef;
+use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
@@ -19,10 +13,13 @@ use parquet::arrow::arrow_reader::{
 use parquet::basic::Type as Physical;
 
 use super::footer::InputFile;
+use super::input::Dataset;
 use super::problem::DataProblem;
-use super::source::{ParquetFile, Stamp};
+use super::source::{ParquetFile, guarded};
 use super::units::WorkUnit;
-use super::{Dataset, pages, text, types};
+use super::{pages, text, types};
+use crate::storage::error::ErrorKind;
+use crate::storage::range_file::Stamp;
 
 /// Rows of a batch while rows are long. The size of a batch is chosen from an average; where long rows follow short
 /// ones, this is what keeps it small all the same.
@@ -83,6 +80,7 @@ impl Batches {
         let source = open_unchanged(dataset, file)?;
         let positions: Vec<usize> =
             request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
+        source.want(file.chunks(&request.row_groups, &positions));
         let reader = guarded(|| {
             let metadata = reader_metadata(file, &positions, request.columns)?;
             let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
@@ -173,7 +171,7 @@ pub(super) fn open_unchanged(
         ParquetFile::of_hub(hub, &file.path)?
     } else {
         let path = dataset.root.join(&file.path);
-        ParquetFile::open(&path).map_err(|error| match error.source.kind() {
+        ParquetFile::open(&path).map_err(|error| match error.kind {
             ErrorKind::NotFound => changed("it is gone"),
             _ => error.into(),
         })?
@@ -208,8 +206,8 @@ fn planned(file: &InputFile) -> Stamp {
 /// What a read that was refused means, if one was.
 pub(super) fn refusal(file: &ParquetFile) -> Option<ReadFailure> {
     let error = file.refused()?;
-    Some(match error.kind() {
-        ErrorKind::StaleNetworkFileHandle => {
+    Some(match error.kind {
+        ErrorKind::Changed => {
             ReadFailure::Changed("the store has another version of it now".to_owned())
         }
         _ => ReadFailure::Refused(error.to_string()),
@@ -363,35 +361,4 @@ fn rows_of_dictionaries(source: &ParquetFile, file: &InputFile, request: &Reques
     let longest = request.columns.iter().map(|(column, _)| longest_of(*column));
     let bytes = longest.fold(0, u64::saturating_add);
     usize::try_from(DICTIONARY_BYTES / bytes.max(1)).map_or(usize::MAX, |rows| rows.max(1))
-}
-
-thread_local! {
-    /// Whether a panic of this thread is the fault of a file, and reported as such.
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other,
-/// without the words that a panic of our own would be reported with.
-pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let loud = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !QUIET.get() {
-                loud(panic);
-            }
-        }));
-    });
-    let before = QUIET.replace(true);
-    let decoded = catch_unwind(AssertUnwindSafe(decode));
-    QUIET.set(before);
-    match decoded {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(format!("the decoder gave up: {}", panic_message(panic.as_ref()))),
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }

@@ -1,7 +1,10 @@
 //! The size of each row, computed from its values alone.
 
-use arrow::array::{Array, ArrayRef, AsArray, GenericByteArray, GenericListArray, OffsetSizeTrait};
-use arrow::datatypes::{ArrowNativeType, ByteArrayType, DataType};
+use arrow_array::cast::AsArray;
+use arrow_array::types::ByteArrayType;
+use arrow_array::{Array, ArrayRef, GenericByteArray, GenericListArray, OffsetSizeTrait};
+use arrow_buffer::ArrowNativeType;
+use arrow_schema::DataType;
 
 use super::problem::DataProblem;
 use super::types;
@@ -113,8 +116,9 @@ fn running_sum(values: &[u64]) -> Vec<u64> {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Int32Array, ListArray, StringArray, StructArray};
-    use arrow::datatypes::{Field, Int32Type};
+    use arrow_array::types::Int32Type;
+    use arrow_array::{Int32Array, ListArray, StringArray, StructArray};
+    use arrow_schema::Field;
 
     use super::*;
 

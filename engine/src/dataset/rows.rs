@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, new_null_array};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow_array::{ArrayRef, RecordBatch, new_null_array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 
-use super::Dataset;
 use super::faults::Faults;
-use super::problem::DataProblem;
+use super::input::Dataset;
+use super::problem::{DataProblem, ProblemKind};
 use super::read::{Batches, Place, Request, batch_rows};
 use super::units::WorkUnit;
 
@@ -73,7 +73,7 @@ fn in_row_groups(
     let ascending = rows.is_sorted_by(|a, b| a < b);
     if !ascending || rows.iter().any(|row| !inside.contains(row)) {
         let why = format!("rows to read must be ascending and in {}..{}", inside.start, inside.end);
-        return Err(DataProblem::machine(why).in_file(&file.path));
+        return Err(DataProblem::new(ProblemKind::Bug, why).in_file(&file.path));
     }
     let mut groups = Vec::new();
     let mut left = rows;
@@ -175,10 +175,9 @@ impl<'a> Rows<'a> {
                     return Err(self.place.unreadable(first.unwrap_or(0), why));
                 }
                 (_, first) => {
-                    return Err(self.place.unreadable(
-                        first.unwrap_or(0),
-                        "another number of rows than the footer has",
-                    ));
+                    return Err(self
+                        .place
+                        .unreadable(first.unwrap_or(0), "row count differs from the footer"));
                 }
             }
         }
@@ -248,12 +247,13 @@ fn selection(first: u64, rows: &[u64]) -> RowSelection {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::UInt64Array;
-    use arrow::compute::{concat_batches, take_record_batch};
+    use arrow_array::UInt64Array;
+    use arrow_select::concat::concat_batches;
+    use arrow_select::take::take_record_batch;
     use proptest::prelude::*;
 
-    use super::super::tests::{everything, folder_of, in_output_types};
     use super::*;
+    use crate::dataset::tests::{everything, folder_of, in_output_types};
 
     #[test]
     fn rows_that_are_not_ascending_or_not_in_the_unit_are_refused() {

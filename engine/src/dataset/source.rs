@@ -3,23 +3,24 @@
 //! The decoder turns whatever goes wrong into a text. Whether the disk failed or the bytes are bad decides who has to
 //! act, and whether rows may be set aside, so the file remembers the first read that the operating system refused.
 
-use std::fs::File;
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt::Display;
 use std::io::{self, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
-use std::time::UNIX_EPOCH;
+use std::sync::{Arc, Once, OnceLock};
 
 use bytes::Bytes;
+use longsift_stages::contract::Location;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::discover::InTree;
 use super::problem::DataProblem;
-use crate::files::{self, FileError};
-use crate::hub::TreeFile;
-#[cfg(feature = "cloud")]
-use crate::object_stores::{self, RemoteFile};
+use crate::storage;
+use crate::storage::error::StorageError;
+use crate::storage::hub::tree::Tree;
+use crate::storage::range_file::{RangeFile, Stamp};
 
 /// Bytes that a decoder reading on gets at once.
 const BUFFER_BYTES: usize = 8192;
@@ -32,85 +33,33 @@ pub(crate) struct ParquetFile {
 
 #[derive(Debug)]
 struct Shared {
-    source: Source,
-    length: u64,
-    refused: OnceLock<io::Error>,
-}
-
-#[derive(Debug)]
-enum Source {
-    Local(File),
-    Hub(TreeFile),
-    #[cfg(feature = "cloud")]
-    Remote(RemoteFile),
-}
-
-impl Source {
-    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        match self {
-            Self::Local(file) => file.read_at(bytes, offset),
-            Self::Hub(file) => file.read_at(bytes, offset),
-            #[cfg(feature = "cloud")]
-            Self::Remote(file) => file.read_at(bytes, offset),
-        }
-    }
-}
-
-/// What tells that a file is still the one that was planned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    /// Length, in bytes.
-    pub(super) size: u64,
-    /// Time of the last modification, in nanoseconds since 1970; 0 where there is none.
-    pub(super) modified_ns: i128,
-}
-
-/// Whether a path is an address of an object store.
-pub(super) fn is_remote(path: &Path) -> bool {
-    path.to_str().is_some_and(|path| path.contains("://"))
+    file: RangeFile,
+    refused: OnceLock<StorageError>,
 }
 
 impl ParquetFile {
     /// Opens a file for a decoder.
-    pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
-        #[cfg(feature = "cloud")]
-        if is_remote(path) {
-            let url = path.to_str().expect("an address is text");
-            let file = object_stores::open(url).map_err(files::failed("open", path))?;
-            return Ok(Self::new(file.length, Source::Remote(file)));
-        }
-        let file = files::open(path)?;
-        let status = file.metadata().map_err(files::failed("read", path))?;
-        if !status.is_file() {
-            let why = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(files::failed("read", path)(why));
-        }
-        Ok(Self::new(status.len(), Source::Local(file)))
+    pub(crate) fn open(path: &Path) -> Result<Self, StorageError> {
+        storage::open(&Location::of(path)).map(Self::new)
     }
 
     /// Opens a file of a data set of the hub.
     pub(super) fn of_hub(hub: &InTree, path: &str) -> Result<Self, DataProblem> {
-        let file = hub.tree.open(&format!("{}{path}", hub.folder))?;
-        Ok(Self::new(file.length, Source::Hub(file)))
+        Ok(Self::new(hub.tree.open(&format!("{}{path}", hub.folder))?))
     }
 
-    fn new(length: u64, source: Source) -> Self {
-        Self { shared: Arc::new(Shared { source, length, refused: OnceLock::new() }) }
+    fn new(file: RangeFile) -> Self {
+        Self { shared: Arc::new(Shared { file, refused: OnceLock::new() }) }
     }
 
-    /// Size and time of modification: of a local file now, of a remote one when it was opened. (Reading a remote file
-    /// fails once it has changed.)
-    pub(super) fn stamp(&self) -> io::Result<Stamp> {
-        match &self.shared.source {
-            Source::Local(file) => {
-                let status = file.metadata()?;
-                Ok(Stamp { size: status.len(), modified_ns: modified_ns(&status) })
-            }
-            // A commit never changes, whoever has its files.
-            Source::Hub(file) => Ok(Stamp { size: file.length, modified_ns: 0 }),
-            #[cfg(feature = "cloud")]
-            Source::Remote(file) => Ok(Stamp { size: file.length, modified_ns: file.modified_ns }),
-        }
+    /// Size and time of modification: see [`RangeFile::stamp`].
+    pub(super) fn stamp(&self) -> Result<Stamp, StorageError> {
+        self.shared.file.stamp()
+    }
+
+    /// Says which parts (where they begin, and their lengths) will be read: see [`RangeFile::want`].
+    pub(super) fn want(&self, parts: impl IntoIterator<Item = (u64, u64)>) {
+        self.shared.file.want(parts);
     }
 
     /// Fills `bytes` from `offset`.
@@ -126,42 +75,25 @@ impl ParquetFile {
     }
 
     /// What the operating system said, if it has refused a read.
-    pub(crate) fn refused(&self) -> Option<&io::Error> {
+    pub(crate) fn refused(&self) -> Option<&StorageError> {
         self.shared.refused.get()
-    }
-}
-
-/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
-fn modified_ns(status: &std::fs::Metadata) -> i128 {
-    let Ok(time) = status.modified() else { return 0 };
-    let signed =
-        |duration: std::time::Duration| i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => signed(after),
-        Err(before) => -signed(before.duration()),
     }
 }
 
 impl Shared {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
-        loop {
-            match self.source.read_at(bytes, offset) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let copy = io::Error::from(error.kind());
-                    // The first refusal is the one that explains the others.
-                    let _ = self.refused.set(error);
-                    return Err(copy);
-                }
-                done => return done,
-            }
-        }
+        self.file.read_at(bytes, offset).map_err(|error| {
+            let copy = io::Error::other(error.to_string());
+            // The first refusal is the one that explains the others.
+            let _ = self.refused.set(error);
+            copy
+        })
     }
 }
 
 impl Length for ParquetFile {
     fn len(&self) -> u64 {
-        self.shared.length
+        self.shared.file.length
     }
 }
 
@@ -174,10 +106,10 @@ impl ChunkReader for ParquetFile {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
-        if start.checked_add(length as u64).is_none_or(|end| end > self.shared.length) {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.shared.file.length) {
             return Err(ParquetError::EOF(format!(
                 "{length} bytes at {start} are wanted of a file of {}",
-                self.shared.length
+                self.shared.file.length
             )));
         }
         let mut bytes = vec![0; length];
@@ -205,4 +137,43 @@ impl Read for ReadOn {
         self.offset += read as u64;
         Ok(read)
     }
+}
+
+thread_local! {
+    /// Whether a panic of this thread is the fault of a file, and reported as such.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a decoder. Corrupt pages can make one panic; that is the file's fault and ends as an error like any other,
+/// without the words that a panic of our own would be reported with.
+pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !QUIET.get() {
+                loud(panic);
+            }
+        }));
+    });
+    let before = QUIET.replace(true);
+    let decoded = catch_unwind(AssertUnwindSafe(decode));
+    QUIET.set(before);
+    match decoded {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(panic) => Err(format!("the Parquet decoder failed: {}", panic_message(panic.as_ref()))),
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
+}
+
+/// A folder of a data set of the hub.
+#[derive(Clone, Debug)]
+pub(super) struct InTree {
+    pub(super) tree: Arc<Tree>,
+    /// The folder, with a slash at its end; empty for all of the data set.
+    pub(super) folder: String,
 }

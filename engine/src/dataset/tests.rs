@@ -1,23 +1,34 @@
 //! Small data sets for the tests of this module, and tests of it as a whole.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, BinaryArray, BooleanArray, Date32Array, Date64Array, Decimal128Array,
-    DictionaryArray, FixedSizeBinaryArray, FixedSizeListBuilder, Float32Builder, Float64Array,
-    Int32Builder, Int64Array, LargeStringArray, ListBuilder, MapBuilder, RecordBatch, StringArray,
-    StringBuilder, StringViewArray, StructArray, TimestampMicrosecondArray,
+use arrow_array::builder::{
+    FixedSizeListBuilder, Float32Builder, Int32Builder, ListBuilder, MapBuilder, StringBuilder,
 };
-use arrow::compute::concat_batches;
-use arrow::datatypes::{DataType, Field, Int8Type, Int32Type, Schema};
+use arrow_array::types::{Int8Type, Int32Type};
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, Date32Array, Date64Array, Decimal128Array,
+    DictionaryArray, FixedSizeBinaryArray, Float64Array, Int8Array, Int64Array, LargeStringArray,
+    RecordBatch, StringArray, StringViewArray, StructArray, TimestampMicrosecondArray,
+};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_select::concat::concat_batches;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::file::properties::WriterProperties;
 use tempfile::TempDir;
 
-use super::*;
-use crate::spec::pipeline::Compression;
+use super::documents::{Content, DocumentColumns, DocumentContent, read_documents};
+use super::faults::Faults;
+use super::input::*;
+use super::part::PartWriter;
+use super::problem::ProblemKind;
+use super::rows::{Rows, read_faulty_rows, read_rows};
+use super::types;
+use crate::base::stop::Stop;
+use crate::spec::pipeline::{Compression, OnBadFile};
 
 /// A batch with the given columns, all nullable.
 pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
@@ -50,7 +61,7 @@ pub(super) fn write_with(path: &Path, batch: &RecordBatch, properties: WriterPro
     let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties)).unwrap();
     writer.write(batch).unwrap();
     writer.close().unwrap();
-    crate::files::write_atomic(path, &bytes).unwrap();
+    crate::storage::atomic::write_atomic(path, &bytes).unwrap();
 }
 
 /// A folder with one file per batch, `0.parquet` and so on.
@@ -174,16 +185,11 @@ pub(super) fn in_output_types(batch: &RecordBatch, schema: &SchemaRef) -> Record
     RecordBatch::try_new(Arc::clone(schema), columns).unwrap()
 }
 
-/// The folder of the shared corpora, where this machine has it.
-#[allow(clippy::print_stderr, reason = "a skipped test says so")]
-fn corpora() -> Option<PathBuf> {
+/// The folder of the shared corpora.
+fn corpora() -> PathBuf {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
     let folder = std::env::var_os("LONGSIFT_SHARED").map_or(beside, PathBuf::from).join("corpora");
-    if folder.is_dir() {
-        return Some(folder.canonicalize().unwrap());
-    }
-    eprintln!("skipped: there is no {}", folder.display());
-    None
+    folder.canonicalize().unwrap()
 }
 
 #[test]
@@ -194,7 +200,7 @@ fn every_type_passes_through_reading_and_writing_unchanged() {
     let read = all_rows(&dataset, 1);
     assert_eq!(read, expected);
     let path = folder.path().join("out/part.parquet");
-    crate::files::create_folder(path.parent().unwrap()).unwrap();
+    crate::storage::files::create_folder(path.parent().unwrap()).unwrap();
     let mut part =
         PartWriter::create(&path, &dataset.schema, &dataset.metadata, Compression::Zstd).unwrap();
     part.write(&read).unwrap();
@@ -246,9 +252,10 @@ fn every_file_that_does_not_fit_is_listed_with_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     write(&path("a.parquet"), &everything(20), 10);
-    let whole = crate::files::read_limited(&path("a.parquet"), 1 << 20).unwrap();
-    let add =
-        |name: &str, bytes: &[u8]| drop(crate::files::write_atomic(&path(name), bytes).unwrap());
+    let whole = crate::storage::files::read_limited(&path("a.parquet"), 1 << 20).unwrap();
+    let add = |name: &str, bytes: &[u8]| {
+        drop(crate::storage::atomic::write_atomic(&path(name), bytes).unwrap());
+    };
     add("cut.parquet", &whole[..whole.len() / 2]);
     add("empty.parquet", b"");
     add("garbage.parquet", b"this is no Parquet file at all");
@@ -288,6 +295,58 @@ fn every_file_that_does_not_fit_is_listed_with_what_is_wrong() {
     assert!(of("other.parquet").contains("column `id` is missing"));
     assert!(of("other.parquet").contains("column `text` is Int64 here and LargeUtf8 there"));
     assert!(of("other.parquet").contains("column `more` is not in the first file"));
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_before_it_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("b.parquet")).unwrap();
+    let problems = Dataset::open(folder.path()).unwrap_err();
+    let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        text,
+        [
+            "a.parquet: it is a named pipe, not a regular file",
+            "b.parquet: it is a socket, not a regular file"
+        ]
+    );
+    assert!(problems.iter().all(|problem| problem.kind == ProblemKind::Data));
+}
+
+#[test]
+fn a_column_that_one_file_declares_as_truth_values_and_another_does_not_is_of_numbers() {
+    let key = "ARROW:extension:name";
+    let column = |name: &str, extension: Option<&str>| {
+        let metadata = extension.map(|extension| (key.to_string(), extension.to_string()));
+        Field::new(name, DataType::Int8, true)
+            .with_metadata(metadata.into_iter().collect::<HashMap<_, _>>())
+    };
+    let file = |both: &str, one: Option<&str>, values: Vec<i8>| {
+        let fields = vec![column("both", Some(both)), column("one", one)];
+        let values: ArrayRef = Arc::new(Int8Array::from(values));
+        RecordBatch::try_new(Arc::new(Schema::new(fields)), vec![Arc::clone(&values), values])
+            .unwrap()
+    };
+    for truths_first in [true, false] {
+        let mut files =
+            [file("x.y", Some("arrow.bool8"), vec![0, 1]), file("x.y", None, vec![5, -7])];
+        if !truths_first {
+            files.reverse();
+        }
+        let (_folder, dataset) = folder_of(&files, 10);
+        let extension = |name: &str| dataset.column(name).unwrap().metadata().get(key).cloned();
+        assert_eq!(extension("both").as_deref(), Some("x.y"));
+        assert_eq!(extension("one"), None, "its values are any numbers");
+    }
 }
 
 #[test]
@@ -393,7 +452,7 @@ fn a_uuid_stays_a_uuid_where_only_the_parquet_type_says_so() {
         ArrowWriter::try_new_with_options(&mut encoded, input.schema(), options).unwrap();
     writer.write(&input).unwrap();
     writer.close().unwrap();
-    crate::files::write_atomic(&path, &encoded).unwrap();
+    crate::storage::atomic::write_atomic(&path, &encoded).unwrap();
     let dataset = Dataset::open(&path).unwrap();
     assert_eq!(dataset.column("id").unwrap().metadata().get(&key.0), Some(&key.1));
     assert_eq!(all_rows(&dataset, 1).column(0), input.column(0));
@@ -409,13 +468,13 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
         .set_write_batch_size(5)
         .set_compression(parquet::basic::Compression::SNAPPY);
     write_with(&path, &everything(40), properties.build());
-    let whole = crate::files::read_limited(&path, 1 << 20).unwrap();
+    let whole = crate::storage::files::read_limited(&path, 1 << 20).unwrap();
     let columns = DocumentColumns { id: Some("id".into()), content: Content::Text("text".into()) };
     let (mut opened, mut set_aside) = (0, 0);
     for place in (0..whole.len()).step_by(13) {
         let mut bytes = whole.clone();
         bytes[place] ^= 0x55;
-        crate::files::write_atomic(&path, &bytes).unwrap();
+        crate::storage::atomic::write_atomic(&path, &bytes).unwrap();
         let Ok(dataset) = Dataset::open(&path) else { continue };
         // A text column that has another name or type now is no damage but another pipeline.
         if dataset.check_text_column("text").is_err() || dataset.check_label_column("id").is_err() {
@@ -423,7 +482,9 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
         }
         opened += 1;
         for unit in dataset.units(1, None) {
-            let faults = Faults::find(&dataset, &unit, OnBadFile::Quarantine, 1 << 20).unwrap();
+            let faults =
+                Faults::find(&dataset, &unit, OnBadFile::Quarantine, 1 << 20, &Stop::default())
+                    .unwrap();
             let rows = unit.first_row..unit.first_row + unit.rows;
             let (bad, good): (Vec<u64>, Vec<u64>) =
                 rows.clone().partition(|row| faults.of_row(*row).is_some());
@@ -445,8 +506,9 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn the_corpora_mix_string_widths_and_read_as_one() {
-    let Some(folder) = corpora() else { return };
+    let folder = corpora();
     let dataset = Dataset::open(&folder).unwrap();
     let files: Vec<_> = dataset.files.iter().map(|file| (file.path.as_str(), file.rows)).collect();
     assert_eq!(

@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryViewArray, OffsetSizeTrait, UInt64Array, new_null_array,
-};
-use arrow::buffer::{NullBuffer, ScalarBuffer};
-use arrow::compute::take;
-use arrow::datatypes::DataType;
-use arrow::error::ArrowError;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, BinaryViewArray, OffsetSizeTrait, UInt64Array, new_null_array};
+use arrow_buffer::{NullBuffer, ScalarBuffer};
+use arrow_schema::{ArrowError, DataType};
+use arrow_select::take::take;
 use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{FileMetaData, ParquetMetaData};
@@ -183,9 +181,9 @@ fn mark_items<O: OffsetSizeTrait>(
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{BinaryArray, LargeListArray, ListArray, StringArray, StructArray};
-    use arrow::buffer::OffsetBuffer;
-    use arrow::datatypes::{Field, Fields};
+    use arrow_array::{BinaryArray, LargeListArray, ListArray, StringArray, StructArray};
+    use arrow_buffer::OffsetBuffer;
+    use arrow_schema::{Field, Fields};
 
     use super::*;
 

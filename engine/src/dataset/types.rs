@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait,
-    StructArray,
+use arrow_array::cast::AsArray;
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait, StructArray,
 };
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, FieldRef, Fields};
-use arrow::error::ArrowError;
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, DataType, FieldRef, Fields};
 
 /// Where a type stands among the three of its kind: the widest holds every value of the others and has no limit on
 /// the bytes of an array. `string` < `string_view` < `large_string`; binary likewise.
@@ -221,13 +220,32 @@ pub(super) fn widest(left: &DataType, right: &DataType) -> Option<DataType> {
     })
 }
 
+/// The keys of a column's metadata that declare its extension type.
+const EXTENSION_TYPE: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
+
 /// [`widest`] of two fields that stand at the same place.
 pub(super) fn widest_field(left: &FieldRef, right: &FieldRef) -> Option<FieldRef> {
     let data_type = widest(left.data_type(), right.data_type())?;
     let nullable = left.is_nullable() || right.is_nullable();
     let same_keys = left.metadata().get(DECLARED_KEY) == right.metadata().get(DECLARED_KEY);
-    let left = if same_keys { Arc::clone(left) } else { without_declared_key(left) };
+    let mut left = if same_keys { Arc::clone(left) } else { without_declared_key(left) };
+    if extension(&left) != extension(right) {
+        left = without_extension(&left);
+    }
     Some(Arc::new(left.as_ref().clone().with_data_type(data_type).with_nullable(nullable)))
+}
+
+/// The extension type that a column is declared as: name and parameters.
+fn extension(field: &FieldRef) -> [Option<&String>; 2] {
+    EXTENSION_TYPE.map(|key| field.metadata().get(key))
+}
+
+/// The column as what it is stored as. Values that another file has need not be of the extension type: an `arrow.bool8` is
+/// 0 or 1, an int8 is any number.
+fn without_extension(field: &FieldRef) -> FieldRef {
+    let mut metadata = field.metadata().clone();
+    metadata.retain(|key, _| !EXTENSION_TYPE.contains(&key.as_str()));
+    Arc::new(field.as_ref().clone().with_metadata(metadata))
 }
 
 /// [`widest_field`] of each pair.
@@ -380,9 +398,10 @@ fn conform_list<O: OffsetSizeTrait>(
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Int32Array, ListArray, StringArray};
-    use arrow::buffer::{NullBuffer, OffsetBuffer};
-    use arrow::datatypes::{Field, Int32Type};
+    use arrow_array::types::Int32Type;
+    use arrow_array::{Int32Array, ListArray, StringArray};
+    use arrow_buffer::{NullBuffer, OffsetBuffer};
+    use arrow_schema::Field;
 
     use super::*;
 
@@ -496,7 +515,7 @@ mod tests {
         assert!(structs.is_null(2) && structs.is_valid(1));
         let text = structs.column(0).as_dictionary::<Int32Type>();
         let text: Vec<_> =
-            text.downcast_dict::<arrow::array::LargeStringArray>().unwrap().into_iter().collect();
+            text.downcast_dict::<arrow_array::LargeStringArray>().unwrap().into_iter().collect();
         assert_eq!(text, [Some("a"), None, Some("c")]);
         assert_eq!(conformed.as_list::<i32>().offsets(), &offsets);
     }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::Dataset;
-use crate::files;
+use super::input::Dataset;
+use crate::base::text;
 
 /// Consecutive row groups of one file, bounded by their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +25,21 @@ pub struct WorkUnit {
 }
 
 impl WorkUnit {
+    /// The row group of its file that holds a row of the file.
+    pub fn row_group_of(&self, dataset: &Dataset, row: u64) -> Option<usize> {
+        let groups = &dataset.files[self.file].row_groups;
+        groups
+            .iter()
+            .position(|group| (group.first_row..group.first_row + group.rows).contains(&row))
+    }
+
     /// A stable name, 16 hexadecimal digits: it depends on the file's relative path, the row groups and the rows, and
     /// on nothing else in the input.
     pub fn name(&self) -> String {
         let Range { start, end } = self.row_groups;
         let identity =
             format!("{}\0{start}\0{end}\0{}\0{}", self.file_path, self.first_row, self.rows);
-        let mut name = files::sha256_hex(identity.as_bytes());
+        let mut name = text::sha256_hex(identity.as_bytes());
         name.truncate(16);
         name
     }
@@ -82,11 +90,13 @@ impl Dataset {
 
 #[cfg(test)]
 mod tests {
+    use crate::dataset::tests::{batch, folder_of};
+    use crate::storage::atomic;
+    use crate::storage::files;
     use std::sync::Arc;
 
-    use arrow::array::Int64Array;
+    use arrow_array::Int64Array;
 
-    use super::super::tests::{batch, folder_of};
     use super::*;
 
     fn dataset(files: &[i64]) -> (tempfile::TempDir, Dataset) {
@@ -146,7 +156,7 @@ mod tests {
         };
         let before = names(&alone);
         let bytes = files::read_limited(&folder.path().join("0.parquet"), 1 << 20).unwrap();
-        files::write_atomic(&folder.path().join("-.parquet"), &bytes).unwrap();
+        atomic::write_atomic(&folder.path().join("-.parquet"), &bytes).unwrap();
         let after = names(&Dataset::open(folder.path()).unwrap());
         assert_eq!(after.len(), 8);
         assert_eq!(after[4..], before);

@@ -1,18 +1,29 @@
 //! What can stand against a pipeline once its input, model and tokenizer are open.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use longsift_kernels::Kernel;
+use longsift_stages::contract::Column;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::ModelFolder;
-use longsift_stages::shard_across_devices::{DeviceKind, Devices as Wanted};
+use longsift_stages::shard_across_devices::{DeviceKind, Devices as DeviceSettings};
 use longsift_stages::tokenize::encoder::Encoder;
+use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
 
-use super::{Bos, PlanOptions};
-use crate::dataset::{Content, Dataset, DocumentColumns};
-use crate::device::{Choice, Devices, choose};
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::files;
-use crate::output;
+use super::columns::{self, COLUMNS, MARKS};
+use super::options::{Bos, PlanOptions};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error;
+use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::input::Dataset;
+use crate::devices::choose;
+use crate::devices::device::{Choice, Devices};
+use crate::run_directory::calibration as saved;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::quarantine;
 use crate::spec::Spec;
+use crate::storage::{files, store};
 
 /// How many files that cannot be opened are named one by one.
 const BAD_FILES_SHOWN: usize = 5;
@@ -42,7 +53,7 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
         (spec.score().calibration.as_ref(), "stages.score.calibration"),
     ];
     let absent = settings.into_iter().filter_map(|(path, place)| {
-        let path = path.filter(|path| files::is_address(path.as_ref()))?;
+        let path = path.filter(|path| path.is_address())?;
         let message = format!("`{path}` is in an object store, and this build has none");
         let problem = Diagnostic::error(Blame::Pipeline, message).at(spec.at(place));
         Some(problem.hint("build with `--features cloud`"))
@@ -50,35 +61,71 @@ pub(super) fn stores(spec: &Spec) -> Vec<Diagnostic> {
     if cfg!(feature = "cloud") { Vec::new() } else { absent.collect() }
 }
 
+/// The calibration that the pipeline names is one; whether it fits is known with the digests of a run.
+pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
+    let Some(path) = &spec.score().calibration else { return Ok(()) };
+    let (file, place) = (spec.resolve(path).to_path_buf(), spec.at("stages.score.calibration"));
+    if files::size(&file)?.is_none() {
+        let problem =
+            Diagnostic::error(Blame::Pipeline, format!("there is no calibration `{path}`"));
+        let hint = "give the `calibration.json` of a finished run directory";
+        return Err(problem.at(place).hint(hint).into());
+    }
+    let bytes = saved::bytes(&file).map_err(|failure| failure.or_at(&place))?;
+    saved::parse(&path.to_string(), place, &bytes).map(drop)
+}
+
+/// Data files are staged in the output's folder and moved to `data/` in it: to another file system nothing moves in one
+/// step. Found now, and not after everything is scored.
+pub(super) fn one_file_system(spec: &Spec, directory: &RunDirectory) -> Option<Diagnostic> {
+    if store::is_address(&directory.output) {
+        return None;
+    }
+    let device = |folder: &Path| std::fs::metadata(folder).ok().map(|status| status.dev());
+    let (output, data) = (device(&directory.output)?, device(&directory.data())?);
+    let problem = || {
+        let message = format!(
+            "`{}` is on another disk than the folder around it",
+            directory.data().display()
+        );
+        Diagnostic::error(Blame::Pipeline, message)
+            .at(spec.at("output.path"))
+            .hint("link or mount the output folder itself, not `data` in it")
+    };
+    (output != data).then(problem)
+}
+
 /// The devices windows are measured on.
 pub(super) fn devices(
     spec: &Spec,
+    reading: &LoadPartialModel,
+    sharing: &ShardAcrossDevices,
     model: Option<&ModelFolder>,
     options: &PlanOptions,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Devices> {
-    let table = spec.load_partial_model().precision;
+    let table = reading.precision;
     let named = match &options.kernel {
         None => None,
         Some(name) => Some(kernel_by_name(name, table, problems)?),
     };
-    let mut settings = spec.shard_across_devices().clone();
+    let mut settings = sharing.clone();
     if options.devices_absent {
-        settings.devices = Wanted::Kind(DeviceKind::Cpu);
+        settings.devices = DeviceSettings::Kind(DeviceKind::Cpu);
         settings.workers_per_device = None;
     }
     let tokens = spec.tokenize().window_tokens as usize;
     let shape = model.map(|model| model.spec().device_window(tokens).0);
     let of_processor = named.filter(|kernel| !kernel.is_cuda());
-    let chosen = choose(Choice {
+    let chosen = choose::choose(Choice {
         settings: &settings,
-        kernel: of_processor.unwrap_or_else(|| Kernel::detect(table.numbers())),
+        kernel: of_processor.unwrap_or_else(|| Kernel::detect(table.element_type())),
         named,
         shape: shape.as_ref(),
-        numbers: table.numbers(),
+        element_type: table.element_type(),
         threads: options.threads.unwrap_or_else(rayon::current_num_threads),
         window_memory_bytes: spec.pipeline.input.memory_limit_bytes / 2,
-        number_bytes: spec.load_partial_model().precision.bytes(),
+        number_bytes: table.bytes(),
     });
     match chosen {
         Ok(devices) => Some(devices),
@@ -95,9 +142,10 @@ pub(super) fn devices(
 /// theirs is seen when devices are chosen.
 fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
     let found = Kernel::from_name(name);
-    let missing = |kernel: Kernel| if kernel.is_cuda() { None } else { kernel.missing() };
+    let missing =
+        |kernel: Kernel| if kernel.is_cuda() { None } else { kernel.unsupported_reason() };
     let message = match found.map(|kernel| (kernel, missing(kernel))) {
-        Some((kernel, None)) if kernel.is_for(table.numbers()) => return found,
+        Some((kernel, None)) if kernel.is_for(table.element_type()) => return found,
         Some((_, Some(why))) => format!("this machine does not run the kernel `{name}`: {why}"),
         Some((_, None)) => format!(
             "the kernel `{name}` rounds queries and keys to 16 bits, but `precision` is {}",
@@ -105,17 +153,17 @@ fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) 
         ),
         None => format!("there is no kernel `{name}`"),
     };
-    let fits = |kernel: &&Kernel| kernel.is_for(table.numbers()) && !kernel.is_cuda();
+    let fits = |kernel: &&Kernel| kernel.is_for(table.element_type()) && !kernel.is_cuda();
     let (has, lacks): (Vec<&Kernel>, Vec<&Kernel>) =
         Kernel::ALL.iter().filter(fits).partition(|kernel| kernel.is_supported());
     let has: Vec<&str> = has.into_iter().map(|kernel| kernel.name()).collect();
     let lacks: Vec<String> = lacks
         .into_iter()
-        .filter_map(|kernel| Some(format!("{} ({})", kernel.name(), kernel.missing()?)))
+        .filter_map(|kernel| Some(format!("{} ({})", kernel.name(), kernel.unsupported_reason()?)))
         .collect();
     let lacks = match &lacks[..] {
         [] => String::new(),
-        lacks => format!("; it lacks {}", lacks.join(", ")),
+        lacks => format!("; missing are {}", lacks.join(", ")),
     };
     let hint =
         format!("with `precision: {}` this machine has {}{lacks}", table.name(), has.join(", "));
@@ -130,7 +178,7 @@ pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
         .iter()
         .take(BAD_FILES_SHOWN)
         .map(|file| {
-            let message = format!("{}; the run goes on without this file", file.problem);
+            let message = format!("{}; the run continues without this file", file.problem);
             Diagnostic::warning(Blame::Data, message)
         })
         .collect();
@@ -145,10 +193,11 @@ pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
 pub(super) fn columns(
     spec: &Spec,
     columns: &DocumentColumns,
+    statistics: &[Column],
     dataset: &Dataset,
     problems: &mut Vec<Diagnostic>,
 ) {
-    let mut check = |found: Result<(), crate::dataset::DataProblem>, place: &str| {
+    let mut check = |found: Result<(), crate::dataset::problem::DataProblem>, place: &str| {
         if let Err(problem) = found {
             problems.push(Diagnostic::from(problem).or_at(spec.at(place)));
         }
@@ -168,8 +217,11 @@ pub(super) fn columns(
     if let Some(column) = &spec.pipeline.output.report_by {
         check(dataset.check_label_column(column), "output.report_by");
     }
-    let taken: Vec<&str> =
-        output::COLUMNS.into_iter().filter(|name| dataset.schema.index_of(name).is_ok()).collect();
+    let statistics = columns::written(statistics).map(columns::of_statistic);
+    let marks = MARKS.into_iter().filter(|_| spec.filter().mark_only);
+    let added = COLUMNS.into_iter().chain(marks).chain(quarantine::COLUMNS).map(str::to_owned);
+    let mut taken: Vec<String> = added.chain(statistics).collect();
+    taken.retain(|name| dataset.schema.index_of(name).is_ok());
     if !taken.is_empty() {
         problems.push(
             Diagnostic::error(
@@ -177,7 +229,7 @@ pub(super) fn columns(
                 format!("the input already has the columns `{}`", taken.join("`, `")),
             )
             .at(spec.at("input.path"))
-            .hint("it is the output of an earlier run; rename or drop these columns first"),
+            .hint("it is the output or the quarantine of an earlier run; rename or drop these columns first"),
         );
     }
 }
@@ -236,11 +288,7 @@ pub(super) fn tokens(
     let Some(encoder) = encoder else { return };
     let largest = u64::from(encoder.largest_id());
     if largest >= vocabulary {
-        let place = if spec.tokenize().tokenizer.is_some() {
-            "stages.tokenize.tokenizer"
-        } else {
-            "stages.load-partial-model.model"
-        };
+        let place = tokenizer_place(spec);
         problems.push(
             Diagnostic::error(Blame::Pipeline, format!(
                 "the tokenizer has ids up to {largest}, but the model's embedding has only {vocabulary} rows"
@@ -251,6 +299,24 @@ pub(super) fn tokens(
     }
 }
 
+/// What is to be known of the tokenizer before its ids are relied on.
+pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Option<Diagnostic> {
+    let message = encoder?.warning()?;
+    let place = spec.at(tokenizer_place(spec));
+    Some(Diagnostic::warning(Blame::Pipeline, message).at(place).hint(
+        "compare what `longsift tokens --ids` prints with the ids that the model was trained on",
+    ))
+}
+
+/// The setting that the tokenizer comes from.
+pub(super) fn tokenizer_place(spec: &Spec) -> &'static str {
+    if spec.tokenize().tokenizer.is_some() {
+        "stages.tokenize.tokenizer"
+    } else {
+        "stages.load-partial-model.model"
+    }
+}
+
 /// The distance fits the window, layer 0 can see it, and the window fits the positions the model was trained for.
 pub(super) fn distance(
     spec: &Spec,
@@ -258,8 +324,12 @@ pub(super) fn distance(
     problems: &mut Vec<Diagnostic>,
     warnings: &mut Vec<Diagnostic>,
 ) {
+    let (Some(reading), Some(measure)) = (spec.load_partial_model(), spec.first_layer_attention())
+    else {
+        return;
+    };
     let window = u64::from(spec.tokenize().window_tokens);
-    let distance = spec.first_layer_attention().distance(window);
+    let distance = measure.distance(window);
     let layer = model.spec();
     if distance >= window {
         problems.push(
@@ -279,7 +349,7 @@ pub(super) fn distance(
     }
     if let Some(message) = layer.positions_warning(window) {
         let place = spec.at("stages.tokenize.window_tokens");
-        if spec.load_partial_model().strict_positions {
+        if reading.strict_positions {
             problems.push(Diagnostic::error(Blame::Pipeline, message).at(place).hint(
                 "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
             ));

@@ -2,17 +2,24 @@
 
 use std::path::Path;
 
-use longsift_stages::model::{ModelFolder, known_digest};
+use longsift_stages::contract::Kind;
+use longsift_stages::model::known_digest;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use serde::Serialize;
 
-use crate::dataset::{Content, Dataset, DocumentColumns, WorkUnit};
-use crate::device::Devices;
+use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::input::Dataset;
+use crate::dataset::units::WorkUnit;
+use crate::plan::attention::Attention;
+use crate::run_directory::scores::MeasureColumns;
 use crate::spec::Spec;
 
 /// Bytes of text behind one token, where only bytes are known: English text with a vocabulary of 32,000 to 150,000
 /// has 3.5 to 4.5.
 const BYTES_PER_TOKEN: u64 = 4;
+
+/// Bytes of a row of a score table before the columns of measures: names, places and a hash.
+const WINDOW_ROW_BYTES: u64 = 256;
 
 /// What a run will take.
 #[derive(Clone, Debug, Serialize)]
@@ -21,7 +28,7 @@ pub struct Estimate {
     pub tokens: u64,
     /// Windows to measure, about.
     pub windows: u64,
-    /// Bytes of the layer-zero table, memory-mapped.
+    /// Bytes of the layer-zero table, memory-mapped; 0 where no measure needs one, and so are the next five.
     pub table_bytes: u64,
     /// Bytes of one row of it. Only rows whose ids occur are ever in memory.
     pub table_row_bytes: u64,
@@ -50,18 +57,13 @@ impl Estimate {
         dataset: &Dataset,
         units: &[WorkUnit],
         columns: &DocumentColumns,
-        model: &ModelFolder,
-        devices: &Devices,
+        measures: &[MeasureColumns],
+        attention: Option<&Attention>,
         cache_folder: &Path,
     ) -> Self {
         let settings = spec.tokenize();
         let window = u64::from(settings.window_tokens);
         let limit = spec.pipeline.input.memory_limit_bytes;
-        let key_heads = 0..model.spec().key_heads as usize;
-        let window_bytes = devices.list.iter().map(|device| {
-            device.compute.window_bytes(model.spec(), window as usize, key_heads.clone())
-        });
-        let window_bytes = window_bytes.max().unwrap_or(0);
         let share =
             units.iter().map(|unit| unit.rows).sum::<u64>() as f64 / dataset.rows().max(1) as f64;
         let content_bytes = match &columns.content {
@@ -74,36 +76,26 @@ impl Estimate {
             (_, ShortDocuments::Drop) => tokens / window,
             (_, ShortDocuments::Score) => tokens / window + rows,
         };
-        let heads = model.spec().query_heads;
-        let precision = spec.load_partial_model().precision;
-        let table_bytes = model.table_bytes(precision);
-        let windows_in_flight = devices.list.iter().map(|device| {
-            let resident = device.compute.resident_bytes(model.spec(), table_bytes);
-            device.windows_that_fit(window_bytes, resident)
-        });
-        let windows_in_flight: usize = windows_in_flight.sum();
-        let packed_bytes = model.config().packed_bytes();
-        let table_cached = known_digest(model, cache_folder).is_some();
+        let on_devices = attention
+            .map(|attention| OnDevices::of(attention, window, cache_folder))
+            .unwrap_or_default();
+        let OnDevices { table_bytes, packed_bytes, table_cached, window_bytes, .. } = on_devices;
         let input_bytes: u64 = dataset.files.iter().map(|file| file.size).sum();
         let overlap = if settings.windows == Windows::BothEnds { 2.0 } else { 1.0 };
-        let kept = spec.filter().keep_fraction.map_or(1.0, |fraction| fraction.0);
+        let filter = spec.filter();
+        let kept = filter.keep_fraction.filter(|_| !filter.mark_only).map_or(1.0, |kept| kept.0);
         Self {
             tokens,
             windows,
             table_bytes,
-            table_row_bytes: model.config().row_bytes(precision),
+            table_row_bytes: on_devices.table_row_bytes,
             packed_bytes,
             table_cached,
             window_bytes,
-            windows_in_flight,
-            memory_bytes: packed_bytes
-                + if devices.is_cpu() {
-                    limit.max(window_bytes * windows_in_flight as u64)
-                } else {
-                    limit
-                },
+            windows_in_flight: on_devices.windows_in_flight,
+            memory_bytes: packed_bytes + limit.max(on_devices.host_bytes),
             cache_bytes: if table_cached { 0 } else { table_bytes },
-            scores_bytes: windows * (16 * heads + 256),
+            scores_bytes: windows * (WINDOW_ROW_BYTES + figures_bytes(measures, attention, window)),
             output_bytes: (input_bytes as f64 * share * kept * overlap) as u64,
         }
     }
@@ -112,4 +104,62 @@ impl Estimate {
     pub fn disk_bytes(&self) -> u64 {
         self.scores_bytes + self.output_bytes
     }
+}
+
+/// What devices will take.
+#[derive(Clone, Copy, Default)]
+struct OnDevices {
+    table_bytes: u64,
+    table_row_bytes: u64,
+    packed_bytes: u64,
+    table_cached: bool,
+    window_bytes: u64,
+    windows_in_flight: usize,
+    /// Of this machine's memory, for windows in flight.
+    host_bytes: u64,
+}
+
+impl OnDevices {
+    fn of(attention: &Attention, window_tokens: u64, cache_folder: &Path) -> Self {
+        let Attention { model, devices, reading, .. } = attention;
+        let (spec, config) = (model.spec(), model.config());
+        let key_heads = 0..spec.key_heads as usize;
+        let window_bytes = devices.list.iter().map(|device| {
+            device.compute.window_bytes(spec, window_tokens as usize, key_heads.clone())
+        });
+        let window_bytes = window_bytes.max().unwrap_or(0);
+        let table_bytes = model.table_bytes(reading.precision);
+        let windows_in_flight = devices.list.iter().map(|device| {
+            let resident = device.compute.resident_bytes(spec, table_bytes);
+            device.windows_that_fit(window_bytes, resident)
+        });
+        let windows_in_flight: usize = windows_in_flight.sum();
+        let of_windows = window_bytes * windows_in_flight as u64;
+        Self {
+            table_bytes,
+            table_row_bytes: config.row_bytes(reading.precision),
+            packed_bytes: config.packed_bytes(),
+            table_cached: known_digest(model, cache_folder).is_some(),
+            window_bytes,
+            windows_in_flight,
+            host_bytes: if devices.is_cpu() { of_windows } else { 0 },
+        }
+    }
+}
+
+/// Bytes of the figures of one window: 8 for a number. Lists have an entry per head, or one per power of two up to the
+/// window, whichever are more.
+fn figures_bytes(
+    measures: &[MeasureColumns],
+    attention: Option<&Attention>,
+    window_tokens: u64,
+) -> u64 {
+    let heads = attention.map_or(0, |attention| attention.model.spec().query_heads);
+    let numbers = heads.max(u64::from(window_tokens.max(1).ilog2()) + 2);
+    let columns = measures.iter().flat_map(|measure| &measure.columns);
+    let bytes = columns.map(|column| match column.kind {
+        Kind::Number | Kind::Count => 8,
+        Kind::Numbers => 8 * numbers,
+    });
+    bytes.sum()
 }

@@ -1,19 +1,21 @@
 //! A plan for people (one line per stage) and for programs (JSON).
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use longsift_stages::contract::Decimal;
+use longsift_stages::contract::{Column, Decimal, Kind};
 use longsift_stages::filter::KeepTokens;
 use longsift_stages::first_layer_attention::{Mask, Rows};
-use longsift_stages::score::Standardise;
+use longsift_stages::score::terms::Standardise;
 use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
 
-use super::Plan;
-use super::absent::Absent;
-use crate::dataset::Content;
-use crate::diagnostic::quoted;
-use crate::report::{bytes, count};
+use super::attention::Attention;
+use super::sizing::Sizing;
+use crate::base::text::{bytes, count, quoted};
+use crate::dataset::documents::Content;
+use crate::plan::Plan;
+use crate::run_directory::scores::MeasureColumns;
 use crate::spec::pipeline::{Compression, Samples};
 
 /// Work that an existing run directory has done for a plan.
@@ -33,30 +35,44 @@ pub struct Explanation<'a> {
     pub plan: &'a Plan,
     /// Work done before.
     pub done: Done,
+    /// The same on devices that are not here, if that was asked for.
+    pub sizing: Option<Sizing>,
 }
 
 impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.plan;
         writeln!(f, "pipeline {}", quoted(&plan.spec.pipeline.name))?;
-        let (devices, memory) = match &plan.absent {
-            Some(absent) => (absent_devices(plan, absent), absent.time()),
-            None => (devices(plan), memory(plan)),
+        let (memory_or_time, memory) = match &self.sizing {
+            Some(absent) => ("time", absent.time()),
+            None => ("memory", memory(plan)),
         };
-        let memory_or_time = if plan.absent.is_some() { "time" } else { "memory" };
-        for (name, text) in [
-            ("input", input(plan)),
-            ("load-partial-model", model(plan)),
-            ("tokenize", tokenize(plan)),
-            ("shard-across-devices", devices),
-            ("first-layer-attention", attention(plan)),
+        let measures = plan.measures.columns.iter().zip(plan.measures.places());
+        let measures = measures.filter(|(of, _)| of.measure != ATTENTION);
+        let measures =
+            measures.map(|(of, place)| (&*of.measure, measure(of) + &spared(plan, place)));
+        let mut lines = vec![("input", input(plan)), ("tokenize", tokenize(plan))];
+        if let Some(needed) = &plan.attention {
+            lines.insert(1, ("load-partial-model", model(plan, needed)));
+            let devices = match &self.sizing {
+                Some(absent) => absent_devices(needed, absent),
+                None => devices(plan, needed),
+            };
+            let places = plan.measures.columns.iter().zip(plan.measures.places());
+            let own = places.filter(|(of, _)| of.measure == ATTENTION);
+            let spared: String = own.map(|(_, place)| spared(plan, place)).collect();
+            let attention = attention(plan, needed) + &spared;
+            lines.extend([("shard-across-devices", devices), (ATTENTION, attention)]);
+        }
+        let rest = [
             ("score", score(plan)),
             ("filter", filter(plan)),
             ("output", output(plan)),
             (memory_or_time, memory),
             ("disk", disk(plan)),
             ("done", done(plan, self.done)),
-        ] {
+        ];
+        for (name, text) in lines.into_iter().chain(measures).chain(rest) {
             writeln!(f, "  {name:<22} {text}")?;
         }
         Ok(())
@@ -73,7 +89,7 @@ fn input(plan: &Plan) -> String {
     );
     if !plan.input_before.is_empty() {
         let before = count(plan.input_before.len() as u64);
-        let _ = write!(text, ", without {before} files of before");
+        let _ = write!(text, ", excluding {before} files processed by earlier runs");
     }
     if let Some(shard) = plan.options.shard {
         let _ = write!(
@@ -90,8 +106,9 @@ fn input(plan: &Plan) -> String {
     text
 }
 
-fn model(plan: &Plan) -> String {
-    let layer = plan.model.spec();
+fn model(plan: &Plan, attention: &Attention) -> String {
+    let Attention { model, reading, .. } = attention;
+    let layer = model.spec();
     format!(
         "{}{}, {} layers; layer 0: {} query and {} key heads of {}; reads {} of {} → {} table, {} rows of {} = {} at most{}",
         layer.model_type,
@@ -104,9 +121,9 @@ fn model(plan: &Plan) -> String {
         layer.query_heads,
         layer.key_heads,
         layer.head_dim,
-        bytes(plan.model.bytes_to_read()),
-        bytes(plan.model.checkpoint_bytes()),
-        plan.spec.load_partial_model().precision.name(),
+        bytes(model.bytes_to_read()),
+        bytes(model.checkpoint_bytes()),
+        reading.precision.name(),
         count(layer.vocabulary_size),
         bytes(plan.estimate.table_row_bytes),
         bytes(plan.estimate.table_bytes),
@@ -131,9 +148,9 @@ fn tokenize(plan: &Plan) -> String {
         (_, ShortDocuments::Drop) => "short documents are dropped",
         (_, ShortDocuments::Score) => "short documents are scored",
     };
-    let whole = plan.encoder.as_ref().and_then(Encoder::whole_texts_because);
+    let whole = plan.encoder.as_ref().and_then(Encoder::unsplittable_reason);
     let whole = whole.map_or(String::new(), |why| {
-        let most = count(plan.largest_part_bytes());
+        let most = count(Encoder::LARGEST_PART_BYTES as u64);
         format!("; long texts are tokenised whole, up to {most} bytes, because {why}")
     });
     format!(
@@ -144,8 +161,8 @@ fn tokenize(plan: &Plan) -> String {
     )
 }
 
-fn devices(plan: &Plan) -> String {
-    let devices = &plan.devices;
+fn devices(plan: &Plan, attention: &Attention) -> String {
+    let devices = &attention.devices;
     let threads =
         if devices.is_cpu() { format!("{} threads, ", devices.threads) } else { String::new() };
     format!(
@@ -157,8 +174,8 @@ fn devices(plan: &Plan) -> String {
     )
 }
 
-fn absent_devices(plan: &Plan, absent: &Absent) -> String {
-    let precision = plan.spec.load_partial_model().precision.name();
+fn absent_devices(attention: &Attention, absent: &Sizing) -> String {
+    let precision = attention.reading.precision.name();
     let indent = format!("\n  {:<22} ", "");
     let cards = match absent.cards.len() {
         1 => "a card that is not here".to_owned(),
@@ -167,8 +184,27 @@ fn absent_devices(plan: &Plan, absent: &Absent) -> String {
     format!("{cards}, {precision}{indent}{}", absent.placement().join(&indent))
 }
 
-fn attention(plan: &Plan) -> String {
-    let attention = plan.spec.first_layer_attention();
+/// The measure that has a line of its own.
+const ATTENTION: &str = "first-layer-attention";
+
+fn measure(of: &MeasureColumns) -> String {
+    let single = of.columns.iter().filter(|column| column.kind != Kind::Numbers);
+    let names: Vec<&str> = single.map(|column| column.name.as_ref()).collect();
+    format!("windows → {}", names.join(", "))
+}
+
+/// Which windows a measure waits for.
+fn spared(plan: &Plan, place: u16) -> String {
+    let samples = match plan.spec.pipeline.output.samples {
+        Samples::Windows => "windows",
+        Samples::Documents => "documents",
+    };
+    let guards = plan.cascade.in_words(place);
+    guards.map_or(String::new(), |guards| format!(", then only of {samples} with {guards}"))
+}
+
+fn attention(plan: &Plan, attention: &Attention) -> String {
+    let attention = &attention.measure;
     let window = u64::from(plan.spec.tokenize().window_tokens);
     let rule = match (attention.min_distance_tokens, attention.min_distance_fraction) {
         (Some(_), _) => "as set".to_owned(),
@@ -194,10 +230,19 @@ fn attention(plan: &Plan) -> String {
 
 fn score(plan: &Plan) -> String {
     let score = plan.spec.score();
-    let standardise = match score.standardise {
+    let (terms, combine) = score.terms(&plan.measures.statistics());
+    let formula = combine.formula(&terms);
+    let formula = match score.terms {
+        Some(_) => formula,
+        None => format!("{} = {formula}", score.formula.unwrap_or_default().name()),
+    };
+    let ways = terms.iter().map(|term| match term.standardise.unwrap_or(score.standardise) {
         Standardise::ZScore => "z-score",
         Standardise::MinMax => "min-max",
-    };
+        Standardise::Percentile => "percentile",
+    });
+    let ways: BTreeSet<&str> = ways.collect();
+    let standardise = ways.into_iter().collect::<Vec<_>>().join(" and ");
     let within = score
         .within
         .as_ref()
@@ -205,31 +250,37 @@ fn score(plan: &Plan) -> String {
     let calibration = score
         .calibration
         .as_ref()
-        .map_or(String::new(), |path| format!(", calibrated by {}", quoted(path)));
-    format!(
-        "statistics → score: longattn, alpha {}, {standardise}, {within}{calibration}",
-        score.alpha
-    )
+        .map_or(String::new(), |path| format!(", calibrated by {}", quoted(&path.to_string())));
+    format!("statistics → score: {formula}, {standardise}, {within}{calibration}")
 }
 
 fn filter(plan: &Plan) -> String {
     let filter = plan.spec.filter();
     let group = if plan.spec.score().within.is_some() { " of each group" } else { "" };
-    let rule = match (filter.keep_fraction, &filter.keep_tokens, filter.min_score) {
-        _ if plan.spec.score().calibration.is_some() => {
-            "from the calibrated threshold up".to_owned()
+    let rule = if plan.spec.score().calibration.is_some() {
+        "from the calibrated threshold up".to_owned()
+    } else if let Some(fraction) = filter.keep_fraction {
+        format!("the best {fraction}{group}")
+    } else if let Some(budgets) = &filter.budgets {
+        format!("token budgets of {} groups and lengths", budgets.len())
+    } else {
+        match (&filter.keep_tokens, filter.min_score) {
+            (Some(KeepTokens::Same(tokens)), _) => {
+                format!("the best {} tokens{group}", count(*tokens))
+            }
+            (Some(KeepTokens::PerGroup(groups)), _) => {
+                format!("a token budget for each of {} groups", groups.len())
+            }
+            (None, Some(score)) => format!("from score {score} up"),
+            (None, None) => "everything".to_owned(),
         }
-        (Some(fraction), _, _) => format!("the best {fraction}{group}"),
-        (_, Some(KeepTokens::Same(tokens)), _) => {
-            format!("the best {} tokens{group}", count(*tokens))
-        }
-        (_, Some(KeepTokens::PerGroup(groups)), _) => {
-            format!("a token budget for each of {} groups", groups.len())
-        }
-        (_, _, Some(score)) => format!("from score {score} up"),
-        (None, None, None) => "everything".to_owned(),
     };
-    format!("score → samples: keeps {rule}")
+    let guards: Vec<&str> = filter.guards.iter().map(|guard| &*guard.statistic).collect();
+    let guards = match &guards[..] {
+        [] => String::new(),
+        guards => format!(", guarded by {}", guards.join(", ")),
+    };
+    format!("score → samples: keeps {rule}{guards}")
 }
 
 fn output(plan: &Plan) -> String {
@@ -248,19 +299,22 @@ fn output(plan: &Plan) -> String {
         "samples → `{}/data`: {samples}, {} input columns + {} of longsift, {compression}",
         output.path,
         plan.dataset.schema.fields().len(),
-        crate::output::COLUMNS.len()
+        super::columns::added(plan).len()
     )
 }
 
 fn memory(plan: &Plan) -> String {
     let estimate = &plan.estimate;
+    let Some(attention) = &plan.attention else {
+        return format!("cpu: at most {}", bytes(estimate.memory_bytes));
+    };
     let packed = match estimate.packed_bytes {
         0 => String::new(),
         packed => format!(", {} of projections among it", bytes(packed)),
     };
     format!(
         "{}: at most {} besides the mapped table{packed}; {} per window in flight",
-        if plan.devices.is_cpu() { "cpu" } else { "host" },
+        if attention.devices.is_cpu() { "cpu" } else { "host" },
         bytes(estimate.memory_bytes),
         bytes(estimate.window_bytes)
     )
@@ -268,11 +322,14 @@ fn memory(plan: &Plan) -> String {
 
 fn disk(plan: &Plan) -> String {
     let estimate = &plan.estimate;
+    let cache = match &plan.attention {
+        Some(_) => format!("; {} for the table cache", bytes(estimate.cache_bytes)),
+        None => String::new(),
+    };
     format!(
-        "about {} of scores, {} of output; {} for the table cache",
+        "about {} of scores, {} of output{cache}",
         bytes(estimate.scores_bytes),
-        bytes(estimate.output_bytes),
-        bytes(estimate.cache_bytes)
+        bytes(estimate.output_bytes)
     )
 }
 
@@ -288,10 +345,10 @@ fn done(plan: &Plan, done: Done) -> String {
     )
 }
 
-/// The JSON of `longsift plan --format json`.
-pub fn json(plan: &Plan, done: Done) -> Value {
-    let layer = plan.model.spec();
-    let attention = plan.spec.first_layer_attention();
+/// The JSON of `longsift plan --format json`. What a pipeline does not need is null.
+pub fn json(plan: &Plan, done: Done, sizing: Option<&Sizing>) -> Value {
+    let window = u64::from(plan.spec.tokenize().window_tokens);
+    let distance = plan.attention.as_ref().map(|attention| attention.measure.distance(window));
     json!({
         "pipeline": plan.spec.pipeline.name,
         "settings": plan.spec.resolved_json(),
@@ -301,29 +358,45 @@ pub fn json(plan: &Plan, done: Done) -> Value {
             "columns": plan.dataset.schema.fields().iter().map(|field| field.name()).collect::<Vec<_>>(),
             "work_units": plan.units.len(),
         },
-        "model": {
-            "model_type": layer.model_type,
-            "unverified": layer.unverified,
-            "layers": layer.layers,
-            "query_heads": layer.query_heads,
-            "key_heads": layer.key_heads,
-            "head_dim": layer.head_dim,
-            "vocabulary_size": layer.vocabulary_size,
-            "checkpoint_bytes": plan.model.checkpoint_bytes(),
-            "bytes_to_read": plan.model.bytes_to_read(),
-        },
+        "model": plan.attention.as_ref().map(model_json),
         "bos": plan.bos.count,
-        "distance": attention.distance(u64::from(plan.spec.tokenize().window_tokens)),
-        "device": {
-            "name": plan.devices.names(),
-            "why": plan.devices.why,
-            "kernel": plan.kernel().name(),
-            "threads": plan.devices.threads,
-            "workers": plan.devices.list.iter().map(|device| device.workers).collect::<Vec<_>>(),
-        },
-        "absent": plan.absent,
+        "measures": plan.measures.columns.iter().map(measure_json).collect::<Vec<_>>(),
+        "distance": distance,
+        "device": plan.attention.as_ref().map(device_json),
+        "absent": sizing,
         "estimate": plan.estimate,
         "done": { "work_units": done.units, "windows": done.windows, "finished": done.finished },
         "warnings": plan.warnings.iter().map(|warning| &warning.message).collect::<Vec<_>>(),
     })
+}
+
+fn model_json(attention: &Attention) -> Value {
+    let (model, layer) = (&attention.model, attention.model.spec());
+    json!({
+        "model_type": layer.model_type,
+        "unverified": layer.unverified,
+        "layers": layer.layers,
+        "query_heads": layer.query_heads,
+        "key_heads": layer.key_heads,
+        "head_dim": layer.head_dim,
+        "vocabulary_size": layer.vocabulary_size,
+        "checkpoint_bytes": model.checkpoint_bytes(),
+        "bytes_to_read": model.bytes_to_read(),
+    })
+}
+
+fn device_json(attention: &Attention) -> Value {
+    let devices = &attention.devices;
+    json!({
+        "name": devices.names(),
+        "why": devices.why,
+        "kernel": devices.kernel.name(),
+        "threads": devices.threads,
+        "workers": devices.list.iter().map(|device| device.workers).collect::<Vec<_>>(),
+    })
+}
+
+fn measure_json(of: &MeasureColumns) -> Value {
+    let column = |column: &Column| json!({ "name": column.name, "unit": column.unit });
+    json!({ "name": of.measure, "columns": of.columns.iter().map(column).collect::<Vec<_>>() })
 }

@@ -1,127 +1,340 @@
-//! What decides whether earlier work may be reused: everything a score depends on, and everything a selection
-//! depends on, as plain JSON objects whose differences can be named.
+//! What windows, figures and samples depend on: the one place that decides for every setting.
+//!
+//! Every settings struct is taken apart by name, those of measures in their [`facts`](longsift_stages::contract::Measure::facts): a new setting does not compile
+//! until somebody has named it in one of the three parts, or said beside a `_` why nothing depends on it. `tests/identity.rs` holds the same decisions as a table
+//! over the leaves of the pipeline's schema.
 
-use longsift_kernels::STATISTICS_VERSION;
+use longsift_kernels::Kernel;
+use longsift_stages::contract::Measure;
+use longsift_stages::score::presets::{DEFAULT_ALPHA, Formula};
+use longsift_stages::tokenize::encoder::Encoder;
+use longsift_stages::tokenize::{ShortDocuments, Windows};
+use longsift_stages::{Filter, LoadPartialModel, Role, Score, ShardAcrossDevices, Tokenize};
 use serde_json::{Map, Value, json};
 
-use super::Plan;
-use crate::dataset::Content;
-use crate::error::Result;
-use crate::files;
+use super::columns;
+use crate::base::error::Result;
+use crate::base::text;
+use crate::dataset::documents::Content;
+use crate::plan::Plan;
+use crate::run_directory::calibration;
+use crate::run_directory::facts::{Facts, Identity, MeasureFacts};
+use crate::spec::pipeline::{Input, Output, Pipeline};
 
-/// Everything a score depends on besides the input itself.
-pub fn score_settings(plan: &Plan, model_digest: &str) -> Map<String, Value> {
-    let tokenize = plan.spec.tokenize();
-    let attention = plan.spec.first_layer_attention();
-    let (content, special_tokens) = match &plan.columns.content {
-        Content::Text(column) => {
-            (format!("text `{column}`"), json!(tokenize.special_tokens_in_text))
-        }
-        Content::Tokens(column) => (format!("tokens `{column}`"), Value::Null),
-    };
-    let distance = match attention.min_distance_tokens {
-        Some(tokens) => json!({ "tokens": tokens }),
-        None => {
-            json!({ "fraction": attention.min_distance_fraction.map_or(0.25, |fraction| fraction.0) })
-        }
-    };
-    let bos_id = (plan.bos.count > 0).then_some(plan.bos.id);
-    let settings = json!({
-        "statistics_version": STATISTICS_VERSION,
-        "kernel": plan.kernel().name(),
-        "precision": plan.spec.load_partial_model().precision.name(),
-        "model": model_digest,
-        "tokenizer": plan.encoder.as_ref().map(longsift_stages::tokenize::encoder::Encoder::digest),
-        "special_tokens_in_text": special_tokens,
-        "content": content,
-        "id_column": plan.columns.id,
-        "window_tokens": tokenize.window_tokens,
-        "windows": tokenize.windows,
-        "short_documents": tokenize.short_documents,
-        "bos": plan.bos.count,
-        "bos_id": bos_id,
-        "min_distance": distance,
-        "mask": attention.mask,
-        "rows": attention.rows,
-    });
-    object(settings)
+/// What an identity needs that a plan does not know: the content of files, and who measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digests {
+    /// Of the model and what measured windows with it, where a measure needs one.
+    pub attention: Option<AttentionDigests>,
+    /// Of the calibration file, where the pipeline uses one.
+    pub calibration: Option<String>,
 }
 
-/// Everything a selection depends on besides the scores.
-pub fn select_settings(plan: &Plan, calibration_digest: Option<&str>) -> Map<String, Value> {
-    let output = &plan.spec.pipeline.output;
-    object(json!({
-        "score": plan.spec.score(),
-        "filter": plan.spec.filter(),
-        "samples": output.samples,
-        "compression": output.compression,
-        "report_by": output.report_by,
-        "calibration": calibration_digest,
-    }))
+/// What the bits of attention depend on besides settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttentionDigests {
+    /// Of the tensors of the model that matter.
+    pub weights: String,
+    /// What measured windows.
+    pub kernels: Kernels,
 }
 
-/// The digest of the calibration file, if the pipeline uses one.
-pub fn calibration_digest(plan: &Plan) -> Result<Option<String>> {
-    let Some(path) = &plan.spec.score().calibration else { return Ok(None) };
-    let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
-    Ok(Some(files::sha256_hex(&bytes)))
+/// The kernels that the bits of attention depend on, by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernels {
+    /// The one that measures windows.
+    pub windows: String,
+    /// The one that multiplies weights: it built the table.
+    pub weights: String,
 }
 
-/// The fingerprint of settings: SHA-256 of their JSON.
-pub fn fingerprint(settings: &Map<String, Value>) -> String {
-    files::sha256_hex(Value::Object(settings.clone()).to_string().as_bytes())
-}
+impl Kernels {
+    /// Where `kernel` measures windows on this machine.
+    pub fn of(kernel: Kernel) -> Self {
+        Self { windows: kernel.name().to_owned(), weights: kernel.for_weights().name().to_owned() }
+    }
 
-/// What differs between two sets of settings, a line each: `window_tokens: 4096, was 2048`.
-pub fn differences(now: &Map<String, Value>, before: &Map<String, Value>) -> Vec<String> {
-    let gone = before.keys().filter(|key| !now.contains_key(*key));
-    now.keys()
-        .chain(gone)
-        .filter(|key| now.get(*key) != before.get(*key))
-        .map(|key| {
-            let show = |settings: &Map<String, Value>| {
-                settings.get(key).map_or("not set".to_owned(), short)
-            };
-            format!("{key}: {}, was {}", show(now), show(before))
-        })
-        .collect()
-}
-
-/// A value on one line; a digest by its first characters.
-fn short(value: &Value) -> String {
-    match value {
-        Value::String(text)
-            if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
-        {
-            format!("{}…", &text[..12])
-        }
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+    /// Those of scores that were measured before, maybe on another machine.
+    pub fn recorded(identity: &Identity) -> Option<Self> {
+        let name = |fact| Some(identity.of_any_measure(fact)?.as_str()?.to_owned());
+        Some(Self { windows: name("kernel")?, weights: name("table_kernel")? })
     }
 }
 
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => unreachable!("built as an object"),
+impl Digests {
+    /// Of a plan whose weights have this digest; none where no measure needs a model.
+    ///
+    /// # Errors
+    /// The calibration file that the pipeline uses cannot be read.
+    pub fn new(plan: &Plan, weights: Option<String>) -> Result<Self> {
+        let calibration = match &plan.spec.score().calibration {
+            None => None,
+            Some(path) => {
+                Some(text::sha256_hex(&calibration::bytes(&plan.spec.resolve(path).to_path_buf())?))
+            }
+        };
+        let attention = plan.attention.as_ref().zip(weights).map(|(attention, weights)| {
+            AttentionDigests { weights, kernels: Kernels::of(attention.kernel()) }
+        });
+        Ok(Self { attention, calibration })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The parts of an identity while they are put together.
+#[derive(Default)]
+struct Parts {
+    windows: Map<String, Value>,
+    /// What attention depends on besides its own settings.
+    attention: Map<String, Value>,
+    selection: Map<String, Value>,
+}
 
-    #[test]
-    fn differences_name_the_setting_and_both_values() {
-        let before =
-            object(json!({ "window_tokens": 2048, "mask": "causal", "model": "a".repeat(64) }));
-        let now =
-            object(json!({ "window_tokens": 4096, "mask": "causal", "model": "b".repeat(64) }));
-        assert_eq!(
-            differences(&now, &before),
-            ["window_tokens: 4096, was 2048", "model: bbbbbbbbbbbb…, was aaaaaaaaaaaa…"]
-        );
-        assert!(differences(&now, &now).is_empty());
-        assert_ne!(fingerprint(&now), fingerprint(&before));
+impl Parts {
+    fn window(&mut self, name: &str, value: impl Into<Value>) {
+        self.windows.insert(name.to_owned(), value.into());
+    }
+
+    fn attention(&mut self, name: &str, value: impl Into<Value>) {
+        self.attention.insert(name.to_owned(), value.into());
+    }
+
+    fn selection(&mut self, name: &str, value: impl Into<Value>) {
+        self.selection.insert(name.to_owned(), value.into());
+    }
+}
+
+/// What everything in a run of `plan` depends on besides the rows of its input.
+pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
+    // A version has one meaning; a name is for people; what parameters are replaced by is in the settings.
+    let Pipeline { version: _, name: _, params: _, input, stages, output } = &plan.spec.pipeline;
+    let mut parts = Parts::default();
+    input_facts(plan, input, &mut parts);
+    for stage in stages {
+        match stage.role() {
+            Role::Model(stage) => model_facts(plan, stage, digests, &mut parts),
+            Role::Windows(stage) => tokenize_facts(plan, stage, &mut parts),
+            Role::Devices(stage) => device_facts(stage, digests, &mut parts),
+            // Its settings are its own business, and below.
+            Role::Measure(_) => {}
+            Role::Score(stage) => score_facts(stage, digests, &mut parts),
+            Role::Filter(stage) => filter_facts(stage, &mut parts),
+        }
+    }
+    output_facts(output, &mut parts);
+    let statistics = plan.measures.statistics();
+    let written: Vec<&str> = columns::written(&statistics).map(|column| &*column.name).collect();
+    parts.selection("output.statistics", json!(written));
+    let Parts { windows, attention, selection } = parts;
+    let facts_of = |measure: &dyn Measure| {
+        let evidence = measure.needs().evidence;
+        let mut all = if evidence.is_empty() { Map::new() } else { attention.clone() };
+        all.insert("version".to_owned(), measure.version().into());
+        if let Value::Object(facts) = measure.facts() {
+            all.extend(facts);
+        }
+        Facts::new(all.into())
+    };
+    let fingerprint = |place| facts_of(plan.measure(place)).fingerprint();
+    let measures =
+        plan.measures().zip(&plan.measures.columns).map(|((place, measure), columns)| {
+            let only = plan.cascade.only(place, &fingerprint);
+            (columns.measure.clone(), MeasureFacts { facts: facts_of(measure), only })
+        });
+    let measures = measures.collect();
+    let (windows, selection) = (Facts::new(windows.into()), Facts::new(selection.into()));
+    Identity { windows, measures, selection }
+}
+
+fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
+    let Input {
+        // Which rows there are is in the records of the work units, whatever name the files have.
+        path: _,
+        // Whether a run of nothing is refused.
+        allow_empty: _,
+        // Which files it leaves out of the input is in the manifest: their list is, below.
+        since: _,
+        id_column,
+        // What these two mean together is the document's column.
+        text_column: _,
+        tokens_column: _,
+        max_document_bytes,
+        // How much is read at a time, and how many windows are in flight: neither changes a figure or a row.
+        memory_limit_bytes: _,
+        // Where units are cut is in their names.
+        unit_bytes: _,
+        // Whether a run goes on, checked against the counts of all records each time.
+        on_bad_row: _,
+        on_bad_file: _,
+        max_quarantined_fraction: _,
+    } = input;
+    let content = match &plan.columns.content {
+        Content::Text(column) => format!("text `{column}`"),
+        Content::Tokens(column) => format!("tokens `{column}`"),
+    };
+    parts.window("content", content);
+    parts.window("id_column", json!(id_column));
+    parts.window("max_document_bytes", *max_document_bytes);
+    if !plan.input_before.is_empty() {
+        let list = serde_json::to_vec(&plan.input_before).expect("plain data");
+        parts.selection("input.since", text::sha256_hex(&list));
+    }
+}
+
+fn model_facts(plan: &Plan, stage: &LoadPartialModel, digests: &Digests, parts: &mut Parts) {
+    let LoadPartialModel {
+        // The content counts, not the name.
+        model: _,
+        precision,
+        // In the digest of the layer, with what the family makes of it.
+        rope_theta: _,
+        // Where tables are kept changes none.
+        cache_folder: _,
+        // Whether such windows are refused; those that are measured have the same figures.
+        strict_positions: _,
+    } = stage;
+    if let Some(digests) = &digests.attention {
+        parts.attention("weights", digests.weights.clone());
+    }
+    let layer = plan.attention.as_ref().map(|attention| attention.model.spec().digest());
+    parts.attention("layer", layer);
+    parts.attention("precision", precision.name());
+}
+
+fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
+    let Tokenize {
+        window_tokens,
+        windows,
+        short_documents,
+        // As the model understands it: how many tokens, and which.
+        bos: _,
+        // The content counts, not the name.
+        tokenizer: _,
+        special_tokens_in_text,
+    } = stage;
+    parts.window("window_tokens", *window_tokens);
+    parts.window("windows", json!(windows));
+    parts.window("short_documents", json!(short_documents));
+    parts.window("bos", plan.bos.count);
+    parts.window("bos_id", (plan.bos.count > 0).then_some(plan.bos.id));
+    parts.window("tokenizer", plan.encoder.as_ref().map(Encoder::digest));
+    if plan.encoder.is_some() {
+        parts.window("special_tokens_in_text", json!(special_tokens_in_text));
+    }
+    // Where all windows are full none is too short for a measure: another measure cuts none anew.
+    if *short_documents == ShortDocuments::Score || *windows == Windows::WholeDocument {
+        parts.window("min_tokens", plan.measures.min_tokens);
+    }
+}
+
+fn device_facts(stage: &ShardAcrossDevices, digests: &Digests, parts: &mut Parts) {
+    let ShardAcrossDevices {
+        // A device changes no figure; the kernel that its kind runs may, and is named below.
+        devices: _,
+        // How much is measured at once, and in which order, changes no figure.
+        headroom_fraction: _,
+        workers_per_device: _,
+        by: _,
+        key_heads_at_once: _,
+        // How long other programs are waited for.
+        memory_wait_seconds: _,
+    } = stage;
+    if let Some(AttentionDigests { kernels, .. }) = &digests.attention {
+        parts.attention("kernel", kernels.windows.clone());
+        parts.attention("table_kernel", kernels.weights.clone());
+    }
+}
+
+fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
+    let Score {
+        formula,
+        alpha,
+        terms,
+        combine,
+        standardise,
+        max_relative_error,
+        within,
+        document_score,
+        // The content counts, not the name.
+        calibration: _,
+    } = stage;
+    if terms.is_some() {
+        parts.selection("score.terms", json!(terms));
+        parts.selection("score.combine", json!(combine.unwrap_or_default()));
+    } else {
+        let formula = formula.unwrap_or_default();
+        parts.selection("score.formula", formula.name());
+        if formula == Formula::Longattn {
+            parts.selection("score.alpha", alpha.unwrap_or(DEFAULT_ALPHA));
+        }
+    }
+    parts.selection("score.standardise", json!(standardise));
+    parts.selection("score.max_relative_error", *max_relative_error);
+    parts.selection("score.within", json!(within));
+    parts.selection("score.document_score", json!(document_score));
+    parts.selection("score.calibration", json!(digests.calibration));
+}
+
+fn filter_facts(stage: &Filter, parts: &mut Parts) {
+    let Filter { guards, keep_fraction, keep_tokens, budgets, min_score, mark_only } = stage;
+    if !guards.is_empty() {
+        parts.selection("filter.guards", json!(guards));
+    }
+    parts.selection("filter.keep_fraction", json!(keep_fraction));
+    parts.selection("filter.keep_tokens", json!(keep_tokens));
+    if budgets.is_some() {
+        parts.selection("filter.budgets", json!(budgets));
+    }
+    parts.selection("filter.min_score", json!(min_score));
+    if *mark_only {
+        parts.selection("filter.mark_only", true);
+    }
+}
+
+fn output_facts(output: &Output, parts: &mut Parts) {
+    let Output {
+        // Where it goes changes nothing of it.
+        path: _,
+        samples,
+        compression,
+        part_bytes,
+        report_by,
+        compare,
+    } = output;
+    parts.selection("output.samples", json!(samples));
+    parts.selection("output.compression", json!(compression));
+    parts.selection("output.part_bytes", *part_bytes);
+    parts.selection("output.report_by", json!(report_by));
+    if !compare.is_empty() {
+        parts.selection("output.compare", json!(compare));
+    }
+}
+
+/// Facts of windows that are names of columns: what is in them counts for a calibration, not what they are called.
+const NAMES_OF_COLUMNS: [&str; 2] = ["content", "id_column"];
+/// Facts of a measure that change the last bits of a figure, which no calibration holds to.
+const BITS: [&str; 2] = ["kernel", "table_kernel"];
+/// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.
+const OF_SCORES: [&str; 9] = [
+    "score.formula",
+    "score.alpha",
+    "score.terms",
+    "score.combine",
+    "filter.guards",
+    "score.standardise",
+    "score.within",
+    "score.document_score",
+    "output.samples",
+];
+
+/// What an increment's identity must have like that of the corpus whose calibration it is filtered with.
+pub fn of_calibration(identity: &Identity) -> Identity {
+    let measure = |facts: &MeasureFacts| MeasureFacts {
+        facts: facts.facts.without(&BITS),
+        only: facts.only.clone(),
+    };
+    Identity {
+        windows: identity.windows.without(&NAMES_OF_COLUMNS),
+        measures: identity.measures.iter().map(|(name, of)| (name.clone(), measure(of))).collect(),
+        selection: identity.selection.only(&OF_SCORES),
     }
 }

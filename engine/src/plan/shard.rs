@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::dataset::WorkUnit;
+use crate::dataset::units::WorkUnit;
 
 /// One of `count` shards of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +58,22 @@ impl fmt::Display for Shard {
 /// has more than 4/3 of what the best possible cut gives). Equal units take turns, so that every shard gets a share of
 /// each part of the input.
 pub fn shards_of(units: &[WorkUnit], count: u32) -> Vec<u32> {
-    let mut largest_first: Vec<usize> = (0..units.len()).collect();
-    largest_first.sort_by_key(|&unit| (Reverse(units[unit].bytes), unit));
+    dealt(&units.iter().map(|unit| unit.bytes).collect::<Vec<u64>>(), count)
+}
+
+/// The same for anything that has so many bytes.
+pub fn dealt(sizes: &[u64], count: u32) -> Vec<u32> {
+    let mut largest_first: Vec<usize> = (0..sizes.len()).collect();
+    largest_first.sort_by_key(|&one| (Reverse(sizes[one]), one));
     let mut loads: BinaryHeap<Reverse<(u64, u32)>> =
         (0..count).map(|shard| Reverse((0, shard))).collect();
-    let mut shards = vec![0; units.len()];
-    for unit in largest_first {
+    let mut shards = vec![0; sizes.len()];
+    for one in largest_first {
         let mut least = loads.peek_mut().expect("there is at least one shard");
         let Reverse((bytes, shard)) = *least;
-        shards[unit] = shard;
-        // A unit without bytes costs something, too.
-        *least = Reverse((bytes.saturating_add(units[unit].bytes.max(1)), shard));
+        shards[one] = shard;
+        // What has no bytes costs something, too.
+        *least = Reverse((bytes.saturating_add(sizes[one].max(1)), shard));
     }
     shards
 }

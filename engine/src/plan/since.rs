@@ -2,33 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use crate::dataset::{Dataset, InputFile};
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
-use crate::files;
-use crate::manifest::Manifest;
-use crate::run_directory::RunDirectory;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::dataset::input::Dataset;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::spec::Spec;
-
-/// What identifies an input file of an earlier run.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, JsonSchema, Serialize, Deserialize)]
-pub struct KnownFile {
-    /// Path relative to the input root.
-    pub path: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// SHA-256 of the Parquet footer.
-    pub footer_hash: String,
-}
-
-impl KnownFile {
-    fn of(file: &InputFile) -> Self {
-        Self { path: file.path.clone(), size: file.size, footer_hash: file.footer_hash.clone() }
-    }
-}
+use crate::storage::files;
 
 /// Leaves out of `dataset` what the run that `input.since` names, and the runs before it, have filtered. Returns all
 /// those files. A file that has changed since is new.
@@ -51,16 +31,18 @@ pub(super) fn leave_out(
         .hint(format!("add to stage `score`: `calibration: {since}/calibration.json`"))
         .into());
     }
-    let path = spec.resolve(since);
-    let directory = RunDirectory::at(&path).map_err(|failure| problem(failure.to_string()))?;
+    let path = spec.resolve(since).to_path_buf();
+    let directory = RunDirectory::at(&path).map_err(|failure| failure.or_at(&place()))?;
     let same =
         |a, b| files::canonical(a).ok().zip(files::canonical(b).ok()).is_some_and(|(a, b)| a == b);
     if same(&directory.root, &own.root) {
         return Err(problem("`since` is the run of this pipeline itself".to_owned())
-            .hint("give every increment an `output.path` of its own, with a date in it for one")
+            .hint(
+                "give every increment an `output.path` of its own, with a date in it, for example",
+            )
             .into());
     }
-    let manifest = Manifest::read(&directory).map_err(|failure| problem(failure.to_string()))?;
+    let manifest = Manifest::read(&directory).map_err(|failure| failure.or_at(&place()))?;
     let Some(manifest) = manifest else {
         return Err(problem(format!("the run in `{}` is not finished", path.display()))
             .hint("run the pipeline of that output to its end first")
@@ -91,7 +73,7 @@ pub(super) fn leave_out(
         .collect();
     if let Some(first) = changed.first() {
         let message = format!(
-            "{} files have changed since `{since}` and are filtered again as a whole, `{first}` for one",
+            "{} files have changed since `{since}` and are filtered again as a whole, for example `{first}`",
             changed.len()
         );
         warnings.push(

@@ -1,13 +1,13 @@
 //! An increment without new files: the next one must still know what was filtered, and by which calibration.
 
-use super::{Run, pretty};
-use crate::error::Result;
-use crate::execute::Scored;
-use crate::files;
-use crate::lock::Lock;
-use crate::manifest::Manifest;
-use crate::output::Staged;
-use crate::plan::identity;
+use super::record;
+use crate::base::error::Result;
+use crate::plan::lock;
+use crate::run::{Run, RunOptions};
+use crate::run_directory::calibration;
+use crate::run_directory::manifest::Manifest;
+use crate::score::context::Scored;
+use crate::write::staged::Staged;
 
 impl Run<'_> {
     /// Records a run that left out all its input because earlier ones have filtered it: a manifest without data, and
@@ -18,16 +18,14 @@ impl Run<'_> {
         if plan.input_before.is_empty() || Manifest::read(directory)?.is_some() {
             return Ok(());
         }
-        let digest = self.model_digest(false)?;
-        let lock = Lock::of(plan, &digest)?;
-        let calibration = files::read_limited(&plan.spec.resolve(calibration), 256 << 20)?;
-        let settings = identity::select_settings(plan, Some(&files::sha256_hex(&calibration)));
+        let digests = self.digests(&RunOptions::default())?;
+        let lock = lock::lock(plan, &digests);
+        let calibration = calibration::bytes(&plan.spec.resolve(calibration).to_path_buf())?;
         let (scored, staged) = (Scored::default(), Staged::default());
-        let manifest = Manifest::new(plan, &lock, &scored, &staged, settings, String::new());
-        lock.with_model(plan, &digest).write(&directory.lock_file())?;
-        files::write_atomic(&directory.calibration(), &calibration)?;
-        files::write_atomic(&directory.manifest(), &pretty(&manifest))?;
-        files::write_atomic(&directory.success(), b"")?;
-        Ok(())
+        let manifest = record::manifest(plan, &lock, &scored, &staged, String::new());
+        lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;
+        calibration::put(directory, &calibration)?;
+        directory.write_json(&directory.manifest(), &manifest)?;
+        directory.mark_finished()
     }
 }

@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::pretty;
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
-use crate::files;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
 use crate::plan::{Plan, shard};
-use crate::units::UnitRecord;
+use crate::run_directory::units::UnitRecord;
 
 /// How many units and shards a message names.
 const NAMED: usize = 20;
@@ -21,10 +19,11 @@ pub(super) fn refuse_missing(plan: &Plan, standing: &[Option<UnitRecord>]) -> Re
     let missing: Vec<usize> =
         (0..standing.len()).filter(|&unit| standing[unit].is_none()).collect();
     if missing.is_empty() {
-        return Ok(files::remove_file(&list)?);
+        return plan.directory.nothing_missing();
     }
-    let count = files::read_if_present(&plan.directory.plan())?
-        .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok())
+    let count = plan
+        .directory
+        .read_json::<Value>(&plan.directory.plan())?
         .and_then(|plan| u32::try_from(plan["shards"].as_u64()?).ok())
         .filter(|&count| count > 0);
     let shards = count.map(|count| shard::shards_of(&plan.units, count));
@@ -39,7 +38,7 @@ pub(super) fn refuse_missing(plan: &Plan, standing: &[Option<UnitRecord>]) -> Re
         })
     });
     let all = json!({ "shards": count, "missing": lines.collect::<Vec<_>>() });
-    files::write_atomic(&list, &pretty(&all))?;
+    plan.directory.write_json(&list, &all)?;
     let mut problem = Diagnostic::error(
         Blame::Machine,
         format!(

@@ -2,17 +2,15 @@
 
 use serde_json::json;
 
-use super::{Outcome, Run, pretty};
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
-use crate::events;
-use crate::execute::{self, SharedWork};
-use crate::files;
-use crate::lock::{self, Lock};
-use crate::plan::{Shard, explain, identity};
-use crate::report::{ShardSummary, Summary};
-
-use super::RunOptions;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::shard::Shard;
+use crate::plan::{explain, lock};
+use crate::run::{Outcome, Run, RunOptions};
+use crate::run_directory::events;
+use crate::run_directory::summary::{ShardSummary, Summary};
+use crate::score::shared::{self, SharedWork};
+use crate::score::{self, context, reopen};
 
 impl Run<'_> {
     /// Scores the plan's units, which are those of one shard.
@@ -20,34 +18,25 @@ impl Run<'_> {
         let (plan, directory) = (self.plan, self.directory);
         let shard = plan.options.shard.unwrap_or(Shard::WHOLE);
         if plan.units.is_empty() {
-            let mut summary = self.shard_figures("nothing_to_do", &execute::Scored::default());
+            let mut summary = self.shard_figures("nothing_to_do", &context::Scored::default());
             summary.shard = Some(shard_summary(shard, SharedWork::default(), 0));
             return Ok(Outcome { summary, labels: None, warnings: Vec::new() });
         }
-        let digest = self.model_digest(false)?;
-        let lock = Lock::of(plan, &digest)?;
-        if let Some(pipeline) = &options.locked {
-            lock.check(&lock::path_beside(pipeline))?;
-        }
-        self.compare(&lock.score_settings)?;
-        let fingerprint = identity::fingerprint(&lock.score_settings);
-        let standing = execute::standing(plan, directory, &fingerprint)?;
-        lock.with_model(plan, &digest).write(&directory.lock_file())?;
+        let begun = self.begin(options, || Ok(()))?;
+        let (standing, wanted) = (begun.standing, begun.wanted);
+        lock::with_model(begun.lock, plan, &begun.digests).write(&directory.lock_file())?;
         self.write_whole_plan(shard)?;
+        reopen::reopen_for_measures(plan, directory, &standing, &wanted, false)?;
         let missing = standing.iter().filter(|record| record.is_none()).count();
         let facts =
             json!({ "shard": shard.to_string(), "units": plan.units.len(), "missing": missing });
         events::append_shared(directory, "shard_started", facts)?;
-        if missing > 0 && self.layer.is_none() {
-            self.open_model()?;
-        }
         let (scored, work) = if missing > 0 {
-            self.progress.phase("score", plan.estimate.tokens);
-            self.on_devices(&fingerprint, |tools| execute::score_shared(tools, standing))?
+            self.measure(&wanted, false, |tools| shared::score_shared(tools, standing))?
         } else {
             let reused = plan.units.len() as u64;
             let work = SharedWork { reused, ..SharedWork::default() };
-            (execute::reuse(plan, directory, standing)?, work)
+            (score::reuse(plan, directory, standing)?, work)
         };
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
         let status = if work.scored > 0 { "scored" } else { "nothing_to_do" };
@@ -59,7 +48,7 @@ impl Run<'_> {
     }
 
     /// A summary of scored units: nothing is selected yet.
-    fn shard_figures(&self, status: &str, scored: &execute::Scored) -> Summary {
+    fn shard_figures(&self, status: &str, scored: &context::Scored) -> Summary {
         let counts = &scored.counts;
         Summary {
             rows_in: counts.rows,
@@ -69,20 +58,20 @@ impl Run<'_> {
             windows_dropped: counts.windows_dropped.clone(),
             windows_scored: scored.windows_scored,
             windows_reused: scored.windows_reused,
+            windows_not_measured: scored.not_measured(self.plan),
             tokens_total: counts.tokens_total,
             tokens_scored: counts.tokens_scored,
-            ..self.figures(status)
+            ..self.base_summary(status)
         }
     }
 
     /// What all shards have planned together, for `longsift status` and the selection.
     fn write_whole_plan(&self, shard: Shard) -> Result<()> {
-        let mut json = explain::json(self.plan, explain::Done::default());
+        let mut json = explain::json(self.plan, explain::Done::default(), None);
         json["input"]["rows"] = json!(self.plan.whole.rows);
         json["input"]["work_units"] = json!(self.plan.whole.units);
         json["shards"] = json!(shard.count);
-        files::write_atomic(&self.directory.plan(), &pretty(&json))?;
-        Ok(())
+        self.directory.write_json(&self.directory.plan(), &json)
     }
 }
 

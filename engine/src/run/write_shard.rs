@@ -3,14 +3,14 @@
 
 use serde_json::json;
 
-use super::{Outcome, Run, RunOptions, finished, missing, selection_fingerprint};
-use crate::error::Result;
-use crate::events;
-use crate::execute;
-use crate::lock::{self, Lock};
-use crate::plan::{Shard, identity, shard};
-use crate::report::{ShardSummary, Summary};
-use crate::select;
+use super::finished::{finished, selection_fingerprint};
+use super::missing;
+use crate::base::error::Result;
+use crate::plan::shard::{self, Shard};
+use crate::run::{Outcome, Run, RunOptions};
+use crate::run_directory::events;
+use crate::run_directory::summary::{ShardSummary, Summary};
+use crate::{score, select};
 
 impl Run<'_> {
     /// Writes what is kept of the units of `options.write_shard`.
@@ -27,40 +27,35 @@ impl Run<'_> {
             ..ShardSummary::default()
         };
         if own.is_empty() {
-            return Ok(outcome(Summary { shard: Some(shard), ..self.figures("nothing_to_do") }));
+            return Ok(outcome(Summary {
+                shard: Some(shard),
+                ..self.base_summary("nothing_to_do")
+            }));
         }
-        let digest = self.model_digest(false)?;
-        let mut lock = Lock::of(plan, &digest)?;
-        if plan.options.kernel.is_none() {
-            self.keep_kernel(&mut lock)?;
-        }
-        if let Some(pipeline) = &options.locked {
-            lock.check(&lock::path_beside(pipeline))?;
-        }
-        self.compare(&lock.score_settings)?;
-        let fingerprint = identity::fingerprint(&lock.score_settings);
-        let standing = execute::standing(plan, &self.scores, &fingerprint)?;
+        let begun = self.begin(options, || Ok(()))?;
+        let (lock, standing) = (begun.lock, begun.standing);
         missing::refuse_missing(plan, &standing)?;
-        let mut summary = self.figures("nothing_to_do");
+        let mut summary = self.base_summary("nothing_to_do");
         summary.rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
-        if finished(plan, &standing)?.is_some() {
+        if finished(plan, &lock.identity, &standing)?.is_some() {
             shard.units_reused = shard.units;
             return Ok(outcome(Summary { shard: Some(shard), ..summary }));
         }
-        let scored = execute::reuse(plan, &self.scores, standing)?;
+        let scored = score::reuse(plan, &self.scores, standing)?;
         self.progress.phase("select", 1);
-        let selection = select::select(plan, &self.scores, &scored.records, &lock.score_settings)?;
+        let selection =
+            select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)?;
         self.progress.phase("write", own.len() as u64);
-        let settings = identity::select_settings(plan, lock.calibration.as_deref());
-        let fingerprint = selection_fingerprint(plan, &settings, &scored.records);
+        let fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
         let writer = self.writer(&scored.records, &selection, &fingerprint);
-        let done = writer.write_shard(&own, |_| self.progress.step())?;
+        let done = writer.write_shard(own_shard, |_| self.progress.step())?;
+        (shard.units, summary.rows_in) = (done.written + done.before, done.rows);
         (shard.units_written, shard.units_reused) = (done.written, done.before);
         events::append_shared(self.directory, "shard_written", json!({ "shard": shard }))?;
         if done.written > 0 {
             "written".clone_into(&mut summary.status);
         }
-        let now = self.figures(&summary.status);
+        let now = self.base_summary(&summary.status);
         (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
         (summary.rows_kept, summary.kept) = (done.fates.rows_kept, done.fates.kept);
         summary.windows_kept = done.fates.windows_kept;

@@ -2,23 +2,25 @@
 //! anew every few seconds. One that stays the same for a while is of a process that is gone.
 //!
 //! A lease keeps runs from wasting each other's work; that nothing is lost or mixed without it is up to the commit protocol
-//! (see [`crate::commit`]): a process that was asleep for longer than a lease may wake up beside another.
+//! (see [`crate::write::commit`]): a process that was asleep for longer than a lease may wake up beside another.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::Holder;
-use crate::clock;
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
-use crate::files;
-use crate::object_stores::{Version, read_version, write_version};
+use super::holder::Holder;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::{clock, machine};
+use crate::storage::error::ErrorKind;
+use crate::storage::files;
+use crate::storage::objects::Version;
+use crate::storage::objects::stored::{read_version, write_version};
+use crate::storage::retry::RetryPolicy;
 
 /// How often a lease is written anew.
 const BEAT: Duration = Duration::from_secs(5);
@@ -47,18 +49,31 @@ struct Claim {
 pub(super) struct Lease {
     path: PathBuf,
     root: PathBuf,
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     end: Option<Sender<()>>,
     heart: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct State {
-    claim: Claim,
-    version: Version,
+struct Shared {
+    /// What the object says, and which version it is. Held while it is written: of two writers at a time the second would
+    /// take the first for another process.
+    object: Mutex<(Claim, Version)>,
+    /// What is known without a request; never held during one.
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
     /// When the last writing of the lease began that succeeded.
     written: Instant,
     lost: bool,
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Lease {
@@ -71,32 +86,33 @@ impl Lease {
         let claim = Claim { holder: Holder::this_process(), place: place(), number, beats: 0 };
         let (version, written) = loop {
             let begun = Instant::now();
-            if let Some(version) = write(path, &claim, None)? {
+            if let Some(version) = write(path, &claim, None, RetryPolicy::default())? {
                 break (version, begun);
             }
             let Some((before, version)) = read(path)? else { continue };
             if let Use::By(holder) = wait_for_end(path, before.as_ref(), &version)? {
-                return Err(super::held(root, holder).into());
+                return Err(super::holder::held(root, holder).into());
             }
             let begun = Instant::now();
-            if let Some(version) = write(path, &claim, Some(version))? {
+            if let Some(version) = write(path, &claim, Some(version), RetryPolicy::default())? {
                 break (version, begun);
             }
         };
-        let state = Arc::new(Mutex::new(State { claim, version, written, lost: false }));
+        let known = Mutex::new(Known { written, lost: false });
+        let shared = Arc::new(Shared { object: Mutex::new((claim, version)), known });
         let (end, ended) = channel::<()>();
         let heart = {
-            let (path, state) = (path.to_owned(), Arc::clone(&state));
+            let (path, shared) = (path.to_owned(), Arc::clone(&shared));
             std::thread::spawn(move || {
                 while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                    beat(&path, &state);
+                    beat(&path, &shared);
                 }
             })
         };
         Ok(Self {
             path: path.to_owned(),
             root: root.to_owned(),
-            state,
+            shared,
             end: Some(end),
             heart: Some(heart),
         })
@@ -104,22 +120,22 @@ impl Lease {
 
     /// The same as [`Lease::check`], without a request where the lease was written a moment ago.
     pub(super) fn confirm(&self) -> Result<()> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let sure = !state.lost && state.written.elapsed() < SURE;
-        drop(state);
+        let known = self.shared.known();
+        let sure = !known.lost && known.written.elapsed() < SURE;
+        drop(known);
         if sure { Ok(()) } else { self.check() }
     }
 
     /// That no other process has taken the directory meanwhile.
     pub(super) fn check(&self) -> Result<()> {
-        beat(&self.path, &self.state);
-        if !self.state.lock().unwrap_or_else(PoisonError::into_inner).lost {
+        beat(&self.path, &self.shared);
+        if !self.shared.known().lost {
             return Ok(());
         }
         Err(Diagnostic::error(
             Blame::Machine,
             format!(
-                "this process did not renew its use of `{}` in time, and another process took it",
+                "this process lost the lease of the run directory `{}`: it was not renewed in time, and another process took it",
                 self.root.display()
             ),
         )
@@ -134,7 +150,7 @@ impl Drop for Lease {
         if let Some(heart) = self.heart.take() {
             let _ = heart.join();
         }
-        let lost = self.state.lock().unwrap_or_else(PoisonError::into_inner).lost;
+        let lost = self.shared.known().lost;
         // What cannot be removed ends by itself.
         if !lost && let Err(error) = files::remove_file(&self.path) {
             tracing::debug!("{error}");
@@ -143,16 +159,19 @@ impl Drop for Lease {
 }
 
 /// Writes the lease anew. What fails is tried again with the next beat.
-fn beat(path: &Path, state: &Mutex<State>) {
-    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-    state.claim.beats += 1;
+fn beat(path: &Path, shared: &Shared) {
+    let mut object = shared.object.lock().unwrap_or_else(PoisonError::into_inner);
+    let (claim, version) = &mut *object;
+    claim.beats += 1;
     let begun = Instant::now();
-    match write(path, &state.claim, Some(state.version.clone())) {
-        Ok(Some(version)) => {
-            state.version = version;
-            state.written = begun;
+    // A beat that takes longer than the time to the next one is too late.
+    let policy = RetryPolicy { deadline: BEAT, ..RetryPolicy::default() };
+    match write(path, claim, Some(version.clone()), policy) {
+        Ok(Some(written)) => {
+            *version = written;
+            shared.known().written = begun;
         }
-        Ok(None) => state.lost = true,
+        Ok(None) => shared.known().lost = true,
         Err(error) => tracing::warn!("{error}"),
     }
 }
@@ -185,7 +204,7 @@ fn wait_for_end(path: &Path, before: Option<&Claim>, version: &Version) -> Resul
         return Ok(Use::Over);
     }
     let since = Instant::now();
-    tracing::info!("`{}` is there: waiting to see whether its process is alive", path.display());
+    tracing::info!("lease `{}` exists: waiting to see whether its owner is alive", path.display());
     while since.elapsed() < PATIENCE {
         std::thread::sleep(LOOK_INTERVAL);
         match read(path)? {
@@ -205,9 +224,9 @@ fn is_over(claim: &Claim) -> bool {
     claim.place == place() && (pid == std::process::id() || !is_running(pid))
 }
 
-/// Whether a process of this machine runs. One that nobody has buried yet does not.
+/// Whether a process of this machine runs. A zombie counts as dead.
 fn is_running(pid: u32) -> bool {
-    if let Some(stat) = files::read_system(&format!("/proc/{pid}/stat")) {
+    if let Some(stat) = machine::read_system(&format!("/proc/{pid}/stat")) {
         let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
         return !matches!(state, Some('Z' | 'X'));
     }
@@ -218,26 +237,51 @@ fn is_running(pid: u32) -> bool {
 
 /// Names the numbering of processes: that of this boot of this machine, or of a container.
 fn place() -> String {
-    let boot = files::read_system("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = machine::read_system("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), namespace.display())
 }
 
-fn write(path: &Path, claim: &Claim, instead_of: Option<Version>) -> Result<Option<Version>> {
+fn write(
+    path: &Path,
+    claim: &Claim,
+    instead_of: Option<Version>,
+    policy: RetryPolicy,
+) -> Result<Option<Version>> {
     let text = serde_json::to_vec(claim).expect("plain data");
-    let written = write_version(address(path), &text, instead_of);
-    Ok(written.map_err(files::failed("write", path))?)
+    Ok(write_version(address(path), &text, instead_of, policy)?)
 }
 
 /// A lease may be damaged: then it says nothing, but it is there.
 fn read(path: &Path) -> Result<Option<(Option<Claim>, Version)>> {
-    match read_version(address(path)) {
+    match read_version(address(path), RetryPolicy::default()) {
         Ok((bytes, version)) => Ok(Some((serde_json::from_slice(&bytes).ok(), version))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(files::failed("read", path)(error).into()),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
 fn address(path: &Path) -> &str {
     path.to_str().expect("an address is text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_just_written_is_sure_while_the_next_beat_waits_for_its_store() {
+        let claim = Claim { holder: Holder::this_process(), place: place(), number: 1, beats: 0 };
+        let version = Version { e_tag: None, version: None };
+        let known = Mutex::new(Known { written: Instant::now(), lost: true });
+        let shared = Arc::new(Shared { object: Mutex::new((claim, version)), known });
+        let (path, root) = ("s3://bucket/out.run/lease".into(), "s3://bucket/out.run".into());
+        let lease = Lease { path, root, shared: Arc::clone(&shared), end: None, heart: None };
+        // As while a beat is under way.
+        let _beat = shared.object.lock().unwrap();
+        shared.known().lost = false;
+        assert!(lease.confirm().is_ok());
+        // What is lost is not removed when it is dropped.
+        shared.known().lost = true;
+    }
 }

@@ -4,17 +4,16 @@ use std::fs::{File, TryLockError};
 use std::io::{Seek, Write};
 use std::time::{Duration, Instant};
 
-use super::{RunDirectory, held_file};
-use crate::commit;
-use crate::error::Result;
-use crate::files;
+use super::holder::{SHARDS, held_file};
+use super::layout::RunDirectory;
+use crate::base::error::Result;
+#[cfg(feature = "cloud")]
+use crate::storage::store;
+use crate::storage::{error, files};
 
 /// How long to wait for a process that holds the directory alone for a moment: one that finishes a commit that an
 /// interrupted selection has begun.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What the lock says while processes hold it together.
-pub(super) const SHARDS: &[u8] = b"shards";
 
 /// Use of a run directory beside others, until it is dropped.
 #[derive(Debug)]
@@ -24,8 +23,8 @@ pub struct SharedLock {
 }
 
 impl RunDirectory {
-    /// Makes the folders that do not exist and takes part in the directory; finishes a commit that an interrupted
-    /// selection has begun. What other processes are writing is left alone.
+    /// Makes the folders that do not exist and takes part in the directory. What other processes are writing is left
+    /// alone. A commit that an interrupted selection has begun is to be finished before.
     ///
     /// # Errors
     /// A process that holds the directory alone: a whole run, or a selection.
@@ -36,17 +35,14 @@ impl RunDirectory {
         {
             files::create_folder(&folder)?;
         }
-        if files::size(&self.intent())?.is_some()
-            && let Ok(alone) = self.lock()
-        {
-            commit::replay(self, &alone)?;
-        }
         let path = self.lock_path();
         // In an object store the processes say nothing: a whole run beside them wastes work, and no more.
         #[cfg(feature = "cloud")]
-        if files::is_address(&self.root) {
+        if store::is_address(&self.root) {
             return match super::lease::look(&path)? {
-                super::lease::Use::By(holder) => Err(super::held(&self.root, holder).into()),
+                super::lease::Use::By(holder) => {
+                    Err(super::holder::held(&self.root, holder).into())
+                }
                 super::lease::Use::Over => Ok(SharedLock { _file: None }),
             };
         }
@@ -62,7 +58,7 @@ impl RunDirectory {
                     return Err(held_file(&self.root, &mut file).into());
                 }
                 Err(TryLockError::Error(error)) => {
-                    return Err(files::failed("lock", &path)(error).into());
+                    return Err(error::failed("lock", &path)(error).into());
                 }
             }
         }
@@ -70,7 +66,7 @@ impl RunDirectory {
         file.rewind()
             .and_then(|()| file.write_all(SHARDS))
             .and_then(|()| file.set_len(SHARDS.len() as u64))
-            .map_err(files::failed("write", &path))?;
+            .map_err(error::failed("write", &path))?;
         Ok(SharedLock { _file: Some(file) })
     }
 }

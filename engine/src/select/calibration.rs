@@ -1,115 +1,84 @@
 //! Calibrations: the figures a corpus was scored and filtered with, computed here or saved by an earlier run.
 
-use longsift_stages::score::GroupFigures;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use longsift_stages::contract::Location;
+use std::collections::HashSet;
 
-use super::{ByGroup, Decided, Table, drift, name};
-use crate::diagnostic::{Blame, Diagnostic};
-use crate::error::Result;
-use crate::files;
-use crate::plan::{Plan, identity};
+use longsift_stages::score::terms::{Scale, Scorer};
 
-/// The figures of a group, in `calibration.json`.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
-pub struct CalibratedGroup {
-    /// Value of the `within` column; null for rows without one, and for the one group of a run without `within`.
-    pub value: Option<String>,
-    /// Its figures and threshold.
-    pub figures: GroupFigures,
-    /// Samples that were kept; null in a calibration of an older longsift.
-    #[serde(default)]
-    pub kept: Option<u64>,
-    /// The nine scores that cut the group into ten parts of equal size; empty for a group without scores, and in a
-    /// calibration of an older longsift.
-    #[serde(default)]
-    pub score_deciles: Vec<f64>,
+use super::criteria::Criteria;
+use super::gather::Gathered;
+use super::rank::Ranked;
+use super::warnings::{listed, name};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::Plan;
+use crate::plan::identity::of_calibration;
+use crate::run_directory::calibration::{self, CalibratedGroup, Calibration};
+use crate::run_directory::facts::Identity;
+
+/// What a calibration says of groups, with what was decided of each.
+pub(super) fn groups<'r>(
+    criteria: &Criteria,
+    ranked: impl Iterator<Item = (&'r Option<String>, &'r Ranked)>,
+) -> Vec<CalibratedGroup> {
+    let names = || criteria.statistics.iter().map(|statistic| statistic.name.clone());
+    let of_group = |(value, ranked): (&Option<String>, &Ranked)| CalibratedGroup {
+        value: value.clone(),
+        count: ranked.totals.scored,
+        kept: ranked.totals.kept,
+        figures: names().zip(ranked.figures.iter().copied()).collect(),
+        histograms: names()
+            .zip(&ranked.histograms)
+            .filter_map(|(name, histogram)| Some((name, histogram.clone()?)))
+            .collect(),
+        guards: ranked.rule.bounds.clone(),
+        thresholds: ranked.totals.thresholds.clone(),
+        score_deciles: ranked.deciles.clone(),
+        score_parts: ranked.totals.parts.to_vec(),
+    };
+    ranked.map(of_group).collect()
 }
 
-/// What `calibration.json` holds: enough to score and filter an increment like the corpus before it.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
-pub struct Calibration {
-    /// Version of this file's format.
-    pub version: u32,
-    /// The `score` settings.
-    pub score: Value,
-    /// What a sample was: `windows` or `documents`.
-    pub samples: Value,
-    /// Everything the raw statistics depended on: model and tokenizer digests, distance, window.
-    pub score_settings: Map<String, Value>,
-    /// One entry per group, ordered by value.
-    pub groups: Vec<CalibratedGroup>,
+/// A calibration of these groups.
+pub(super) fn of_groups(identity: &Identity, groups: Vec<CalibratedGroup>) -> Calibration {
+    Calibration { version: calibration::VERSION, identity: of_calibration(identity), groups }
 }
 
-/// Computes figures, scores and what is kept, group by group.
-pub(super) fn own_calibration(
+/// What scores the samples of a group as its calibration says. None where it is not one for these criteria.
+pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Scorer> {
+    let scale = |name: &String| {
+        let (figures, histogram) = (*known.figures.get(name)?, known.histograms.get(name).cloned());
+        Some(Scale { figures, histogram })
+    };
+    let names = criteria.terms.iter().map(|term| &term.statistic);
+    let scales: Vec<Scale> = names.map(scale).collect::<Option<_>>()?;
+    let fits = known.guards.len() == criteria.guards.len()
+        && known.thresholds.len() == criteria.filter.budgets.as_ref().map_or(1, Vec::len)
+        && (known.score_deciles.is_empty() || known.score_deciles.len() == 9);
+    let (terms, combine) = (&criteria.terms, criteria.combine);
+    Scorer::new(terms, combine, criteria.standardise, &scales).filter(|_| fits)
+}
+
+/// Reads a saved calibration and checks that it was made for these scores: with the same windows, and the same settings of
+/// every measure that the selection uses. What is known before anything is measured.
+pub(super) fn fitting_calibration(
     plan: &Plan,
-    score_settings: &Map<String, Value>,
-    table: &Table,
-    samples: &ByGroup,
-    decided: &mut Decided,
-) -> Calibration {
-    let (score, filter) = (plan.spec.score(), plan.spec.filter());
-    let mut groups = Vec::new();
-    for (value, &group) in &table.groups {
-        let (strengths, variances, tokens) = samples.of(group);
-        let mut figures = score.figures(strengths, variances);
-        let scores = score.scores(&figures, strengths, variances);
-        let kept = filter.keep(&scores, tokens, value.as_deref());
-        figures.threshold = kept.threshold;
-        let score_deciles = drift::deciles(&scores);
-        let number_kept = kept.keep.iter().filter(|&&keep| keep).count() as u64;
-        decided.set(samples.order.range(group), &scores, &kept.keep);
-        let value = value.clone();
-        groups.push(CalibratedGroup { value, figures, kept: Some(number_kept), score_deciles });
-    }
-    Calibration {
-        version: 1,
-        score: serde_json::to_value(score).expect("settings are plain data"),
-        samples: serde_json::to_value(plan.spec.pipeline.output.samples)
-            .expect("settings are plain data"),
-        score_settings: score_settings.clone(),
-        groups,
-    }
-}
-
-/// Reads a saved calibration and checks that it was made for these scores and knows all groups.
-pub(super) fn saved_calibration(
-    plan: &Plan,
-    path: &str,
-    score_settings: &Map<String, Value>,
-    table: &Table,
+    criteria: &Criteria,
+    path: &Location,
+    identity: &Identity,
 ) -> Result<Calibration> {
     let place = || plan.spec.at("stages.score.calibration");
-    let bytes = files::read_limited(&plan.spec.resolve(path), 256 << 20)?;
-    let calibration: Calibration = serde_json::from_slice(&bytes).map_err(|error| {
-        Diagnostic::error(Blame::Pipeline, format!("`{path}` is not a calibration: {error}"))
-            .at(place())
-            .hint("give the `calibration.json` of a finished run directory")
-    })?;
-    let comparable = |settings: &Map<String, Value>| -> Map<String, Value> {
-        let kept = ["model", "tokenizer", "window_tokens", "min_distance", "mask", "bos"];
-        settings
-            .iter()
-            .filter(|(key, _)| kept.contains(&key.as_str()))
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect()
+    let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())
+        .map_err(|failure| failure.or_at(&place()))?;
+    let calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
+    let mut now = of_calibration(identity);
+    let uses = |name: &str| criteria.statistics.iter().any(|statistic| statistic.name == name);
+    let used = |measure: &String| {
+        let mut of_plan = plan.measures.columns.iter().filter(|of| of.measure == *measure);
+        of_plan.any(|of| of.columns.iter().any(|column| uses(&column.name)))
     };
-    let mut different = identity::differences(
-        &comparable(score_settings),
-        &comparable(&calibration.score_settings),
-    );
-    let score = serde_json::to_value(plan.spec.score()).expect("settings are plain data");
-    for key in ["alpha", "standardise", "within", "formula"] {
-        if score.get(key) != calibration.score.get(key) {
-            different.push(format!(
-                "{key}: {}, was {}",
-                show(score.get(key)),
-                show(calibration.score.get(key))
-            ));
-        }
-    }
+    now.measures.retain(|measure, _| used(measure));
+    let different = now.differences(&calibration.identity);
     if !different.is_empty() {
         let mut problem = Diagnostic::error(
             Blame::Pipeline,
@@ -121,21 +90,43 @@ pub(super) fn saved_calibration(
         }
         return Err(problem.hint("use the settings it was made with, or calibrate anew").into());
     }
-    let unknown: Vec<String> = table
-        .groups
-        .keys()
-        .filter(|value| !calibration.groups.iter().any(|known| known.value == **value))
-        .map(|value| name(value.as_deref()))
-        .collect();
-    if !unknown.is_empty() {
-        return Err(Diagnostic::error(Blame::Pipeline, format!("the calibration `{path}` has no figures for group {}", unknown.join(", ")))
+    let unfit = calibration.groups.iter().filter(|known| scorer(criteria, known).is_none());
+    let unfit: Vec<String> = unfit.map(|known| name(known.value.as_deref())).collect();
+    if !unfit.is_empty() {
+        let message = format!(
+            "the calibration `{path}` is missing figures, guards or thresholds of this pipeline for group {}",
+            listed(unfit)
+        );
+        return Err(Diagnostic::error(Blame::Pipeline, message)
             .at(place())
-            .hint("calibrate anew over a corpus that has all groups, or leave these rows out of the input")
+            .hint("give the filter the `guards` and `budgets` it was made with, or calibrate anew")
             .into());
     }
     Ok(calibration)
 }
 
-fn show(value: Option<&Value>) -> String {
-    value.map_or("not set".to_owned(), Value::to_string)
+/// The same for the groups of a corpus, which it must know all of.
+pub(super) fn saved_calibration(
+    plan: &Plan,
+    criteria: &Criteria,
+    path: &Location,
+    identity: &Identity,
+    gathered: &Gathered,
+) -> Result<Calibration> {
+    let calibration = fitting_calibration(plan, criteria, path, identity)?;
+    let known: HashSet<&Option<String>> =
+        calibration.groups.iter().map(|group| &group.value).collect();
+    let unknown: Vec<String> = gathered
+        .groups
+        .keys()
+        .filter(|value| !known.contains(value))
+        .map(|value| name(value.as_deref()))
+        .collect();
+    if !unknown.is_empty() {
+        return Err(Diagnostic::error(Blame::Pipeline, format!("the calibration `{path}` has no figures for group {}", listed(unknown)))
+            .at(plan.spec.at("stages.score.calibration"))
+            .hint("calibrate anew over a corpus that has all groups, or leave these rows out of the input")
+            .into());
+    }
+    Ok(calibration)
 }

@@ -1,113 +1,82 @@
 //! How far the scores of an increment have moved from those of the corpus its calibration was made on.
 
-use longsift_stages::score::{ColumnFigures, GroupFigures};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use longsift_stages::score::ColumnFigures;
 
-use super::CalibratedGroup;
+use super::rank::Totals;
+use crate::run_directory::calibration::{CalibratedGroup, GroupDrift};
 
 /// From here on a shift is worth a warning. The bounds 0.1 (some) and 0.25 (much) are those of credit scoring, where the
 /// index comes from (Siddiqi 2006).
 pub(super) const MUCH: f64 = 0.25;
 
-/// What the scores of one group look like beside those of the calibration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GroupDrift {
-    /// Value of the `within` column.
-    pub value: Option<String>,
-    /// Samples with a score in this run.
-    pub count: u64,
-    /// The share that was kept now.
-    pub kept_fraction: f64,
-    /// The share that was kept when the calibration was made; null for a calibration that does not say.
-    pub calibrated_kept_fraction: Option<f64>,
-    /// By how many of the calibration's standard deviations the mean dependency strength has moved.
-    pub dependency_strength_shift: f64,
-    /// The same for the far variance.
-    pub far_variance_shift: f64,
-    /// Population stability index over the calibration's ten deciles of the score: Σ (now - 0.1) · ln(now / 0.1). 0 where
-    /// nothing has moved, 0.1 some, 0.25 much. Null for a calibration without deciles.
-    pub stability_index: Option<f64>,
-}
-
-impl GroupDrift {
-    /// Compares the scores of a group with its calibration. `now`: figures of this run's raw statistics.
-    pub(super) fn of(
-        calibrated: &CalibratedGroup,
-        now: &GroupFigures,
-        scores: &[f64],
-        keep: &[bool],
-    ) -> Self {
-        let count = scores.iter().filter(|score| !score.is_nan()).count() as u64;
-        let kept = keep.iter().filter(|&&keep| keep).count();
-        let before = &calibrated.figures;
-        Self {
-            value: calibrated.value.clone(),
-            count,
-            kept_fraction: kept as f64 / count.max(1) as f64,
-            calibrated_kept_fraction: calibrated
-                .kept
-                .map(|kept| kept as f64 / before.count.max(1) as f64),
-            dependency_strength_shift: shift(&before.dependency_strength, &now.dependency_strength),
-            far_variance_shift: shift(&before.far_variance, &now.far_variance),
-            stability_index: stability_index(&calibrated.score_deciles, scores),
-        }
+/// Compares a group with its calibration. `means`: of this run's raw statistics, by name.
+pub(super) fn of_group<'a>(
+    calibrated: &CalibratedGroup,
+    means: impl Iterator<Item = (&'a str, f64)>,
+    now: &Totals,
+) -> GroupDrift {
+    let moved = |(name, mean): (&str, f64)| {
+        Some((name.to_owned(), shift(calibrated.figures.get(name)?, mean)))
+    };
+    GroupDrift {
+        value: calibrated.value.clone(),
+        count: now.scored,
+        kept_fraction: now.kept as f64 / now.scored.max(1) as f64,
+        calibrated_kept_fraction: calibrated.kept as f64 / calibrated.count.max(1) as f64,
+        shifts: means.filter_map(moved).collect(),
+        stability_index: stability_index(&calibrated.score_parts, &now.parts),
     }
 }
 
 /// By how many deviations of `before` the mean has moved; 0 for a column without spread.
-fn shift(before: &ColumnFigures, now: &ColumnFigures) -> f64 {
+fn shift(before: &ColumnFigures, now: f64) -> f64 {
     if before.standard_deviation > 0.0 {
-        (now.mean - before.mean) / before.standard_deviation
+        (now - before.mean) / before.standard_deviation
     } else {
         0.0
     }
 }
 
-/// The nine scores that cut a group into ten parts of equal size; none for a group without scores. `NaN` is left out.
-pub(super) fn deciles(scores: &[f64]) -> Vec<f64> {
-    let mut sorted: Vec<f64> = scores.iter().copied().filter(|score| !score.is_nan()).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
-    if sorted.is_empty() {
-        return Vec::new();
-    }
-    (1..10).map(|tenth| sorted[tenth * sorted.len() / 10]).collect()
-}
-
-/// A score belongs to the part above the last decile that is not above it. Half a sample is added to every part, so that
-/// an empty one is no infinity.
-fn stability_index(deciles: &[f64], scores: &[f64]) -> Option<f64> {
-    if deciles.len() != 9 {
+/// Compares the shares of the same ten parts. Half a sample is added to every part, so that an empty one is no infinity.
+fn stability_index(then: &[u64], now: &[u64; 10]) -> Option<f64> {
+    let shares = |parts: &[u64]| -> Vec<f64> {
+        let all: f64 = parts.iter().map(|count| *count as f64 + 0.5).sum();
+        parts.iter().map(|count| (*count as f64 + 0.5) / all).collect()
+    };
+    if then.len() != now.len() || then.iter().all(|count| *count == 0) {
         return None;
     }
-    let mut parts = [0.5_f64; 10];
-    for score in scores.iter().filter(|score| !score.is_nan()) {
-        parts[deciles.partition_point(|decile| decile <= score)] += 1.0;
-    }
-    let all: f64 = parts.iter().sum();
-    Some(parts.iter().map(|part| (part / all - 0.1) * (part / all / 0.1).ln()).sum())
+    let both = shares(then).into_iter().zip(shares(now));
+    Some(both.map(|(then, now)| (now - then) * (now / then).ln()).sum())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn line(from: i32, count: i32) -> Vec<f64> {
-        (from..from + count).map(f64::from).collect()
+    /// The ten parts of a thousand scores in a row, from this one on, as the deciles of the first thousand cut them.
+    fn parts(from: u64) -> [u64; 10] {
+        let mut parts = [0; 10];
+        for score in from..from + 1000 {
+            parts[(score / 100).min(9) as usize] += 1;
+        }
+        parts
+    }
+
+    fn index(from: u64) -> f64 {
+        stability_index(&parts(0), &parts(from)).unwrap()
     }
 
     #[test]
     fn the_same_scores_have_not_moved() {
-        let scores = line(0, 1000);
-        let deciles = deciles(&scores);
-        assert_eq!(deciles, [100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0]);
-        assert!(stability_index(&deciles, &scores).unwrap().abs() < 1e-9);
+        assert_eq!(index(0).to_bits(), 0.0_f64.to_bits());
+        // Nor where nearly all are equal, and the parts are of very different size.
+        let equal = [0, 0, 0, 0, 0, 0, 0, 0, 3, 8478];
+        assert_eq!(stability_index(&equal, &equal).map(f64::to_bits), Some(0.0_f64.to_bits()));
     }
 
     #[test]
     fn the_index_grows_with_the_shift() {
-        let deciles = deciles(&line(0, 1000));
-        let index = |from| stability_index(&deciles, &line(from, 1000)).unwrap();
         assert!(index(20) < 0.1, "{}", index(20));
         assert!(index(100) > 0.1, "{}", index(100));
         assert!(index(300) > MUCH, "{}", index(300));
@@ -123,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn a_calibration_without_deciles_has_no_index() {
-        assert_eq!(stability_index(&[], &line(0, 10)), None);
-        assert_eq!(deciles(&[f64::NAN]), Vec::<f64>::new());
+    fn a_calibration_without_scores_has_no_index() {
+        assert_eq!(stability_index(&[0; 10], &[1; 10]), None);
+        assert_eq!(stability_index(&[], &[1; 10]), None);
     }
 }

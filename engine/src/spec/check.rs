@@ -4,11 +4,14 @@ mod hints;
 
 use serde_json::Value as Json;
 
-use self::hints::{first_sentence, home_of, type_hint};
 use super::node::{Node, Value};
-use super::schema::{self, Kind};
+use super::schema::{self, Kind, words};
 use super::source::{Problems, Span};
-use crate::diagnostic::{quoted, suggest};
+use crate::base::text::{quoted, suggest};
+use hints::{first_sentence, home_of, type_hint};
+
+/// Keys of earlier versions, and what has taken their place.
+const REPLACED: [(&str, &str); 1] = [("max_variance_error", "max_relative_error")];
 
 /// Notes every place where `node` is not what the schema of a pipeline asks for.
 pub(crate) fn check(node: &Node, problems: &mut Problems) {
@@ -28,7 +31,7 @@ struct Owner<'a> {
     key: &'a str,
     /// What a message calls a mapping: `` stage `tokenize` ``.
     words: String,
-    /// Where a key that lacks is reported.
+    /// Where a missing key is reported.
     span: Span,
 }
 
@@ -93,14 +96,14 @@ impl Checker<'_, '_> {
         if integer < minimum {
             self.out_of_range(
                 node,
-                &format!("below its minimum {}", schema::grouped(minimum)),
+                &format!("below its minimum {}", words::grouped(minimum)),
                 schema,
                 owner,
             );
         } else if integer > maximum {
             self.out_of_range(
                 node,
-                &format!("above its maximum {}", schema::grouped(maximum)),
+                &format!("above its maximum {}", words::grouped(maximum)),
                 schema,
                 owner,
             );
@@ -246,7 +249,9 @@ impl Checker<'_, '_> {
         let message = format!("unknown key {} in {}", quoted(key), owner.words);
         let problem =
             self.problems.error(span, message).label(format!("known keys: {}", known.join(", ")));
-        if let Some(meant) = meant {
+        if let Some((_, now)) = REPLACED.iter().find(|(before, _)| *before == key) {
+            problem.hint(format!("`{now}` has taken its place"));
+        } else if let Some(meant) = meant {
             problem.hint(format!("did you mean `{meant}`?"));
         } else if let Some(home) = home {
             problem.hint(format!("`{key}` is a key of {home}"));
@@ -255,10 +260,10 @@ impl Checker<'_, '_> {
     }
 
     fn missing_key(&mut self, key: &str, schema: &Json, owner: &Owner) {
-        let takes = schema::in_words(self.root, schema);
+        let takes = words::in_words(self.root, schema);
         let about = first_sentence(schema::description(schema));
         let problem =
-            self.problems.error(owner.span, format!("{} lacks the key `{key}`", owner.words));
+            self.problems.error(owner.span, format!("{}: missing key `{key}`", owner.words));
         let hint =
             if about.is_empty() { format!("add `{key}`") } else { format!("add `{key}`: {about}") };
         problem.label(format!("`{key}` takes {takes}")).hint(hint);
@@ -299,7 +304,7 @@ impl Checker<'_, '_> {
     }
 
     fn wrong_type(&mut self, node: &Node, kinds: &[Kind], schema: &Json, owner: &Owner) {
-        let wanted = schema::in_short(self.root, schema);
+        let wanted = words::in_short(self.root, schema);
         let label = self.takes(schema, owner);
         if owner.key.is_empty() {
             let problem = self
@@ -326,7 +331,7 @@ impl Checker<'_, '_> {
     }
 
     fn takes(&self, schema: &Json, owner: &Owner) -> String {
-        format!("{} takes {}", quoted(owner.key), schema::in_words(self.root, schema))
+        format!("{} takes {}", quoted(owner.key), words::in_words(self.root, schema))
     }
 }
 

@@ -1,11 +1,10 @@
 //! `--set stages.filter.keep_fraction=0.25`: settings of the command line, put into the tree before it is checked.
 
-use longsift_stages::STAGE_NAMES;
-
 use super::node::{Entry, Node, Value};
+use super::schema::stage_names;
 use super::source::{Problems, Span};
 use super::yaml::{self, Origin};
-use crate::diagnostic::{quoted, suggest};
+use crate::base::text::{quoted, suggest};
 
 /// The option as it is shown in front of its argument.
 pub(crate) const SET: &str = "--set ";
@@ -49,7 +48,7 @@ pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &m
         Some((first, rest)) if first.name == "stages" => {
             set_in_stage(root, first, rest, value, problems);
         }
-        Some((first, rest)) if STAGE_NAMES.contains(&first.name) && !rest.is_empty() => {
+        Some((first, rest)) if stage_names().contains(&first.name) && !rest.is_empty() => {
             let message = format!("{} is not a section of the pipeline", quoted(first.name));
             problems.error(first.span, message).hint(format!("write `--set stages.{argument}`"));
         }
@@ -80,10 +79,10 @@ fn set_in_stage(
         problems.error(span, "a stage can only be changed key by key").hint(hint);
         return;
     };
-    if !STAGE_NAMES.contains(&stage.name) {
+    if !stage_names().contains(&stage.name) {
         let problem = problems.error(stage.span, format!("unknown stage {}", quoted(stage.name)));
-        let problem = problem.label(format!("known stages: {}", STAGE_NAMES.join(", ")));
-        if let Some(meant) = suggest(stage.name, STAGE_NAMES) {
+        let problem = problem.label(format!("known stages: {}", stage_names().join(", ")));
+        if let Some(meant) = suggest(stage.name, stage_names().iter().copied()) {
             problem.hint(format!("did you mean `{meant}`?"));
         }
         return;
@@ -110,7 +109,7 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step) -> Option<&'r mut Node> {
         .iter()
         .position(|item| name_of(item).as_deref() == Some(stage.name))
         .unwrap_or_else(|| {
-            let rank = |name: &str| STAGE_NAMES.iter().position(|known| *known == name);
+            let rank = |name: &str| stage_names().iter().position(|known| *known == name);
             let later = |item: &Node| name_of(item).and_then(|name| rank(&name)) > rank(stage.name);
             let index = items.iter().position(later).unwrap_or(items.len());
             let mut made = Node::mapping(stage.span);

@@ -6,7 +6,7 @@ use super::node::{Node, Value};
 use super::overrides::PARAM;
 use super::source::{Problems, Sources, Span};
 use super::yaml::LARGEST_FILE;
-use crate::diagnostic::{quoted, suggest};
+use crate::base::text::{quoted, suggest};
 
 /// Replaces every `${name}` below `root` by its value; `$${` stands for a `${` of its own. Returns the value of each
 /// declared parameter that has one.

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 
 use longsift_stages::StageSettings;
+use longsift_stages::contract::{Decimal, Location};
+use longsift_stages::score::presets::Formula;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +25,9 @@ pub struct Pipeline {
     pub params: BTreeMap<String, Param>,
     /// Where documents come from.
     pub input: Input,
-    /// The stages, in order: `load-partial-model`, `tokenize`, `shard-across-devices` (may be left out),
-    /// `first-layer-attention`, `score`, `filter`.
+    /// The stages, in order: `tokenize`, one or more measures (`first-layer-attention`, `recurrence`, `compression`,
+    /// `lexical`), `score`, `filter`. With `first-layer-attention` also `load-partial-model` at the beginning, and
+    /// `shard-across-devices` before the measures, which may be left out; without it neither, and no device is used.
     #[schemars(length(min = 1))]
     pub stages: Vec<StageSettings>,
     /// Where the samples that are kept go.
@@ -50,12 +53,18 @@ pub struct Input {
     /// A Parquet file, a folder (every `*.parquet` below it), or a glob such as `data/**/*.parquet`. Relative to this
     /// file's folder. Files are read in the order of their path's bytes. Builds with the feature `cloud` read the same of
     /// `s3://`, `gs://`, `az://` and `hf://datasets/owner/name@commit/…`, and single files of `http://` and `https://`.
-    pub path: String,
+    #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
+    pub path: Location,
+    /// Whether an input without any file is fine: then there is nothing to do. By default it is refused, since a mistyped
+    /// path would filter nothing for weeks. Files that `since` leaves out have been found.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_empty: bool,
     /// The run directory of an earlier run over the same growing folder: the files that it, and the runs before it,
     /// have filtered are left out. Needs `score.calibration`, so that the threshold stays. Relative to this file's
     /// folder; in builds with the feature `cloud` it may be in an object store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<String>,
+    #[schemars(extend("x-schemes" = ["s3", "gs", "az"]))]
+    pub since: Option<Location>,
     /// The column that names a document; any type that casts to string. Default: a document is named
     /// `<file>:<row>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,13 +76,18 @@ pub struct Input {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_column: Option<String>,
     /// Host memory that a run aims to stay below, in bytes, besides the memory-mapped layer-zero table (64 MiB to
-    /// 16 TiB). Default 4 GiB. It bounds batches and windows in flight; it changes no score and no output byte, but for
-    /// one thing: a text beyond a 16th of it (268 MB by default) is quarantined as `document_too_large`, because scoring
-    /// it would not fit; so is one with a stretch beyond a 240th (17 MB) that the tokenizer must see at once, which is a
-    /// single word or run of blanks with most tokenizers (`longsift plan` names the others).
+    /// 16 TiB). Default 4 GiB. It bounds batches and windows in flight, and by an eighth of it what is kept of files in
+    /// stores; it changes no score and no output byte. Documents near `max_document_bytes` take up to 16 times their bytes,
+    /// whatever this says.
     #[serde(default = "default_memory_limit_bytes")]
     #[schemars(range(min = 67_108_864, max = 17_592_186_044_416_u64))]
     pub memory_limit_bytes: u64,
+    /// The largest document that is scored, in bytes of its text (4 KiB to 1 GiB). Default 256 MiB. A larger one is
+    /// quarantined as `document_too_large`, and so are the rows of a Parquet page that decompresses to more than four
+    /// times as much. A long stretch of text that the tokenizer must see at once may have 8 MiB, with any setting.
+    #[serde(default = "default_max_document_bytes")]
+    #[schemars(range(min = 4096, max = 1_073_741_824_u64))]
+    pub max_document_bytes: u64,
     /// Uncompressed bytes of documents in one work unit (1 KiB to 1 TiB); a unit is whole row groups of one file.
     /// Default 64 MiB: small enough that units are even, large enough that a corpus of terabytes has thousands of
     /// them and not millions.
@@ -94,19 +108,23 @@ pub struct Input {
     /// a hundred is a broken input, not bad luck.
     #[serde(default = "default_max_quarantined_fraction")]
     #[schemars(range(min = 0.0, max = 1.0))]
-    pub max_quarantined_fraction: f64,
+    pub max_quarantined_fraction: Decimal,
 }
 
 fn default_memory_limit_bytes() -> u64 {
     4 << 30
 }
 
+fn default_max_document_bytes() -> u64 {
+    256 << 20
+}
+
 fn default_unit_bytes() -> u64 {
     64 << 20
 }
 
-fn default_max_quarantined_fraction() -> f64 {
-    0.01
+fn default_max_quarantined_fraction() -> Decimal {
+    Decimal(0.01)
 }
 
 /// What a row that cannot be scored does.
@@ -138,7 +156,8 @@ pub struct Output {
     /// Folder of the output, relative to this file's folder. `data/` in it holds Parquet and nothing else; what the
     /// run knows about itself goes to `<path>.run`. In builds with the feature `cloud` it may be in `s3://`, `gs://` or
     /// `az://`.
-    pub path: String,
+    #[schemars(extend("x-schemes" = ["s3", "gs", "az"]))]
+    pub path: Location,
     /// What a row of the output is: `windows` (default: one row per kept window, its text in the text column) or
     /// `documents` (one row per kept document, whole).
     #[serde(default)]
@@ -146,10 +165,26 @@ pub struct Output {
     /// Compression of the output. `zstd` (default, level 3) is the smallest at a reading speed that no trainer notices.
     #[serde(default)]
     pub compression: Compression,
+    /// The size that files of `data/` aim at, in compressed bytes, 0 to 1 TiB. Default 256 MiB: few enough that a trainer
+    /// opens them all, small enough to be read in parallel. Units that add less share a file, a unit that adds more is
+    /// split; the cuts follow from the selection and the input alone, and how many processes write changes none. With 0
+    /// every unit of which anything is kept has a file.
+    #[serde(default = "default_part_bytes")]
+    #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
+    pub part_bytes: u64,
     /// A label column of the input: at the end, the share of its rows or windows that was kept is printed per label,
     /// against the share kept overall. It changes no score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_by: Option<String>,
+    /// Named scores to print beside the selection, by label of `report_by`: what each would keep with the pipeline's groups
+    /// and amount and none of its guards. They are selected from the statistics that are there: nothing is measured or
+    /// written for them. Not with `score.calibration`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compare: Vec<Formula>,
+}
+
+fn default_part_bytes() -> u64 {
+    256 << 20
 }
 
 /// What a row of the output is.

@@ -5,14 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use longsift_stages::{STAGE_NAMES, StageSettings};
+use longsift_stages::{Role, StageSettings};
 use serde_json::json;
 
 use super::check;
 use super::node::{Node, Value};
-use super::schema::grouped;
+use super::schema::stage_names;
+use super::schema::words::grouped;
 use super::source::{Problems, Span};
-use crate::diagnostic::{quoted, suggest};
+use crate::base::text::{quoted, suggest};
 
 /// Notes every rule that the pipeline breaks.
 pub(crate) fn check(root: &Node, problems: &mut Problems) {
@@ -23,8 +24,10 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
     }
     one_document_column(root, problems);
     no_tokenizer_without_text(root, problems);
+    nothing_comes_from_a_model_that_is_not_there(root, problems);
     windows_hold_tokens(root, problems);
     one_distance(root, problems);
+    names_are_words(root, problems);
     one_way_to_keep(root, problems);
     documents_are_scored_where_they_are_samples(root, problems);
     devices_and_workers_agree(root, problems);
@@ -54,21 +57,39 @@ fn listed(root: &Node) -> Vec<(&str, Span)> {
     items.iter().filter_map(|item| Some((stage_name(item)?, item.get("stage")?.span))).collect()
 }
 
+/// The stages that every pipeline has, besides one that measures.
+const REQUIRED: [&str; 3] = ["tokenize", "score", "filter"];
+/// The stages that a pipeline has where a measure needs them; the first must be listed then.
+const OF_ATTENTION: [&str; 2] = ["load-partial-model", "shard-across-devices"];
+
+/// A measure may be there again under another `name`; any other stage is there once.
 fn each_stage_once(root: &Node, problems: &mut Problems) {
-    let mut seen: BTreeMap<&str, Span> = BTreeMap::new();
-    for (name, span) in listed(root) {
-        if !STAGE_NAMES.contains(&name) {
+    let items = root.get("stages").map_or(&[][..], Node::items);
+    let mut seen: BTreeMap<(&str, Option<&str>), Span> = BTreeMap::new();
+    for item in items {
+        let (Some(stage), Some(at)) = (stage_name(item), item.get("stage")) else { continue };
+        if !stage_names().contains(&stage) {
             continue;
         }
-        let first = *seen.entry(name).or_insert(span);
-        if first != span {
+        let name = item.get("name").and_then(Node::as_str);
+        let first = *seen.entry((stage, name)).or_insert(at.span);
+        if first != at.span {
             let place = problems.sources.in_words(first);
-            let problem = problems.error(span, format!("stage `{name}` is listed twice"));
-            problem
-                .label(format!("first listed {place}"))
-                .hint("a pipeline has each stage once: remove one of the two");
+            let problem = problems.error(at.span, format!("stage `{stage}` is listed twice"));
+            let hint = if takes_a_name(stage) {
+                "remove one of the two, or give one a `name`, which its statistics begin with"
+            } else {
+                "a pipeline has each stage once: remove one of the two"
+            };
+            problem.label(format!("first listed {place}")).hint(hint);
         }
     }
+}
+
+/// Whether a stage may be there more than once.
+fn takes_a_name(stage: &str) -> bool {
+    let stages = super::schema::stages(super::schema::pipeline());
+    stages.iter().any(|(name, schema)| *name == stage && schema["properties"]["name"].is_object())
 }
 
 fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
@@ -78,13 +99,33 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
     if listed.len() < stages.len() || stages.is_empty() {
         return;
     }
-    let unknown = listed.iter().map(|(name, _)| *name).filter(|name| !STAGE_NAMES.contains(name));
-    let meant: Vec<&str> = unknown.filter_map(|unknown| suggest(unknown, STAGE_NAMES)).collect();
-    for name in STAGE_NAMES.into_iter().filter(|name| *name != "shard-across-devices") {
-        if listed.iter().any(|(listed, _)| *listed == name) || meant.contains(&name) {
+    let unknown = listed.iter().map(|(name, _)| *name).filter(|name| !stage_names().contains(name));
+    let meant: Vec<&str> =
+        unknown.filter_map(|unknown| suggest(unknown, stage_names().iter().copied())).collect();
+    let names: Vec<&str> = listed.iter().map(|(name, _)| *name).chain(meant).collect();
+    let needs_a_model = names.iter().any(|name| needs_a_model(name));
+    if !names.iter().any(|name| is_measure(name)) {
+        let measures: Vec<&str> =
+            stage_names().iter().copied().filter(|name| is_measure(name)).collect();
+        let problem = problems.error(key_span(root, "stages"), "no stage measures windows");
+        problem
+            .label(format!("one of: {}", measures.join(", ")))
+            .hint("add for example `- stage: recurrence`, which needs no model");
+    } else if !needs_a_model {
+        for (name, span) in listed.iter().filter(|(name, _)| OF_ATTENTION.contains(name)) {
+            let users: Vec<&str> =
+                stage_names().iter().copied().filter(|name| self::needs_a_model(name)).collect();
+            let message = format!("nothing uses stage `{name}`: no measure needs a model");
+            let hint = format!("remove it, or add `- stage: {}`", users.join("` or `- stage: "));
+            problems.error(*span, message).hint(hint);
+        }
+    }
+    let model = needs_a_model.then_some(OF_ATTENTION[0]);
+    for name in model.into_iter().chain(REQUIRED) {
+        if names.contains(&name) {
             continue;
         }
-        let writes = contract(name).map_or(&[][..], |stage| stage.stage().writes()).join(", ");
+        let writes = contract(name).map_or("", |stage| writes(&stage));
         let problem =
             problems.error(key_span(root, "stages"), format!("stage `{name}` is missing"));
         let problem = problem.label(format!("nothing else writes: {writes}"));
@@ -94,14 +135,26 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
             }
             "tokenize" => problem.hint("add `- stage: tokenize` with its `window_tokens: NUMBER`"),
             "filter" => problem
-                .hint("add `- stage: filter` with `keep_fraction`, `keep_tokens` or `min_score`"),
+                .hint("add `- stage: filter` with `keep_fraction`, `keep_tokens`, `budgets` or `min_score`"),
             _ => problem.hint(format!("add `- stage: {name}`")),
         };
     }
 }
 
+fn is_measure(name: &str) -> bool {
+    contract(name).is_some_and(|stage| matches!(stage.role(), Role::Measure(_)))
+}
+
+/// Whether a stage is a measure that needs a model and devices.
+fn needs_a_model(name: &str) -> bool {
+    contract(name).is_some_and(|stage| match stage.role() {
+        Role::Measure(measure) => !measure.needs().evidence.is_empty(),
+        _ => false,
+    })
+}
+
 /// The stage behind a name, for what it reads and writes, which no setting changes.
-fn contract(name: &str) -> Option<StageSettings> {
+pub(crate) fn contract(name: &str) -> Option<StageSettings> {
     let settings = match name {
         "load-partial-model" => json!({ "stage": name, "model": "model" }),
         "tokenize" => json!({ "stage": name, "window_tokens": 2 }),
@@ -110,18 +163,41 @@ fn contract(name: &str) -> Option<StageSettings> {
     serde_json::from_value(settings).ok()
 }
 
+/// What earlier stages must have written.
+fn reads(stage: &StageSettings) -> &'static [&'static str] {
+    match stage.role() {
+        Role::Model(_) | Role::Windows(_) => &[],
+        Role::Measure(measure) if measure.needs().evidence.is_empty() => &["windows"],
+        Role::Devices(_) | Role::Measure(_) => &["layer-zero table", "windows"],
+        Role::Score(_) => &["statistics"],
+        Role::Filter(_) => &["score"],
+    }
+}
+
+/// What a stage adds for later ones.
+fn writes(stage: &StageSettings) -> &'static str {
+    match stage.role() {
+        Role::Model(_) => "layer-zero table",
+        Role::Windows(_) => "windows",
+        Role::Devices(_) => "devices",
+        Role::Measure(_) => "statistics",
+        Role::Score(_) => "score",
+        Role::Filter(_) => "samples",
+    }
+}
+
 fn stages_are_in_order(root: &Node, problems: &mut Problems) {
     let mut listed: Vec<(&str, Span)> = listed(root);
     // Of a longer list most are duplicates, and reported as such.
-    listed.truncate(4 * STAGE_NAMES.len());
+    listed.truncate(4 * stage_names().len());
     let stages: Vec<Option<StageSettings>> =
         listed.iter().map(|(name, _)| contract(name)).collect();
     for (index, settings) in stages.iter().enumerate() {
         let Some(settings) = settings else { continue };
         let (name, span) = listed[index];
-        for read in settings.stage().reads() {
+        for read in reads(settings) {
             let writes = |other: &Option<StageSettings>| {
-                other.as_ref().is_some_and(|other| other.stage().writes().contains(read))
+                other.as_ref().is_some_and(|other| writes(other) == *read)
             };
             if stages[..index].iter().any(writes) {
                 continue;
@@ -139,6 +215,15 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
         }
     }
     let position = |wanted: &str| listed.iter().position(|(name, _)| *name == wanted);
+    let score = position("score");
+    for (settings, (name, span)) in stages.iter().zip(&listed).skip(score.unwrap_or(usize::MAX)) {
+        let measures = |settings: &StageSettings| matches!(settings.role(), Role::Measure(_));
+        let earlier = stages[..score.unwrap_or(0)].iter().flatten().any(measures);
+        if settings.as_ref().is_some_and(measures) && earlier {
+            let message = format!("stage `{name}` comes too late: the score is made before it");
+            problems.error(*span, message).hint(format!("move `{name}` before `score`"));
+        }
+    }
     if let (Some(shard), Some(attention)) =
         (position("shard-across-devices"), position("first-layer-attention"))
         && shard > attention
@@ -183,6 +268,37 @@ fn no_tokenizer_without_text(root: &Node, problems: &mut Problems) {
     }
 }
 
+/// Without a model, texts need a tokenizer of their own, and no token is a BOS token.
+fn nothing_comes_from_a_model_that_is_not_there(root: &Node, problems: &mut Problems) {
+    let Some(tokenize) = root.get("stages").and_then(|stages| stage(stages, "tokenize")) else {
+        return;
+    };
+    let listed = listed(root);
+    let known = |(name, _): &(&str, Span)| stage_names().contains(name);
+    let measures = listed.iter().any(|(name, _)| is_measure(name));
+    // Where a model is missing or superfluous, that is reported.
+    let may_have_a_model =
+        listed.iter().any(|(name, _)| needs_a_model(name) || *name == OF_ATTENTION[0]);
+    if may_have_a_model || !measures || !listed.iter().all(known) {
+        return;
+    }
+    let input = root.get("input");
+    let tokens = input.and_then(|input| input.get("tokens_column")).is_some();
+    if !tokens && tokenize.get("tokenizer").is_none() {
+        let span = tokenize.get("stage").map_or(tokenize.span, |name| name.span);
+        let problem = problems.error(span, "stage `tokenize` has no tokenizer");
+        problem
+            .label("there is no model to take one from")
+            .hint("add `tokenizer: FOLDER`, or read token ids with `input.tokens_column`");
+    }
+    if let Some((bos, count)) = integer(tokenize.get("bos"))
+        && count > 0
+    {
+        let message = format!("`bos` is {count}, but without a model no token is a BOS token");
+        problems.error(bos.span, message).hint("remove it: windows are then text alone");
+    }
+}
+
 fn windows_hold_tokens(root: &Node, problems: &mut Problems) {
     let window = setting(root, "tokenize", "window_tokens");
     let Some((window, tokens)) =
@@ -219,24 +335,44 @@ fn integer(node: Option<&Node>) -> Option<(&Node, i128)> {
 }
 
 fn one_distance(root: &Node, problems: &mut Problems) {
-    let Some(attention) =
-        root.get("stages").and_then(|stages| stage(stages, "first-layer-attention"))
-    else {
-        return;
+    for stage in root.get("stages").map_or(&[][..], Node::items) {
+        if stage.get("min_distance_fraction").is_some()
+            && stage.get("min_distance_tokens").is_some()
+        {
+            let place = problems.sources.in_words(key_span(stage, "min_distance_fraction"));
+            let message = "`min_distance_fraction` and `min_distance_tokens` exclude each other";
+            let problem = problems.error(key_span(stage, "min_distance_tokens"), message);
+            let hint =
+                "keep one: the fraction follows the length of each window, the tokens do not";
+            problem.label(format!("`min_distance_fraction` is {place}")).hint(hint);
+        }
+    }
+}
+
+/// The name of a measure begins the names of its columns.
+fn names_are_words(root: &Node, problems: &mut Problems) {
+    let word = |name: &str| {
+        let mut letters = name.chars();
+        let first = letters.next().is_some_and(|letter| letter.is_ascii_lowercase());
+        let next =
+            |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
+        first && letters.all(next) && name.len() <= 32
     };
-    if attention.get("min_distance_fraction").is_some()
-        && attention.get("min_distance_tokens").is_some()
-    {
-        let place = problems.sources.in_words(key_span(attention, "min_distance_fraction"));
-        let message = "`min_distance_fraction` and `min_distance_tokens` exclude each other";
-        let problem = problems.error(key_span(attention, "min_distance_tokens"), message);
-        let hint = "keep one: the fraction follows the length of each window, the tokens do not";
-        problem.label(format!("`min_distance_fraction` is {place}")).hint(hint);
+    for item in root.get("stages").map_or(&[][..], Node::items) {
+        let Some(at) = item.get("name").filter(|_| stage_name(item).is_some_and(takes_a_name))
+        else {
+            continue;
+        };
+        if let Some(name) = at.as_str().filter(|name| !word(name)) {
+            let message = format!("{} cannot begin the names of columns", quoted(name));
+            let hint = "a name is up to 32 of a to z, 0 to 9 and _, and begins with a letter";
+            problems.error(at.span, message).hint(hint);
+        }
     }
 }
 
 fn one_way_to_keep(root: &Node, problems: &mut Problems) {
-    const WAYS: [&str; 3] = ["keep_fraction", "keep_tokens", "min_score"];
+    const WAYS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
     let Some(filter) = root.get("stages").and_then(|stages| stage(stages, "filter")) else {
         return;
     };

@@ -2,13 +2,12 @@
 //!
 //! Editors and the engine check against the same document, so what an editor underlines is what the engine refuses.
 
-mod words;
+pub(crate) mod words;
 
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-pub(crate) use self::words::{grouped, in_short, in_words};
 use super::pipeline::Pipeline;
 
 /// The schema of a pipeline file.
@@ -215,6 +214,12 @@ pub(crate) fn is_required(mapping: &Value, key: &str) -> bool {
     mapping["required"].as_array().is_some_and(|keys| keys.iter().any(|required| required == key))
 }
 
+/// The names of all stages, in the order in which a pipeline lists them.
+pub fn stage_names() -> &'static [&'static str] {
+    static NAMES: OnceLock<Vec<&'static str>> = OnceLock::new();
+    NAMES.get_or_init(|| stages(pipeline()).into_iter().map(|(name, _)| name).collect())
+}
+
 /// The schema of each stage, by name.
 pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
     match kinds(root, &root["properties"]["stages"]).into_iter().next() {
@@ -228,6 +233,9 @@ pub(crate) fn stages(root: &Value) -> Vec<(&str, &Value)> {
 
 #[cfg(test)]
 mod tests {
+    use longsift_stages::StageSettings;
+
+    use super::words::{grouped, in_words};
     use super::*;
 
     fn stage(name: &str) -> &'static Value {
@@ -260,9 +268,19 @@ mod tests {
     }
 
     #[test]
-    fn the_stages_of_the_schema_are_the_stages_of_the_crate() {
-        let names: Vec<&str> = stages(pipeline()).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, longsift_stages::STAGE_NAMES);
+    fn the_stages_of_the_schema_have_the_names_of_their_settings() {
+        assert_eq!(stage_names().len(), 9);
+        for name in stage_names() {
+            let required = json!({ "stage": name, "model": "model", "window_tokens": 2 });
+            let known = stage(name)["properties"].as_object().unwrap();
+            let given = required.as_object().unwrap().iter();
+            let given: serde_json::Map<String, Value> = given
+                .filter(|(key, _)| known.contains_key(*key))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
+            let settings: StageSettings = serde_json::from_value(given.into()).unwrap();
+            assert_eq!(settings.name(), *name);
+        }
     }
 
     #[test]

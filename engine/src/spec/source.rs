@@ -1,6 +1,6 @@
 //! Texts that a pipeline is read from, positions in them, and the mistakes found at those positions.
 
-use crate::diagnostic::{Blame, Diagnostic, Place, TextPlace};
+use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
 
 /// A piece of a source: where it starts and how long it is, in characters. Ordered as the sources and their text are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,7 @@
 //! Wrong pipelines with their full messages, right ones with their settings, and the law that the engine refuses what
 //! the published schema refuses.
 
+use longsift_stages::contract::Location;
 use std::path::Path;
 
 use insta::assert_snapshot;
@@ -9,8 +10,9 @@ use longsift_stages::contract::Decimal;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::*;
-use crate::diagnostic::{Severity, render};
+use crate::base::diagnostic::Severity;
+use crate::base::render::render;
+use crate::spec::*;
 
 const RIGHT: &str = "\
 version: 1
@@ -68,6 +70,13 @@ fn right(text: &str, set: &[&str], param: &[&str]) -> Spec {
         }
         Err(diagnostics) => panic!("{}", render(&diagnostics, false)),
     }
+}
+
+#[test]
+fn names_distances_and_replaced_keys_of_measures() {
+    let stages = "  - stage: recurrence\n    name: A b/c\n    min_distance_fraction: 0.5\n    min_distance_tokens: 5\n  - stage: score\n    max_variance_error: 0.2\n";
+    let wrong = wrong_with(&with(&[("  - stage: score\n", stages)]), &[], &[]);
+    assert_snapshot!(wrong);
 }
 
 #[test]
@@ -171,6 +180,23 @@ fn missing_stages() {
 }
 
 #[test]
+fn no_measure_or_a_model_that_none_uses() {
+    assert_snapshot!(wrong(&[("  - stage: first-layer-attention\n", "")]));
+    assert_snapshot!(wrong(&[("- stage: first-layer-attention", "- stage: recurrence")]));
+}
+
+#[test]
+fn what_only_a_model_could_give() {
+    let no_model = ("  - stage: load-partial-model\n    model: model\n", "");
+    let measure = ("- stage: first-layer-attention", "- stage: recurrence");
+    let bos = ("    window_tokens: 4096\n", "    window_tokens: 4096\n    bos: 1\n");
+    assert_snapshot!(wrong(&[no_model, measure, bos]));
+    let tokenizer = ("    window_tokens: 4096\n", "    window_tokens: 4096\n    tokenizer: t\n");
+    let spec = right(&with(&[no_model, measure, tokenizer]), &[], &[]);
+    assert!(spec.first_layer_attention().is_none() && spec.shard_across_devices().is_none());
+}
+
+#[test]
 fn an_unknown_stage_is_not_also_missing() {
     assert_snapshot!(wrong(&[("stage: filter", "stage: filtre")]));
 }
@@ -235,6 +261,15 @@ fn addresses_where_paths_of_this_machine_belong() {
         ("path: out", "path: hf://owner/name"),
     ]));
     assert_snapshot!(wrong(&[("path: out", "path: s3://bucket/")]));
+}
+
+#[test]
+fn paths_that_only_a_shell_would_understand() {
+    assert_snapshot!(wrong(&[
+        ("path: in/*.parquet", "path: ~/in/*.parquet"),
+        ("path: out", "path: $HOME/out"),
+    ]));
+    assert_snapshot!(wrong(&[("path: out", "path: a/..")]));
 }
 
 #[test]
@@ -384,8 +419,10 @@ fn a_file_that_is_not_utf8_is_refused_at_its_byte() {
 #[test]
 fn defaults_are_filled_in() {
     let spec = right(RIGHT, &[], &[]);
-    let names: Vec<&str> = spec.pipeline.stages.iter().map(|stage| stage.stage().name()).collect();
-    assert_eq!(names, STAGE_NAMES);
+    let names: Vec<&str> = spec.pipeline.stages.iter().map(StageSettings::name).collect();
+    let expected =
+        "load-partial-model tokenize shard-across-devices first-layer-attention score filter";
+    assert_eq!(names.join(" "), expected);
     assert_eq!(spec.pipeline.input.text_column.as_deref(), Some("text"));
     assert_eq!(spec.folder(), Path::new("pipelines"));
     assert_eq!(spec.filter().keep_fraction, Some(Decimal(0.5)));
@@ -414,7 +451,7 @@ stages:
 output: {path: out, samples: documents, compression: none, report_by: kind}
 ";
     let spec = right(text, &[], &["date=2026-12-01"]);
-    assert_eq!(spec.pipeline.input.path, "in/2026-12-01/*.parquet");
+    assert_eq!(spec.pipeline.input.path.to_string(), "in/2026-12-01/*.parquet");
     assert_eq!(spec.params["date"], "2026-12-01");
     assert_eq!(
         (spec.pipeline.input.memory_limit_bytes, spec.tokenize().window_tokens),
@@ -438,7 +475,7 @@ fn an_override_wins_over_the_file_and_may_add_what_it_leaves_out() {
     let spec = right(RIGHT, &set, &[]);
     assert_eq!(spec.filter().keep_fraction, Some(Decimal(0.29)));
     assert_eq!(
-        (spec.pipeline.name.as_str(), spec.pipeline.input.path.as_str()),
+        (spec.pipeline.name.as_str(), spec.pipeline.input.path.to_string().as_str()),
         ("other", "/in/*.parquet")
     );
     assert!(matches!(&spec.pipeline.stages[2], StageSettings::ShardAcrossDevices(_)));
@@ -461,11 +498,14 @@ fn a_path_of_the_command_line_is_relative_to_the_current_folder() {
         ["output.path=out/b", "stages.load-partial-model.model=/abs", "input.path=s3://bucket/x"];
     let spec = right(RIGHT, &set, &[]);
     let here = std::env::current_dir().expect("a current folder");
-    assert_eq!(spec.resolve(&spec.pipeline.output.path), here.join("out/b"));
-    assert_eq!(spec.resolve(&spec.load_partial_model().model), Path::new("/abs"));
-    assert_eq!(spec.pipeline.input.path, "s3://bucket/x");
+    let path = |setting: &Location| spec.resolve(setting).to_path_buf();
+    assert_eq!(path(&spec.pipeline.output.path), here.join("out/b"));
+    assert_eq!(path(&spec.load_partial_model().expect("it has one").model), Path::new("/abs"));
+    assert_eq!(spec.pipeline.input.path.to_string(), "s3://bucket/x");
+    assert_eq!(spec.resolve(&spec.pipeline.input.path), spec.pipeline.input.path);
     let spec = right(RIGHT, &[], &[]);
-    assert_eq!(spec.resolve(&spec.pipeline.output.path), Path::new("pipelines/out"));
+    let output = spec.resolve(&spec.pipeline.output.path);
+    assert_eq!(output.path(), Some(Path::new("pipelines/out")));
     // `out` of the file is `pipelines/out` from here.
     let inside = parse(RIGHT, &["input.path=pipelines/out/data"], &[]).expect_err("an overlap");
     assert_eq!(inside[0].message, "the input lies in the output");
@@ -482,7 +522,7 @@ fn parameters_are_replaced_once_and_can_be_escaped() {
     let text = text.replace("'${b'", "A");
     let spec = right(&text, &[], &["b=${a}"]);
     assert_eq!(spec.pipeline.name, "${a} A${a} $1 $");
-    assert_eq!(spec.pipeline.output.path, "out/${a}");
+    assert_eq!(spec.pipeline.output.path.to_string(), "out/${a}");
 }
 
 #[test]

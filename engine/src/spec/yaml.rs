@@ -10,7 +10,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as YamlS
 use super::node::{Entry, Node, Value};
 use super::scalar;
 use super::source::{Problems, Span};
-use crate::diagnostic::{printable, quoted};
+use crate::base::text::{printable, quoted};
 
 /// The largest pipeline file, in bytes. A long one is a hundred lines.
 pub(crate) const LARGEST_FILE: usize = 1 << 20;
@@ -320,9 +320,9 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::source::Sources;
     use super::*;
-    use crate::diagnostic::Diagnostic;
+    use crate::base::diagnostic::Diagnostic;
+    use crate::spec::source::Sources;
 
     fn parse(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
         let mut sources = Sources::default();

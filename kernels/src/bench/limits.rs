@@ -2,14 +2,14 @@
 
 use std::hint::black_box;
 
-use super::{Case, Clock};
-use crate::kernel::{Kernel, Numbers};
+use super::clock::Clock;
+use crate::kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
 use crate::simd::{Portable, Simd};
 use crate::tile::multiply;
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{Tile, amx::AmxTile, pairs::PairTile};
+use crate::tile::{Tile, amx::AmxTile, bf16_dot::Bf16DotTile};
 
 /// The limits of one thread for one kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,7 +45,7 @@ impl Limits {
             Kernel::Avx512F32 => unsafe { avx512() },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AVX-512 F, DQ and BF16 are there.
-            Kernel::Avx512Bf16 => unsafe { pairs() },
+            Kernel::Avx512Bf16 => unsafe { bf16_dot() },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
             Kernel::AmxBf16 => unsafe { amx() },
@@ -63,15 +63,6 @@ impl Limits {
         Self {
             multiply: f64::midpoint(self.multiply, other.multiply),
             exponential: f64::midpoint(self.exponential, other.exponential),
-        }
-    }
-
-    /// Pairs a second that the limits allow: for float32 the multiply-adds alone count.
-    pub(super) fn pairs(&self, case: &Case) -> f64 {
-        let multiply = self.multiply / case.head_dim as f64;
-        match case.kernel.numbers() {
-            Numbers::F32 => multiply,
-            Numbers::Bf16 => multiply.min(self.exponential),
         }
     }
 }
@@ -103,9 +94,9 @@ fn avx512() -> Limits {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
-fn pairs() -> Limits {
+fn bf16_dot() -> Limits {
     const CHAINS: usize = 16;
-    let (tile, simd) = (PairTile::new(), PairTile::new().simd());
+    let (tile, simd) = (Bf16DotTile::new(), Bf16DotTile::new().simd());
     let (a, b) = (tile.splat(black_box(0x3F80_3F00)), tile.splat(black_box(0x3A00_3A00)));
     let mut sums = [simd.splat(1.0); CHAINS];
     let rounds = MULTIPLY_ROUNDS / 4;

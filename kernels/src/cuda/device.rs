@@ -1,38 +1,20 @@
 //! One device: its copy of the table, and the measuring of windows.
 
-use std::ops::Range;
-
 use super::driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
-use super::operands::{Filling, Operands};
+use super::filling::{Filling, Table};
 use super::parameters::{
     AttentionParameters, MAX_SEGMENTS, SumParameters, TableFormat, TensorAttentionParameters,
     UNBOUNDED,
 };
 use super::plan::{SourceSizes, Support, WindowPlan, supports};
+use super::request::{Operands, WindowRequest};
 use crate::gather::TableView;
 use crate::kernel::Kernel;
 use crate::masks::Segments;
-use crate::statistics::{AttentionShape, HeadSums, LogitRules, Measure, RowSample, histogram_bins};
+use crate::statistics::{AttentionShape, HeadSums, LogitRules, histogram_bins};
 
 /// Bytes of a table that are sent at a time.
 const TABLE_PIECE: usize = 64 << 20;
-
-/// The window, the heads and the rows to measure.
-#[derive(Clone)]
-pub struct WindowRequest<'a> {
-    /// The window's sizes.
-    pub shape: &'a AttentionShape,
-    /// How products become logits.
-    pub rules: &'a LogitRules,
-    /// What to measure.
-    pub measure: &'a Measure,
-    /// Where queries and keys come from.
-    pub operands: Operands<'a>,
-    /// The rows to measure; `None`: every row.
-    pub sample: Option<&'a RowSample>,
-    /// Key heads whose query heads are measured.
-    pub key_heads: Range<usize>,
-}
 
 /// What [`Device::measure`] gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,14 +33,6 @@ struct Left {
     /// `[query heads, measured rows]`, where wanted.
     row_mass: Vec<f64>,
     row_square: Vec<f64>,
-}
-
-/// The table in device memory.
-pub(crate) struct Table<M> {
-    pub(crate) memory: M,
-    pub(crate) format: TableFormat,
-    pub(crate) row_width: usize,
-    rows: usize,
 }
 
 /// A device with a kernel to run and, once it was sent, the layer-zero table.
@@ -271,7 +245,7 @@ fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, left: Left) -> DeviceSum
         row_far_square: vec![0.0; plan.key_heads * sampled],
     };
     for (head, values) in left.sums.chunks_exact(segments.count() + 1).enumerate() {
-        heads.far_mass[head] = values[..segments.far].iter().sum();
+        heads.far_mass[head] = values[..segments.far_segments].iter().sum();
         heads.far_square[head] = values[segments.count()];
         let histogram = &mut heads.histograms[head / group * bins..][..bins];
         for (segment, mass) in values[..segments.count()].iter().enumerate() {
@@ -345,7 +319,7 @@ fn attention_parameters(
             .softcap
             .map_or(0.0, |cap| (f64::from(cap) * std::f64::consts::LOG2_E) as f32),
         segments: segments.count() as i32,
-        far: segments.far as i32,
+        far: segments.far_segments as i32,
         distances,
         reserved: 0,
     }

@@ -9,8 +9,8 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::Simd;
-use crate::exponential::{AROUND_ZERO, ROUND, horner};
+use super::exponential::{AROUND_ZERO, ROUND, horner};
+use super::vector::Simd;
 
 /// AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ impl Simd for Avx2 {
         fn min(self, a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
         fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
         fn max(self, a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
-        fn keep(self, lanes: Range<usize>, vector: __m256, otherwise: __m256) -> __m256 {
+        fn select(self, lanes: Range<usize>, vector: __m256, otherwise: __m256) -> __m256 {
             let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             let from_start = _mm256_cmpgt_epi32(index, _mm256_set1_epi32(lanes.start as i32 - 1));
             let to_end = _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes.end as i32), index);

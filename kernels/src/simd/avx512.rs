@@ -8,8 +8,8 @@ use std::arch::x86_64::{
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::Simd;
-use crate::exponential::{ABOVE_FLOOR_3, ABOVE_FLOOR_5, horner};
+use super::exponential::{ABOVE_FLOOR_3, ABOVE_FLOOR_5, horner};
+use super::vector::Simd;
 
 /// The polynomial behind an exponential.
 pub(crate) trait Polynomial: Copy {
@@ -84,7 +84,7 @@ impl<P: Polynomial> Simd for Avx512<P> {
         fn min(self, a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
         fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         fn max(self, a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
-        fn keep(self, lanes: Range<usize>, vector: __m512, otherwise: __m512) -> __m512 {
+        fn select(self, lanes: Range<usize>, vector: __m512, otherwise: __m512) -> __m512 {
             let kept = (1_u32 << lanes.end) - (1_u32 << lanes.start);
             _mm512_mask_mov_ps(otherwise, kept as u16, vector)
         }

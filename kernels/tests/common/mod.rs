@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use half::bf16;
 use longsift_kernels::{
-    AttentionShape, Kernel, LogitRules, Measure, Numbers, QueryKeySource, WindowSums,
+    AttentionShape, ElementType, Kernel, LogitRules, Measure, QueryKeySource, WindowSums,
     attention_statistics, reference_statistics,
 };
 
@@ -118,14 +118,14 @@ pub(crate) fn check(
     let measure = Measure { distance, rows: true };
     let slack = slack * few_rows(shape.tokens.saturating_sub(distance));
     let exact = reference_statistics(shape, rules, &measure, source);
-    let rounded = supported().any(|kernel| kernel.numbers() == Numbers::Bf16).then(|| {
+    let rounded = supported().any(|kernel| kernel.element_type() == ElementType::Bf16).then(|| {
         let source = Rounded { source, rules, head_dim: shape.head_dim };
         reference_statistics(shape, rules, &measure, &source)
     });
     for kernel in supported() {
-        let (want, more) = match kernel.numbers() {
-            Numbers::F32 => (&exact, 0.0),
-            Numbers::Bf16 => (rounded.as_ref().expect("made above"), EXPONENTIAL),
+        let (want, more) = match kernel.element_type() {
+            ElementType::F32 => (&exact, 0.0),
+            ElementType::Bf16 => (rounded.as_ref().expect("made above"), EXPONENTIAL),
         };
         let got = attention_statistics(kernel, shape, rules, &measure, source);
         let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());

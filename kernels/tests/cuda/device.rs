@@ -1,9 +1,5 @@
 //! The same cases on every GPU of this machine, for each kernel that it has.
-#![expect(
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a skip and what is checked are printed"
-)]
+#![expect(clippy::print_stdout, reason = "what is checked is printed")]
 
 use half::{bf16, f16};
 use longsift_kernels::TableView;
@@ -12,13 +8,10 @@ use longsift_kernels::cuda::{Device, Driver, SourceSizes, window_bytes};
 
 use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
 
-/// Calls `check` with every GPU and kernel; prints why where there is none.
+/// Calls `check` with every GPU and kernel.
 fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
-    let gpus = match gpus() {
-        Ok(gpus) if !gpus.is_empty() => gpus,
-        Ok(_) => return eprintln!("skipped: the driver shows no GPU"),
-        Err(reason) => return eprintln!("skipped: {reason}"),
-    };
+    let gpus = gpus().expect("this machine has a driver");
+    assert!(!gpus.is_empty(), "the driver shows no GPU");
     for gpu in gpus {
         for kernel in KERNELS.into_iter().filter(|kernel| gpu.has(*kernel)) {
             println!("{} {}", gpu.name, kernel.name());
@@ -28,6 +21,7 @@ fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn shapes_and_hooks_agree_with_float64() {
     on_each_gpu(|device| {
         cases::shapes().iter().chain(&cases::hooks()).for_each(|case| case.check(&device));
@@ -38,6 +32,7 @@ fn shapes_and_hooks_agree_with_float64() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn long_windows_agree_with_float64() {
     on_each_gpu(|device| {
         for (tokens, head_dim) in [(2048, 128), (3001, 64), (1999, 192), (2500, 256)] {
@@ -47,6 +42,7 @@ fn long_windows_agree_with_float64() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn every_launch_gives_the_same_bits() {
     on_each_gpu(|device| {
         let case = Case::new(5000, (4, 2), 128, 1250);
@@ -58,6 +54,7 @@ fn every_launch_gives_the_same_bits() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn threads_that_share_a_gpu_do_not_disturb_each_other() {
     on_each_gpu(|device| {
         let case = Case::new(3000, (4, 2), 128, 750);
@@ -75,6 +72,7 @@ fn threads_that_share_a_gpu_do_not_disturb_each_other() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn tables_agree_with_the_gather_of_the_processor() {
     on_each_gpu(|mut device| {
         let (table, ids) = cases::random_table();
@@ -91,6 +89,7 @@ fn tables_agree_with_the_gather_of_the_processor() {
 
 /// The driver hands out pieces of 2 MiB; a window is one of them.
 #[test]
+#[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn a_window_takes_what_was_announced_and_gives_it_back() {
     on_each_gpu(|device| {
         let free = || device.driver().memory().expect("the GPU answers").0;

@@ -1,10 +1,6 @@
 //! The device code on the processor: index arithmetic, masks, fragment and swizzle layouts, barriers and reductions.
 //! It shows nothing of time, of the memory model, or of races inside a warp.
-#![expect(
-    clippy::print_stderr,
-    clippy::print_stdout,
-    reason = "a skip and the largest difference are printed"
-)]
+#![expect(clippy::print_stdout, reason = "the largest difference is printed")]
 
 use half::{bf16, f16};
 use longsift_kernels::cuda::{Device, Failure, SourceSizes, Support, supports, window_bytes};
@@ -14,20 +10,14 @@ use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
 use crate::emulation_driver::{Emulated, Mode};
 use crate::emulation_library::library;
 
-/// A device in one of the modes, or `None` with the reason printed.
-fn device(kernel: Kernel, mode: Mode) -> Option<Device<Emulated>> {
-    match library() {
-        Ok(library) => Some(Device::new(Emulated::new(library, mode), kernel)),
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            None
-        }
-    }
+/// A device in one of the modes.
+fn device(kernel: Kernel, mode: Mode) -> Device<Emulated> {
+    Device::new(Emulated::new(library(), mode), kernel)
 }
 
 fn check_all(kernel: Kernel, cases: &[Case]) {
     for (index, case) in cases.iter().enumerate() {
-        let Some(device) = device(kernel, Mode::ALL[index % 4]) else { return };
+        let device = device(kernel, Mode::ALL[index % 4]);
         match supports(kernel, &case.shape) {
             Support::Yes => case.check(&device),
             Support::No(reason) => panic!("{reason}"),
@@ -41,29 +31,32 @@ macro_rules! for_each_kernel {
             use super::*;
 
             #[test]
+            #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
             fn shapes_agree_with_float64() {
                 check_all(Kernel::$kernel, &cases::shapes());
             }
 
             #[test]
+            #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
             fn hooks_agree_with_float64() {
                 check_all(Kernel::$kernel, &cases::hooks());
             }
 
             #[test]
+            #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
             fn when_work_happens_and_which_warp_is_first_changes_no_bit() {
                 let case = Case::new(700, (2, 1), 64, 175).with(|case| case.rules.window = Some(600));
                 let sums = Mode::ALL.map(|mode| {
-                    let device = device(Kernel::$kernel, mode)?;
-                    Some(case.measure(&device, 0..1).expect("it fits"))
+                    case.measure(&device(Kernel::$kernel, mode), 0..1).expect("it fits")
                 });
                 assert!(sums.iter().all(|of| *of == sums[0]));
             }
 
             #[test]
+            #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
             fn heads_and_tails_and_what_is_no_number() {
                 for mode in [Mode(0), Mode(3)] {
-                    let Some(device) = device(Kernel::$kernel, mode) else { return };
+                    let device = device(Kernel::$kernel, mode);
                     cases::heads_in_any_grouping_give_the_same_bits(&device);
                     cases::a_shared_tail_of_the_keys_changes_no_bit(&device);
                     cases::a_number_that_is_none_shows(&device);
@@ -71,6 +64,7 @@ macro_rules! for_each_kernel {
             }
 
             #[test]
+            #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
             fn tables_agree_with_the_gather_of_the_processor() {
                 tables(Kernel::$kernel);
             }
@@ -91,7 +85,7 @@ fn tables(kernel: Kernel) {
     let half: Vec<f16> = table.iter().map(|&value| f16::from_f32(value)).collect();
     for (index, case) in cases::table_cases().iter().enumerate() {
         for view in [TableView::F32(&table), TableView::Bf16(&narrow), TableView::F16(&half)] {
-            let Some(mut device) = device(kernel, Mode::ALL[index % 4]) else { return };
+            let mut device = device(kernel, Mode::ALL[index % 4]);
             device.load_table(view, 288).expect("memory suffices");
             let error = case.check(&device, view, &ids);
             println!("{}: rounding moves the far mass by {error:.1e}", kernel.name());
@@ -101,11 +95,12 @@ fn tables(kernel: Kernel) {
 
 /// Without a norm, float32 queries and keys have the bits of the processor's.
 #[test]
+#[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
 fn gathered_numbers_have_the_bits_of_the_processors() {
     let (table, ids) = cases::random_table();
     for case in cases::table_cases().iter().filter(|case| case.norms.is_none() && !case.query_scale)
     {
-        let Some(mut device) = device(Kernel::CudaF32, Mode(0)) else { return };
+        let mut device = device(Kernel::CudaF32, Mode(0));
         let view = TableView::F32(&table);
         device.load_table(view, 288).expect("memory suffices");
         case.check(&device, view, &ids);
@@ -141,9 +136,10 @@ fn gathered_numbers_have_the_bits_of_the_processors() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
 fn a_window_takes_the_bytes_that_were_announced_and_gives_them_back() {
     for kernel in KERNELS {
-        let Some(mut device) = device(kernel, Mode(0)) else { return };
+        let mut device = device(kernel, Mode(0));
         let case = Case::new(200, (4, 2), 64, 50);
         case.measure(&device, 1..2).expect("it fits");
         let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };
@@ -163,8 +159,9 @@ fn a_window_takes_the_bytes_that_were_announced_and_gives_them_back() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
 fn what_cannot_be_measured_says_why() {
-    let Ok(library) = library() else { return };
+    let library = library();
     let case = Case::new(200, (2, 1), 64, 50);
     let small = Device::new(Emulated::new(library, Mode(0)).with_budget(1000), Kernel::CudaV1Bf16);
     let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, TextIO
 
 from longsift._command import LongsiftError, find_binary, last_summary
@@ -32,6 +33,7 @@ class Job:
 
     pipeline: str
     flags: list[str]
+    select_flags: list[str]
     folder: str
     nothing_to_do_exit: int
     address: str | None
@@ -162,7 +164,7 @@ def drive(job: Job, summary_to: TextIO) -> int:
 def select(job: Job, summary_to: TextIO) -> int:
     """Selects, writes and commits on this machine; hands on the summary, the last line of the command's output."""
     threads = [f"--threads={job.threads}"] if job.threads else []
-    flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *threads]
+    flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *job.select_flags, *threads]
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         child = subprocess.run(job.command(*flags), cwd=job.folder, stdout=subprocess.PIPE, text=True, check=False)
@@ -181,6 +183,26 @@ def log(job: Job, message: str) -> None:
         print(text, file=sys.stderr)
 
 
+def is_of_cluster(error: Exception) -> bool:
+    """Whether the cluster failed, and not this program: Ray cannot be reached, or lost what it cannot restart."""
+    from ray.exceptions import RayError, RayTaskError
+
+    if isinstance(error, RayTaskError):
+        return False
+    return isinstance(error, (RayError, OSError)) or "ray" in {
+        frame.tb_frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames(error)[-1:]
+    }
+
+
+def frames(error: Exception) -> list[TracebackType]:
+    """Where an error came through, the place that raised it last."""
+    found, frame = [], error.__traceback__
+    while frame is not None:
+        found.append(frame)
+        frame = frame.tb_next
+    return found
+
+
 def main() -> int:
     """Runs the job that is the only argument."""
     # Ray, too, writes to standard output, whenever it likes; ours is for the summary.
@@ -194,6 +216,11 @@ def main() -> int:
     except ImportError as error:
         print(f"error: {error}\nhint: pip install 'longsift[ray]'", file=sys.stderr)
         return 2
+    except Exception as error:
+        if not is_of_cluster(error):
+            raise
+        print(f"error: the Ray cluster failed: {error}\nhint: run the same command to resume", file=sys.stderr)
+        return _TEMPORARY
 
 
 if __name__ == "__main__":

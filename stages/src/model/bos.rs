@@ -6,7 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::config::{ModelConfig, read_small_file};
+use super::config::ModelConfig;
+use super::folder_files::read_small_file;
 use crate::tokenize::encoder::MOST_TOKENIZER_BYTES;
 
 /// The largest `tokenizer_config.json` that is read. Those with 128,000 added tokens have some megabytes.
@@ -21,7 +22,7 @@ impl ModelConfig {
     }
 
     /// The same with the tokenizer files of another folder.
-    pub fn bos_token_id_of(&self, tokenizer_folder: &Path) -> Option<u32> {
+    pub(crate) fn bos_token_id_of(&self, tokenizer_folder: &Path) -> Option<u32> {
         match bos_token(tokenizer_folder) {
             Some(BosToken::Absent) => None,
             Some(BosToken::Text(text, config)) => {

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use super::checkpoint::ModelFolder;
 use super::problem::ModelProblem;
 use super::row_steps::RowSteps;
+use super::side_weights;
 use super::tensors::Role;
 use super::weights::{SmallWeights, TensorReader};
 use crate::contract::hex;
@@ -43,7 +44,7 @@ pub(crate) fn build(
 ) -> Result<Built, ModelProblem> {
     let spec = model.spec();
     let mut weights = SmallWeights::read(model)?;
-    let side = super::side::collect(spec, &mut weights);
+    let side = side_weights::collect(spec, &mut weights);
     let steps = RowSteps::new(spec, kernel, &mut weights);
     let embedding = model.parts().iter().find(|part| part.needed.role == Role::Embedding);
     let mut reader = TensorReader::new(model, embedding.expect("every family needs an embedding"))?;

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 use super::build::{self, BUILDER_VERSION};
 use super::checkpoint::ModelFolder;
-use super::config::read_small_file;
+use super::folder_files::read_small_file;
 use super::problem::ModelProblem;
 use super::side::side_arrays;
 use super::table::{LayerZeroTable, TableHeader, TableWriter};
@@ -40,8 +40,10 @@ const MOST_IDENTITY_BYTES: u64 = 4096;
 pub struct OpenedTable {
     /// The table.
     pub table: LayerZeroTable,
-    /// What the model is, by content: see [`model_digest`](known_digest).
+    /// What the model is, by content: see [`known_digest`].
     pub model_digest: String,
+    /// The part of it that is the weights': see [`known_weights_digest`].
+    pub weights_digest: String,
     /// Whether it was in the cache already.
     pub from_cache: bool,
     /// Bytes of weights read: 0 from the cache, else exactly what [`ModelFolder::bytes_to_read`] promised.
@@ -94,10 +96,10 @@ impl LayerZeroTable {
             && let Some(table) =
                 cache.table(model, kernel, precision, &weights_digest, &mut warnings)
         {
-            let model_digest = model_digest(model, &weights_digest);
             return Ok(OpenedTable {
                 table,
-                model_digest,
+                model_digest: model_digest(model, &weights_digest),
+                weights_digest,
                 from_cache: true,
                 bytes_read: 0,
                 warnings,
@@ -124,17 +126,20 @@ impl LayerZeroTable {
 
 /// The digest of a model whose weights have not changed since the cache last saw them; reads no weights.
 ///
-/// It is a SHA-256 over the content of the tensors that layer 0 is made of and the first layer's specification (with
-/// a `rope_theta` from the settings): no time, no path, nothing of the machine.
+/// It is a SHA-256 over the digests of the weights ([`known_weights_digest`]) and of the layer
+/// ([`LayerZeroSpec::digest`](super::LayerZeroSpec::digest)): no time, no path, nothing of the machine.
 pub fn known_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
-    let weights_digest = Cache { folder: cache_folder }.remembered(model, &mut Vec::new())?;
-    Some(model_digest(model, &weights_digest))
+    known_weights_digest(model, cache_folder).map(|weights| model_digest(model, &weights))
+}
+
+/// SHA-256 over name, type, shape and content of the tensors that layer 0 is made of, if they have not changed since the
+/// cache last saw them; reads no weights.
+pub fn known_weights_digest(model: &ModelFolder, cache_folder: &Path) -> Option<String> {
+    Cache { folder: cache_folder }.remembered(model, &mut Vec::new())
 }
 
 fn model_digest(model: &ModelFolder, weights_digest: &str) -> String {
-    let mut content = json!({ "weights": weights_digest, "spec": model.spec() });
-    // Whether somebody has verified the family changes no score.
-    content["spec"].as_object_mut().expect("a specification is an object").remove("unverified");
+    let content = json!({ "weights": weights_digest, "layer": model.spec().digest() });
     hex(&Sha256::digest(content.to_string().as_bytes()))
 }
 
@@ -196,7 +201,7 @@ impl Cache<'_> {
     }
 
     fn remembered(&self, model: &ModelFolder, warnings: &mut Vec<String>) -> Option<String> {
-        let identity = model.identity();
+        let identity = model.weights_identity();
         let path = self.identity_path(&identity);
         if !path.exists() {
             return None;
@@ -228,9 +233,12 @@ impl Cache<'_> {
             return None;
         }
         let opened = LayerZeroTable::open(&path, &header);
-        if let Err(why) = &opened {
-            let shown = path.display();
-            warnings.push(format!("cache file `{shown}` is damaged and will be replaced: {why}"));
+        match &opened {
+            Ok(table) => warnings.extend(table.memory_warning(&path)),
+            Err(why) => warnings.push(format!(
+                "cache file `{}` is damaged and will be replaced: {why}",
+                path.display()
+            )),
         }
         opened.ok()
     }
@@ -241,7 +249,7 @@ impl Cache<'_> {
         kernel: Kernel,
         precision: Precision,
         progress: &dyn Fn(u64, u64),
-        warnings: Vec<String>,
+        mut warnings: Vec<String>,
     ) -> Result<OpenedTable, ModelProblem> {
         let folder = self.tables();
         fs::create_dir_all(&folder).map_err(|error| ModelProblem::writing(&folder, &error))?;
@@ -264,10 +272,11 @@ impl Cache<'_> {
                 path.display()
             ))
         })?;
-        let model_digest = model_digest(model, &built.weights_digest);
+        warnings.extend(table.memory_warning(&path));
         Ok(OpenedTable {
             table,
-            model_digest,
+            model_digest: model_digest(model, &built.weights_digest),
+            weights_digest: built.weights_digest,
             from_cache: false,
             bytes_read: built.bytes_read,
             warnings,
@@ -275,7 +284,7 @@ impl Cache<'_> {
     }
 
     fn remember(&self, model: &ModelFolder, weights_digest: &str) -> Result<(), ModelProblem> {
-        let identity = model.identity();
+        let identity = model.weights_identity();
         let path = self.identity_path(&identity);
         let remembered = Remembered::new(identity, weights_digest.to_owned());
         let json = serde_json::to_vec(&remembered).expect("three texts");

@@ -122,6 +122,9 @@ fn another_base_shares_the_table_and_has_another_digest() {
     let model = ModelFolder::open(place.folder.path(), Some(2.5e6)).unwrap();
     let other = built(&model, Precision::F32, place.cache.path());
     assert!(other.from_cache);
+    assert_eq!(other.weights_digest, first.weights_digest);
+    assert_eq!(known_weights_digest(&model, place.cache.path()), Some(first.weights_digest));
+    assert_ne!(model.spec().digest(), place.model().spec().digest());
     assert_ne!(other.model_digest, first.model_digest);
 }
 
@@ -169,6 +172,7 @@ fn rewrite(cache: &Path, kind: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>) {
     for entry in fs::read_dir(cache.join(kind)).unwrap() {
         let path = entry.unwrap().path();
         let changed = change(fs::read(&path).unwrap());
+        fs::remove_file(&path).unwrap(); // a table is read-only once it was opened
         fs::write(path, changed).unwrap();
     }
 }
@@ -300,4 +304,13 @@ fn a_cache_that_cannot_be_written_is_the_machines_fault() {
         &|_, _| {},
     );
     assert_eq!(problem.unwrap_err().kind, ProblemKind::Machine);
+}
+
+#[test]
+fn the_file_of_an_opened_table_is_read_only() {
+    let place = Place::new(&Tiny::new());
+    place.opened();
+    for entry in fs::read_dir(place.cache.path().join("tables")).unwrap() {
+        assert!(entry.unwrap().metadata().unwrap().permissions().readonly());
+    }
 }

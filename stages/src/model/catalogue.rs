@@ -9,7 +9,7 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
 
-use super::config::read_small_file;
+use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::problem::ModelProblem;
 use super::shard::Shard;
 
@@ -177,26 +177,6 @@ fn is_plain_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let one = matches!(components.next(), Some(Component::Normal(part)) if part == name);
     one && components.next().is_none() && !name.contains(['\\', '\0', ':']) && is_safetensors(name)
-}
-
-pub(crate) fn is_safetensors(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension == "safetensors")
-}
-
-/// The names of all entries of a folder, sorted.
-pub(crate) fn file_names(folder: &Path) -> Result<Vec<String>, ModelProblem> {
-    let entries = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let entries = entries.map_err(|error| ModelProblem::reading(folder, &error))?;
-    let mut names: Vec<String> =
-        entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort_unstable();
-    Ok(names)
-}
-
-/// Whether a file's name says that `PyTorch` pickled it.
-pub(crate) fn is_pickled(name: &str) -> bool {
-    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
-    matches!(extension, Some("bin" | "pt" | "pth" | "ckpt")) || name.ends_with(".bin.index.json")
 }
 
 fn without_safetensors(folder: &Path, names: &[String]) -> ModelProblem {

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::catalogue::Catalogue;
 use super::config::ModelConfig;
 use super::forms::{self, Finder, Form, Found, Method};
-use super::problem::ModelProblem;
+use super::problem::{ModelProblem, with_remedies};
 use super::shard::Shard;
 use super::spec::LayerZeroSpec;
 use super::stored::{Files, Stored, StoredTensors};
@@ -104,12 +104,19 @@ impl ModelFolder {
         &self.warnings
     }
 
-    /// A SHA-256 of everything that tells whether the weights are still the same without reading them: the folder,
-    /// `config.json`, and name, header, size, times and inode of each file that layer 0 is in.
+    /// A SHA-256 of everything that tells whether the model is still the same without reading its weights: where they
+    /// lie (`ModelFolder::weights_identity`) and what the first layer computes ([`LayerZeroSpec::digest`]).
     ///
-    /// It is the key under which the cache remembers the weights' digest on this machine, and nothing else: it
-    /// changes when a file is copied or touched. What is comparable between machines is the digest.
+    /// It changes when a file is copied or touched, and belongs to this machine. What is comparable between machines are
+    /// the digests of the layer and of the weights.
     pub fn identity(&self) -> String {
+        let identity = format!("{} {}", self.weights_identity(), self.spec().digest());
+        hex(&Sha256::digest(identity.as_bytes()))
+    }
+
+    /// A SHA-256 of the folder, `config.json`, name, header, size, times and inode of each file that layer 0 is in, and
+    /// which of their tensors are read how: the key under which the cache remembers the weights' digest.
+    pub(crate) fn weights_identity(&self) -> String {
         let folder = self.config.folder();
         let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
         let files: Vec<_> = self
@@ -118,8 +125,13 @@ impl ModelFolder {
             .map(|shard| (&shard.name, &shard.header_digest, &shard.stamp))
             .collect();
         let config = hex(&Sha256::digest(self.config.bytes()));
-        let identity =
-            json!({ "folder": folder.to_string_lossy(), "config": config, "files": files });
+        let parts = self.parts.iter().map(|part| format!("{:?} {}", part.needed, part.form.name()));
+        let identity = json!({
+            "folder": folder.to_string_lossy(),
+            "config": config,
+            "files": files,
+            "parts": parts.collect::<Vec<_>>(),
+        });
         hex(&Sha256::digest(identity.to_string().as_bytes()))
     }
 
@@ -132,8 +144,20 @@ impl ModelFolder {
     }
 }
 
+impl ModelConfig {
+    /// The second step: the headers of the safetensors files, no weights.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the files, together.
+    pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
+        open(self).map_err(|problems| {
+            with_remedies(problems, "is the download complete? fetch the checkpoint again")
+        })
+    }
+}
+
 /// Finds every needed tensor in the folder's files.
-pub(crate) fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
+fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
     let (method, catalogue) = match config.gguf() {
         None => (forms::method(config.map())?, Catalogue::read(config.folder())?),
         Some((files, architecture)) => {

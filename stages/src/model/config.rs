@@ -1,26 +1,23 @@
 //! `config.json`: the first of the two steps into a model folder, and all that `inspect` needs.
 
 use std::cell::RefCell;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::catalogue::{file_names, is_pickled, is_safetensors};
-use super::checkpoint::{self, ModelFolder};
 use super::families::{self, FirstLayer};
 use super::fields::Fields;
+use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::forms::Architecture;
 use super::gguf_config;
 use super::model_files::ModelFiles;
-use super::problem::{ModelProblem, ProblemKind};
+use super::problem::{ModelProblem, with_remedies};
 use super::rope::RopeSpec;
 use super::shard::Shard;
 use super::side::{packed_bytes, side_arrays};
 use super::spec::LayerZeroSpec;
 use super::table::ALIGNMENT;
 use super::tensors::LayerZeroTensors;
-use crate::contract::open_regular;
 use crate::load_partial_model::Precision;
 
 /// The largest `config.json` that is read, in bytes. Real ones have a few thousand.
@@ -191,16 +188,6 @@ impl ModelConfig {
         packed_bytes(&self.spec)
     }
 
-    /// The second step: the headers of the safetensors files, no weights.
-    ///
-    /// # Errors
-    /// Everything that is wrong with the files, together.
-    pub fn with_weights(self) -> Result<ModelFolder, Vec<ModelProblem>> {
-        checkpoint::open(self).map_err(|problems| {
-            with_remedies(problems, "is the download complete? fetch the checkpoint again")
-        })
-    }
-
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -223,20 +210,6 @@ impl ModelConfig {
     pub(crate) fn tensors(&self) -> &LayerZeroTensors {
         &self.tensors
     }
-}
-
-/// Gives problems without advice the usual one: of a checkpoint `of_checkpoint`, of a model that cannot be scored that
-/// another one is needed.
-pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
-    let advised = |problem: ModelProblem| match problem.kind {
-        _ if problem.hint.is_some() => problem,
-        ProblemKind::Settings => {
-            problem.with_hint("this model cannot be scored: choose another one")
-        }
-        ProblemKind::Checkpoint => problem.with_hint(of_checkpoint),
-        ProblemKind::Machine => problem.with_hint("run again; what is done already is kept"),
-    };
-    problems.into_iter().map(advised).collect()
 }
 
 /// The folder, and the GGUF files in it if the weights lie in such.
@@ -262,23 +235,6 @@ fn opened(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
         Value::Object(gguf_config::config(&shard, architecture)?).to_string().into_bytes()
     };
     Ok((WeightFiles { folder, gguf: Some((gguf, architecture)) }, bytes))
-}
-
-/// Reads a whole file of at most `most` bytes.
-pub(crate) fn read_small_file(path: &Path, most: u64) -> Result<Vec<u8>, ModelProblem> {
-    let read = || {
-        let mut bytes = Vec::new();
-        open_regular(path)?.1.take(most + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(|error| ModelProblem::reading(path, &error))?;
-    if bytes.len() as u64 > most {
-        return Err(ModelProblem::checkpoint(format!(
-            "`{}` has more than {most} bytes",
-            path.display()
-        )));
-    }
-    Ok(bytes)
 }
 
 fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {

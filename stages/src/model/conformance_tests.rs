@@ -6,23 +6,26 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use longsift_kernels::{Kernel, Measure, Numbers, TableView, attention_statistics, reference_rows};
+use longsift_kernels::{
+    ElementType, Kernel, Measure, TableView, attention_statistics, reference_rows,
+};
 use serde_json::Value;
 
 use super::*;
 use crate::first_layer_attention::{FirstLayer, Mask};
 use crate::load_partial_model::Precision;
 
-/// A folder of the shared test data, or `None` with the reason printed.
-pub(crate) fn shared(name: &str) -> Option<PathBuf> {
+/// A folder of the shared test data. A test that asks for one is ignored where the cfg `longsift_shared` is not set.
+pub(crate) fn shared(name: &str) -> PathBuf {
     let root = std::env::var_os("LONGSIFT_SHARED")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"), PathBuf::from);
     let folder = root.join(name);
-    if !folder.exists() {
-        eprintln!("skipped: no `{}` (set LONGSIFT_SHARED)", folder.display());
-        return None;
-    }
-    Some(folder)
+    assert!(
+        folder.exists(),
+        "there is no `{}`; LONGSIFT_SHARED names another folder",
+        folder.display()
+    );
+    folder
 }
 
 pub(crate) fn built(model: &ModelFolder, precision: Precision, cache: &Path) -> OpenedTable {
@@ -110,9 +113,9 @@ struct Figures {
     rows: Vec<f64>,
 }
 
-fn supported(numbers: Numbers) -> impl Iterator<Item = Kernel> {
+fn supported(numbers: ElementType) -> impl Iterator<Item = Kernel> {
     let kernels = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported());
-    kernels.filter(move |kernel| kernel.numbers() == numbers)
+    kernels.filter(move |kernel| kernel.element_type() == numbers)
 }
 
 /// The kernels know nothing of the model but what the specification tells them.
@@ -153,7 +156,7 @@ fn block_attention(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Vec
 const BF16: f64 = 2e-2;
 
 fn near_bf16(name: &str, layer: &FirstLayer, ids: &[u32], expected: &Value) {
-    for kernel in supported(Numbers::Bf16) {
+    for kernel in supported(ElementType::Bf16) {
         let got = figures(layer, kernel, ids);
         let (strength, variance) =
             (&expected["proportion_per_head"], &expected["variance_per_head"]);
@@ -180,9 +183,7 @@ fn is_plain(spec: &LayerZeroSpec) -> bool {
 }
 
 fn case(name: &str) {
-    if let Some(folder) = shared("conformance") {
-        check(name, &folder.join(name));
-    }
+    check(name, &shared("conformance").join(name));
 }
 
 /// A case of the families that the shared ones leave out: see `tests/families/make_cases.py`.
@@ -229,7 +230,7 @@ pub(super) fn check(name: &str, folder: &Path) {
     let boundaries: Vec<usize> =
         numbers(&expected["block_boundaries"]).iter().map(|token| *token as usize).collect();
     let layer = FirstLayer::new(spec.clone(), opened.table, Mask::Causal, ids.len());
-    for kernel in supported(Numbers::F32) {
+    for kernel in supported(ElementType::F32) {
         let got = figures(&layer, kernel, &ids);
         near(kernel.name(), (&got.strengths, &got.variances), expected);
         let rows = worst(&got.rows, &numbers(&expected["ds_t"]), 0.0, tolerance("ds_t_abs"));
@@ -249,7 +250,7 @@ pub(super) fn check(name: &str, folder: &Path) {
     if let Some(unmasked) = unmasked {
         let table = built(&model, Precision::F32, cache.path()).table;
         let layer = FirstLayer::new(spec.clone(), table, Mask::Unmasked, ids.len());
-        for kernel in supported(Numbers::F32) {
+        for kernel in supported(ElementType::F32) {
             let got = figures(&layer, kernel, &ids);
             let what = format!("{}, unmasked", kernel.name());
             near(&what, (&got.strengths, &got.variances), unmasked);
@@ -260,8 +261,9 @@ pub(super) fn check(name: &str, folder: &Path) {
 
 #[rustfmt::skip]
 macro_rules! cases {
-    ($run:ident: $($name:ident),* $(,)?) => {
+    ($has:meta, $run:ident: $($name:ident),* $(,)?) => {
         $(#[test]
+        #[cfg_attr(not($has), ignore = "needs ../shared, a sibling of the repository")]
         #[allow(non_snake_case, reason = "a test has the name of its case's folder")]
         fn $name() {
             super::$run(stringify!($name));
@@ -271,7 +273,7 @@ macro_rules! cases {
 
 mod shared_cases {
     cases![
-        case:
+        longsift_shared, case:
         bloom_s96,
         cohere_s96,
         deepseek_v2_lite_s96,
@@ -321,7 +323,7 @@ mod shared_cases {
 
 mod family_cases {
     cases![
-        family:
+        all(), family:
         bloom_six_heads,
         cohere2_full_nope,
         cohere2_sliding,
@@ -377,16 +379,25 @@ mod family_cases {
     ];
 }
 
-#[test]
-fn every_case_has_a_test() {
+/// Every case of a folder is named above.
+fn check_all_are_tests(folder: &Path) {
     let source = include_str!("conformance_tests.rs");
-    for folder in shared("conformance").into_iter().chain([families()]) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let entry = entry.unwrap();
-            let name = entry.file_name().into_string().unwrap();
-            if entry.path().is_dir() {
-                assert!(source.contains(&format!("        {name},\n")), "no test for {name}");
-            }
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            assert!(source.contains(&format!("        {name},\n")), "no test for {name}");
         }
     }
+}
+
+#[test]
+fn every_case_of_a_family_has_a_test() {
+    check_all_are_tests(&families());
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn every_shared_case_has_a_test() {
+    check_all_are_tests(&shared("conformance"));
 }

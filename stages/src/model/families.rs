@@ -3,6 +3,7 @@
 //! A family is known or it is refused; nothing is guessed from tensor names.
 
 mod alibi;
+mod attention_span;
 mod baichuan;
 mod bloom;
 mod chatglm;
@@ -10,6 +11,7 @@ mod cohere;
 mod deepseek;
 mod ernie;
 mod falcon;
+mod first_layer;
 mod gemma;
 mod glm;
 mod gpt2;
@@ -32,30 +34,16 @@ mod phi;
 mod qwen;
 mod qwen2;
 mod qwen3;
-mod sight;
 mod sizes;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod without_attention;
 
-use llama_like::{
-    LlamaLike, NormKind, eps, head_norm, llama_like, llama_like_of, named, plain_rope,
-    rms_head_norm,
-};
-use sight::{layer_zero_slides, slide, slide_everywhere, slide_window};
-use sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
-
 use super::fields::Fields;
 use super::problem::ModelProblem;
-use super::spec::{HeadNorm, LayerZeroSpec, NormScope};
-use super::tensors::LayerZeroTensors;
 
-/// A family's answer: what its first layer computes, and from which tensors.
-pub(crate) struct FirstLayer {
-    pub(crate) spec: LayerZeroSpec,
-    pub(crate) tensors: LayerZeroTensors,
-}
+pub(crate) use first_layer::FirstLayer;
 
 type Family = fn(&Fields<'_>, Option<f64>) -> FirstLayer;
 
@@ -129,11 +117,6 @@ const UNVERIFIED: bool = false;
 const WRAPPERS: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
 
-/// Most entries along any dimension that config.json may claim: products of three stay within 64 bits.
-const MOST_ENTRIES: u64 = 1 << 20;
-const MOST_HEADS: u64 = 1 << 12;
-const MOST_TOKENS: u64 = 1 << 24;
-
 /// The first layer that `config` describes, or `None` with the reason noted.
 pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Option<FirstLayer> {
     let Some(model_type) = config.optional_text("model_type") else {
@@ -199,7 +182,7 @@ fn note_contradictions(config: &Fields<'_>, first: &FirstLayer) {
 }
 
 /// The `model_type`s that can be scored, sorted.
-pub fn known_model_types() -> Vec<&'static str> {
+pub(crate) fn known_model_types() -> Vec<&'static str> {
     let names = FAMILIES.iter().map(|(name, _, _)| *name);
     let mut names: Vec<&str> = names.chain(WRAPPERS.iter().map(|(name, _)| *name)).collect();
     names.sort_unstable();

@@ -10,21 +10,26 @@
 //! zeros to a multiple of `general.alignment`, then the tensors, each at its offset
 //! ```
 //!
-//! Long lists and texts, such as the tokenizer's, are walked through and not kept.
+//! Long lists and texts are walked through and not kept, but for the tokenizer's where it is asked for.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
+use std::path::Path;
 
 use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 
+use super::entry::{Entry, StoredType};
 use super::forms::BlockType;
-use super::stored::{Entry, StoredType};
+use crate::contract::open_regular;
 
 /// Texts and lists longer than this are not kept.
 const MOST_KEPT: u64 = 4096;
 const MOST_NAME_BYTES: u64 = 1 << 16;
+/// What the entries of the tokenizer begin with, and the longest of its lists that is kept.
+const TOKENIZER: &str = "tokenizer.";
+const MOST_TOKENS: u64 = 1 << 21;
 /// The largest header that is read: a tokenizer of 256,000 tokens takes 20 MB.
 const MOST_HEADER_BYTES: u64 = 64 << 20;
 /// The most entries; real files have some dozens.
@@ -91,6 +96,31 @@ impl Metadata {
         }
     }
 
+    /// A list of texts, if the entry is one and was kept.
+    pub(crate) fn texts(&self, key: &str) -> Option<Vec<&str>> {
+        self.list(key, |value| match value {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// A list of numbers, if the entry is one and was kept.
+    pub(crate) fn numbers(&self, key: &str) -> Option<Vec<f64>> {
+        self.list(key, |value| match value {
+            Value::Float(number) => Some(*number),
+            Value::Whole(number) => Some(*number as f64),
+            Value::Negative(number) => Some(*number as f64),
+            _ => None,
+        })
+    }
+
+    fn list<'a, T>(&'a self, key: &str, of: impl Fn(&'a Value) -> Option<T>) -> Option<Vec<T>> {
+        match self.0.get(key)? {
+            Value::List(list) => list.iter().map(of).collect(),
+            _ => None,
+        }
+    }
+
     /// `true` or `false`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.0.get(key)? {
@@ -100,11 +130,25 @@ impl Metadata {
     }
 }
 
+/// What a file says about its model and its tokenizer, whose long lists are kept.
+///
+/// # Errors
+/// What is wrong with the file.
+pub(crate) fn tokenizer_metadata(path: &Path) -> Result<Metadata, String> {
+    let (metadata, file) = open_regular(path).map_err(|error| error.to_string())?;
+    Ok(read_keeping(&file, metadata.len(), Some(TOKENIZER))?.metadata)
+}
+
 /// Reads the header of a file of `file_bytes` bytes.
 ///
 /// # Errors
 /// What is wrong with it.
 pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
+    read_keeping(file, file_bytes, None)
+}
+
+/// `kept`: what keys begin with whose long values are kept.
+fn read_keeping(file: &File, file_bytes: u64, kept: Option<&str>) -> Result<Header, String> {
     let mut source = Source {
         reader: BufReader::with_capacity(1 << 16, file),
         left: file_bytes.min(MOST_HEADER_BYTES),
@@ -115,6 +159,7 @@ pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
             "its header ends early".to_owned()
         },
         hash: Sha256::new(),
+        keeps_long: false,
     };
     if source.bytes::<4>()? != *b"GGUF" {
         return Err("it does not begin with `GGUF`".to_owned());
@@ -134,6 +179,7 @@ pub(crate) fn read(file: &File, file_bytes: u64) -> Result<Header, String> {
     let mut metadata = Metadata::default();
     for _ in 0..entries {
         let key = source.name()?;
+        source.keeps_long = kept.is_some_and(|kept| key.starts_with(kept));
         let kind = source.u32()?;
         let value = source.value(kind, 0)?;
         metadata.0.insert(key, value);
@@ -206,6 +252,8 @@ struct Source<'a> {
     /// What is wrong when nothing is left.
     early: String,
     hash: Sha256,
+    /// Whether long texts and lists are kept.
+    keeps_long: bool,
 }
 
 impl Source<'_> {
@@ -280,7 +328,10 @@ impl Source<'_> {
             5 => signed(i32::from_le_bytes(self.bytes()?).into()),
             6 => Value::Float(shortest(f32::from_le_bytes(self.bytes()?))),
             7 => Value::Flag(self.bytes::<1>()?[0] != 0),
-            8 => self.text(MOST_KEPT)?.map_or(Value::Long, Value::Text),
+            8 => {
+                let most = if self.keeps_long { MOST_NAME_BYTES } else { MOST_KEPT };
+                self.text(most)?.map_or(Value::Long, Value::Text)
+            }
             9 => self.list(depth)?,
             10 => Value::Whole(self.u64()?),
             11 => signed(i64::from_le_bytes(self.bytes()?)),
@@ -298,14 +349,15 @@ impl Source<'_> {
         if length > self.left {
             return Err(self.early.clone());
         }
-        if let Some(width) = width(kind).filter(|_| length > MOST_KEPT) {
+        let most = if self.keeps_long { MOST_TOKENS } else { MOST_KEPT };
+        if let Some(width) = width(kind).filter(|_| length > most) {
             self.skip(length.saturating_mul(width))?;
             return Ok(Value::Long);
         }
         let mut list = Vec::new();
         for _ in 0..length {
             let value = self.value(kind, depth + 1)?;
-            if length <= MOST_KEPT && kind < 8 {
+            if length <= most && (kind < 8 || self.keeps_long && kind == 8) {
                 list.push(value);
             }
         }

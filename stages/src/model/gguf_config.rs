@@ -141,7 +141,7 @@ fn scaling(
 /// `rope_freqs.weight`, `[head_dim / 2]`.
 fn frequency_factors(shard: &Shard) -> Result<Option<Vec<f32>>, ModelProblem> {
     let Some(entry) = shard.tensor("rope_freqs.weight") else { return Ok(None) };
-    let float = entry.dtype == super::stored::StoredType::Numbers(safetensors::Dtype::F32);
+    let float = entry.dtype == super::entry::StoredType::Numbers(safetensors::Dtype::F32);
     if !float || entry.shape.len() != 1 || entry.shape[0] > MOST_FREQUENCIES {
         return Err(ModelProblem::checkpoint(format!(
             "`rope_freqs.weight` in `{}` has type {} and shape {:?}, not f32 and one size",

@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::catalogue::{file_names, is_safetensors};
+use super::folder_files::{file_names, is_gguf, is_safetensors};
 use super::problem::{ModelProblem, ProblemKind};
-use super::shard::is_gguf;
 
 /// The most parts of a split GGUF file.
 const MOST_PARTS: u32 = 1000;

@@ -61,9 +61,11 @@ impl ModelProblem {
             return Self::checkpoint(message);
         }
         match error.kind() {
+            // Who may read it is decided outside of the checkpoint, and may be put right while the job waits.
+            io::ErrorKind::PermissionDenied => Self::machine(message)
+                .with_hint("check the owner and the mode of the file and its folder"),
             io::ErrorKind::NotFound
             | io::ErrorKind::InvalidFilename
-            | io::ErrorKind::PermissionDenied
             | io::ErrorKind::UnexpectedEof
             | io::ErrorKind::InvalidData
             | io::ErrorKind::IsADirectory
@@ -79,6 +81,20 @@ impl ModelProblem {
     }
 }
 
+/// Gives problems without advice the usual one: of a checkpoint `of_checkpoint`, of a model that cannot be scored that
+/// another one is needed.
+pub(crate) fn with_remedies(problems: Vec<ModelProblem>, of_checkpoint: &str) -> Vec<ModelProblem> {
+    let advised = |problem: ModelProblem| match problem.kind {
+        _ if problem.hint.is_some() => problem,
+        ProblemKind::Settings => {
+            problem.with_hint("this model cannot be scored: choose another one")
+        }
+        ProblemKind::Checkpoint => problem.with_hint(of_checkpoint),
+        ProblemKind::Machine => problem.with_hint("run again; what is done already is kept"),
+    };
+    problems.into_iter().map(advised).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +105,6 @@ mod tests {
         assert_eq!(kind(io::ErrorKind::NotFound), ProblemKind::Checkpoint);
         assert_eq!(kind(io::ErrorKind::UnexpectedEof), ProblemKind::Checkpoint);
         assert_eq!(kind(io::ErrorKind::TimedOut), ProblemKind::Machine);
+        assert_eq!(kind(io::ErrorKind::PermissionDenied), ProblemKind::Machine);
     }
 }

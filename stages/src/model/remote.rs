@@ -15,19 +15,12 @@ use super::checkpoint::locate;
 use super::config::ModelConfig;
 use super::forms;
 use super::problem::ModelProblem;
+use super::remote_weights::RemoteWeights;
 use super::shard::Shard;
 use super::stored::{Files, Stored, StoredTensors};
 
 /// What a sliced `model.safetensors` is called: a folder with that file has no index.
 const ONLY: &str = "model-00001-of-00001.safetensors";
-
-/// Files of weights that are asked for ranges of their bytes.
-pub trait RemoteWeights {
-    /// Bytes of a file.
-    fn length(&self, file: &str) -> Result<u64, ModelProblem>;
-    /// Exactly these bytes of a file.
-    fn read(&self, file: &str, bytes: Range<u64>) -> Result<Vec<u8>, ModelProblem>;
-}
 
 /// A checkpoint cut down to layer 0, as a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]

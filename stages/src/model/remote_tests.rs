@@ -81,7 +81,7 @@ fn same(folder: &Path) {
 fn a_slice_of_every_form_has_the_digest_of_the_whole() {
     for entry in fs::read_dir(form_tests::folder()).unwrap() {
         let folder = entry.unwrap().path();
-        let names = catalogue::file_names(&folder).unwrap_or_default();
+        let names = folder_files::file_names(&folder).unwrap_or_default();
         if names.iter().any(|name| name.starts_with("model") && name.ends_with(".safetensors")) {
             same(&folder);
         }

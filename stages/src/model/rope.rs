@@ -2,7 +2,8 @@
 //!
 //! Source of all formulas: `transformers/modeling_rope_utils.py` (5.x). The library works in 32-bit floats; so does
 //! this file, operation by operation, with powers rounded from 64 bits, because the rounded frequencies are what
-//! the model was trained with. The angles are the kernels' business.
+//! the model was trained with. Powers and logarithms are those of the crate `libm`, whose bits are the same on every
+//! machine, unlike the C library's. The angles are the kernels' business.
 
 use std::f64::consts::PI;
 
@@ -185,20 +186,25 @@ impl RopeSpec {
         lengths.into_iter().all(finite) && self.attention_factor().is_finite()
     }
 
-    /// Whether windows of different lengths have different frequencies.
-    pub fn depends_on_tokens(&self) -> bool {
-        matches!(
-            self.scaling,
-            RopeScaling::Dynamic { .. }
-                | RopeScaling::LongRope { .. }
-                | RopeScaling::Stepped { .. }
-        )
+    /// The longest window that has the frequencies of one of `tokens` tokens.
+    pub(crate) fn same_frequencies_up_to(&self, tokens: u64) -> u64 {
+        match self.scaling {
+            RopeScaling::Dynamic { max_positions, .. } => max_positions.max(tokens),
+            RopeScaling::LongRope { original_positions, .. } if tokens <= original_positions => {
+                original_positions
+            }
+            RopeScaling::Stepped { trained } => {
+                let doublings = tokens.div_ceil(trained.max(1)).next_power_of_two();
+                trained.saturating_mul(doublings).max(tokens)
+            }
+            _ => u64::MAX,
+        }
     }
 }
 
 /// `base ^ exponent` in 64 bits, rounded once to 32.
 fn power(base: f32, exponent: f32) -> f32 {
-    f64::from(base).powf(f64::from(exponent)) as f32
+    libm::pow(f64::from(base), f64::from(exponent)) as f32
 }
 
 /// `base ^ (2i / dims)` for each pair `i`.
@@ -228,15 +234,15 @@ fn long_rope(base: f32, dims: u64, factors: &[f64]) -> Vec<f32> {
 
 /// Qwen's base: stretched by `2 ^ ⌈log2(tokens / trained) + 1⌉ - 1`, at least 1, as an NTK factor.
 fn stepped_base(theta: f64, dims: u64, trained: u64, tokens: u64) -> f32 {
-    let context = (tokens as f64 / trained as f64).log2() + 1.0;
-    let alpha = (context.ceil().exp2() - 1.0).max(1.0);
-    (theta * alpha.powf(dims as f64 / (dims as f64 - 2.0))) as f32
+    let context = libm::log2(tokens as f64 / trained as f64) + 1.0;
+    let alpha = (libm::exp2(context.ceil()) - 1.0).max(1.0);
+    (theta * libm::pow(alpha, dims as f64 / (dims as f64 - 2.0))) as f32
 }
 
 /// The dimension whose frequency makes `rotations` turns within the original positions.
 fn correction_dimension(rotations: f64, rope: &RopeSpec, original_positions: u64) -> f64 {
     let turns = original_positions as f64 / (rotations * 2.0 * PI);
-    rope.rotary_dims as f64 * turns.ln() / (2.0 * rope.theta.ln())
+    rope.rotary_dims as f64 * libm::log(turns) / (2.0 * libm::log(rope.theta))
 }
 
 fn yarn(base: f32, dims: u64, factor: f32, low: f64, high: f64) -> Vec<f32> {
@@ -271,7 +277,8 @@ pub(crate) fn yarn_attention_factor(
     mscale: Option<f64>,
     mscale_all_dim: Option<f64>,
 ) -> f64 {
-    let scale = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+    let scale =
+        |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * libm::log(factor) + 1.0 };
     match (mscale, mscale_all_dim) {
         (Some(mscale), Some(all)) if mscale != 0.0 && all != 0.0 => scale(mscale) / scale(all),
         _ => scale(1.0),
@@ -307,6 +314,44 @@ mod tests {
         assert!(scaled.windows(2).all(|pair| pair[0] > pair[1]));
     }
 
+    /// All frequencies of a window and the attention factor, folded. The C library's powers and logarithms have other
+    /// last bits from one machine to the next.
+    #[test]
+    fn frequencies_have_these_bits_on_every_machine() {
+        let yarn = RopeScaling::Yarn {
+            factor: 40.0,
+            original_positions: 4096,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: false,
+            attention_factor: yarn_attention_factor(40.0, Some(0.707), Some(1.3)),
+        };
+        let dynamic = RopeScaling::Dynamic { factor: 2.0, max_positions: 128 };
+        let scalings = [
+            (RopeScaling::Default, 0x2293_7ef1_2c44_8294),
+            (LLAMA_3_1, 0xf8ac_3a5f_9e6c_a8cb),
+            (dynamic, 0x8b9a_a47f_3db2_c52f),
+            (RopeScaling::Stepped { trained: 2048 }, 0x2484_ce16_27c4_d16a),
+            (yarn, 0x274d_75ef_030a_c32e),
+        ];
+        for (scaling, bits) in scalings {
+            let rope = rope(scaling);
+            let frequencies = rope.inverse_frequencies(5000).into_iter().map(f32::to_bits);
+            let factor = rope.attention_factor().to_bits();
+            let got = frequencies.fold(factor, |sum, bits| sum.rotate_left(7) ^ u64::from(bits));
+            assert_eq!(got, bits, "{:?}: {got:#x}", rope.scaling);
+        }
+    }
+
+    #[test]
+    fn a_stepped_base_doubles_at_exact_multiples_of_the_trained_positions() {
+        let base = |tokens| stepped_base(10_000.0, 128, 2048, tokens).to_bits();
+        for doubled in [2048, 4096, 8192, 16_384, 1 << 20] {
+            assert_eq!(base(doubled - 1), base(doubled), "{doubled}");
+            assert!(base(doubled) < base(doubled + 1), "{doubled}");
+        }
+    }
+
     #[test]
     fn a_dynamic_base_grows_only_beyond_the_trained_positions() {
         let dynamic = rope(RopeScaling::Dynamic { factor: 2.0, max_positions: 128 });
@@ -329,7 +374,7 @@ mod tests {
         assert_eq!(long.inverse_frequencies(4096), plain);
         let scaled = long.inverse_frequencies(4097);
         assert!((plain[10] / scaled[10] - 12.0).abs() < 1e-5);
-        assert!(long.depends_on_tokens() && long.attention_factor() > 1.0);
+        assert!(long.attention_factor() > 1.0);
     }
 
     #[test]
@@ -366,6 +411,36 @@ mod tests {
                 < 1e-15
         );
         assert!((yarn_attention_factor(0.5, None, None) - 1.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn windows_up_to_the_longest_alike_have_the_same_frequencies_and_no_longer_one() {
+        let factors = |factor| vec![factor; 64];
+        let long_rope = RopeScaling::LongRope {
+            short_factors: factors(1.0),
+            long_factors: factors(2.0),
+            original_positions: 4096,
+            attention_factor: 1.0,
+        };
+        for (scaling, tokens, longest) in [
+            (RopeScaling::Default, 7, u64::MAX),
+            (long_rope.clone(), 4096, 4096),
+            (long_rope, 4097, u64::MAX),
+            (RopeScaling::Dynamic { factor: 2.0, max_positions: 128 }, 7, 128),
+            (RopeScaling::Dynamic { factor: 2.0, max_positions: 128 }, 130, 130),
+            (RopeScaling::Stepped { trained: 2048 }, 7, 2048),
+            (RopeScaling::Stepped { trained: 2048 }, 2049, 4096),
+            (RopeScaling::Stepped { trained: 2048 }, 4096, 4096),
+            (RopeScaling::Stepped { trained: 2048 }, 5000, 8192),
+        ] {
+            let rope = rope(scaling);
+            assert_eq!(rope.same_frequencies_up_to(tokens), longest, "{rope:?} {tokens}");
+            let of = |tokens| rope.inverse_frequencies(tokens);
+            assert_eq!(of(tokens), of(longest.min(1 << 30)), "{rope:?} {tokens}");
+            if longest < u64::MAX {
+                assert_ne!(of(tokens), of(longest + 1), "{rope:?} {tokens}");
+            }
+        }
     }
 
     proptest! {

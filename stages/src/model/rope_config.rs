@@ -48,7 +48,7 @@ pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f
     let alpha = nested.as_ref().filter(|rope| defaults.alpha && kind(rope) == "dynamic");
     let alpha = alpha.and_then(|rope| rope.optional_positive("alpha"));
     let exponent = defaults.rotary_dims as f64 / (defaults.rotary_dims as f64 - 2.0);
-    let stretch = alpha.map_or(1.0, |alpha| alpha.powf(exponent));
+    let stretch = alpha.map_or(1.0, |alpha| libm::pow(alpha, exponent));
     let nested = nested.filter(|_| alpha.is_none());
     RopeSpec {
         pairing: defaults.pairing,
@@ -155,7 +155,7 @@ fn long_rope(rope: &Fields<'_>, original_positions: u64, defaults: &RopeDefaults
     let factor = rope.optional_positive("factor").unwrap_or(ratio);
     let implied = || match factor {
         ..=1.0 => 1.0,
-        _ => (1.0 + factor.ln() / (original_positions as f64).ln()).sqrt(),
+        _ => (1.0 + libm::log(factor) / libm::log(original_positions as f64)).sqrt(),
     };
     RopeScaling::LongRope {
         short_factors: factors("short_factor"),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::bf16;
 use longsift_kernels::{AttentionShape, QueryKeySource};
 
-use super::spec::LayerZeroSpec;
+use super::spec::{LayerZeroSpec, widened_shape};
 
 /// Queries and keys with one more dimension. Every query head has keys of its own, because its slope is its own.
 pub(crate) struct RoundedAlibi<'a> {
@@ -29,16 +29,7 @@ impl<'a> RoundedAlibi<'a> {
     ) -> Option<(Self, AttentionShape)> {
         let slopes = spec.alibi_slopes.as_deref().filter(|_| spec.alibi_rounded)?;
         let (head_dim, group, scale) = (shape.head_dim, shape.group(), spec.scale);
-        Some((Self { source, head_dim, group, slopes, scale }, Self::widen_shape(shape)))
-    }
-
-    /// The shape with the dimension and the keys that are added.
-    pub(crate) fn widen_shape(shape: &AttentionShape) -> AttentionShape {
-        AttentionShape {
-            key_heads: shape.query_heads,
-            head_dim: shape.head_dim + 1,
-            ..shape.clone()
-        }
+        Some((Self { source, head_dim, group, slopes, scale }, widened_shape(shape)))
     }
 
     /// What the rounding adds to the product of a query with the key at `position`: slopes are scaled after it.

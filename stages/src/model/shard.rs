@@ -9,10 +9,11 @@ use safetensors::tensor::Metadata;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use super::entry::{Entry, StoredType};
+use super::folder_files::is_gguf;
 use super::gguf;
 use super::problem::ModelProblem;
-use super::remote::RemoteWeights;
-use super::stored::{Entry, StoredType};
+use super::remote_weights::RemoteWeights;
 use crate::contract::{hex, open_regular};
 
 /// Bytes before the header: its length.
@@ -138,11 +139,6 @@ impl Shard {
         }
         Ok(ShardReader { shard: self, file, bytes_read: 0 })
     }
-}
-
-/// Whether a file's name says that it is GGUF.
-pub(crate) fn is_gguf(name: &str) -> bool {
-    Path::new(name).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
 }
 
 /// The tensors of a safetensors header: they tile what follows it.

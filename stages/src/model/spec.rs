@@ -1,13 +1,15 @@
 //! The layer-zero specification: a model's first layer, whatever its family.
 
 use longsift_kernels::cuda::SourceSizes;
-use longsift_kernels::{AttentionShape, LogitRules, Rope, Rotation};
+use longsift_kernels::{AttentionShape, LogitRules, Rotation};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use super::problem::ModelProblem;
 use super::rope::{RopeScaling, RopeSpec};
-use super::rounded_alibi::RoundedAlibi;
+use super::steps::is_default;
 pub use super::steps::{EmbeddingSteps, HeadNorm, Latent, Norm, NormScope, QueryScale};
+use crate::contract::hex;
 
 /// Everything the table builder and the kernels need to know of a model's first layer, whatever its family.
 ///
@@ -81,10 +83,6 @@ pub struct LayerZeroSpec {
     pub unverified: bool,
 }
 
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 /// What one row of the table holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowContent {
@@ -130,6 +128,15 @@ impl LayerZeroSpec {
         }
     }
 
+    /// SHA-256 of what the first layer computes, `rope_theta` of the settings included: two models of the same weights
+    /// and the same digest here have the same scores.
+    pub fn digest(&self) -> String {
+        // Whether somebody has verified the family changes no score.
+        let spec = Self { unverified: false, ..self.clone() };
+        let json = serde_json::to_vec(&spec).expect("a specification is plain data");
+        hex(&Sha256::digest(&json))
+    }
+
     /// Numbers in one row of the table: all queries of a token, then all its keys; fewer where these come out of a low
     /// rank, and the embedding itself where positions are learned.
     pub fn row_width(&self) -> u64 {
@@ -173,7 +180,7 @@ impl LayerZeroSpec {
     }
 
     /// How logits come from `q·k`, for the kernels. `causal: false` is the published script's softmax over all keys.
-    pub fn logit_rules(&self, causal: bool) -> LogitRules {
+    pub(crate) fn logit_rules(&self, causal: bool) -> LogitRules {
         LogitRules {
             scale: self.scale as f32,
             softcap: self.softcap.map(|cap| cap as f32),
@@ -190,7 +197,7 @@ impl LayerZeroSpec {
     }
 
     /// The factor of each query of a window of `tokens` tokens, where there is one.
-    pub fn query_scales(&self, tokens: usize) -> Option<Vec<f32>> {
+    pub(crate) fn query_scales(&self, tokens: usize) -> Option<Vec<f32>> {
         self.query_scale.as_ref().map(|scale| scale.factors(tokens))
     }
 
@@ -212,14 +219,8 @@ impl LayerZeroSpec {
         )))
     }
 
-    /// The rotation of a window of `tokens` tokens, or `None` where the first layer has no rotary embedding.
-    ///
-    /// Windows of different lengths share one (built for the longest) unless [`RopeSpec::depends_on_tokens`].
-    pub fn rope(&self, tokens: usize) -> Option<Rope> {
-        Some(self.rotation(tokens)?.table(tokens))
-    }
-
-    /// What the rotation of a window of `tokens` tokens is computed from.
+    /// What the rotation of a window of `tokens` tokens is computed from, or `None` where the first layer has no rotary
+    /// embedding.
     pub fn rotation(&self, tokens: usize) -> Option<Rotation> {
         let rope = self.rope.as_ref()?;
         Some(Rotation {
@@ -241,7 +242,7 @@ impl LayerZeroSpec {
         if !self.gathers_on_device() {
             let sizes = SourceSizes { shared: self.shared_key_width(), ..SourceSizes::default() };
             let rounded = self.alibi_rounded;
-            return (if rounded { RoundedAlibi::widen_shape(&shape) } else { shape }, sizes);
+            return (if rounded { widened_shape(&shape) } else { shape }, sizes);
         }
         let sizes = SourceSizes {
             table: true,
@@ -312,6 +313,11 @@ impl LayerZeroSpec {
     }
 }
 
+/// The shape of [`RoundedAlibi`](super::RoundedAlibi): one more dimension, and keys for every query head.
+pub(crate) fn widened_shape(shape: &AttentionShape) -> AttentionShape {
+    AttentionShape { key_heads: shape.query_heads, head_dim: shape.head_dim + 1, ..shape.clone() }
+}
+
 /// The sizes that config.json states.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
@@ -355,6 +361,19 @@ mod tests {
         let json = serde_json::to_value(spec(None, RopeScaling::Default)).unwrap();
         let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(names.len(), 17, "{names:?}");
+    }
+
+    #[test]
+    fn the_digest_is_what_the_layer_computes_and_not_whether_somebody_has_verified_it() {
+        let plain = spec(None, RopeScaling::Default);
+        let verified = LayerZeroSpec { unverified: true, ..plain.clone() };
+        assert_eq!(verified.digest(), plain.digest());
+        let mut other = plain.clone();
+        other.rope.as_mut().unwrap().theta = 5e5;
+        assert_ne!(other.digest(), plain.digest());
+        let mut corrected = plain.clone();
+        corrected.scale *= 2.0;
+        assert_ne!(corrected.digest(), plain.digest());
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::spec::is_default;
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 /// What is done to an embedding before the norm, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -84,10 +86,10 @@ impl QueryScale {
     pub(crate) fn factors(&self, tokens: usize) -> Vec<f32> {
         let factor = |position: usize| match *self {
             Self::LogN { trained } => {
-                (((position + 1) as f64).ln() / (trained as f64).ln()).max(1.0)
+                (libm::log((position + 1) as f64) / libm::log(trained as f64)).max(1.0)
             }
             Self::Temperature { floor, scale, shift } => {
-                1.0 + scale * ((position as f64 + shift) / floor).floor().ln_1p()
+                1.0 + scale * libm::log1p(((position as f64 + shift) / floor).floor())
             }
         };
         (0..tokens).map(|position| factor(position) as f32).collect()

@@ -1,56 +1,16 @@
-//! The tensors of a model folder's files as they are stored: types, shapes and places, known from the headers.
+//! The tensors of a model folder's files as they are stored, found by name; headers are read when they are needed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use safetensors::Dtype;
 
 use super::catalogue::Catalogue;
-use super::forms::BlockType;
+use super::entry::{Entry, StoredType};
 use super::problem::ModelProblem;
-use super::remote::RemoteWeights;
+use super::remote_weights::RemoteWeights;
 use super::shard::Shard;
-
-/// The type of a stored tensor's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoredType {
-    /// Numbers one after the other.
-    Numbers(Dtype),
-    /// Blocks of codes with scales among them (GGUF).
-    Blocks(BlockType),
-    /// Another type of GGUF, by its number: no one can say how many bytes it takes.
-    Unknown(u32),
-}
-
-impl fmt::Display for StoredType {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Numbers(dtype) => dtype.fmt(formatter),
-            Self::Blocks(blocks) => blocks.name().fmt(formatter),
-            Self::Unknown(number) => write!(formatter, "{number} of GGUF"),
-        }
-    }
-}
-
-/// One tensor's line in the header of its file. The header was checked: the bytes are those of the shape and type, and
-/// they lie in the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) dtype: StoredType,
-    pub(crate) shape: Vec<u64>,
-    /// From the start of the file.
-    pub(crate) bytes: Range<u64>,
-}
-
-impl Entry {
-    /// How many bytes the tensor has.
-    pub(crate) fn byte_length(&self) -> u64 {
-        self.bytes.end - self.bytes.start
-    }
-}
 
 /// A tensor, its name on disk and the file it lies in.
 #[derive(Clone, Debug)]

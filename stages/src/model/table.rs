@@ -236,6 +236,18 @@ impl LayerZeroTable {
         }
     }
 
+    /// That the table takes memory of this process's own, where others may rewrite its file at `path`.
+    pub(crate) fn memory_warning(&self, path: &Path) -> Option<String> {
+        (!self.file.is_mapped()).then(|| {
+            format!(
+                "table `{}` was read into memory, {} bytes, instead of mapped: others may rewrite the file; a cache \
+                 folder of this user's own avoids that",
+                path.display(),
+                self.file.bytes().len()
+            )
+        })
+    }
+
     /// The rows.
     pub fn view(&self) -> TableView<'_> {
         self.try_view().expect("the view was taken once when the table was opened")
@@ -318,8 +330,18 @@ mod tests {
         TableHeader { fingerprint: "0".repeat(64), rows, row_width, precision, side: Vec::new() }
     }
 
+    /// An opened table is read-only: it can be replaced, not rewritten.
+    fn create(path: &Path) -> File {
+        let _ = fs::remove_file(path); // there is none the first time
+        File::create(path).unwrap()
+    }
+
+    fn replace(path: &Path, bytes: &[u8]) {
+        create(path).write_all(bytes).unwrap();
+    }
+
     fn written(path: &Path, header: &TableHeader, numbers: &[f32]) {
-        let mut writer = TableWriter::new(File::create(path).unwrap(), header.clone()).unwrap();
+        let mut writer = TableWriter::new(create(path), header.clone()).unwrap();
         for row in numbers.chunks(header.row_width as usize) {
             writer.write(row).unwrap();
         }
@@ -357,8 +379,7 @@ mod tests {
         let side = vec![("sinks".to_owned(), 2), ("key_norm".to_owned(), 3)];
         for precision in [Precision::F32, Precision::Bf16] {
             let header = TableHeader { side: side.clone(), ..header(5, 3, precision) };
-            let mut writer =
-                TableWriter::new(File::create(&path).unwrap(), header.clone()).unwrap();
+            let mut writer = TableWriter::new(create(&path), header.clone()).unwrap();
             writer.write(&[0.5; 15]).unwrap();
             writer.write_side(&[vec![1.0, 2.0], vec![3.0, 4.0, 5.0]]).unwrap();
             writer.finish(header.fingerprint.clone()).unwrap();
@@ -382,7 +403,7 @@ mod tests {
         for place in [1000, bytes.len() / 2, bytes.len() - 50] {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1;
-            fs::write(&path, &damaged).unwrap();
+            replace(&path, &damaged);
             assert!(LayerZeroTable::open(&path, &header).unwrap().verify().is_err());
         }
     }
@@ -400,7 +421,7 @@ mod tests {
         );
         let bytes = fs::read(&path).unwrap();
         for length in 0..bytes.len() {
-            fs::write(&path, &bytes[..length]).unwrap();
+            replace(&path, &bytes[..length]);
             assert!(LayerZeroTable::open(&path, &header).is_err(), "{length}");
         }
     }
@@ -415,7 +436,7 @@ mod tests {
             let mut bytes = fs::read(&path).unwrap();
             let place = place.index(bytes.len());
             bytes[place] ^= flip;
-            fs::write(&path, &bytes).unwrap();
+            replace(&path, &bytes);
             let passed = LayerZeroTable::open(&path, &header).is_ok_and(|table| table.verify().is_ok());
             prop_assert!(!passed);
         }

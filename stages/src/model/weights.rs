@@ -5,9 +5,10 @@ use std::ops::Range;
 use sha2::{Digest, Sha256};
 
 use super::checkpoint::{ModelFolder, Part};
+use super::entry::Entry;
 use super::problem::ModelProblem;
 use super::shard::ShardReader;
-use super::stored::{Entry, Stored};
+use super::stored::Stored;
 use super::tensors::Role;
 use crate::contract::hex;
 

@@ -11,7 +11,7 @@ use super::table::LayerZeroTable;
 
 /// What of a table is the same for all windows, in the form that a kernel wants.
 #[derive(Debug, Default)]
-pub(crate) struct Prepared {
+pub(crate) struct PackedProjections {
     /// The projections that are left to be done per window, one per head.
     query: Option<Vec<PackedWeights>>,
     key: Option<Vec<PackedWeights>>,
@@ -19,7 +19,7 @@ pub(crate) struct Prepared {
     head_norms: Option<HeadNorms>,
 }
 
-impl Prepared {
+impl PackedProjections {
     /// Memory: one more copy of the weights that the table holds beside its rows.
     pub(crate) fn new(spec: &LayerZeroSpec, table: &LayerZeroTable, kernel: Kernel) -> Self {
         let pack = |weight, bias, inputs: u64, heads: u64| {
@@ -66,7 +66,7 @@ fn head_norms(spec: &LayerZeroSpec, table: &LayerZeroTable) -> Option<HeadNorms>
 pub(crate) struct WindowParts<'a> {
     pub(crate) spec: &'a LayerZeroSpec,
     pub(crate) table: &'a LayerZeroTable,
-    pub(crate) prepared: &'a Prepared,
+    pub(crate) projections: &'a PackedProjections,
     pub(crate) rope: Option<&'a Rope>,
     pub(crate) shape: &'a AttentionShape,
     /// `[tokens]`, each below the vocabulary size.
@@ -90,7 +90,7 @@ impl WindowParts<'_> {
     fn heads(&self) -> TableWindow<'_> {
         let (view, row_width) = (self.table.view(), self.table.row_width());
         let window = TableWindow::new(view, row_width, self.ids, self.shape, self.rope);
-        let window = window.and_then(|window| match &self.prepared.head_norms {
+        let window = window.and_then(|window| match &self.projections.head_norms {
             Some(norms) => window.with_head_norms(norms),
             None => Ok(window),
         });
@@ -126,8 +126,8 @@ impl WindowParts<'_> {
         ProjectedWindow {
             rows,
             head_dim,
-            query: side(0, &self.prepared.query, 0..0),
-            key: side(key_first, &self.prepared.key, tail..tail + shared),
+            query: side(0, &self.projections.query, 0..0),
+            key: side(key_first, &self.projections.key, tail..tail + shared),
             rope: self.rope.map(|rope| (rope, head_dim - rope.rotary_dims())),
         }
     }

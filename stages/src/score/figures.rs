@@ -3,19 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a calibration knows of one group: enough to score and filter another corpus as this one was.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GroupFigures {
-    /// Samples in the group.
-    pub count: u64,
-    /// Figures of the dependency strength.
-    pub dependency_strength: ColumnFigures,
-    /// Figures of the far variance, as measured (not negated).
-    pub far_variance: ColumnFigures,
-    /// The lowest score that was kept; null where nothing was, or before the filter.
-    pub threshold: Option<f64>,
-}
-
 /// Figures of one statistic over a group. All 0 for an empty group, all finite otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ColumnFigures {
@@ -30,37 +17,118 @@ pub struct ColumnFigures {
 }
 
 impl ColumnFigures {
-    /// Two passes over finite `values`: the mean, then the deviations from it, corrected for the mean's own rounding.
+    /// Two passes over finite `values`: [`Sums`], then [`Deviations`].
     pub(super) fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let count = values.clone().count() as f64;
-        if count == 0.0 {
-            return Self::default();
-        }
-        let mean = compensated_sum(values.clone()) / count;
-        let deviations = values.clone().map(|value| value - mean);
-        let squares = compensated_sum(deviations.clone().map(|deviation| deviation * deviation));
-        let residue = compensated_sum(deviations);
-        let variance =
-            if count > 1.0 { (squares - residue * residue / count) / (count - 1.0) } else { 0.0 };
-        Self {
-            mean,
-            standard_deviation: variance.max(0.0).sqrt(),
-            min: values.clone().fold(f64::INFINITY, f64::min),
-            max: values.fold(f64::NEG_INFINITY, f64::max),
-        }
+        let mut sums = Sums::default();
+        values.clone().for_each(|value| sums.add(value));
+        let mut deviations = Deviations::from(sums);
+        values.for_each(|value| deviations.add(value));
+        deviations.figures()
     }
 }
 
-/// The sum of `values` with the rounding error of every addition carried along (Neumaier 1974).
-pub(super) fn compensated_sum(values: impl Iterator<Item = f64>) -> f64 {
-    let (mut sum, mut lost) = (0.0_f64, 0.0_f64);
-    for value in values {
-        let total = sum + value;
-        lost +=
-            if sum.abs() >= value.abs() { (sum - total) + value } else { (value - total) + sum };
-        sum = total;
+/// The first of two passes over the finite values of a group, in input order: their mean and their range.
+#[derive(Clone, Copy, Debug)]
+pub struct Sums {
+    /// How many they are.
+    pub count: u64,
+    /// The lowest; infinity without any.
+    pub min: f64,
+    /// The highest; minus infinity without any.
+    pub max: f64,
+    sum: CompensatedSum,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        let sum = CompensatedSum::default();
+        Self { count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY, sum }
     }
-    sum + lost
+}
+
+impl Sums {
+    /// Takes in the next value.
+    pub fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.sum.add(value);
+        (self.min, self.max) = (self.min.min(value), self.max.max(value));
+    }
+
+    /// The mean; 0 without values.
+    pub fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum.total() / self.count as f64 }
+    }
+}
+
+/// The second pass: the deviations from the mean, corrected for the mean's own rounding.
+#[derive(Clone, Copy, Debug)]
+pub struct Deviations {
+    sums: Sums,
+    mean: f64,
+    squares: CompensatedSum,
+    residue: CompensatedSum,
+}
+
+impl From<Sums> for Deviations {
+    fn from(sums: Sums) -> Self {
+        let (squares, residue) = <(CompensatedSum, CompensatedSum)>::default();
+        Self { sums, mean: sums.mean(), squares, residue }
+    }
+}
+
+impl Deviations {
+    /// Takes in a value of the first pass, in the same order.
+    pub fn add(&mut self, value: f64) {
+        let deviation = value - self.mean;
+        self.squares.add(deviation * deviation);
+        self.residue.add(deviation);
+    }
+
+    /// The figures of the values.
+    pub fn figures(&self) -> ColumnFigures {
+        let Sums { count, min, max, sum: _ } = self.sums;
+        if count == 0 {
+            return ColumnFigures::default();
+        }
+        let (count, residue) = (count as f64, self.residue.total());
+        let variance = if count > 1.0 {
+            (self.squares.total() - residue * residue / count) / (count - 1.0)
+        } else {
+            0.0
+        };
+        let standard_deviation = variance.max(0.0).sqrt();
+        ColumnFigures { mean: self.mean, standard_deviation, min, max }
+    }
+}
+
+/// A sum with the rounding error of every addition carried along (Neumaier 1974).
+#[derive(Clone, Copy, Debug, Default)]
+struct CompensatedSum {
+    sum: f64,
+    lost: f64,
+}
+
+impl CompensatedSum {
+    fn add(&mut self, value: f64) {
+        let total = self.sum + value;
+        self.lost += if self.sum.abs() >= value.abs() {
+            (self.sum - total) + value
+        } else {
+            (value - total) + self.sum
+        };
+        self.sum = total;
+    }
+
+    fn total(&self) -> f64 {
+        self.sum + self.lost
+    }
+}
+
+/// The compensated sum of `values`.
+pub(super) fn compensated_sum(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sum = CompensatedSum::default();
+    values.for_each(|value| sum.add(value));
+    sum.total()
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use tokenizers::normalizer::Range;
 use unicode_normalization_alignments::char::canonical_combining_class;
 use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
+use super::problem::Refusal;
+
 /// A composed text, and where its parts come from.
 #[derive(Debug)]
 pub(super) struct Composed<'a> {
@@ -39,12 +41,18 @@ impl<'a> Composed<'a> {
 
     /// The composed form of `source`. Cost: one look at each character; memory: a copy where anything changes, and
     /// twenty-four bytes for each character that does.
-    pub(super) fn new(source: &'a str) -> Self {
+    ///
+    /// # Errors
+    /// A stretch that must be composed at once has more than `largest` bytes.
+    pub(super) fn new(source: &'a str, largest: usize) -> Result<Self, Refusal> {
         let (mut text, mut marks) = (String::new(), Vec::new());
         let mut copied = 0;
         for stretch in Stretches::of(source) {
             if is_nfc_quick(source[stretch.clone()].chars()) == IsNormalized::Yes {
                 continue;
+            }
+            if stretch.len() > largest {
+                return Err(Refusal::TooLarge(stretch.len()));
             }
             let mut composed = NormalizedString::from(&source[stretch.clone()]);
             composed.nfc();
@@ -62,10 +70,10 @@ impl<'a> Composed<'a> {
             text.push_str(composed.get());
         }
         if marks.is_empty() {
-            return Self::unchanged(source);
+            return Ok(Self::unchanged(source));
         }
         text.push_str(&source[copied..]);
-        Self { text: Cow::Owned(text), marks }
+        Ok(Self { text: Cow::Owned(text), marks })
     }
 
     /// The byte of the original at which a token ends that ends at byte `end` of the composed text, the end of a
@@ -149,6 +157,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_run_of_marks_beyond_the_largest_is_refused() {
+        let text = format!("a e{}", "\u{301}".repeat(50));
+        assert!(Composed::new(&text, 101).is_ok());
+        assert!(matches!(Composed::new(&text, 100), Err(Refusal::TooLarge(101))));
+        assert!(Composed::new(&"é".repeat(500), 100).is_ok());
+    }
+
     proptest! {
         #[test]
         fn stretches_compose_as_the_whole(
@@ -156,7 +172,7 @@ mod tests {
         ) {
             let mut whole = NormalizedString::from(text.as_str());
             whole.nfc();
-            let composed = Composed::new(&text);
+            let composed = Composed::new(&text, usize::MAX).unwrap();
             prop_assert_eq!(&*composed.text, whole.get());
             for (start, letter) in whole.get().char_indices() {
                 let end = start + letter.len_utf8();

@@ -1,24 +1,27 @@
 //! Encodes documents with the `tokenizers` crate.
 
 use std::any::Any;
+use std::ffi::OsStr;
 use std::fmt;
-use std::fs;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
 
 use crate::contract::{hex, open_regular};
+use crate::model::{ModelFiles, is_gguf};
 
-use super::SpecialTokensInText;
 use super::budget::Budget;
 use super::encoded::character_ends;
-use super::patterns::{PieceCutter, TextCleaner};
+use super::gguf_tokenizer::tokenizer_json;
+use super::patterns::{NormalizerSteps, PreTokenizerSteps, differing_pattern};
 use super::problem::Refusal;
+use super::settings::SpecialTokensInText;
 use super::split::Splitter;
+use super::token_bytes::TokenBytes;
 
 pub use super::encoded::EncodedText;
 pub use super::problem::{EncodeProblem, TokenizerProblem};
@@ -32,8 +35,8 @@ pub(crate) const MOST_TOKENIZER_BYTES: u64 = 256 << 20;
 /// applied, and a random `dropout` or sampling is switched off: the ids of a text depend on the text alone.
 pub struct Encoder {
     pub(super) tokenizer: Tokenizer,
-    cleaner: TextCleaner,
-    cutter: PieceCutter,
+    normalizer: NormalizerSteps,
+    pre_tokenizer: PreTokenizerSteps,
     pub(super) splitter: Result<Splitter, &'static str>,
     digest: String,
     largest_id: u32,
@@ -44,23 +47,34 @@ impl Encoder {
     /// English books.
     pub const BYTES_PER_PART_BYTE: u64 = 120;
 
-    /// Reads a `tokenizer.json`, the one in a folder, or the one beside a GGUF file.
+    /// The longest part that is encoded where a tokenizer must see all of it, in bytes: more than the longest books have.
+    /// It takes a gigabyte of memory. No setting changes it, so that none decides what is quarantined.
+    pub const LARGEST_PART_BYTES: usize = 8 << 20;
+
+    /// Reads a `tokenizer.json`, the one in a folder, or the one beside a GGUF file; where there is none, the tokenizer
+    /// inside the GGUF file, or inside the one of the folder.
     pub fn open(path: &Path, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
-        let path = if path.is_dir() {
+        let json_path = if path.is_dir() {
             path.join("tokenizer.json")
-        } else if is_gguf(path) {
+        } else if path.file_name().and_then(OsStr::to_str).is_some_and(is_gguf) {
             path.with_file_name("tokenizer.json")
         } else {
             path.to_owned()
         };
-        match read_limited(&path) {
+        match read_limited(&json_path) {
             Ok(json) => Self::from_bytes(&json, special)
-                .map_err(|reason| TokenizerProblem::Invalid { path, reason }),
-            Err(problem) if is_beside_gguf(&path) => {
-                Err(TokenizerProblem::BesideGguf { path, problem })
-            }
-            Err(problem) => Err(TokenizerProblem::Unreadable { path, problem }),
+                .map_err(|reason| TokenizerProblem::Invalid { path: json_path, reason }),
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => match gguf_of(path) {
+                Some(path) => Self::in_gguf(path, special),
+                None => Err(TokenizerProblem::Unreadable { path: json_path, problem }),
+            },
+            Err(problem) => Err(TokenizerProblem::Unreadable { path: json_path, problem }),
         }
+    }
+
+    fn in_gguf(path: PathBuf, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
+        let encoder = tokenizer_json(&path).and_then(|json| Self::from_bytes(&json, special));
+        encoder.map_err(|reason| TokenizerProblem::InGguf { path, reason })
     }
 
     pub(super) fn from_bytes(json: &[u8], special: SpecialTokensInText) -> Result<Self, String> {
@@ -76,12 +90,12 @@ impl Encoder {
                 .max()
                 .ok_or("the vocabulary is empty")
                 .map_err(tokenizers::Error::from)?;
-            let cleaner = TextCleaner::new(tokenizer.get_normalizer())?;
-            let cutter = PieceCutter::new(tokenizer.get_pre_tokenizer())?;
+            let normalizer = NormalizerSteps::new(tokenizer.get_normalizer())?;
+            let pre_tokenizer = PreTokenizerSteps::new(tokenizer.get_pre_tokenizer())?;
             Ok(Self {
-                splitter: Splitter::new(&tokenizer, json, &cleaner, &cutter)?,
-                cleaner,
-                cutter,
+                splitter: Splitter::new(&tokenizer, json, &normalizer, &pre_tokenizer)?,
+                normalizer,
+                pre_tokenizer,
                 tokenizer,
                 digest: hex(&Sha256::digest(json)),
                 largest_id,
@@ -89,11 +103,11 @@ impl Encoder {
         });
         read.map_err(|problem| match problem {
             Refusal::Failed(reason) => reason,
-            Refusal::TooLarge(_) => unreachable!("no text is encoded here"),
+            Refusal::TooLarge(_) | Refusal::Endless => unreachable!("no text is encoded here"),
         })
     }
 
-    /// The SHA-256 of the `tokenizer.json`, in lower-case hexadecimal.
+    /// The SHA-256 of the `tokenizer.json`, or of what would be in one, in lower-case hexadecimal.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -103,22 +117,34 @@ impl Encoder {
         self.largest_id
     }
 
-    /// The id of a token by its content, `<s>`, among the added tokens and the vocabulary.
-    pub fn token_id(&self, content: &str) -> Option<u32> {
-        self.tokenizer.token_to_id(content)
+    /// The bytes of each token; none where tokens do not say them, as those of words.
+    pub fn token_bytes(&self) -> Option<TokenBytes> {
+        TokenBytes::of(&self.tokenizer)
     }
 
     /// Why long texts are not taken apart, where they are not: such a tokenizer is slow and needs much memory.
-    pub fn whole_texts_because(&self) -> Option<&'static str> {
+    pub fn unsplittable_reason(&self) -> Option<&'static str> {
         self.splitter.as_ref().err().copied()
+    }
+
+    /// What should be said about the tokenizer before its ids are relied on: where they may differ from those of the
+    /// Python package.
+    pub fn warning(&self) -> Option<String> {
+        let pattern = differing_pattern(&self.normalizer, &self.pre_tokenizer)?;
+        Some(format!(
+            "the tokenizer's pattern `{pattern}` asks for characters of words, which the regular expressions of this program \
+             and of Hugging Face's package know differently at U+200D and some marks: the ids of texts with such characters \
+             may differ"
+        ))
     }
 
     /// Encodes a whole document; no special token is added. An error when the tokenizer gives up on the text; ids that
     /// come back are those of the whole text.
     ///
     /// A text is taken apart where its tokens cannot depend on each other, and a long one is encoded by several threads.
-    /// Memory while it runs: eight bytes for each token, and [`Self::BYTES_PER_PART_BYTE`] for each byte of a part that
-    /// cannot be taken apart, a word as a rule. A part of more than `largest_part` bytes is refused.
+    /// Memory while it runs: eight bytes for each token, and for each thread [`Self::BYTES_PER_PART_BYTE`] for each byte of
+    /// a part, a word as a rule. Long parts are merged in stretches of 64 KiB wherever merges alone decide about tokens;
+    /// where they do not, a part of more than `largest_part` bytes is refused.
     pub fn encode(&self, text: &str, largest_part: usize) -> Result<EncodedText, EncodeProblem> {
         let encoded = without_panic(|| match &self.splitter {
             _ if u32::try_from(text.len()).is_err() => {
@@ -131,6 +157,7 @@ impl Encoder {
         let text_bytes = text.len();
         encoded.map_err(|problem| match problem {
             Refusal::Failed(reason) => EncodeProblem::Failed { text_bytes, reason },
+            Refusal::Endless => EncodeProblem::Endless { text_bytes },
             Refusal::TooLarge(part_bytes) => {
                 EncodeProblem::TooLarge { text_bytes, part_bytes, largest_part }
             }
@@ -140,13 +167,13 @@ impl Encoder {
     /// Encodes a text without taking it apart.
     pub(super) fn encode_whole(&self, text: &str) -> Result<EncodedText, Refusal> {
         let _budget = Budget::start(text.len());
-        let cleaner = self.cleaner.watched();
+        let normalizer = self.normalizer.watched();
         let mut pieces =
-            self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&cleaner), text);
-        if let Some(problem) = cleaner.into_problem() {
-            return Err(Refusal::Failed(problem));
+            self.tokenizer.get_added_vocabulary().extract_and_normalize(Some(&normalizer), text);
+        if let Some(problem) = normalizer.into_problem() {
+            return Err(problem);
         }
-        self.cutter.pre_tokenize(&mut pieces)?;
+        self.pre_tokenizer.pre_tokenize(&mut pieces)?;
         self.tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
         let ends = character_ends(text, encoding.get_offsets());
@@ -165,14 +192,10 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     Ok(json)
 }
 
-fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
-}
-
-/// Whether there is a GGUF file in the folder of `path`.
-fn is_beside_gguf(path: &Path) -> bool {
-    let entries = path.parent().and_then(|folder| fs::read_dir(folder).ok());
-    entries.is_some_and(|entries| entries.flatten().any(|entry| is_gguf(&entry.path())))
+/// The GGUF file at `path`, or in that folder: of one in parts the first, which has the tokenizer.
+fn gguf_of(path: &Path) -> Option<PathBuf> {
+    let ModelFiles { folder, gguf } = ModelFiles::find(path).ok()?;
+    Some(folder.join(gguf.first()?))
 }
 
 impl fmt::Debug for Encoder {
@@ -221,6 +244,8 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
@@ -260,10 +285,7 @@ mod tests {
         let parsed = encoder_with(|_| ());
         assert_eq!(parsed.encode("a<s>b", usize::MAX).unwrap().ids[1], 257);
         assert_eq!(as_text.encode("a<s>b", usize::MAX).unwrap().ids.len(), 5);
-        assert_eq!(
-            (as_text.token_id("<s>"), as_text.token_id("</s>"), as_text.largest_id()),
-            (Some(257), None, 257)
-        );
+        assert_eq!(as_text.largest_id(), 257);
     }
 
     #[test]

@@ -19,25 +19,16 @@ fn shared_path(path: &str) -> PathBuf {
     std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
 }
 
-/// A file of the shared folder; says why it is skipped where there is none.
-pub(crate) fn shared_file(path: &str) -> Option<Vec<u8>> {
+/// A file of the shared folder. A test that asks for one is ignored where the cfg `longsift_shared` is not set.
+pub(crate) fn shared_file(path: &str) -> Vec<u8> {
     let path = shared_path(path);
-    match std::fs::read(&path) {
-        Ok(bytes) => Some(bytes),
-        Err(problem) => {
-            eprintln!("skipped: {}: {problem}", path.display());
-            None
-        }
-    }
+    std::fs::read(&path).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()))
 }
 
 /// The beginnings of all texts of a shared corpus, one after the other.
-pub(super) fn shared_beginnings(corpus: &str, bytes_of_each: usize) -> Option<String> {
+pub(super) fn shared_beginnings(corpus: &str, bytes_of_each: usize) -> String {
     let path = shared_path(&format!("corpora/{corpus}.parquet"));
-    let Ok(file) = std::fs::File::open(&path) else {
-        eprintln!("skipped: {} is not there", path.display());
-        return None;
-    };
+    let file = std::fs::File::open(&path).unwrap();
     let reader = SerializedFileReader::new(file).unwrap();
     let schema = reader.metadata().file_metadata().schema();
     let column = schema.get_fields().iter().position(|field| field.name() == "text").unwrap();
@@ -47,11 +38,11 @@ pub(super) fn shared_beginnings(corpus: &str, bytes_of_each: usize) -> Option<St
         let text = row.get_string(column).unwrap();
         texts.push_str(&text[..text.floor_char_boundary(bytes_of_each)]);
     }
-    Some(texts)
+    texts
 }
 
 /// The `tokenizer.json` of a shared tokenizer.
-pub(super) fn shared_tokenizer(name: &str) -> Option<Vec<u8>> {
+pub(super) fn shared_tokenizer(name: &str) -> Vec<u8> {
     shared_file(&format!("tokenizers/{name}/tokenizer.json"))
 }
 

@@ -105,6 +105,11 @@ impl MergedPairs {
         Some(Self { pairs, ascii, known: (!every_byte).then(known), replaced })
     }
 
+    /// Whether every character has tokens, if only those of its bytes.
+    pub(super) fn knows_every_character(&self) -> bool {
+        self.known.is_none()
+    }
+
     /// Whether text may be encoded for itself on both sides of a place between these two characters.
     pub(super) fn may_part(&self, left: char, right: char) -> bool {
         let replaced = |letter| {

@@ -15,12 +15,13 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
+use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
 use super::budget::{self, Spent};
 use super::matcher::{Matcher, MatcherCache};
 use super::pairs::MergedPairs;
-use super::patterns::{CleanStep, CutStep, PieceCutter, TextCleaner};
+use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerStep, PreTokenizerSteps};
 
 /// How texts come apart.
 #[derive(Debug)]
@@ -61,52 +62,53 @@ pub(super) struct Recipe {
 #[derive(Debug)]
 pub(super) struct PartSteps {
     /// The normaliser's.
-    pub(super) cleaner: TextCleaner,
+    pub(super) normalizer: NormalizerSteps,
     /// The pre-tokenizer's.
-    pub(super) cutter: PieceCutter,
+    pub(super) pre_tokenizer: PreTokenizerSteps,
 }
 
 impl Recipe {
-    /// The recipe of a tokenizer; an error says why its texts cannot be taken apart. `cleaner`, `cutter`: all its steps.
+    /// The recipe of a tokenizer; an error says why its texts cannot be taken apart. `normalizer`, `pre_tokenizer`: all its steps.
     pub(super) fn new(
         tokenizer: &Tokenizer,
         json: &[u8],
-        cleaner: &TextCleaner,
-        cutter: &PieceCutter,
+        normalizer: &NormalizerSteps,
+        pre_tokenizer: &PreTokenizerSteps,
     ) -> Result<Self, &'static str> {
-        Self::pieces(cleaner, cutter)
-            .or_else(|| Self::words(cleaner, cutter))
-            .map_or_else(|| Self::unmerged(tokenizer, json, cleaner, cutter), Ok)
+        Self::pieces(normalizer, pre_tokenizer)
+            .or_else(|| Self::words(normalizer, pre_tokenizer))
+            .map_or_else(|| Self::unmerged(tokenizer, json, normalizer, pre_tokenizer), Ok)
     }
 
     /// For a pre-tokenizer that begins with patterns, behind nothing but composition.
-    fn pieces(cleaner: &TextCleaner, cutter: &PieceCutter) -> Option<Self> {
-        let composes = match cleaner.0.as_slice() {
+    fn pieces(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
+        let composes = match normalizer.0.as_slice() {
             [] => false,
-            [CleanStep::Crate(NormalizerWrapper::NFC(_))] => true,
+            [NormalizerStep::Crate(NormalizerWrapper::NFC(_))] => true,
             _ => return None,
         };
-        let prefix_space = matches!(cutter.0.first(), Some(CutStep::PrefixSpace));
-        let rest = &cutter.0[usize::from(prefix_space)..];
+        let prefix_space = matches!(pre_tokenizer.0.first(), Some(PreTokenizerStep::PrefixSpace));
+        let rest = &pre_tokenizer.0[usize::from(prefix_space)..];
         let steps: Vec<Step> = rest.iter().map_while(Step::new).collect();
-        let inner = PieceCutter(rest[steps.len()..].to_vec());
-        let wants_place =
-            |step: &CutStep| matches!(step, CutStep::Crate(PreTokenizerWrapper::Metaspace(_)));
+        let inner = PreTokenizerSteps(rest[steps.len()..].to_vec());
+        let wants_place = |step: &PreTokenizerStep| {
+            matches!(step, PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(_)))
+        };
         if steps.is_empty() || inner.0.iter().any(wants_place) {
             return None;
         }
-        let part = PartSteps { cleaner: TextCleaner(Vec::new()), cutter: inner };
+        let part = PartSteps { normalizer: NormalizerSteps(Vec::new()), pre_tokenizer: inner };
         Some(Self { parts: Parts::Pieces(steps), composes, prefix_space, part, first: None })
     }
 
     /// For a pre-tokenizer that drops white space first.
-    fn words(cleaner: &TextCleaner, cutter: &PieceCutter) -> Option<Self> {
+    fn words(normalizer: &NormalizerSteps, pre_tokenizer: &PreTokenizerSteps) -> Option<Self> {
         use NormalizerWrapper as N;
         use PreTokenizerWrapper as P;
-        let by_character = |step: &CleanStep| {
+        let by_character = |step: &NormalizerStep| {
             matches!(
                 step,
-                CleanStep::Crate(
+                NormalizerStep::Crate(
                     N::BertNormalizer(_)
                         | N::NFC(_)
                         | N::NFD(_)
@@ -118,15 +120,21 @@ impl Recipe {
             )
         };
         let drops_blanks = matches!(
-            cutter.0.first(),
-            Some(CutStep::Crate(P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_)))
+            pre_tokenizer.0.first(),
+            Some(PreTokenizerStep::Crate(
+                P::BertPreTokenizer(_) | P::Whitespace(_) | P::WhitespaceSplit(_)
+            ))
         );
-        let wants_place = |step: &CutStep| matches!(step, CutStep::Crate(P::Metaspace(_)));
-        if !drops_blanks || !cleaner.0.iter().all(by_character) || cutter.0.iter().any(wants_place)
+        let wants_place =
+            |step: &PreTokenizerStep| matches!(step, PreTokenizerStep::Crate(P::Metaspace(_)));
+        if !drops_blanks
+            || !normalizer.0.iter().all(by_character)
+            || pre_tokenizer.0.iter().any(wants_place)
         {
             return None;
         }
-        let part = PartSteps { cleaner: cleaner.clone(), cutter: cutter.clone() };
+        let part =
+            PartSteps { normalizer: normalizer.clone(), pre_tokenizer: pre_tokenizer.clone() };
         Some(Self { parts: Parts::Words, composes: false, prefix_space: false, part, first: None })
     }
 
@@ -134,58 +142,86 @@ impl Recipe {
     fn unmerged(
         tokenizer: &Tokenizer,
         json: &[u8],
-        cleaner: &TextCleaner,
-        cutter: &PieceCutter,
+        normalizer: &NormalizerSteps,
+        pre_tokenizer: &PreTokenizerSteps,
     ) -> Result<Self, &'static str> {
         if !matches!(tokenizer.get_model(), ModelWrapper::BPE(_)) {
             return Err("its model sees whole texts and does not merge pairs");
         }
         let mut replaced = Vec::new();
         let mut inner = Vec::new();
-        for step in &cleaner.0 {
+        for step in &normalizer.0 {
             match step {
-                CleanStep::Crate(NormalizerWrapper::Prepend(_)) => continue,
-                CleanStep::Crate(step) => replaced.push(
+                NormalizerStep::Crate(NormalizerWrapper::Prepend(_)) => continue,
+                NormalizerStep::Crate(step) => replaced.push(
                     replaced_character(step)
                         .ok_or("its normaliser does more than to replace characters")?,
                 ),
-                CleanStep::Replace { .. } => return Err("its normaliser replaces a pattern"),
+                NormalizerStep::Replace { .. } => return Err("its normaliser replaces a pattern"),
             }
             inner.push(step.clone());
         }
-        let not_first = match cutter.0.as_slice() {
+        let not_first = match pre_tokenizer.0.as_slice() {
             [] => None,
-            [CutStep::Crate(PreTokenizerWrapper::Metaspace(spaces))] if !spaces.split => {
+            [PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(spaces))] if !spaces.split => {
                 replaced.push((' ', spaces.get_replacement()));
                 Some(spaces)
+            }
+            [PreTokenizerStep::Crate(PreTokenizerWrapper::Split(split))] if matches!(&split.pattern, SplitPattern::String(text) if never_occurs(text, &normalizer.0)) => {
+                None
             }
             _ => return Err("its pre-tokenizer is of an unknown kind"),
         };
         let pairs = MergedPairs::new(json, replaced)
             .ok_or("more than merges decides which tokens are joined")?;
-        let cutter_with = |scheme: fn(PrependScheme) -> PrependScheme| {
+        let pre_tokenizer_with = |scheme: fn(PrependScheme) -> PrependScheme| {
             let metaspace = not_first.map(|spaces| {
                 let scheme = scheme(spaces.prepend_scheme);
                 let spaces = Metaspace::new(spaces.get_replacement(), scheme, false);
-                CutStep::Crate(PreTokenizerWrapper::Metaspace(spaces))
+                PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(spaces))
             });
-            PieceCutter(metaspace.into_iter().collect())
+            PreTokenizerSteps(metaspace.into_iter().collect())
         };
         let behind_a_token = |scheme| match scheme {
             PrependScheme::First => PrependScheme::Never,
             other => other,
         };
         let first = [
-            PartSteps { cleaner: cleaner.clone(), cutter: cutter.clone() },
-            PartSteps { cleaner: cleaner.clone(), cutter: cutter_with(behind_a_token) },
+            PartSteps { normalizer: normalizer.clone(), pre_tokenizer: pre_tokenizer.clone() },
+            PartSteps {
+                normalizer: normalizer.clone(),
+                pre_tokenizer: pre_tokenizer_with(behind_a_token),
+            },
         ];
         let part = PartSteps {
-            cleaner: TextCleaner(inner),
-            cutter: cutter_with(|_| PrependScheme::Never),
+            normalizer: NormalizerSteps(inner),
+            pre_tokenizer: pre_tokenizer_with(|_| PrependScheme::Never),
         };
         let parts = Parts::Unmerged(pairs);
         Ok(Self { parts, composes: false, prefix_space: false, part, first: Some(first) })
     }
+}
+
+/// Whether a normaliser leaves no text behind in which `wanted` occurs: it replaces one of its characters. The steps are
+/// known to replace single characters, and to put something in front.
+fn never_occurs(wanted: &str, steps: &[NormalizerStep]) -> bool {
+    let leaves = |letter: char, step: &NormalizerStep| match step {
+        NormalizerStep::Crate(NormalizerWrapper::Prepend(prepend)) => {
+            prepend.prepend.contains(letter)
+        }
+        NormalizerStep::Crate(step) => replaced_character(step).is_none_or(|(_, to)| to == letter),
+        NormalizerStep::Replace { .. } => true,
+    };
+    let takes = |letter: char, step: &NormalizerStep| match step {
+        NormalizerStep::Crate(step) => {
+            replaced_character(step).is_some_and(|(from, _)| from == letter)
+        }
+        NormalizerStep::Replace { .. } => false,
+    };
+    wanted.chars().any(|letter| {
+        let last = steps.iter().rposition(|step| takes(letter, step));
+        last.is_some_and(|last| !steps[last..].iter().any(|step| leaves(letter, step)))
+    })
 }
 
 /// The character that a step replaces, and the one that takes its place; none for any other step.
@@ -202,16 +238,16 @@ fn replaced_character(step: &NormalizerWrapper) -> Option<(char, char)> {
 
 impl Step {
     /// A step that cuts at what a [`Matcher`] finds and keeps matches and gaps apart.
-    fn new(step: &CutStep) -> Option<Self> {
+    fn new(step: &PreTokenizerStep) -> Option<Self> {
         use SplitDelimiterBehavior::{Isolated, Removed};
         let (matcher, keeps_matches, keeps_gaps) = match step {
-            CutStep::Pattern { regex, behavior: Isolated, .. } => {
+            PreTokenizerStep::Pattern { regex, behavior: Isolated, .. } => {
                 (Matcher::new(regex.as_str())?, true, true)
             }
-            CutStep::Pattern { regex, behavior: Removed, invert } => {
+            PreTokenizerStep::Pattern { regex, behavior: Removed, invert } => {
                 (Matcher::new(regex.as_str())?, *invert, !*invert)
             }
-            CutStep::Crate(PreTokenizerWrapper::Digits(digits)) => {
+            PreTokenizerStep::Crate(PreTokenizerWrapper::Digits(digits)) => {
                 (Matcher::Numbers { runs: !digits.individual_digits }, true, true)
             }
             _ => return None,
@@ -230,7 +266,7 @@ impl Parts {
     }
 
     /// Whether the parts from any place on are soon those of the whole text, whatever stands before.
-    pub(super) fn falls_in_step(&self) -> bool {
+    pub(super) fn resynchronises(&self) -> bool {
         match self {
             Self::Pieces(steps) => steps[0].matcher.is_dense(),
             Self::Unmerged(_) | Self::Words => true,

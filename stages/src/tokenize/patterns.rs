@@ -19,6 +19,7 @@ use tokenizers::{
 };
 
 use super::budget;
+use super::problem::Refusal;
 
 /// The pattern inside `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
 const BYTE_LEVEL_PATTERN: &str =
@@ -26,10 +27,10 @@ const BYTE_LEVEL_PATTERN: &str =
 
 /// A pre-tokenizer, as the list of its steps. Each looks at one piece of those before it at a time.
 #[derive(Clone, Debug)]
-pub(super) struct PieceCutter(pub(super) Vec<CutStep>);
+pub(super) struct PreTokenizerSteps(pub(super) Vec<PreTokenizerStep>);
 
 #[derive(Clone, Debug)]
-pub(super) enum CutStep {
+pub(super) enum PreTokenizerStep {
     /// Cuts at the matches of a pattern.
     Pattern {
         /// The pattern.
@@ -45,67 +46,106 @@ pub(super) enum CutStep {
     Crate(PreTokenizerWrapper),
 }
 
-impl PieceCutter {
+impl PreTokenizerSteps {
     /// The steps of `pre_tokenizer`; none for a tokenizer without one.
     pub(super) fn new(pre_tokenizer: Option<&PreTokenizerWrapper>) -> Result<Self> {
         let mut steps = Vec::new();
         if let Some(pre_tokenizer) = pre_tokenizer {
-            collect_cuts(pre_tokenizer, &mut steps)?;
+            collect_pre_tokenizer_steps(pre_tokenizer, &mut steps)?;
         }
         Ok(Self(steps))
     }
 }
 
-fn collect_cuts(pre_tokenizer: &PreTokenizerWrapper, steps: &mut Vec<CutStep>) -> Result<()> {
+fn collect_pre_tokenizer_steps(
+    pre_tokenizer: &PreTokenizerWrapper,
+    steps: &mut Vec<PreTokenizerStep>,
+) -> Result<()> {
     match pre_tokenizer {
         PreTokenizerWrapper::Sequence(sequence) => {
-            sequence.as_ref().iter().try_for_each(|step| collect_cuts(step, steps))?;
+            sequence
+                .as_ref()
+                .iter()
+                .try_for_each(|step| collect_pre_tokenizer_steps(step, steps))?;
         }
         PreTokenizerWrapper::Split(split) if let SplitPattern::Regex(pattern) = &split.pattern => {
             let regex = Regex::new(pattern)?;
-            steps.push(CutStep::Pattern { regex, behavior: split.behavior, invert: split.invert });
+            steps.push(PreTokenizerStep::Pattern {
+                regex,
+                behavior: split.behavior,
+                invert: split.invert,
+            });
         }
         PreTokenizerWrapper::ByteLevel(bytes) if bytes.use_regex => {
             if bytes.add_prefix_space {
-                steps.push(CutStep::PrefixSpace);
+                steps.push(PreTokenizerStep::PrefixSpace);
             }
             let (regex, behavior) =
                 (Regex::new(BYTE_LEVEL_PATTERN)?, SplitDelimiterBehavior::Isolated);
-            steps.push(CutStep::Pattern { regex, behavior, invert: false });
+            steps.push(PreTokenizerStep::Pattern { regex, behavior, invert: false });
             let only_bytes = ByteLevel::new(false, bytes.trim_offsets, false);
-            steps.push(CutStep::Crate(PreTokenizerWrapper::ByteLevel(only_bytes)));
+            steps.push(PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(only_bytes)));
         }
-        other => steps.push(CutStep::Crate(other.clone())),
+        other => steps.push(PreTokenizerStep::Crate(other.clone())),
     }
     Ok(())
 }
 
-impl PreTokenizer for PieceCutter {
+impl PreTokenizer for PreTokenizerSteps {
     fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
         self.0.iter().try_for_each(|step| match step {
-            CutStep::Pattern { regex, behavior, invert: false } => {
+            PreTokenizerStep::Pattern { regex, behavior, invert: false } => {
                 text.split(|_, piece| piece.split(Reporting(regex), *behavior))
             }
-            CutStep::Pattern { regex, behavior, invert: true } => {
+            PreTokenizerStep::Pattern { regex, behavior, invert: true } => {
                 text.split(|_, piece| piece.split(Invert(Reporting(regex)), *behavior))
             }
-            CutStep::PrefixSpace => text.normalize(|piece| {
+            PreTokenizerStep::PrefixSpace => text.normalize(|piece| {
                 if !piece.get().starts_with(' ') {
                     piece.prepend(" ");
                 }
                 Ok(())
             }),
-            CutStep::Crate(step) => step.pre_tokenize(text),
+            PreTokenizerStep::Crate(step) => step.pre_tokenize(text),
         })
     }
 }
 
+/// The first of some patterns with `\w` or `\b`, which the engines behind this crate and behind the Python package know
+/// differently: at U+200D and some marks, the one sees a letter and the other none.
+pub(super) fn differing_pattern<'a>(
+    normalizer: &'a NormalizerSteps,
+    pre_tokenizer: &'a PreTokenizerSteps,
+) -> Option<&'a str> {
+    let cut = |step: &'a PreTokenizerStep| match step {
+        PreTokenizerStep::Pattern { regex, .. } => Some(regex.as_str()),
+        _ => None,
+    };
+    let replaced = |step: &'a NormalizerStep| match step {
+        NormalizerStep::Replace { regex, .. } => Some(regex.as_str()),
+        NormalizerStep::Crate(_) => None,
+    };
+    let patterns = normalizer.0.iter().filter_map(replaced);
+    patterns.chain(pre_tokenizer.0.iter().filter_map(cut)).find(|pattern| knows_words(pattern))
+}
+
+/// Whether a pattern has `\w`, `\W`, `\b` or `\B`.
+fn knows_words(pattern: &str) -> bool {
+    let mut letters = pattern.chars();
+    while let Some(letter) = letters.next() {
+        if letter == '\\' && matches!(letters.next(), Some('w' | 'W' | 'b' | 'B')) {
+            return true;
+        }
+    }
+    pattern.contains("[:word:]")
+}
+
 /// A normaliser, as the list of its steps.
 #[derive(Clone, Debug)]
-pub(super) struct TextCleaner(pub(super) Vec<CleanStep>);
+pub(super) struct NormalizerSteps(pub(super) Vec<NormalizerStep>);
 
 #[derive(Clone, Debug)]
-pub(super) enum CleanStep {
+pub(super) enum NormalizerStep {
     /// Replaces the matches of a pattern.
     Replace {
         /// The pattern.
@@ -117,64 +157,67 @@ pub(super) enum CleanStep {
     Crate(NormalizerWrapper),
 }
 
-impl TextCleaner {
+impl NormalizerSteps {
     /// The steps of `normalizer`; none for a tokenizer without one.
     pub(super) fn new(normalizer: Option<&NormalizerWrapper>) -> Result<Self> {
         let mut steps = Vec::new();
         if let Some(normalizer) = normalizer {
-            collect_cleanings(normalizer, &mut steps)?;
+            collect_normalizer_steps(normalizer, &mut steps)?;
         }
         Ok(Self(steps))
     }
 
     /// The normaliser for one text. The crate drops a normaliser's errors, so this one remembers its first.
-    pub(super) fn watched(&self) -> WatchedCleaner<'_> {
-        WatchedCleaner { steps: &self.0, problem: OnceLock::new() }
+    pub(super) fn watched(&self) -> WatchedNormalizer<'_> {
+        WatchedNormalizer { steps: &self.0, problem: OnceLock::new() }
     }
 }
 
-fn collect_cleanings(normalizer: &NormalizerWrapper, steps: &mut Vec<CleanStep>) -> Result<()> {
+fn collect_normalizer_steps(
+    normalizer: &NormalizerWrapper,
+    steps: &mut Vec<NormalizerStep>,
+) -> Result<()> {
     match normalizer {
         NormalizerWrapper::Sequence(sequence) => {
-            sequence.as_ref().iter().try_for_each(|step| collect_cleanings(step, steps))?;
+            sequence.as_ref().iter().try_for_each(|step| collect_normalizer_steps(step, steps))?;
         }
         NormalizerWrapper::Replace(replace) => {
             // The pattern is private; its serialised form is the file format.
             let form = serde_json::to_value(replace)?;
             steps.push(match form["pattern"]["Regex"].as_str() {
-                Some(pattern) => CleanStep::Replace {
+                Some(pattern) => NormalizerStep::Replace {
                     regex: Regex::new(pattern)?,
                     content: replace.content.clone(),
                 },
-                None => CleanStep::Crate(normalizer.clone()),
+                None => NormalizerStep::Crate(normalizer.clone()),
             });
         }
-        other => steps.push(CleanStep::Crate(other.clone())),
+        other => steps.push(NormalizerStep::Crate(other.clone())),
     }
     Ok(())
 }
 
 /// A normaliser that remembers the first error of its steps.
-pub(super) struct WatchedCleaner<'a> {
-    steps: &'a [CleanStep],
-    problem: OnceLock<String>,
+pub(super) struct WatchedNormalizer<'a> {
+    steps: &'a [NormalizerStep],
+    problem: OnceLock<Refusal>,
 }
 
-impl WatchedCleaner<'_> {
+impl WatchedNormalizer<'_> {
     /// The first error, if there was one.
-    pub(super) fn into_problem(self) -> Option<String> {
+    pub(super) fn into_problem(self) -> Option<Refusal> {
         self.problem.into_inner()
     }
 }
 
-impl Normalizer for WatchedCleaner<'_> {
+impl Normalizer for WatchedNormalizer<'_> {
     fn normalize(&self, text: &mut NormalizedString) -> Result<()> {
         let outcome = self.steps.iter().try_for_each(|step| match step {
-            CleanStep::Replace { regex, content } => text.replace(Reporting(regex), content),
-            CleanStep::Crate(step) => step.normalize(text),
+            NormalizerStep::Replace { regex, content } => text.replace(Reporting(regex), content),
+            NormalizerStep::Crate(step) => step.normalize(text),
         });
         outcome.inspect_err(|problem| {
-            self.problem.get_or_init(|| problem.to_string());
+            self.problem.get_or_init(|| Refusal::of(problem));
         })
     }
 }
@@ -221,23 +264,29 @@ mod tests {
         SHARED_TOKENIZERS, bytes_with, encoder_with, shared_tokenizer,
     };
 
+    /// The crate's own ids and ends.
+    fn compare(json: &[u8]) {
+        let text = "He's  here,\r\n\t e\u{301}\u{e9} \u{1f999}\u{fe0f} 1234 \u{915}\u{93f} <s>x</s>  <|endoftext|> y ";
+        let encoder = Encoder::from_bytes(json, SpecialTokensInText::Parse).unwrap();
+        let mut reference = Tokenizer::from_bytes(json).unwrap();
+        reference.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+        let reference = reference.encode(text, false).unwrap();
+        let got = encoder.encode(text, usize::MAX).unwrap();
+        assert_eq!(got.ids, reference.get_ids());
+        let ends: Vec<_> = reference.get_offsets().iter().map(|&(_, end)| end as u32).collect();
+        assert_eq!(got.ends, ends);
+    }
+
+    #[test]
+    #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+    fn published_tokenizers_do_without_the_patterns_of_their_crate() {
+        for name in SHARED_TOKENIZERS {
+            compare(&shared_tokenizer(name));
+        }
+    }
+
     #[test]
     fn taking_the_patterns_out_of_the_crates_hands_changes_nothing() {
-        let text = "He's  here,\r\n\t e\u{301}\u{e9} \u{1f999}\u{fe0f} 1234 \u{915}\u{93f} <s>x</s>  <|endoftext|> y ";
-        let compare = |json: &[u8]| {
-            let encoder = Encoder::from_bytes(json, SpecialTokensInText::Parse).unwrap();
-            let mut reference = Tokenizer::from_bytes(json).unwrap();
-            reference.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
-            let reference = reference.encode(text, false).unwrap();
-            let got = encoder.encode(text, usize::MAX).unwrap();
-            assert_eq!(got.ids, reference.get_ids());
-            let ends: Vec<_> = reference.get_offsets().iter().map(|&(_, end)| end as u32).collect();
-            assert_eq!(got.ends, ends);
-        };
-        for name in SHARED_TOKENIZERS {
-            let Some(json) = shared_tokenizer(name) else { break };
-            compare(&json);
-        }
         let bytes = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
         let only_bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
         let words = json!({"type": "Split", "pattern": {"Regex": "\\p{L}+|\\p{N}"}, "behavior": "Removed", "invert": true});
@@ -258,11 +307,30 @@ mod tests {
     }
 
     #[test]
+    fn patterns_about_words_are_told() {
+        for pattern in [r"\w+|\d", r"a(?!\B)", r"\\\\\b", "[[:word:]]+"] {
+            let encoder = encoder_with(|form| {
+                form["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
+                                               "pattern": {"Regex": pattern}});
+            });
+            let warning = encoder.warning().unwrap();
+            assert!(warning.contains(pattern), "{warning}");
+        }
+        for pattern in [r"\\w+", r"'s|\p{L}+|b", r"\s+(?!\S)"] {
+            let encoder = encoder_with(|form| {
+                form["normalizer"] =
+                    json!({"type": "Replace", "pattern": {"Regex": pattern}, "content": " "});
+            });
+            assert_eq!(encoder.warning(), None, "{pattern}");
+        }
+    }
+
+    #[test]
     fn a_pattern_that_gives_up_is_an_error_and_not_one_long_piece() {
         let blanks = " ".repeat(1_200_000);
         let gives_up = |change: fn(&mut Value)| {
             let encoder = encoder_with(change);
-            assert!(encoder.whole_texts_because().is_some());
+            assert!(encoder.unsplittable_reason().is_some());
             assert!(encoder.encode("a  b", usize::MAX).is_ok());
             encoder.encode(&format!("hello{blanks}world"), usize::MAX).unwrap_err().to_string()
         };

@@ -1,7 +1,8 @@
 //! What goes wrong with a tokenizer, and with a text.
 
+use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::budget::Spent;
 
@@ -16,13 +17,13 @@ pub enum TokenizerProblem {
         /// What the operating system says.
         problem: io::Error,
     },
-    /// The file is not there or cannot be read, and would lie beside a GGUF file.
-    #[error("cannot read the tokenizer `{}` beside the GGUF file: {problem}", path.display())]
-    BesideGguf {
+    /// There is no `tokenizer.json`, and the tokenizer inside the GGUF file cannot be used.
+    #[error("the tokenizer inside `{}` cannot be used: {reason}", path.display())]
+    InGguf {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
-        problem: io::Error,
+        /// What it lacks, or what of it is not known.
+        reason: String,
     },
     /// The file is not a usable `tokenizer.json`.
     #[error("`{}` is not a usable tokenizer.json: {reason}", path.display())]
@@ -36,19 +37,62 @@ pub enum TokenizerProblem {
 
 impl TokenizerProblem {
     /// What to do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Unreadable { .. } => {
-                "point `tokenizer` at a tokenizer.json or its folder; a tokenizer.model becomes one with transformers' \
-                 `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
-            }
-            Self::BesideGguf { .. } => {
-                "the tokenizer inside a GGUF file is not read: put the tokenizer.json of the model that it was made from \
-                 beside it, or point `tokenizer` at one"
+    pub fn hint(&self) -> String {
+        let hint = match self {
+            Self::Unreadable { path, .. } => match Original::beside(path) {
+                Some(original) => return original.hint(path.parent().unwrap_or(Path::new("."))),
+                None => {
+                    "point `tokenizer` at a tokenizer.json or its folder; a tokenizer.model becomes one with transformers' \
+                     `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
+                }
+            },
+            Self::InGguf { .. } => {
+                "put the tokenizer.json of the model that it was made from beside it, or point `tokenizer` at one"
             }
             Self::Invalid { .. } => {
                 "save it again with a current transformers: `AutoTokenizer.from_pretrained(folder).save_pretrained(folder)`"
             }
+        };
+        hint.to_owned()
+    }
+}
+
+/// A tokenizer in another format than `tokenizer.json`, which many checkpoints have alone.
+enum Original {
+    /// `tokenizer.model` of `SentencePiece`, or `vocab.json` with `merges.txt`: the library reads and converts it.
+    Convertible(String),
+    /// Ranks of tiktoken: the library converts what it is told the pattern of.
+    Tiktoken(String),
+}
+
+impl Original {
+    /// What lies where the `tokenizer.json` should be.
+    fn beside(path: &Path) -> Option<Self> {
+        let entries = fs::read_dir(path.parent()?).ok()?;
+        let names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let is_tiktoken =
+            |name: &&String| name.ends_with(".tiktoken") || name.as_str() == "tiktoken.model";
+        if let Some(name) = names.iter().find(is_tiktoken) {
+            return Some(Self::Tiktoken(name.clone()));
+        }
+        let known = ["tokenizer.model", "spiece.model", "vocab.json"];
+        let known = known.into_iter().find(|known| names.iter().any(|name| name == known))?;
+        Some(Self::Convertible(known.to_owned()))
+    }
+
+    fn hint(&self, folder: &Path) -> String {
+        let folder = folder.display();
+        match self {
+            Self::Convertible(name) => format!(
+                "`{name}` there is not read; make a tokenizer.json of it once: python -c \"from transformers import \
+                 AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
+            ),
+            Self::Tiktoken(name) => format!(
+                "`{name}` there is not read; make a tokenizer.json of it once in Python, with the tiktoken.Encoding of the \
+                 model's own tokenizer class: transformers.integrations.tiktoken.convert_tiktoken_to_fast(encoding, \
+                 '{folder}')"
+            ),
         }
     }
 }
@@ -64,10 +108,19 @@ pub enum EncodeProblem {
         /// What the tokenizer says.
         reason: String,
     },
-    /// The tokenizer must see more bytes at once than memory allows.
+    /// The tokenizer's patterns are not done with the text in a time that no published tokenizer needs. Another machine may
+    /// be fast enough: see [`EncodeProblem::is_of_the_tokenizer`].
     #[error(
-        "the text of {text_bytes} bytes has a stretch of {part_bytes} bytes that the tokenizer must see at once; within \
-         `memory_limit_bytes` it can be at most {largest_part}"
+        "the tokenizer's patterns work on the text of {text_bytes} bytes for more than a minute, and 200 seconds for each MiB"
+    )]
+    Endless {
+        /// The length of the text.
+        text_bytes: usize,
+    },
+    /// The tokenizer must see more bytes at once than it may.
+    #[error(
+        "the text of {text_bytes} bytes has a stretch of {part_bytes} bytes that the tokenizer must see at once; at most \
+         {largest_part} are supported"
     )]
     TooLarge {
         /// The length of the text.
@@ -83,9 +136,15 @@ impl EncodeProblem {
     /// The reason code of the quarantine.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Failed { .. } => "tokenizer_failed",
+            Self::Failed { .. } | Self::Endless { .. } => "tokenizer_failed",
             Self::TooLarge { .. } => "document_too_large",
         }
+    }
+
+    /// Whether the tokenizer must be replaced: what becomes of this text would depend on the machine, so the run ends
+    /// instead of quarantining it.
+    pub fn is_of_the_tokenizer(&self) -> bool {
+        matches!(self, Self::Endless { .. })
     }
 }
 
@@ -96,16 +155,51 @@ pub(super) enum Refusal {
     Failed(String),
     /// A part of this many bytes is too large.
     TooLarge(usize),
+    /// The patterns are not done in time.
+    Endless,
 }
 
 impl From<Spent> for Refusal {
-    fn from(spent: Spent) -> Self {
-        Self::Failed(spent.to_string())
+    fn from(_: Spent) -> Self {
+        Self::Endless
     }
 }
 
 impl From<tokenizers::Error> for Refusal {
     fn from(problem: tokenizers::Error) -> Self {
-        Self::Failed(problem.to_string())
+        Self::of(&problem)
+    }
+}
+
+impl Refusal {
+    /// What an error of the crate, or of the patterns inside it, means.
+    pub(super) fn of(problem: &tokenizers::Error) -> Self {
+        if problem.is::<Spent>() { Self::Endless } else { Self::Failed(problem.to_string()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tokenizer_of_another_format_is_named_with_the_way_to_convert_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let problem = io::Error::from(io::ErrorKind::NotFound);
+        let path = folder.path().join("tokenizer.json");
+        let problem = TokenizerProblem::Unreadable { path, problem };
+        assert!(problem.hint().starts_with("point `tokenizer` at"));
+        fs::write(folder.path().join("tokenizer.model"), "").unwrap();
+        let hint = problem.hint();
+        let converts = format!("save_pretrained('{}')", folder.path().display());
+        assert!(
+            hint.starts_with("`tokenizer.model` there is not read") && hint.contains(&converts)
+        );
+        fs::write(folder.path().join("qwen.tiktoken"), "").unwrap();
+        let hint = problem.hint();
+        assert!(
+            hint.contains("`qwen.tiktoken`") && hint.contains("convert_tiktoken_to_fast"),
+            "{hint}"
+        );
     }
 }

@@ -14,10 +14,11 @@ use super::added::AddedTokens;
 use super::budget::Budget;
 use super::compose::Composed;
 use super::encoded::{EncodedText, character_ends};
+use super::long_parts::LongParts;
 use super::matcher::MatcherCache;
 use super::memo::{Memo, PartToken};
 use super::parts::{PartSteps, Recipe};
-use super::patterns::{CleanStep, PieceCutter, TextCleaner};
+use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerSteps};
 use super::problem::Refusal;
 
 /// Bytes of text that are encoded in one go; a longer text in several at once.
@@ -33,6 +34,8 @@ pub(super) struct Splitter {
     added: AddedTokens,
     /// Added tokens that stand in the normalised text.
     normalised: AddedTokens,
+    /// How long parts are encoded; none where the crate must see them whole.
+    pub(super) long_parts: Option<LongParts>,
     /// [`RUN_BYTES`]; tests choose others.
     pub(super) run_bytes: usize,
     /// What threads have left for the next.
@@ -70,10 +73,10 @@ impl Splitter {
     pub(super) fn new(
         tokenizer: &Tokenizer,
         json: &[u8],
-        cleaner: &TextCleaner,
-        cutter: &PieceCutter,
+        normalizer: &NormalizerSteps,
+        pre_tokenizer: &PreTokenizerSteps,
     ) -> tokenizers::Result<Result<Self, &'static str>> {
-        let recipe = match Recipe::new(tokenizer, json, cleaner, cutter) {
+        let recipe = match Recipe::new(tokenizer, json, normalizer, pre_tokenizer) {
             Ok(recipe) => recipe,
             Err(why) => return Ok(Err(why)),
         };
@@ -84,19 +87,22 @@ impl Splitter {
         for (id, token) in tokens {
             let mut content = NormalizedString::from(token.content.as_str());
             if token.normalized {
-                cleaner.watched().normalize(&mut content)?;
+                normalizer.watched().normalize(&mut content)?;
                 normalised.push((content.get().to_owned(), *id, token.clone()));
             } else {
                 plain.push((token.content.clone(), *id, token.clone()));
             }
         }
-        let composes_at_most =
-            matches!(cleaner.0.as_slice(), [] | [CleanStep::Crate(NormalizerWrapper::NFC(_))]);
+        let composes_at_most = matches!(
+            normalizer.0.as_slice(),
+            [] | [NormalizerStep::Crate(NormalizerWrapper::NFC(_))]
+        );
         if !normalised.is_empty() && !composes_at_most {
             return Ok(Err("its added tokens stand in the normalised text"));
         }
         let as_text = added.get_encode_special_tokens();
         Ok(Ok(Self {
+            long_parts: LongParts::new(tokenizer, &recipe),
             recipe,
             added: AddedTokens::new(plain, as_text)?,
             normalised: AddedTokens::new(normalised, as_text)?,
@@ -105,7 +111,7 @@ impl Splitter {
         }))
     }
 
-    /// Encodes a text. `largest_part`: parts of more bytes than this are refused.
+    /// Encodes a text. `largest_part`: parts of more bytes than this are refused if the crate must see them whole.
     pub(super) fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -120,7 +126,7 @@ impl Splitter {
             }
             let between = &text[range.clone()];
             let composed = if self.recipe.composes {
-                Composed::new(between)
+                Composed::new(between, largest_part)?
             } else {
                 Composed::unchanged(between)
             };
@@ -169,7 +175,7 @@ impl Splitter {
     /// too, the rest of it is that of the whole text.
     fn encode_runs(&self, source: Source<'_>, mut take: impl FnMut(Run)) -> Result<(), Refusal> {
         let text = source.text;
-        let starts: Vec<usize> = if self.recipe.parts.falls_in_step() {
+        let starts: Vec<usize> = if self.recipe.parts.resynchronises() {
             (0..text.len()).step_by(self.run_bytes).map(|at| text.ceil_char_boundary(at)).collect()
         } else {
             vec![0]
@@ -180,10 +186,17 @@ impl Splitter {
         let wave = 2 * rayon::current_num_threads();
         for first in (0..starts.len()).step_by(wave) {
             let wave = first..(first + wave).min(starts.len());
+            // A part may be longer than many runs.
+            let is_passed = |run: usize| stop(run) <= reached;
             let runs: Vec<Run> = wave
                 .clone()
                 .into_par_iter()
-                .map(|run| self.run(source, starts[run], stop(run)))
+                .map(|run| {
+                    if is_passed(run) {
+                        return Ok(Run::default());
+                    }
+                    self.run(source, starts[run], stop(run), starts[run] > reached)
+                })
                 .collect::<Result<_, _>>()?;
             for (run, mut ahead) in wave.zip(runs) {
                 while reached < stop(run) {
@@ -196,7 +209,7 @@ impl Splitter {
                     }
                     let is_near = places.last().is_some_and(|(place, _)| reached < *place);
                     let next = if is_near { reached + 1 } else { stop(run) };
-                    let between = self.run(source, reached, next)?;
+                    let between = self.run(source, reached, next, false)?;
                     reached = between.end;
                     take(between);
                 }
@@ -206,10 +219,20 @@ impl Splitter {
     }
 
     /// Encodes the parts from byte `start` on, up to the first that ends at or behind `stop`.
-    fn run(&self, source: Source<'_>, start: usize, stop: usize) -> Result<Run, Refusal> {
+    ///
+    /// `ahead`: whether `start` is perhaps inside a part. The run is left out if that part has no end before `stop`: the
+    /// run that the part begins in encodes it, and every run that it passes would encode the rest of it once more.
+    fn run(
+        &self,
+        source: Source<'_>,
+        start: usize,
+        stop: usize,
+        ahead: bool,
+    ) -> Result<Run, Refusal> {
         let mut scratch = self.take_scratch();
         let Scratch { matchers, memo } = &mut scratch;
         let mut run = Run { end: start, ..Run::default() };
+        let mut is_inside = false;
         let budget = Budget::start(stop - start);
         while run.end < stop {
             budget.reach((stop - start).max(run.end - start));
@@ -218,6 +241,10 @@ impl Splitter {
             }
             let tokens = &mut run.tokens;
             let mut take = |part: Range<usize>| {
+                is_inside |= ahead && part.start == start && part.end >= stop;
+                if is_inside {
+                    return Ok(());
+                }
                 let (text, offset) = (&source.text[part.clone()], part.start as u32);
                 let mut add = |of_part: &[PartToken]| {
                     tokens.ids.extend(of_part.iter().map(|(id, _)| id));
@@ -225,16 +252,41 @@ impl Splitter {
                 };
                 match source.first {
                     Some(first) if part.start == 0 => {
-                        add(&part_tokens(source, text, first)?);
+                        add(&self.part_tokens(source, text, first)?);
                         Ok(())
                     }
-                    _ => memo.tokens(text, || part_tokens(source, text, &self.recipe.part), add),
+                    _ => {
+                        let encode = || self.part_tokens(source, text, &self.recipe.part);
+                        memo.tokens(text, encode, add)
+                    }
                 }
             };
             run.end = self.recipe.parts.next(matchers, source.text, run.end, &mut take)?;
         }
+        if is_inside {
+            run = Run::default();
+        }
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         Ok(run)
+    }
+
+    /// Encodes a part; `steps`: what its beginning goes through.
+    fn part_tokens(
+        &self,
+        source: Source<'_>,
+        part: &str,
+        steps: &PartSteps,
+    ) -> Result<Vec<PartToken>, Refusal> {
+        if let Some(long_parts) = self.long_parts.as_ref().filter(|long| long.is_long(part)) {
+            return long_parts.encode(source.tokenizer, part, |range| {
+                let steps = if range.start == 0 { steps } else { &self.recipe.part };
+                crate_tokens(source.tokenizer, &part[range], steps)
+            });
+        }
+        if part.len() > source.largest_part {
+            return Err(Refusal::TooLarge(part.len()));
+        }
+        crate_tokens(source.tokenizer, part, steps)
     }
 
     fn take_scratch(&self) -> Scratch {
@@ -255,25 +307,42 @@ impl Run {
     }
 }
 
-/// Encodes a part with the crate.
-fn part_tokens(
-    source: Source<'_>,
+/// Encodes a text with the crate.
+fn crate_tokens(
+    tokenizer: &Tokenizer,
     part: &str,
     steps: &PartSteps,
 ) -> Result<Vec<PartToken>, Refusal> {
-    if part.len() > source.largest_part {
-        return Err(Refusal::TooLarge(part.len()));
-    }
     let mut text = NormalizedString::from(part);
-    let cleaner = steps.cleaner.watched();
-    cleaner.normalize(&mut text)?;
+    let normalizer = steps.normalizer.watched();
+    normalizer.normalize(&mut text)?;
     if text.is_empty() {
         return Ok(Vec::new());
     }
     let mut pieces = PreTokenizedString::from(text);
-    steps.cutter.pre_tokenize(&mut pieces)?;
-    source.tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+    steps.pre_tokenizer.pre_tokenize(&mut pieces)?;
+    tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
     let encoding = pieces.into_encoding(None, 0, OffsetType::Byte)?;
     let ends = character_ends(part, encoding.get_offsets());
     Ok(encoding.get_ids().iter().copied().zip(ends).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenize::fixtures::encoder_with;
+
+    #[test]
+    fn a_run_inside_a_part_that_passes_it_is_left_out() {
+        let encoder = encoder_with(|_| ());
+        let splitter = encoder.splitter.as_ref().unwrap();
+        let text = format!("{} and so on", "a".repeat(1000));
+        let source =
+            Source { tokenizer: &encoder.tokenizer, text: &text, first: None, largest_part: 5000 };
+        let run = |start, stop, ahead| splitter.run(source, start, stop, ahead).unwrap();
+        let inside = run(100, 1000, true);
+        assert_eq!((inside.tokens.ids.len(), inside.joints.len()), (0, 0));
+        assert_eq!(run(100, 1001, true).joints[..2], [(100, 0), (1000, 900)]);
+        assert_eq!(run(100, 1000, false).tokens.ids.len(), 900);
+    }
 }

@@ -129,6 +129,14 @@ fn tokenizers_in_parts() -> Vec<(&'static str, Vec<u8>)> {
         form["model"]["vocab"]["<unk>"] = json!(9_999);
         only_plain_added_tokens(form);
     };
+    // Google's Gemma: the normaliser leaves no blank that the pre-tokenizer could cut at.
+    let blank = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false});
+    let gemma = |form: &mut Value| {
+        with_byte_fallback(form);
+        form["model"]["unk_token"] = json!("<unk>");
+        form["model"]["fuse_unk"] = json!(true);
+        form["model"]["vocab"]["<unk>"] = json!(9_999);
+    };
     vec![
         ("gpt2", trained(&none, &byte_level(false, true), as_is)),
         ("a space in front", trained(&none, &byte_level(true, true), as_is)),
@@ -151,6 +159,7 @@ fn tokenizers_in_parts() -> Vec<(&'static str, Vec<u8>)> {
         ("words only", trained(&none, &words_only, as_is)),
         ("sentence piece", trained(&sentence_piece, &none, with_byte_fallback)),
         ("sentence piece with unknown characters", trained(&sentence_piece, &none, unknown)),
+        ("gemma", trained(&spaces, &blank, gemma)),
         ("metaspace first", trained(&none, &metaspace("first"), with_byte_fallback)),
         ("metaspace always", trained(&none, &metaspace("always"), unknown)),
         ("bert", serde_json::to_vec(&bert).unwrap()),
@@ -168,7 +177,7 @@ fn reference(tokenizer: &Tokenizer, text: &str) -> (Vec<u32>, Vec<u32>) {
 fn pairs() -> Vec<(&'static str, Encoder, Tokenizer)> {
     let pair = |(name, json): (_, Vec<u8>)| {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
-        assert_eq!(encoder.whole_texts_because(), None, "{name}");
+        assert_eq!(encoder.unsplittable_reason(), None, "{name}");
         (name, encoder, Tokenizer::from_bytes(&json).unwrap())
     };
     tokenizers_in_parts().into_iter().map(pair).collect()
@@ -196,13 +205,14 @@ fn a_text_may_be_begun_at_every_place() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn published_tokenizers_come_apart_on_real_texts() {
     for corpus in ["books", "code", "papers", "mixed_short"] {
-        let Some(texts) = shared_beginnings(corpus, 4000) else { return };
+        let texts = shared_beginnings(corpus, 4000);
         for name in SHARED_TOKENIZERS {
-            let Some(json) = shared_tokenizer(name) else { return };
+            let json = shared_tokenizer(name);
             let mut encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
-            assert_eq!(encoder.whole_texts_because(), None, "{name}");
+            assert_eq!(encoder.unsplittable_reason(), None, "{name}");
             let mut crate_alone = Tokenizer::from_bytes(&json).unwrap();
             crate_alone.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
             check(name, &mut encoder, &crate_alone, &texts, &[97, 5000, usize::MAX]);
@@ -215,11 +225,13 @@ fn what_cannot_be_taken_apart_is_encoded_whole() {
     let look_ahead = split(r"\p{N}{1,3}(?=(?:\p{N}{3})*\b)|\D+", "Isolated", false);
     let none = Value::Null;
     let spaces = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let blank = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false});
     let first =
         json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true});
     for (json, why) in [
         (trained(&none, &look_ahead, |_| ()), "its pre-tokenizer is of an unknown kind"),
         (trained(&none, &first, |_| ()), "its pre-tokenizer is of an unknown kind"),
+        (trained(&none, &blank, |_| ()), "its pre-tokenizer is of an unknown kind"),
         (
             trained(&json!({"type": "Lowercase"}), &byte_level(false, true), |_| ()),
             "its normaliser does more than to replace characters",
@@ -231,7 +243,7 @@ fn what_cannot_be_taken_apart_is_encoded_whole() {
         (trained(&spaces, &none, |_| ()), "its added tokens stand in the normalised text"),
     ] {
         let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
-        assert_eq!(encoder.whole_texts_because(), Some(why));
+        assert_eq!(encoder.unsplittable_reason(), Some(why));
         let (ids, ends) = reference(&Tokenizer::from_bytes(&json).unwrap(), CORPUS[0]);
         let encoded = encoder.encode(CORPUS[0], CORPUS[0].len()).unwrap();
         assert_eq!((encoded.ids, encoded.ends), (ids, ends));
@@ -258,7 +270,64 @@ fn a_million_blanks_have_the_right_tokens() {
         let encoded = encoder.encode(&text, usize::MAX).unwrap();
         assert_eq!(encoded.ids, expected);
         assert_eq!(encoded.ends.last(), Some(&(text.len() as u32)));
-        assert_eq!(encoder.encode(&text, 1_000_000).unwrap_err().code(), "document_too_large");
+        let longest_word = " world".len();
+        assert_eq!(
+            encoder.encode(&text, longest_word).unwrap(),
+            encoded,
+            "the blanks must not be seen whole"
+        );
+    }
+}
+
+/// One part each: letters, blanks, joined emoji, jamo, marks, and what the vocabularies have in long tokens.
+fn long_parts() -> Vec<String> {
+    let parts = [
+        "a",
+        "the",
+        "aaaab",
+        " ",
+        "\u{a0}",
+        "\u{1f468}\u{200d}",
+        "\u{1161}",
+        "한",
+        "\u{301}",
+        "é",
+        "中文字",
+        "-=",
+        "\u{2003} ",
+    ];
+    parts.iter().map(|part| part.repeat(3000 / part.len())).collect()
+}
+
+#[test]
+fn long_parts_have_the_tokens_of_the_whole() {
+    let mut in_stretches = 0;
+    for (name, mut encoder, crate_alone) in pairs() {
+        let splitter = encoder.splitter.as_mut().unwrap();
+        let Some(long_parts_of) = splitter.long_parts.as_mut() else { continue };
+        (long_parts_of.stretch, long_parts_of.overlap) = (256, 64);
+        in_stretches += 1;
+        for part in long_parts() {
+            for text in [part.clone(), format!("there{part}weather<s>{part}")] {
+                check(name, &mut encoder, &crate_alone, &text, &[97, usize::MAX]);
+            }
+        }
+    }
+    assert_eq!(in_stretches, 9);
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn long_parts_of_published_tokenizers_have_the_tokens_of_the_whole() {
+    for name in SHARED_TOKENIZERS {
+        let json = shared_tokenizer(name);
+        let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
+        for part in ["a", " ", "\u{a0}", "\u{1f468}\u{200d}", "\u{1112}\u{1161}\u{11ab}", "=-"] {
+            let text = part.repeat((200 << 10) / part.len());
+            let whole = encoder.encode_whole(&text).unwrap();
+            let parts = encoder.encode(&text, usize::MAX).unwrap();
+            assert!(parts.ids == whole.ids, "{name}: {part:?}");
+        }
     }
 }
 
@@ -278,10 +347,14 @@ proptest! {
     fn parts_have_the_tokens_of_the_whole(
         text in "(\\PC|[ aeé中字한\u{a0}\u{3000}\t\r\n'sStT1２½.,!▁_\u{301}\u{300}\u{323}\u{344}\u{1100}\u{1161}\u{11a8}\u{200d}\u{1f999}\u{0}\u{ad}\u{85}]| {1,9}|\r\n|\n{1,4}|a{1,9}|the|there|weather|<s>|<\\|end\\|>|<tool>|<unk>|<0x0A>|\\[SEP\\]|[0-9]{1,5})*",
         run_bytes in 1usize..30,
+        stretch_bytes in 40usize..80,
     ) {
         thread_local!(static PAIRS: std::cell::RefCell<Vec<(&'static str, Encoder, Tokenizer)>> = pairs().into());
         PAIRS.with_borrow_mut(|pairs| {
             for (name, encoder, crate_alone) in pairs {
+                if let Some(long_parts) = &mut encoder.splitter.as_mut().unwrap().long_parts {
+                    (long_parts.stretch, long_parts.overlap) = (stretch_bytes, 38);
+                }
                 check(name, encoder, crate_alone, &text, &[run_bytes, usize::MAX]);
             }
         });

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::line_safe;
+use crate::base::text::line_safe;
 use crate::spec::node::{Node, Value};
 use crate::spec::schema::{self, Kind};
 

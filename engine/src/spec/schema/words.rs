@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Kind, kinds};
+use crate::spec::schema::{Kind, kinds};
 
 /// What a setting takes, in words: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
 pub(crate) fn in_words(root: &Value, schema: &Value) -> String {

@@ -1,4 +1,4 @@
-// The softmax of rows that are spread over the lanes of a warp, met tile by tile: the device's form of `rows.rs`.
+// The softmax of rows that are spread over the lanes of a warp, met tile by tile: the device's form of `online_softmax.rs`.
 //
 // A row's keys come in ascending order, so its far keys are a prefix. Distances cut a row into segments (`masks.rs`); the
 // mass of each is a running sum of exponentials relative to an offset that follows the row's largest logit lazily.
@@ -139,7 +139,7 @@ struct Rows {
     // Adds the keys of the tile that begins at `key`; `x`: their products, used up. Tiles come in ascending order.
     MEMBER void absorb(float (&x)[ROWS][COLUMNS], int key) {
         if (!sees(key)) return;
-        bend(x, key);
+        apply_softcap_and_alibi(x, key);
         int most = last - key, least = first - (key + KEYS - 1);
         while (segment_first < p.segments - 1 && most < p.distances[segment_first]) segment_first++;
         segment_last = larger(segment_last, segment_first);
@@ -156,7 +156,7 @@ struct Rows {
             flush();
             segment = segment_first;
         }
-        follow(x);
+        rebase(x);
         bool far = segment < p.far;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -185,7 +185,7 @@ struct Rows {
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++)
                 if (!between(key + Layout::column(c), start[r], end[r])) x[r][c] = NEGATIVE_INFINITY;
-        follow(x);
+        rebase(x);
         // 2. Exponentials.
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
@@ -213,8 +213,8 @@ struct Rows {
         }
     }
 
-    // Softcap, then ALiBi, as `bend` of `block.rs`.
-    MEMBER void bend(float (&x)[ROWS][COLUMNS], int key) {
+    // Softcap, then ALiBi, as `apply_softcap_and_alibi` of `block.rs`.
+    MEMBER void apply_softcap_and_alibi(float (&x)[ROWS][COLUMNS], int key) {
         if (p.softcap != 0.0f) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
@@ -232,7 +232,7 @@ struct Rows {
     }
 
     // Moves the offset of rows whose largest logit has outgrown it, the same way in all lanes of a row.
-    MEMBER void follow(const float (&x)[ROWS][COLUMNS]) {
+    MEMBER void rebase(const float (&x)[ROWS][COLUMNS]) {
         float largest[ROWS];
         bool outgrown = false;
 #pragma unroll
@@ -307,7 +307,7 @@ DEVICE void clear_rows(const AttentionParameters& p, BlockRows block, int rows) 
     for (int slot = threadIdx.x; slot < rows * p.segments; slot += blockDim.x) block.slots[slot].running = {0.0f, NEGATIVE_INFINITY};
 }
 
-// Turns the masses of one row into shares of its attention, as `Rows::finish` of `rows.rs`.
+// Turns the masses of one row into shares of its attention, as `finish` of `online_softmax.rs`.
 DEVICE void finish_row(const AttentionParameters& p, BlockRows block, int head, int row, int block_row) {
     Slot* slots = block.slots + block_row * p.segments;
     if (row >= p.row_count) {

@@ -9,17 +9,14 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// The compiled device code, or why there is none: no C++ compiler. Device code that does not compile fails the test.
-pub(crate) fn library() -> Result<&'static Library, &'static str> {
-    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
-    LIBRARY.get_or_init(load).as_ref().map_err(String::as_str)
+/// The compiled device code. Tests that ask for it are ignored where the cfg `longsift_cxx` is not set.
+pub(crate) fn library() -> &'static Library {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    LIBRARY.get_or_init(load)
 }
 
-fn load() -> Result<Library, String> {
+fn load() -> Library {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    if let Err(error) = Command::new(&compiler).arg("--version").output() {
-        return Err(format!("there is no C++ compiler `{compiler}` ({error}); CXX names another"));
-    }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda_emulation");
     fs::create_dir_all(&folder).expect("the target folder is writable");
     // Tests may be processes of their own: one compiles, the others wait.
@@ -30,7 +27,7 @@ fn load() -> Result<Library, String> {
         compile(&compiler, &folder, &path);
     }
     // SAFETY: the library was made of this repository's sources and runs no code when it is loaded.
-    Ok(unsafe { Library::new(&path) }.expect("the library was just linked"))
+    unsafe { Library::new(&path) }.expect("the library was just linked")
 }
 
 fn device_code() -> PathBuf {

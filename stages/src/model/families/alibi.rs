@@ -5,8 +5,8 @@
 pub(super) fn slopes(heads: u64) -> Vec<f64> {
     let below = 1 << heads.max(1).ilog2();
     let powers = |count: u64, step: usize| {
-        let base = (-8.0 / count as f64).exp2();
-        (1..=count).step_by(step).map(move |power| base.powi(power as i32))
+        let base = libm::exp2(-8.0 / count as f64);
+        (1..=count).step_by(step).map(move |power| libm::pow(base, power as f64))
     };
     powers(below, 1).chain(powers(2 * below, 2)).take(heads as usize).collect()
 }
@@ -14,7 +14,7 @@ pub(super) fn slopes(heads: u64) -> Vec<f64> {
 /// As MPT computes them: the slopes of the power of two above, `2^(-most/n)` each step, odd places first.
 pub(super) fn mpt_slopes(heads: u64, most: f64) -> Vec<f64> {
     let above = heads.next_power_of_two();
-    let slope = |power: u64| (-most * power as f64 / above as f64).exp2();
+    let slope = |power: u64| libm::exp2(-most * power as f64 / above as f64);
     if above == heads {
         return (1..=heads).map(slope).collect();
     }

@@ -1,7 +1,8 @@
 //! Baichuan and Baichuan 2: Llama with one tensor of queries, keys and values; the 13B models have linear biases.
 
 use super::alibi::slopes;
-use super::{FirstLayer, LlamaLike, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 

@@ -1,7 +1,9 @@
 //! Bloom: linear biases instead of positions, a layer norm over the embedding itself.
 
 use super::alibi::slopes;
-use super::{FirstLayer, SizeDefaults, SizeNames, named, sizes};
+use super::first_layer::FirstLayer;
+use super::llama_like::named;
+use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::spec::{LayerZeroSpec, Norm};
 use crate::model::tensors::{Projection, Role};

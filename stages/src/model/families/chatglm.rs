@@ -1,6 +1,8 @@
 //! `ChatGLM` 2 and 3 and GLM-4-9B as first published: key heads for groups, half of a head rotates in pairs.
 
-use super::{FirstLayer, MOST_HEADS, SizeDefaults, SizeNames, named, plain_rope, sizes};
+use super::first_layer::FirstLayer;
+use super::llama_like::{named, plain_rope};
+use super::sizes::{MOST_HEADS, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;

@@ -1,11 +1,11 @@
 //! Command-R and Command-A: a layer norm without bias, rotating pairs side by side.
 
-use super::{
-    FirstLayer, HeadNorm, LlamaLike, NormKind, NormScope, head_norm, layer_zero_slides, llama_like,
-    slide,
-};
+use super::attention_span::{layer_zero_slides, slide};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
+use crate::model::spec::{HeadNorm, NormScope};
 
 /// Every layer sees all tokens. `use_qk_norm` (Command-R+) gives each head a layer norm of its own.
 pub(super) fn cohere(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {

@@ -1,8 +1,8 @@
 //! `DeepSeek` V2, V3 and R1, Kimi K2, `MiniCPM3`: multi-head latent attention. The first `DeepSeekMoE` is a Llama.
 
-use super::{
-    FirstLayer, LLAMA_NAMES, LlamaLike, MOST_ENTRIES, SizeDefaults, llama_like, named, sizes,
-};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like, named};
+use super::sizes::{LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::{Pairing, RopeScaling};
@@ -170,7 +170,7 @@ fn mscale(config: &Fields<'_>, scaling: &RopeScaling) -> f64 {
     };
     match (scale, factor) {
         (Some(scale), Some(factor)) if scale != 0.0 && factor > 1.0 => {
-            0.1 * scale * factor.ln() + 1.0
+            0.1 * scale * libm::log(factor) + 1.0
         }
         _ => 1.0,
     }

@@ -1,6 +1,7 @@
 //! ERNIE 4.5, dense and with experts: Llama with rotating pairs side by side.
 
-use super::{FirstLayer, LlamaLike, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 

@@ -3,7 +3,9 @@
 use half::bf16;
 
 use super::alibi::slopes;
-use super::{FirstLayer, SizeDefaults, SizeNames, named, sizes};
+use super::first_layer::FirstLayer;
+use super::llama_like::named;
+use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;

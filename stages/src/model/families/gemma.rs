@@ -1,12 +1,13 @@
 //! Gemma 1, 2 and 3: the embedding times `√hidden_size`, norms that multiply by `1 + weight`.
 
-use super::{
-    FirstLayer, LlamaLike, NormKind, NormScope, SizeDefaults, eps, layer_zero_slides,
-    llama_like_of, plain_rope, rms_head_norm, slide,
-};
+use super::attention_span::{layer_zero_slides, slide};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, eps, llama_like_of, plain_rope, rms_head_norm};
+use super::sizes::SizeDefaults;
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
+use crate::model::spec::NormScope;
 
 /// Every layer sees all tokens.
 pub(super) fn gemma(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {

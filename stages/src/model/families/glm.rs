@@ -1,8 +1,10 @@
 //! GLM-4-9B and GLM-4-0414 in the transformers library's own form, and GLM-4.5.
 
-use super::{FirstLayer, LlamaLike, NormScope, eps, llama_like, rms_head_norm};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
+use crate::model::spec::NormScope;
 
 /// Half of a head rotates, in pairs side by side; queries and keys have a bias.
 pub(super) fn glm(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {

@@ -1,6 +1,9 @@
 //! GPT-2, GPT-Neo and the first `StarCoder`: learned positions, so each window is projected on its own.
 
-use super::{FirstLayer, MOST_TOKENS, SizeDefaults, SizeNames, named, sizes, slide_window};
+use super::attention_span::slide_window;
+use super::first_layer::FirstLayer;
+use super::llama_like::named;
+use super::sizes::{MOST_TOKENS, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{LayerZeroSpec, Norm};

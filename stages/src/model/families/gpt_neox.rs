@@ -1,13 +1,12 @@
 //! GPT-NeoX, Pythia and their kin: one tensor of queries, keys and values head by head; Persimmon has the same one.
 
-use super::{
-    FirstLayer, HeadNorm, LLAMA_NAMES, LlamaLike, NormKind, NormScope, SizeDefaults, SizeNames,
-    head_norm, llama_like, named, sizes,
-};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like, named};
+use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::rope_config::{self, RopeDefaults};
-use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::spec::{HeadNorm, LayerZeroSpec, Norm, NormScope};
 use crate::model::tensors::Projection;
 
 /// The rotating share and the base have names of their own: `rotary_pct`, `rotary_emb_base`.

@@ -1,6 +1,8 @@
 //! gpt-oss: a learned logit per head that joins the softmax, layers that slide and see all in turn.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide};
+use super::attention_span::slide;
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::{RopeScaling, yarn_attention_factor};
 use crate::model::tensors::Role;

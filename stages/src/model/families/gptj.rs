@@ -1,7 +1,9 @@
 //! GPT-J: rotating pairs side by side, `rotary_dim` dimensions of each head.
 
+use super::first_layer::FirstLayer;
 use super::gpt2::GPT_NAMES;
-use super::{FirstLayer, MOST_HEADS, SizeDefaults, named, plain_rope, sizes};
+use super::llama_like::{named, plain_rope};
+use super::sizes::{MOST_HEADS, SizeDefaults, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;

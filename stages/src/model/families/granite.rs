@@ -1,6 +1,7 @@
 //! Granite 3, dense and with experts: Llama with a multiplied embedding and a scale of its own.
 
-use super::{FirstLayer, LlamaLike, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 
 /// Products of queries and keys are multiplied by `attention_multiplier`.

@@ -1,7 +1,9 @@
 //! Hunyuan, dense and with experts: an RMS norm over each head after the rotary embedding.
 
-use super::{FirstLayer, HeadNorm, LlamaLike, NormScope, head_norm, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, head_norm, llama_like};
 use crate::model::fields::Fields;
+use crate::model::spec::{HeadNorm, NormScope};
 
 /// Every layer sees all tokens. `dynamic` rope scaling by `alpha` stretches the base once, for windows of any length.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {

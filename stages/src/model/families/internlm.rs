@@ -1,6 +1,7 @@
 //! `InternLM` 1 to 3: Llama with biases, then with one tensor in groups, then without either.
 
-use super::{FirstLayer, LlamaLike, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::tensors::Projection;
 

@@ -1,6 +1,7 @@
 //! Llama 1 to 3.3, `TinyLlama`, Yi, DeepSeek-LLM and everything else that calls itself `llama`; Seed-OSS.
 
-use super::{FirstLayer, LlamaLike, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 
 /// Every layer sees all tokens. `attention_bias` gives all projections a bias.

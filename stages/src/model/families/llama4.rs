@@ -1,10 +1,11 @@
 //! Llama 4: most layers see one chunk of tokens and rotate, the others see all and have no positions.
 
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, eps, head_norm, llama_like};
 use super::smollm3::rotating_layers;
-use super::{FirstLayer, HeadNorm, LlamaLike, NormScope, eps, head_norm, llama_like};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
-use crate::model::spec::{Norm, QueryScale};
+use crate::model::spec::{HeadNorm, Norm, NormScope, QueryScale};
 
 /// Layers that rotate normalise each head after it, without weights; the others scale queries by their position.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {

@@ -1,6 +1,6 @@
 //! What most families share: a norm, separate query and key projections, a rotary embedding, norms over heads.
 
-use super::FirstLayer;
+use super::first_layer::FirstLayer;
 use super::sizes::{LLAMA_NAMES, SizeDefaults, sizes, whole_head};
 use crate::model::fields::Fields;
 use crate::model::rope::{Pairing, RopeScaling, RopeSpec};

@@ -1,6 +1,8 @@
 //! Mistral 7B, Nemo and Small; Ministral. The first release slides over 4,096 tokens in every layer.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide, slide_everywhere};
+use super::attention_span::{slide, slide_everywhere};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 use crate::model::spec::QueryScale;
 

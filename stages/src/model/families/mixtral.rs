@@ -1,6 +1,8 @@
 //! Mixtral: Mistral's attention in front of a mixture of experts.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide_everywhere};
+use super::attention_span::slide_everywhere;
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens where it is given; by default none does.

@@ -1,7 +1,9 @@
 //! MPT: linear biases, or learned positions without them.
 
 use super::alibi::mpt_slopes;
-use super::{FirstLayer, SizeDefaults, SizeNames, named, sizes};
+use super::first_layer::FirstLayer;
+use super::llama_like::named;
+use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{LayerZeroSpec, Norm};

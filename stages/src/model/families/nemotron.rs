@@ -1,6 +1,7 @@
 //! Nemotron and Minitron: a layer norm that multiplies by `1 + weight`, half of a head rotates.
 
-use super::{FirstLayer, LlamaLike, NormKind, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, llama_like};
 use crate::model::fields::Fields;
 
 /// Every layer sees all tokens.

@@ -1,11 +1,11 @@
 //! `OLMo` 1 to 3 and `OLMoE`: no weights in the first norm or no first norm at all, norms over all heads together.
 
-use super::{
-    FirstLayer, LlamaLike, NormKind, NormScope, layer_zero_slides, llama_like, plain_rope,
-    rms_head_norm, slide,
-};
+use super::attention_span::{layer_zero_slides, slide};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
+use crate::model::spec::NormScope;
 
 /// The norm has no weights, queries and keys may be clipped.
 pub(super) fn olmo(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {

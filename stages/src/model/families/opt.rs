@@ -1,6 +1,8 @@
 //! OPT: learned positions that begin with the third row, so each window is projected on its own.
 
-use super::{FirstLayer, LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, SizeNames, named, sizes};
+use super::first_layer::FirstLayer;
+use super::llama_like::named;
+use super::sizes::{LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::spec::{LayerZeroSpec, Norm};
 use crate::model::tensors::{Projection, Role, WholeTensor};

@@ -1,9 +1,10 @@
 //! Phi-1.5 and 2; Phi-3, 3.5 and 4.
 
-use super::{
-    FirstLayer, HeadNorm, LlamaLike, NormKind, NormScope, head_norm, llama_like, slide_everywhere,
-};
+use super::attention_span::slide_everywhere;
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
 use crate::model::fields::Fields;
+use crate::model::spec::{HeadNorm, NormScope};
 use crate::model::tensors::Projection;
 
 /// A layer norm, biases everywhere, half of a head rotates (Phi-2: 0.4).

@@ -1,6 +1,8 @@
 //! Qwen, the first: one tensor of queries, keys and values; the base and the queries grow with the window.
 
-use super::{FirstLayer, SizeDefaults, SizeNames, named, plain_rope, sizes};
+use super::first_layer::FirstLayer;
+use super::llama_like::{named, plain_rope};
+use super::sizes::{SizeDefaults, SizeNames, sizes};
 use crate::model::fields::Fields;
 use crate::model::rope::{Pairing, RopeScaling};
 use crate::model::spec::{LayerZeroSpec, Norm, QueryScale};

@@ -1,6 +1,8 @@
 //! Qwen2 and Qwen2.5, dense and with experts.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide};
+use super::attention_span::slide;
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 
 /// Queries and keys always have a bias. With `use_sliding_window`, the layers from `max_window_layers` on slide, so

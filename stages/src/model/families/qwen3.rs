@@ -1,7 +1,10 @@
 //! Qwen3, dense and with experts: an RMS norm over each head of queries and keys before the rotary embedding.
 
-use super::{FirstLayer, LlamaLike, NormScope, eps, llama_like, rms_head_norm, slide};
+use super::attention_span::slide;
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
 use crate::model::fields::Fields;
+use crate::model::spec::NormScope;
 
 /// With `use_sliding_window`, the layers from `max_window_layers` on slide.
 pub(super) fn dense(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {

@@ -1,9 +1,13 @@
 //! The sizes of a model, under whatever names config.json writes them.
 
-use super::{MOST_ENTRIES, MOST_HEADS, MOST_TOKENS};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::Sizes;
+
+/// Most entries along any dimension that config.json may claim: products of three stay within 64 bits.
+pub(super) const MOST_ENTRIES: u64 = 1 << 20;
+pub(super) const MOST_HEADS: u64 = 1 << 12;
+pub(super) const MOST_TOKENS: u64 = 1 << 24;
 
 /// Under which names config.json writes sizes, the usual one first.
 pub(super) struct SizeNames {

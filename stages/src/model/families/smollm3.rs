@@ -1,6 +1,8 @@
 //! `SmolLM3`: Llama with layers that have no positions at all.
 
-use super::{FirstLayer, LlamaLike, llama_like, slide};
+use super::attention_span::slide;
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, llama_like};
 use crate::model::fields::Fields;
 
 /// `no_rope_layers` has a 1 for each layer that rotates; by default each but every fourth. With `use_sliding_window`

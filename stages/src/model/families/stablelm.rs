@@ -1,7 +1,9 @@
 //! `StableLM` 2 and 3B: a layer norm, a quarter of a head rotates.
 
-use super::{FirstLayer, HeadNorm, LlamaLike, NormKind, NormScope, llama_like};
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, llama_like};
 use crate::model::fields::Fields;
+use crate::model::spec::{HeadNorm, NormScope};
 use crate::model::tensors::Role;
 
 /// `use_qkv_bias` gives queries and keys a bias, `qk_layernorm` each head a layer norm of its own, in a tensor of its

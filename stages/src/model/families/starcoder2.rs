@@ -1,6 +1,8 @@
 //! `StarCoder2`: a layer norm, biases, and mostly a sliding window in every layer.
 
-use super::{FirstLayer, LlamaLike, NormKind, llama_like, slide_everywhere};
+use super::attention_span::slide_everywhere;
+use super::first_layer::FirstLayer;
+use super::llama_like::{LlamaLike, NormKind, llama_like};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens where it is given.

@@ -13,8 +13,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::finder::{FLOATS, Finder, Found};
+use super::form::{Form, Slice};
 use super::numbers::{floats, rounded, words};
-use super::{FLOATS, Finder, Form, Found, Slice};
 use crate::model::tensors::NeededTensor;
 
 /// Codes in a word.

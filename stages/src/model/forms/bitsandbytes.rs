@@ -19,8 +19,9 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::Deserialize;
 
+use super::finder::{Finder, Found};
+use super::form::{Form, Slice};
 use super::numbers::{floats, rounded};
-use super::{Finder, Form, Found, Slice};
 use crate::model::problem::ModelProblem;
 use crate::model::stored::Stored;
 use crate::model::tensors::NeededTensor;

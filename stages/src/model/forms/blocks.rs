@@ -8,7 +8,7 @@ use std::ops::Range;
 use half::f16;
 use rayon::prelude::*;
 
-use super::{Form, Slice};
+use super::form::{Form, Slice};
 
 /// The types of blocks that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,10 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::finder::{FLOATS, Finder, Found};
+use super::form::{Form, Slice};
 use super::method::Gptq;
 use super::numbers::{bits_at, floats, rounded, words};
-use super::{FLOATS, Finder, Form, Found, Slice};
 use crate::model::tensors::NeededTensor;
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::Architecture;
+use super::architecture::Architecture;
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use safetensors::Dtype;
 
-use super::{FLOATS, Finder, Form, Found, Slice, floats};
+use super::finder::{FLOATS, Finder, Found};
+use super::form::{Form, Slice};
+use super::numbers::floats;
 use crate::model::tensors::NeededTensor;
 
 #[derive(Debug)]

@@ -15,8 +15,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 use safetensors::Dtype;
 
+use super::finder::{FLOATS, Finder, Found};
+use super::form::{Form, Slice};
 use super::numbers::{float8, floats, rounded};
-use super::{FLOATS, Finder, Form, Found, Slice};
 use crate::model::tensors::NeededTensor;
 
 #[derive(Debug)]

@@ -1,0 +1,13 @@
+//! What every room stands on: diagnostics, results and exit codes, progress, signals, threads and time. Imports nothing of the
+//! engine.
+
+pub(crate) mod clock;
+pub(crate) mod diagnostic;
+pub mod error;
+pub mod machine;
+pub(crate) mod parallel;
+pub mod progress;
+pub mod render;
+pub mod stop;
+pub mod text;
+pub mod wildcards;

@@ -1,0 +1,90 @@
+//! Why a command ended without doing its job, and the exit code that says so.
+//!
+//! Schedulers decide on a retry from the code alone: only [`MACHINE`] is worth one.
+
+use std::fmt;
+
+use super::diagnostic::{Diagnostic, Place};
+
+/// Done, or nothing to do.
+pub const DONE: u8 = 0;
+/// A bug of longsift.
+pub const BUG: u8 = 1;
+/// The command line or the pipeline file, or settings, model and columns that do not fit together.
+pub const PIPELINE: u8 = 2;
+/// Unreadable or corrupt input or checkpoint, or too many bad rows.
+pub const DATA: u8 = 3;
+/// Input/output, space, a lock that is held, memory, a device: a retry may help.
+pub const MACHINE: u8 = 4;
+
+/// `longsift diff`: the runs differ.
+pub const DIFFERENT: u8 = 5;
+
+/// Why a command ended without doing its job.
+#[derive(Debug)]
+pub enum Failure {
+    /// Everything that is wrong, in the order it was found.
+    Problems(Vec<Diagnostic>),
+    /// A signal stopped the run; what was finished is kept; the same command resumes.
+    Stopped {
+        /// The number of the signal: 2 for SIGINT, 15 for SIGTERM.
+        signal: i32,
+    },
+}
+
+/// What the engine's functions return.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// The exit code of the command. Where several problems stand together the one that a retry helps least decides.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Stopped { signal } => u8::try_from(128 + signal).unwrap_or(BUG),
+            Self::Problems(problems) => {
+                problems.iter().map(|problem| problem.blame.exit_code()).min().unwrap_or(BUG)
+            }
+        }
+    }
+}
+
+impl Failure {
+    /// The same failure; problems without a place have happened at this one.
+    #[must_use]
+    pub fn or_at(self, place: &Place) -> Self {
+        match self {
+            Self::Problems(problems) => Self::Problems(
+                problems.into_iter().map(|problem| problem.or_at(place.clone())).collect(),
+            ),
+            stopped @ Self::Stopped { .. } => stopped,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped { signal } => {
+                write!(f, "stopped by signal {signal}; run the same command to resume")
+            }
+            Self::Problems(problems) => {
+                let messages: Vec<&str> =
+                    problems.iter().map(|problem| problem.message.as_str()).collect();
+                f.write_str(&messages.join("; "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl<D: Into<Diagnostic>> From<D> for Failure {
+    fn from(problem: D) -> Self {
+        Self::Problems(vec![problem.into()])
+    }
+}
+
+impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
+    fn from(problems: Vec<D>) -> Self {
+        Self::Problems(problems.into_iter().map(Into::into).collect())
+    }
+}

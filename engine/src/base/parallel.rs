@@ -1,0 +1,78 @@
+//! The same work for many things, on several threads, with one outcome whatever the threads do.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::error::Result;
+
+/// `work` for every index below `count`, lowest first, on at most `threads` threads; with one, on the caller's. Returns
+/// the results in order.
+///
+/// # Errors
+/// That of the lowest index whose work fails. After a failure nothing further is begun.
+pub fn in_order<T: Send>(
+    count: usize,
+    threads: usize,
+    work: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    if threads <= 1 || count <= 1 {
+        return (0..count).map(work).collect();
+    }
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = Mutex::new(Vec::with_capacity(count));
+    let worker = || {
+        while !failed.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            let result = work(index);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            done.lock().expect("no worker panics with the lock").push((index, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(count) {
+            scope.spawn(worker);
+        }
+    });
+    let mut done = done.into_inner().expect("no worker panics with the lock");
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::diagnostic::{Blame, Diagnostic};
+
+    #[test]
+    fn results_are_in_order_for_any_number_of_threads() {
+        for threads in [1, 2, 7] {
+            let squares = in_order(100, threads, |index| Ok(index * index)).unwrap();
+            assert!(squares.iter().enumerate().all(|(index, &square)| square == index * index));
+        }
+        assert_eq!(in_order(0, 4, Ok).unwrap(), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn the_first_failure_is_reported_and_nothing_begins_after_it() {
+        for threads in [1, 4] {
+            let begun = AtomicUsize::new(0);
+            let work = |index: usize| {
+                begun.fetch_add(1, Ordering::Relaxed);
+                // The second failure comes first, where there is a thread for it.
+                if index == 3 {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                if index == 3 || index == 4 {
+                    return Err(Diagnostic::error(Blame::Bug, index.to_string()).into());
+                }
+                Ok(())
+            };
+            let failure = in_order(10_000, threads, work).unwrap_err();
+            assert_eq!(failure.to_string(), "3");
+            assert!(begun.into_inner() <= 3 + 1 + threads);
+        }
+    }
+}

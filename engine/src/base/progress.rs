@@ -1,0 +1,178 @@
+//! What people see while a run works: bars on a terminal, sparse log lines elsewhere; and where the time went.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::text::count;
+
+/// How often a log line tells of progress where there is no terminal.
+const LOG_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The progress of a run.
+pub struct Progress {
+    rows: MultiProgress,
+    bar: ProgressBar,
+    /// A row per device that windows are measured on.
+    devices: Mutex<Vec<ProgressBar>>,
+    on_terminal: bool,
+    windows: AtomicU64,
+    tokens: AtomicU64,
+    started: Mutex<Instant>,
+    logged: Mutex<Instant>,
+    times: Mutex<Vec<(&'static str, Duration)>>,
+}
+
+impl Progress {
+    /// Progress that is shown as bars if `on_terminal`, else as log lines.
+    pub fn new(on_terminal: bool) -> Self {
+        let target =
+            if on_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let now = Instant::now();
+        let rows = MultiProgress::with_draw_target(target);
+        Self {
+            bar: rows.add(ProgressBar::no_length()),
+            rows,
+            devices: Mutex::new(Vec::new()),
+            on_terminal,
+            windows: AtomicU64::new(0),
+            tokens: AtomicU64::new(0),
+            started: Mutex::new(now),
+            logged: Mutex::new(now),
+            times: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Begins a phase of `total` steps.
+    pub fn phase(&self, name: &'static str, total: u64) {
+        for row in lock(&self.devices).drain(..) {
+            row.finish_and_clear();
+        }
+        let style = ProgressStyle::with_template(
+            "{prefix:>6} {wide_bar} {percent:>3} %  {msg}  {eta} left",
+        )
+        .expect("a constant template");
+        self.bar.set_style(style);
+        self.bar.reset();
+        self.bar.set_prefix(name);
+        self.bar.set_length(total.max(1));
+        *lock(&self.started) = Instant::now();
+        tracing::debug!(phase = name, total, "phase begins");
+    }
+
+    /// Windows were measured; the score phase counts tokens.
+    pub fn windows_done(&self, windows: u64, tokens: u64) {
+        let windows = self.windows.fetch_add(windows, Ordering::Relaxed) + windows;
+        let tokens_done = self.tokens.fetch_add(tokens, Ordering::Relaxed) + tokens;
+        let seconds = lock(&self.started).elapsed().as_secs_f64().max(1e-3);
+        let rates = format!(
+            "{} windows, {:.1} windows/s, {} tokens/s",
+            count(windows),
+            windows as f64 / seconds,
+            count((tokens_done as f64 / seconds) as u64)
+        );
+        self.bar.inc(tokens);
+        self.bar.set_message(rates.clone());
+        let mut logged = lock(&self.logged);
+        if !self.on_terminal && logged.elapsed() >= LOG_INTERVAL {
+            *logged = Instant::now();
+            tracing::info!(windows, tokens = tokens_done, "scoring: {rates}");
+        }
+    }
+
+    /// A unit of `file` was scored and committed.
+    pub fn unit_done(&self, unit: &str, file: &str, rows: u64, windows: u64, quarantined: u64) {
+        tracing::debug!(unit, file, rows, windows, quarantined, "unit scored");
+    }
+
+    /// A unit of `file` was scored by an earlier run.
+    pub fn unit_reused(&self, unit: &str, file: &str, windows: u64, tokens: u64) {
+        self.bar.inc(tokens);
+        tracing::debug!(unit, file, windows, "unit reused");
+    }
+
+    /// How a device stands, on a row of its own.
+    pub fn device(&self, index: usize, text: &str) {
+        if !self.on_terminal {
+            return;
+        }
+        let mut devices = lock(&self.devices);
+        while devices.len() <= index {
+            let style = ProgressStyle::with_template("       {msg}").expect("a constant template");
+            devices.push(self.rows.add(ProgressBar::no_length().with_style(style)));
+        }
+        devices[index].set_message(text.to_owned());
+    }
+
+    /// Prints beside the bars: they are off the terminal meanwhile.
+    pub fn beside(&self, print: impl FnOnce()) {
+        self.rows.suspend(print);
+    }
+
+    /// Several steps at once.
+    pub fn steps(&self, count: u64) {
+        self.bar.inc(count);
+    }
+
+    /// One step of a phase that counts units.
+    pub fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    /// So many steps of a phase are done.
+    pub fn reached(&self, steps: u64) {
+        self.bar.set_position(steps);
+    }
+
+    /// Adds the time that `stage` took.
+    pub fn took(&self, stage: &'static str, time: Duration) {
+        let mut times = lock(&self.times);
+        match times.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, total)) => *total += time,
+            None => times.push((stage, time)),
+        }
+    }
+
+    /// Runs `work` on the account of `stage`.
+    pub fn timed<T>(&self, stage: &'static str, work: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let result = work();
+        self.took(stage, started.elapsed());
+        result
+    }
+
+    /// Where the time went, by stage, in the order the stages first took any.
+    pub fn times(&self) -> Vec<(&'static str, Duration)> {
+        lock(&self.times).clone()
+    }
+
+    /// Takes the bar off the terminal.
+    pub fn finish(&self) {
+        for row in lock(&self.devices).drain(..) {
+            row.finish_and_clear();
+        }
+        self.bar.finish_and_clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_moves_and_begins_anew() {
+        let progress = Progress::new(false);
+        progress.phase("table", 256);
+        progress.reached(64);
+        assert_eq!((progress.bar.position(), progress.bar.length()), (64, Some(256)));
+        progress.phase("write", 2);
+        progress.step();
+        assert_eq!((progress.bar.position(), progress.bar.length()), (1, Some(2)));
+    }
+}

@@ -1,0 +1,246 @@
+//! Diagnostics as text: message, place, the line with a caret, notes and a hint.
+
+use std::fmt::Write as _;
+
+use unicode_width::UnicodeWidthStr;
+
+use super::diagnostic::{Diagnostic, Place, Severity, TextPlace};
+use super::text::{line_safe, printable};
+
+/// The widest piece of a source line that is shown, in terminal columns.
+const WIDEST_LINE: usize = 100;
+/// How many characters of a line are looked at on either side of the caret.
+const MOST_CHARACTERS: usize = 4 * WIDEST_LINE;
+/// How much of a long line stays visible before the caret, in terminal columns.
+const BEFORE_CARET: usize = 40;
+
+/// All diagnostics as text that ends with a line break, or nothing for none. `color` adds ANSI colours; nothing else
+/// in the text can be read as a terminal command.
+pub fn render(diagnostics: &[Diagnostic], color: bool) -> String {
+    let paint = Paint { color };
+    diagnostics
+        .iter()
+        .map(|diagnostic| render_one(diagnostic, &paint))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn render_one(diagnostic: &Diagnostic, paint: &Paint) -> String {
+    let (word, style) = match diagnostic.severity {
+        Severity::Error => ("error", Style::Error),
+        Severity::Warning => ("warning", Style::Warning),
+    };
+    let message = paint.with(Style::Strong, &line_safe(&diagnostic.message));
+    let mut out = format!("{}: {message}\n", paint.with(style, word));
+    match &diagnostic.place {
+        Some(Place::Text(place)) => {
+            out.push_str(&source(place, diagnostic.label.as_deref(), style, paint));
+        }
+        Some(Place::Data(place)) => {
+            let _ = writeln!(out, " {} {}", paint.with(Style::Frame, "-->"), line_safe(place));
+            if let Some(label) = &diagnostic.label {
+                let _ = writeln!(out, "     {}", line_safe(label));
+            }
+        }
+        None => {
+            if let Some(label) = &diagnostic.label {
+                let _ = writeln!(out, "  {}", line_safe(label));
+            }
+        }
+    }
+    if diagnostic.place.is_some() && (diagnostic.hint.is_some() || !diagnostic.notes.is_empty()) {
+        out.push('\n');
+    }
+    for note in &diagnostic.notes {
+        let _ = writeln!(out, "{}: {}", paint.with(Style::Strong, "note"), line_safe(note));
+    }
+    if let Some(hint) = &diagnostic.hint {
+        let _ = writeln!(out, "{}: {}", paint.with(Style::Hint, "hint"), line_safe(hint));
+    }
+    out
+}
+
+/// The frame with the source line and the caret.
+fn source(place: &TextPlace, label: Option<&str>, style: Style, paint: &Paint) -> String {
+    let number = place.line.map_or(String::new(), |line| line.to_string());
+    let margin = " ".repeat(number.len().max(1));
+    let position = place.line.map_or(String::new(), |line| format!(":{line}:{}", place.column));
+    let bar = paint.with(Style::Frame, "|");
+    let shown = shown_line(place);
+    let carets = paint.with(style, &"^".repeat(shown.carets));
+    let label =
+        label.map_or(String::new(), |label| format!(" {}", paint.with(style, &line_safe(label))));
+    let number = format!("{number:>width$}", width = margin.len());
+    let number = paint.with(Style::Frame, &number);
+    let text = if shown.text.is_empty() { String::new() } else { format!(" {}", shown.text) };
+    format!(
+        "{margin}{arrow} {name}{position}\n{margin} {bar}\n{number} {bar}{text}\n{margin} {bar} {gap}{carets}{label}\n",
+        arrow = paint.with(Style::Frame, "-->"),
+        name = line_safe(&place.name),
+        gap = " ".repeat(shown.gap),
+    )
+}
+
+/// A source line cut to what fits, with the position of its carets in terminal columns.
+struct ShownLine {
+    text: String,
+    gap: usize,
+    carets: usize,
+}
+
+fn shown_line(place: &TextPlace) -> ShownLine {
+    // Of a line that could fill the terminal many times only the part around the caret is looked at.
+    let skipped = place.column.saturating_sub(1 + MOST_CHARACTERS);
+    let characters = place.text.chars().skip(skipped).take(2 * MOST_CHARACTERS);
+    let cells: Vec<String> = characters.map(cell).collect();
+    let widths: Vec<usize> = cells.iter().map(|cell| cell.width()).collect();
+    let first = (place.column.saturating_sub(1) - skipped).min(cells.len());
+    let last = first.saturating_add(place.length).min(cells.len());
+    let mut start = 0;
+    if skipped > 0 || widths.iter().sum::<usize>() > WIDEST_LINE {
+        let mut before = widths[..first].iter().sum::<usize>();
+        while before > BEFORE_CARET {
+            before -= widths[start];
+            start += 1;
+        }
+    }
+    let mut text = String::from(if start + skipped > 0 { "…" } else { "" });
+    let gap = text.width() + widths[start..first].iter().sum::<usize>();
+    let mut width = text.width();
+    let mut end = start;
+    while end < cells.len() && width + widths[end] <= WIDEST_LINE {
+        width += widths[end];
+        text.push_str(&cells[end]);
+        end += 1;
+    }
+    if end < cells.len() {
+        text.push('…');
+    }
+    let carets = widths[first..last.clamp(first, end.max(first))].iter().sum::<usize>().max(1);
+    ShownLine { text: text.trim_end().to_string(), gap, carets }
+}
+
+/// A character of a source line as it is shown; a tab is as wide as it is likely to be meant.
+fn cell(character: char) -> String {
+    if character == '\t' { "    ".to_string() } else { printable(character) }
+}
+
+#[derive(Clone, Copy)]
+enum Style {
+    Error,
+    Warning,
+    Hint,
+    Frame,
+    Strong,
+}
+
+struct Paint {
+    color: bool,
+}
+
+impl Paint {
+    fn with(&self, style: Style, text: &str) -> String {
+        if !self.color || text.is_empty() {
+            return text.to_string();
+        }
+        let code = match style {
+            Style::Error => "1;31",
+            Style::Warning => "1;33",
+            Style::Hint => "1;36",
+            Style::Frame => "1;34",
+            Style::Strong => "1",
+        };
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::diagnostic::Blame;
+
+    fn at(text: &str, column: usize, length: usize) -> Diagnostic {
+        let place =
+            TextPlace { name: "p.yaml".into(), line: Some(21), column, length, text: text.into() };
+        Diagnostic::error(Blame::Pipeline, "no").at(Place::Text(place))
+    }
+
+    #[test]
+    fn a_diagnostic_shows_message_place_line_caret_and_hint() {
+        let diagnostic = at("    column: attention", 13, 9)
+            .label("the input of this stage has: doc_id, tokens, attn")
+            .hint("did you mean `attn`?");
+        insta::assert_snapshot!(render(&[diagnostic], false), @r"
+        error: no
+          --> p.yaml:21:13
+           |
+        21 |     column: attention
+           |             ^^^^^^^^^ the input of this stage has: doc_id, tokens, attn
+
+        hint: did you mean `attn`?
+        ");
+    }
+
+    #[test]
+    fn several_diagnostics_are_separated_by_an_empty_line() {
+        let data = Diagnostic::error(Blame::Data, "column `text` is null")
+            .at(Place::Data("part-00017.parquet, row group 3, row 1204".into()));
+        let plain =
+            Diagnostic::warning(Blame::Machine, "slow disk").note("2 MB/s").hint("buy another");
+        insta::assert_snapshot!(render(&[data, plain], false), @r"
+        error: column `text` is null
+         --> part-00017.parquet, row group 3, row 1204
+
+        warning: slow disk
+        note: 2 MB/s
+        hint: buy another
+        ");
+    }
+
+    #[test]
+    fn the_caret_stands_under_its_text_behind_tabs_and_wide_characters() {
+        insta::assert_snapshot!(render(&[at("\t名前: 値段", 6, 2)], false), @r"
+        error: no
+          --> p.yaml:21:6
+           |
+        21 |     名前: 値段
+           |           ^^^^
+        ");
+    }
+
+    #[test]
+    fn terminal_escapes_in_a_line_are_shown_and_not_sent() {
+        let text = render(&[at("a: \u{1b}[2J\u{202e}", 4, 1)], false);
+        assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text}");
+        assert!(text.contains("^^^^^^") && text.contains("\\u{1b}"), "{text}");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_caret() {
+        let text = format!("{}needle{}", "a".repeat(100_000), "b".repeat(100_000));
+        let shown = render(&[at(&text, 100_001, 6)], false);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert!(lines[3].chars().count() < 120, "{}", lines[3]);
+        let needle = lines[3].find("needle").map(|at| lines[3][..at].chars().count());
+        assert_eq!(needle, lines[4].find('^'), "{shown}");
+    }
+
+    #[test]
+    fn a_place_outside_its_line_still_gets_a_caret() {
+        for (column, length) in [(0, 0), (7, 3), (1, usize::MAX), (usize::MAX, usize::MAX)] {
+            assert!(render(&[at("abc", column, length)], false).contains('^'));
+        }
+    }
+
+    #[test]
+    fn colour_adds_escapes_and_changes_no_text() {
+        let diagnostic = at("a: b", 4, 1).label("c").hint("d");
+        let colored = render(std::slice::from_ref(&diagnostic), true);
+        assert!(colored.starts_with("\u{1b}[1;31merror\u{1b}[0m: "));
+        let mut plain = colored;
+        for code in ["1;31", "1;33", "1;36", "1;34", "1", "0"] {
+            plain = plain.replace(&format!("\u{1b}[{code}m"), "");
+        }
+        assert_eq!(plain, render(&[diagnostic], false));
+    }
+}

@@ -1,0 +1,74 @@
+//! Wildcards of paths: which characters mean something in a glob, and how far its fixed part reaches.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Whether a path has a character that means something in a glob.
+pub fn has_wildcard(path: &Path) -> bool {
+    path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+}
+
+/// The longest leading part of a glob that stands for one folder only, as that folder's name, and the rest. A wildcard that
+/// is escaped (`run[[]1]`, as [`glob::Pattern::escape`] writes it) stands for itself.
+pub fn split(glob: &Path) -> (PathBuf, PathBuf) {
+    let mut parts = glob.components().peekable();
+    let mut fixed = PathBuf::new();
+    while let Some(name) = parts.peek().and_then(|part| literal(part.as_os_str())) {
+        fixed.push(name);
+        parts.next();
+    }
+    (fixed, parts.collect())
+}
+
+/// The only name that a part of a glob stands for, if there is only one.
+fn literal(part: &std::ffi::OsStr) -> Option<OsString> {
+    if !has_wildcard(Path::new(part)) {
+        return Some(part.to_owned());
+    }
+    let mut name = String::new();
+    let mut rest = part.to_str()?;
+    while let Some(first) = rest.chars().next() {
+        let escaped = ["[*]", "[?]", "[[]", "[]]"].into_iter().find(|four| rest.starts_with(four));
+        match escaped {
+            Some(escaped) => {
+                name.push_str(&escaped[1..2]);
+                rest = &rest[escaped.len()..];
+            }
+            None if matches!(first, '*' | '?' | '[') => return None,
+            None => {
+                name.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+    }
+    Some(name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(glob: &str) -> (String, String) {
+        let (fixed, rest) = split(Path::new(glob));
+        (fixed.display().to_string(), rest.display().to_string())
+    }
+
+    #[test]
+    fn the_fixed_part_ends_before_the_first_wildcard() {
+        let is = |fixed: &str, rest: &str| (fixed.to_owned(), rest.to_owned());
+        assert_eq!(parts("/a/b/*.parquet"), is("/a/b", "*.parquet"));
+        assert_eq!(parts("../a/**/b/?.parquet"), is("../a", "**/b/?.parquet"));
+        assert_eq!(parts("*"), is("", "*"));
+        assert_eq!(parts("a/b"), is("a/b", ""));
+        assert_eq!(parts("a[12]/b"), is("", "a[12]/b"));
+    }
+
+    #[test]
+    fn an_escaped_wildcard_stands_for_itself() {
+        for name in ["run[1]", "a*b", "?", "[", "]", "grüße[*]", "a"] {
+            let escaped = glob::Pattern::escape(name);
+            assert_eq!(parts(&format!("{escaped}/*")), (name.to_owned(), "*".to_owned()));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What the program says at its end: answers on standard output, what went wrong on standard error.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use clap::ColorChoice;
+
+use super::terminal;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{BUG, DONE, Failure, Result};
+use crate::base::render::render;
+use crate::base::text::json_safe;
+use crate::cli::{AnswerFormat, Cli, LogFormat};
+
+pub(super) fn answer(
+    format: AnswerFormat,
+    text: impl FnOnce() -> String,
+    json: impl FnOnce() -> serde_json::Value,
+) -> Result<u8> {
+    match format {
+        AnswerFormat::Text => print(&terminal::text(&text()))?,
+        AnswerFormat::Json => {
+            let json = serde_json::to_string_pretty(&json()).expect("plain data");
+            print_line(&json_safe(&json))?;
+        }
+    }
+    Ok(DONE)
+}
+
+pub(super) fn color(cli: &Cli, terminal: bool) -> bool {
+    match cli.color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => terminal,
+    }
+}
+
+pub(super) fn report_failure(cli: &Cli, failure: &Failure) {
+    let Failure::Problems(problems) = failure else {
+        tracing::warn!("{failure}");
+        return;
+    };
+    report(cli, problems);
+    if failure.exit_code() == BUG {
+        eprint(
+            "this is a bug of longsift; please report it with the pipeline file and the command\n",
+        );
+    }
+}
+
+pub(super) fn report_warnings<'a>(cli: &Cli, warnings: impl Iterator<Item = &'a Diagnostic>) {
+    let warnings: Vec<Diagnostic> = warnings.cloned().collect();
+    report(cli, &warnings);
+}
+
+pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
+    if diagnostics.is_empty() {
+        return;
+    }
+    match cli.log_format {
+        LogFormat::Text => {
+            eprint(&render(diagnostics, color(cli, std::io::stderr().is_terminal())));
+        }
+        LogFormat::Json => {
+            for diagnostic in diagnostics {
+                let text = render(std::slice::from_ref(diagnostic), false);
+                if diagnostic.is_error() {
+                    tracing::error!(message = diagnostic.message, diagnostic = text);
+                } else {
+                    tracing::warn!(message = diagnostic.message, diagnostic = text);
+                }
+            }
+        }
+    }
+}
+
+/// Writes to standard output.
+///
+/// # Errors
+/// What cannot be written is an answer that nobody gets. A reader that has gone away is no failure of ours.
+pub(super) fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout();
+    printed(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
+}
+
+pub(super) fn print_line(text: &str) -> Result<()> {
+    print(&format!("{text}\n"))
+}
+
+/// What became of something written to standard output: whether anyone still reads there.
+pub(super) fn printed(written: io::Result<()>) -> Result<bool> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            let message = format!("cannot write to standard output: {error}");
+            Err(Diagnostic::error(Blame::Machine, message)
+                .hint("free space where it is redirected to; what a run has committed is kept")
+                .into())
+        }
+    }
+}
+
+pub(super) fn eprint(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,49 @@
+//! From arguments to a plan.
+
+use super::answer::report_warnings;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::cli::{Cli, PipelineArguments, PlanArguments};
+use crate::plan::Plan;
+use crate::plan::options::PlanOptions;
+use crate::spec::Overrides;
+
+pub(super) fn planned(cli: &Cli, arguments: &PlanArguments) -> Result<Plan> {
+    planned_with(cli, arguments, plan_options(arguments))
+}
+
+pub(super) fn planned_with(
+    cli: &Cli,
+    arguments: &PlanArguments,
+    options: PlanOptions,
+) -> Result<Plan> {
+    let overrides = overrides(&arguments.pipeline);
+    let plan = crate::plan(&arguments.pipeline.pipeline, &overrides, options)?;
+    report_warnings(cli, plan.warnings.iter());
+    Ok(plan)
+}
+
+pub(super) fn overrides(arguments: &PipelineArguments) -> Overrides {
+    Overrides { set: arguments.set.clone(), param: arguments.param.clone() }
+}
+
+pub(super) fn plan_options(arguments: &PlanArguments) -> PlanOptions {
+    PlanOptions {
+        limit_rows: arguments.limit,
+        threads: arguments.threads.map(usize::from),
+        kernel: arguments.kernel.clone(),
+        scores_from: arguments.scores_from.clone(),
+        shard: arguments.shard,
+        offline: arguments.offline,
+        ..PlanOptions::default()
+    }
+}
+
+pub(super) fn start_threads(arguments: &PlanArguments) -> Result<()> {
+    let Some(threads) = arguments.threads else { return Ok(()) };
+    let started = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads)).build_global();
+    started.map_err(|error| {
+        Diagnostic::error(Blame::Machine, format!("{threads} threads cannot be started: {error}"))
+            .into()
+    })
+}

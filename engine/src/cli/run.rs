@@ -1,0 +1,177 @@
+//! `longsift run`.
+
+use super::answer::{eprint, print_line, report_failure, report_warnings};
+use super::observe::Observers;
+use super::planned::{plan_options, planned_with, start_threads};
+use super::{ray, terminal};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::progress::Progress;
+use crate::base::stop::Stop;
+use crate::base::text::json_safe;
+use crate::cli::{Cli, Engine, RunArguments};
+use crate::plan::Plan;
+use crate::report::closing::{LabelTable, closing_table};
+use crate::run::{Phase, RunOptions};
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::pipeline_lock::{self, PipelineLock};
+use crate::run_directory::summary::Summary;
+
+pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
+    let stop = Stop::on_signals()?;
+    if arguments.stop_with_parent {
+        Stop::with_parent().map_err(|error| {
+            Diagnostic::error(Blame::Machine, format!("cannot watch the parent process: {error}"))
+        })?;
+    }
+    check_phase(arguments)?;
+    start_threads(&arguments.plan)?;
+    let progress = Progress::new(bars);
+    let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
+    let observers = Observers::of(arguments);
+    let mut plan_options = plan_options(&arguments.plan);
+    // To write a shard takes the selection from all units.
+    let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
+    let options = RunOptions {
+        fresh: arguments.fresh,
+        locked,
+        phase: arguments.phase,
+        only_quarantined: arguments.only_quarantined,
+        remeasure: arguments.remeasure.clone(),
+        write_shard,
+    };
+    plan_options.fresh = arguments.fresh;
+    plan_options.stop = stop.clone();
+    if let Some(pipeline) = &options.locked
+        && let Some(locked) = PipelineLock::read(&pipeline_lock::path_beside(pipeline))?
+    {
+        plan_options.pins = locked.hub_commits;
+    }
+    let plan = match planned_with(cli, &arguments.plan, plan_options) {
+        Ok(plan) => plan,
+        Err(failure) => {
+            return Ok(failed(cli, arguments, &observers, &or_stopped(failure, &stop), None));
+        }
+    };
+    if arguments.engine == Engine::Ray {
+        return ray::drive(cli, arguments, &plan);
+    }
+    observers.started(&plan);
+    let result = crate::run::run(&plan, &options, &progress, &stop);
+    progress.finish();
+    let outcome = match result {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            return Ok(failed(
+                cli,
+                arguments,
+                &observers,
+                &or_stopped(failure, &stop),
+                Some(&plan),
+            ));
+        }
+    };
+    report_warnings(cli, outcome.warnings.iter());
+    let mut summary = outcome.summary;
+    summary.run_id.clone_from(&arguments.run_id);
+    if summary.status == "nothing_to_do" {
+        summary.exit_code = arguments.nothing_to_do_exit;
+        let why = if arguments.phase == Phase::Score {
+            "the units of this shard have scores"
+        } else if arguments.phase == Phase::Write {
+            "the units of this shard are written"
+        } else if plan.units.is_empty() {
+            "the input has no rows"
+        } else {
+            "the output is complete and nothing has changed"
+        };
+        tracing::info!("nothing to do: {why}");
+    } else if !cli.quiet {
+        let output = &plan.spec.pipeline.output;
+        let compared = output.compare.iter().map(|formula| formula.name()).collect();
+        let column = output.report_by.as_deref().zip(outcome.labels.as_ref());
+        let labels = column.map(|(column, shares)| LabelTable { column, compared, shares });
+        eprint(&terminal::text(&closing_table(&summary, &progress.times(), labels.as_ref())));
+    }
+    observers.ended(Some(&plan), &summary);
+    print_line(&json_safe(&summary.to_line()))?;
+    Ok(summary.exit_code)
+}
+
+/// What a signal ended, if one has come: what may pass was not waited for any longer.
+pub(super) fn or_stopped(failure: Failure, stop: &Stop) -> Failure {
+    match stop.check() {
+        Err(stopped) if failure.exit_code() == crate::base::error::MACHINE => {
+            tracing::warn!("{failure}");
+            stopped
+        }
+        _ => failure,
+    }
+}
+
+/// Flags that do not go together.
+pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
+    let sharded = arguments.plan.shard.is_some();
+    let problem = |message: &str| Diagnostic::error(Blame::Pipeline, message);
+    match arguments.phase {
+        Phase::All | Phase::Select if sharded => {
+            Err(problem("`--shard` is for scoring and writing; a selection needs all shards")
+                .hint("add `--phase score`, and when all shards are done run `--phase select`")
+                .into())
+        }
+        Phase::Score | Phase::Write | Phase::Select if arguments.fresh => {
+            Err(problem("`--fresh` would remove what other processes have scored")
+                .hint("remove the run directory before the first shard starts, or give the pipeline another `output.path`")
+                .into())
+        }
+        Phase::Score if arguments.plan.scores_from.is_some() => {
+            Err(problem("`--scores-from` takes the scores of another run, `--phase score` makes them")
+                .hint("leave one of them out")
+                .into())
+        }
+        _ if arguments.only_quarantined
+            && (arguments.phase != Phase::All
+                || arguments.fresh
+                || arguments.plan.scores_from.is_some()) =>
+        {
+            Err(problem("`--only-quarantined` resumes a whole run of this directory")
+                .hint("leave `--phase`, `--fresh` and `--scores-from` out")
+                .into())
+        }
+        _ if arguments.locked && RunDirectory::is(&arguments.plan.pipeline.pipeline) => {
+            Err(problem("`--locked` compares with the lock beside a pipeline file, not with that of a run directory")
+                .hint("name the pipeline file")
+                .into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says what went wrong, for people and in the summary; returns the exit code.
+pub(super) fn failed(
+    cli: &Cli,
+    arguments: &RunArguments,
+    observers: &Observers,
+    failure: &Failure,
+    plan: Option<&Plan>,
+) -> u8 {
+    report_failure(cli, failure);
+    let run_dir = plan.map_or(String::new(), |plan| plan.directory.absolute());
+    let mut summary = Summary::new(failed_status(failure), run_dir);
+    summary.run_id.clone_from(&arguments.run_id);
+    summary.exit_code = failure.exit_code();
+    summary.error = Some(failure.to_string());
+    observers.ended(plan, &summary);
+    // The exit code tells of what came first.
+    if let Err(lost) = print_line(&json_safe(&summary.to_line())) {
+        report_failure(cli, &lost);
+    }
+    failure.exit_code()
+}
+
+pub(super) fn failed_status(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Stopped { .. } => "stopped",
+        Failure::Problems(_) => "failed",
+    }
+}

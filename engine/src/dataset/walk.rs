@@ -1,0 +1,281 @@
+//! The files that a folder or a glob of this machine means: each once, however many names lead to it.
+//!
+//! Links are followed. What is reached without one keeps that name, so folders that links lead to wait until everything
+//! else has been seen; a folder is entered once, which also ends links in a circle.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use glob::Pattern;
+
+use super::problem::{DataProblem, ProblemKind};
+use crate::base::wildcards::has_wildcard;
+use crate::storage::error::StorageError;
+use crate::storage::files::{self, Entry, Kind};
+
+pub(super) const GLOB: glob::MatchOptions = glob::MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// What a walk has found.
+#[derive(Debug, Default)]
+pub(super) struct Walked {
+    /// The files, in no particular order.
+    pub(super) files: Vec<PathBuf>,
+    /// Further names of files among them, with the name that each is read under.
+    pub(super) again: Vec<(PathBuf, PathBuf)>,
+}
+
+/// One part of a path to match.
+enum Step {
+    /// This name; `..` and `.` as well.
+    Literal(OsString),
+    /// Names like this.
+    Names(Pattern),
+    /// `**`: this folder and all below it.
+    Below,
+}
+
+/// Every `*.parquet` below `folder`.
+pub(super) fn below(folder: &Path) -> Result<Walked, Vec<DataProblem>> {
+    let name = Pattern::new("*.parquet").expect("a right pattern");
+    Walk::new(vec![Step::Below, Step::Names(name)], b"._").of(folder)
+}
+
+/// The files below `root` that a glob matches.
+pub(super) fn matching(root: &Path, pattern: &Path) -> Result<Walked, Vec<DataProblem>> {
+    let step = |part: std::path::Component<'_>| {
+        let part = part.as_os_str();
+        if part == "**" {
+            return Ok(Step::Below);
+        }
+        if !has_wildcard(Path::new(part)) {
+            return Ok(Step::Literal(part.to_owned()));
+        }
+        let not_a_glob = |why: String| {
+            vec![DataProblem::settings(format!("`{}` is not a glob: {why}", pattern.display()))]
+        };
+        let text = part.to_str().ok_or_else(|| not_a_glob("it is not UTF-8".into()))?;
+        Pattern::new(text).map(Step::Names).map_err(|error| not_a_glob(error.to_string()))
+    };
+    let mut steps = pattern.components().map(step).collect::<Result<Vec<_>, _>>()?;
+    if matches!(steps.last(), Some(Step::Below)) {
+        steps.push(Step::Names(Pattern::new("*").expect("a right pattern")));
+    }
+    Walk::new(steps, b".").of(root)
+}
+
+struct Walk {
+    steps: Vec<Step>,
+    /// How the names begin that `**` passes over.
+    hidden: &'static [u8],
+    /// Folders that were entered, and with which step.
+    entered: HashSet<((u64, u64), usize)>,
+    /// Folders that links lead to, with the step that comes next.
+    links: VecDeque<(PathBuf, usize)>,
+    found: Vec<(bool, Entry)>,
+    problems: Vec<DataProblem>,
+}
+
+impl Walk {
+    fn new(steps: Vec<Step>, hidden: &'static [u8]) -> Self {
+        Self {
+            steps,
+            hidden,
+            entered: HashSet::new(),
+            links: VecDeque::new(),
+            found: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    fn of(mut self, root: &Path) -> Result<Walked, Vec<DataProblem>> {
+        self.enter(root, 0, false);
+        while let Some((folder, step)) = self.links.pop_front() {
+            self.enter(&folder, step, true);
+        }
+        if !self.problems.is_empty() {
+            return Err(self.problems);
+        }
+        Ok(once(self.found))
+    }
+
+    /// Matches what is in `folder` with the steps from `step` on. `linked`: a link leads to it.
+    fn enter(&mut self, folder: &Path, step: usize, linked: bool) {
+        let identity = match files::entry(folder) {
+            Ok(entry) => entry.and_then(|entry| entry.identity),
+            Err(error) => return self.problems.push(unreadable(&error)),
+        };
+        if identity.is_none_or(|identity| !self.entered.insert((identity, step))) {
+            return;
+        }
+        if let Step::Literal(name) = &self.steps[step] {
+            let path = folder.join(name);
+            return match files::entry(&path) {
+                Ok(Some(entry)) => self.take(entry, step + 1, linked),
+                Ok(None) => {}
+                Err(error) => self.problems.push(unreadable(&error)),
+            };
+        }
+        let entries = match files::entries(folder) {
+            Ok(entries) => entries,
+            Err(error) => return self.problems.push(unreadable(&error)),
+        };
+        match &self.steps[step] {
+            Step::Below => {
+                self.enter(folder, step + 1, linked);
+                let hidden = self.hidden;
+                for entry in entries {
+                    if entry.kind == Kind::Folder && !is_hidden(&entry.path, hidden) {
+                        self.take(entry, step, linked);
+                    }
+                }
+            }
+            Step::Names(pattern) => {
+                let pattern = pattern.clone();
+                let hidden = if self.hidden.contains(&b'_') { self.hidden } else { b"" };
+                for entry in entries {
+                    let name = entry.path.file_name().unwrap_or_default().to_string_lossy();
+                    if pattern.matches_with(&name, GLOB) && !is_hidden(&entry.path, hidden) {
+                        self.take(entry, step + 1, linked);
+                    }
+                }
+            }
+            Step::Literal(_) => unreachable!("taken above"),
+        }
+    }
+
+    /// What a step has matched: a folder that the next one looks into, or a file at the end.
+    fn take(&mut self, entry: Entry, next: usize, linked: bool) {
+        match entry.kind {
+            Kind::Folder if next == self.steps.len() => {}
+            Kind::Folder if entry.is_link => self.links.push_back((entry.path, next)),
+            Kind::Folder => self.enter(&entry.path, next, linked),
+            Kind::File if next == self.steps.len() => self.found.push((linked, entry)),
+            Kind::File => {}
+        }
+    }
+}
+
+fn is_hidden(path: &Path, hidden: &[u8]) -> bool {
+    let first = path.file_name().and_then(|name| name.as_bytes().first());
+    first.is_some_and(|first| hidden.contains(first))
+}
+
+/// Every file under one name: the first, by its bytes, of those that no link leads to, if there are any.
+fn once(mut found: Vec<(bool, Entry)>) -> Walked {
+    found.sort_unstable_by(|(a_linked, a), (b_linked, b)| {
+        (a_linked | a.is_link, &a.path).cmp(&(b_linked | b.is_link, &b.path))
+    });
+    let mut walked = Walked::default();
+    let mut seen: HashMap<(u64, u64), PathBuf> = HashMap::new();
+    for (_, entry) in found {
+        match entry.identity.map(|identity| seen.entry(identity)) {
+            Some(std::collections::hash_map::Entry::Occupied(first)) => {
+                if *first.get() != entry.path {
+                    walked.again.push((entry.path, first.get().clone()));
+                }
+                continue;
+            }
+            Some(std::collections::hash_map::Entry::Vacant(place)) => {
+                place.insert(entry.path.clone());
+            }
+            None => {}
+        }
+        walked.files.push(entry.path);
+    }
+    walked
+}
+
+/// A folder of the input that cannot be listed is the data's problem, not the machine's.
+pub(super) fn unreadable(error: &StorageError) -> DataProblem {
+    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
+    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn names(root: &Path, walked: Result<Walked, Vec<DataProblem>>) -> Vec<String> {
+        let walked = walked.unwrap();
+        let name = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
+        let mut names: Vec<String> = walked.files.iter().map(name).collect();
+        names.sort();
+        names
+    }
+
+    fn folder(files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for name in files {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, name).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn two_names_of_one_folder_give_its_files_once_under_the_name_without_a_link() {
+        let folder = folder(&["z/1.parquet", "z/deep/2.parquet"]);
+        let root = folder.path();
+        symlink(root.join("z"), root.join("a")).unwrap();
+        symlink(root.join("z"), root.join("b")).unwrap();
+        let expected = ["z/1.parquet", "z/deep/2.parquet"];
+        assert_eq!(names(root, below(root)), expected);
+        assert_eq!(names(root, matching(root, Path::new("**/*.parquet"))), expected);
+        assert_eq!(names(root, matching(root, Path::new("*/*.parquet"))), ["z/1.parquet"]);
+        assert_eq!(names(root, matching(root, Path::new("a/*.parquet"))), ["a/1.parquet"]);
+    }
+
+    #[test]
+    fn links_in_a_circle_end() {
+        let folder = folder(&["a/1.parquet", "b/2.parquet"]);
+        let root = folder.path();
+        symlink(root.join("b"), root.join("a/b")).unwrap();
+        symlink(root.join("a"), root.join("b/a")).unwrap();
+        symlink(root, root.join("b/up")).unwrap();
+        let expected = ["a/1.parquet", "b/2.parquet"];
+        assert_eq!(names(root, below(root)), expected);
+        assert_eq!(names(root, matching(root, Path::new("**/*.parquet"))), expected);
+        assert_eq!(names(root, matching(root, Path::new("**/**/*.parquet"))), expected);
+    }
+
+    #[test]
+    fn two_names_of_one_file_are_told() {
+        let folder = folder(&["b.parquet", "c.parquet"]);
+        let root = folder.path();
+        symlink("b.parquet", root.join("a.parquet")).unwrap();
+        std::fs::hard_link(root.join("c.parquet"), root.join("d.parquet")).unwrap();
+        assert_eq!(names(root, below(root)), ["b.parquet", "c.parquet"]);
+        let again = below(root).unwrap().again;
+        let expected = [("d.parquet", "c.parquet"), ("a.parquet", "b.parquet")];
+        assert_eq!(again, expected.map(|(again, first)| (root.join(again), root.join(first))));
+    }
+
+    #[test]
+    fn names_that_two_stars_pass_over_can_be_named() {
+        let folder = folder(&["x/_a/1.parquet", "x/.b/2.parquet", "x/_c.parquet"]);
+        let root = folder.path();
+        let matches = |pattern: &str| names(root, matching(root, Path::new(pattern)));
+        assert_eq!(matches("**/*.parquet"), ["x/_a/1.parquet", "x/_c.parquet"]);
+        assert_eq!(matches("*/.b/*.parquet"), ["x/.b/2.parquet"]);
+        assert_eq!(matches("*/_a/../_c.parquet"), ["x/_a/../_c.parquet"]);
+        assert_eq!(matches("x/**"), ["x/_a/1.parquet", "x/_c.parquet"]);
+        assert!(names(root, below(root)).is_empty());
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_a_file_that_cannot_be_opened() {
+        let folder = folder(&[]);
+        symlink("gone", folder.path().join("1.parquet")).unwrap();
+        symlink("2.parquet", folder.path().join("2.parquet")).unwrap();
+        assert_eq!(names(folder.path(), below(folder.path())), ["1.parquet", "2.parquet"]);
+    }
+}

@@ -1,0 +1,21 @@
+//! Processors and GPUs: which there are, how much memory they have, and which heads of which window go where next. Knows no
+//! files but its own note of what is reserved.
+
+pub(crate) mod catalogue;
+pub(crate) mod choose;
+pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+pub(crate) mod device;
+pub(crate) mod dispatch;
+pub(crate) mod ledger;
+pub(crate) mod nvml;
+pub(crate) mod presence;
+#[cfg(test)]
+mod properties;
+pub(crate) mod scheduler;
+pub(crate) mod simulated;
+pub(crate) mod size;
+pub(crate) mod steps;
+pub(crate) mod survey;
+pub(crate) mod visible;

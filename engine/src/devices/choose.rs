@@ -1,0 +1,189 @@
+//! From the pipeline's `devices` to devices.
+
+use std::sync::Arc;
+
+use longsift_stages::contract::Decimal;
+use longsift_stages::shard_across_devices::{
+    DeviceKind, Devices as DeviceSettings, WorkersPerDevice,
+};
+
+use super::cpu::Cpu;
+use super::device::{Choice, Device, Devices, GPU_WORKERS, NoDevices};
+use super::ledger::{Ledger, Limit};
+use super::simulated::{self, Reading, Simulated};
+use super::visible::visible_gpus;
+
+/// GPUs that windows can be measured on, in the order of `cuda:0`, `cuda:1`, …; or why there are none.
+struct Found {
+    gpus: Vec<Device>,
+    why: String,
+}
+
+/// The devices that the settings mean on this machine.
+///
+/// # Errors
+/// That they are not here, or that the numbers of workers do not match them.
+pub fn choose(choice: Choice<'_>) -> Result<Devices, NoDevices> {
+    let settings = choice.settings;
+    let (mut list, why) = match &settings.devices {
+        DeviceSettings::Kind(DeviceKind::Cpu) => (vec![cpu(choice)], "as set".to_owned()),
+        DeviceSettings::Kind(DeviceKind::Auto) => {
+            let Found { gpus, why } = find(choice)?;
+            if gpus.is_empty() { (vec![cpu(choice)], why) } else { (gpus, why) }
+        }
+        DeviceSettings::Names(names) if names.iter().all(|name| name == "cpu") => {
+            (vec![cpu(choice)], "as set".to_owned())
+        }
+        DeviceSettings::Count(count) => {
+            let names: Vec<String> = (0..*count).map(|number| format!("cuda:{number}")).collect();
+            let wanted = if *count == 1 { "a GPU".to_owned() } else { format!("{count} GPUs") };
+            (named(&names, &wanted, find(choice)?)?, "as set".to_owned())
+        }
+        DeviceSettings::Names(names) => {
+            let wanted = format!("`{}`", names.join(", "));
+            (named(names, &wanted, find(choice)?)?, "as set".to_owned())
+        }
+    };
+    set_workers(&mut list, settings.workers_per_device.as_ref())?;
+    let kernel = list[0].compute.kernel();
+    if let Some(named) = choice.named.filter(|named| *named != kernel) {
+        return Err(NoDevices {
+            key: "devices",
+            message: format!(
+                "the kernel `{}` was asked for, but the devices ({why}) run `{}`",
+                named.name(),
+                kernel.name()
+            ),
+            hint: "GPUs run the kernels called `cuda-…`, the processor all others: change `devices` or leave out `--kernel`".to_owned(),
+        });
+    }
+    Ok(Devices { list, why, threads: choice.threads, kernel })
+}
+
+fn cpu(choice: Choice<'_>) -> Device {
+    Device {
+        compute: Arc::new(Cpu::new(choice.kernel, choice.threads)),
+        ledger: Ledger::with_one_always(Box::new(Limit(choice.window_memory_bytes))),
+        workers: choice.threads,
+        uuid: None,
+    }
+}
+
+fn find(choice: Choice<'_>) -> Result<Found, NoDevices> {
+    if let Ok(value) = std::env::var(simulated::VARIABLE) {
+        return simulate(choice, &value).map_err(|message| NoDevices {
+            key: "devices",
+            message: format!("{}: {message}", simulated::VARIABLE),
+            hint: "this variable is for tests and rehearsals: take it out of the environment"
+                .to_owned(),
+        });
+    }
+    if let Some(named) = choice.named.filter(|named| !named.is_cuda()) {
+        let why = format!("the kernel `{}` is the processor's", named.name());
+        return Ok(Found { gpus: Vec::new(), why });
+    }
+    let (gpus, why) = match real_gpus(choice) {
+        Ok(gpus) if gpus.is_empty() => (gpus, "`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()),
+        Ok(gpus) => {
+            let why = format!("{} GPUs were found", gpus.len());
+            (gpus, why)
+        }
+        Err(why) => (Vec::new(), why),
+    };
+    tracing::debug!(gpus = gpus.len(), why, "looked for GPUs");
+    Ok(Found { gpus, why })
+}
+
+#[cfg(feature = "cuda")]
+fn real_gpus(choice: Choice<'_>) -> Result<Vec<Device>, String> {
+    super::cuda::find(choice)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn real_gpus(_: Choice<'_>) -> Result<Vec<Device>, String> {
+    match visible_gpus()?.len() {
+        0 => Ok(Vec::new()),
+        gpus => Err(format!("{gpus} GPUs are here, but this build of longsift has no GPU support")),
+    }
+}
+
+fn simulate(choice: Choice<'_>, value: &str) -> Result<Found, String> {
+    let descriptions = simulated::describe(value, visible_gpus)?;
+    let why = format!("{} simulated devices", descriptions.len());
+    let Decimal(headroom_fraction) = choice.settings.headroom_fraction;
+    let device = |(number, description): (usize, simulated::Description)| {
+        let total = match description.gpu {
+            Some(gpu) => gpu.memory()?.total,
+            None => description.total,
+        };
+        let uuid = description.gpu.map(|gpu| gpu.uuid().to_owned());
+        let name = format!("cuda:{number}");
+        let device = Simulated::new(name, choice.kernel, choice.number_bytes, description);
+        let headroom = (total as f64 * headroom_fraction) as u64;
+        let ledger = Ledger::new(Box::new(Reading(device.memory())), headroom);
+        Ok(Device { compute: Arc::new(device), ledger, workers: GPU_WORKERS, uuid })
+    };
+    let gpus = descriptions.into_iter().enumerate().map(device).collect::<Result<_, String>>()?;
+    tracing::warn!("{} is set: {why}, no real ones", simulated::VARIABLE);
+    Ok(Found { gpus, why })
+}
+
+/// The devices of these names, each once.
+fn named(names: &[String], wanted: &str, found: Found) -> Result<Vec<Device>, NoDevices> {
+    let refused = |why: String| {
+        NoDevices {
+        key: "devices",
+        message: format!("{wanted} cannot be used: {why}"),
+        hint: "GPUs need an NVIDIA driver and a build with `--features cuda`; set `devices: cpu`, or `auto` to use GPUs where there are any".to_owned(),
+    }
+    };
+    let known: Vec<String> =
+        found.gpus.iter().map(|device| device.compute.name().to_owned()).collect();
+    if known.is_empty() {
+        return Err(refused(found.why));
+    }
+    let mut list: Vec<Device> = Vec::new();
+    for name in names {
+        let Some(position) = known.iter().position(|known| known == name) else {
+            let why = if name == "cpu" {
+                "the processor runs another kernel than GPUs, and their scores are never mixed"
+                    .to_owned()
+            } else {
+                format!("there is no `{name}`; there are {}", known.join(", "))
+            };
+            return Err(refused(why));
+        };
+        if list.iter().any(|device| device.compute.name() == name) {
+            return Err(refused(format!("`{name}` is listed twice")));
+        }
+        list.push(found.gpus[position].clone());
+    }
+    Ok(list)
+}
+
+fn set_workers(list: &mut [Device], workers: Option<&WorkersPerDevice>) -> Result<(), NoDevices> {
+    let given: Vec<usize> = match workers {
+        None => return Ok(()),
+        Some(WorkersPerDevice::Same(workers)) => vec![*workers as usize; list.len()],
+        Some(WorkersPerDevice::Each(workers)) => {
+            workers.iter().map(|workers| *workers as usize).collect()
+        }
+    };
+    if given.len() != list.len() {
+        let names: Vec<&str> = list.iter().map(|device| device.compute.name()).collect();
+        return Err(NoDevices {
+            key: "workers_per_device",
+            message: format!(
+                "`workers_per_device` has {} numbers for {} devices: {}",
+                given.len(),
+                list.len(),
+                names.join(", ")
+            ),
+            hint: "give one number for all, or one per device".to_owned(),
+        });
+    }
+    for (device, workers) in list.iter_mut().zip(given) {
+        device.workers = workers.max(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! NVIDIA GPUs: each with a copy of the table and the kernel that all of them have.
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
+use longsift_kernels::cuda::{self, Failure, Support, WindowRequest};
+use longsift_kernels::{ElementType, HeadSums, Kernel, Measure};
+use longsift_stages::contract::Decimal;
+use longsift_stages::contract::compute::{Compute, DeviceFailure};
+use longsift_stages::first_layer_attention::{FirstLayer, SampledRows, WindowTokens};
+use longsift_stages::model::LayerZeroSpec;
+
+use super::device::{Choice, Device, GPU_WORKERS};
+use super::ledger::{Ledger, Memory, MemorySource};
+use super::nvml;
+use super::visible::visible_gpus;
+
+/// The GPUs that this process may use, opened, in CUDA's order.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn find(choice: Choice<'_>) -> Result<Vec<Device>, String> {
+    let gpus = gpus()?;
+    let kernel = kernel(choice, &gpus)?;
+    let by_nvml = visible_gpus().unwrap_or_default();
+    let Decimal(headroom_fraction) = choice.settings.headroom_fraction;
+    let device = |gpu: &Gpu| {
+        let compute = Arc::new(Cuda {
+            name: format!("cuda:{}", gpu.ordinal),
+            ordinal: gpu.ordinal,
+            kernel,
+            number_bytes: choice.number_bytes,
+            opened: RwLock::new(None),
+        });
+        let nvml = by_nvml.iter().find(|known| known.uuid() == gpu.uuid).copied();
+        let card = Card { compute: Arc::clone(&compute), total: gpu.total_bytes, nvml };
+        let headroom = (gpu.total_bytes as f64 * headroom_fraction) as u64;
+        let ledger = Ledger::new(Box::new(card), headroom);
+        Device { compute, ledger, workers: GPU_WORKERS, uuid: Some(gpu.uuid.clone()) }
+    };
+    Ok(gpus.iter().map(device).collect())
+}
+
+/// The kernel that was asked for, or the fastest for the table that every GPU has and that serves the windows.
+fn kernel(choice: Choice<'_>, gpus: &[Gpu]) -> Result<Kernel, String> {
+    let all_have = |kernel: &Kernel| gpus.iter().all(|gpu| gpu.has(*kernel));
+    let (candidates, what) = match choice.named {
+        Some(named) => (vec![named], format!("the kernel `{}`", named.name())),
+        None => (fastest_first(choice.element_type).to_vec(), "a kernel".to_owned()),
+    };
+    let present: Vec<Kernel> = candidates.into_iter().filter(all_have).collect();
+    if present.is_empty() {
+        return Err(lacking(gpus, &what));
+    }
+    let mut refusals = Vec::new();
+    for kernel in present {
+        match choice.shape.map_or(Support::Yes, |shape| cuda::supports(kernel, shape)) {
+            Support::Yes => return Ok(kernel),
+            Support::No(why) => refusals.push(why),
+        }
+    }
+    Err(format!("GPUs cannot measure these windows: {}", refusals.join("; ")))
+}
+
+fn fastest_first(table: ElementType) -> &'static [Kernel] {
+    match table {
+        ElementType::F32 => &[Kernel::CudaF32],
+        ElementType::Bf16 => &[Kernel::CudaV2Bf16, Kernel::CudaV1Bf16, Kernel::CudaF32],
+    }
+}
+
+fn lacking(gpus: &[Gpu], what: &str) -> String {
+    let described: Vec<String> = gpus
+        .iter()
+        .map(|gpu| {
+            let (major, minor) = gpu.compute_capability;
+            format!("{} (compute capability {major}.{minor})", gpu.name)
+        })
+        .collect();
+    format!("this build does not have {what} for every one of {}", described.join(", "))
+}
+
+/// One GPU. It is opened when the table is brought there: to plan takes nothing of it.
+struct Cuda {
+    name: String,
+    ordinal: u32,
+    kernel: Kernel,
+    number_bytes: u64,
+    opened: RwLock<Option<cuda::Device<Nvidia>>>,
+}
+
+impl Cuda {
+    /// `None` until the device was opened.
+    fn with_device<T>(&self, work: impl FnOnce(&cuda::Device<Nvidia>) -> T) -> Option<T> {
+        self.opened.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
+    }
+}
+
+impl Compute for Cuda {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    /// The rows of the table, where the device gathers from them.
+    fn resident_bytes(&self, layer: &LayerZeroSpec, _: u64) -> u64 {
+        let rows = layer.vocabulary_size * layer.row_width() * self.number_bytes;
+        if layer.gathers_on_device() { rows } else { 0 }
+    }
+
+    fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure> {
+        let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
+        let device = if let Some(device) = opened.take() {
+            opened.insert(device)
+        } else {
+            let driver = Nvidia::open(self.ordinal).map_err(failure)?;
+            opened.insert(cuda::Device::new(driver, self.kernel))
+        };
+        if !layer.spec().gathers_on_device() {
+            return Ok(());
+        }
+        device.load_table(layer.table().view(), layer.table().row_width()).map_err(failure)
+    }
+
+    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
+        let (shape, sizes) = layer.device_window(tokens);
+        let kernel_heads_per_key_head = shape.key_heads / layer.key_heads as usize;
+        cuda::window_bytes(
+            self.kernel,
+            &shape,
+            &sizes,
+            &(0..key_heads.len() * kernel_heads_per_key_head),
+        )
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.with_device(|device| device.driver().held_bytes()).unwrap_or(0)
+    }
+
+    fn measure(
+        &self,
+        layer: &FirstLayer,
+        window: &WindowTokens,
+        key_heads: Range<usize>,
+    ) -> Result<HeadSums, DeviceFailure> {
+        layer.mark_ids_seen(&window.ids);
+        let sample = window.sampled.as_ref().map(SampledRows::sample);
+        let measure = &Measure { distance: window.distance as usize, rows: false };
+        let measured = self.with_device(|device| {
+            let heads = key_heads;
+            layer.with_operands(self.kernel, &window.ids, heads, |shape, rules, operands, heads| {
+                let (sample, key_heads) = (sample.as_ref(), heads);
+                let request = WindowRequest { shape, rules, measure, operands, sample, key_heads };
+                device.measure(&request).map(|sums| sums.heads)
+            })
+        });
+        measured.expect("the scheduler loads a device before it measures").map_err(failure)
+    }
+}
+
+fn failure(failure: Failure) -> DeviceFailure {
+    match failure {
+        Failure::OutOfMemory { wanted, free } => DeviceFailure::OutOfMemory { wanted, free },
+        Failure::Lost(why) => DeviceFailure::Lost(why),
+        Failure::Other(why) => DeviceFailure::Failed(why),
+    }
+}
+
+/// The memory of a GPU: NVML's reading, or CUDA's where NVML does not know the GPU.
+struct Card {
+    compute: Arc<Cuda>,
+    total: u64,
+    nvml: Option<nvml::Gpu>,
+}
+
+impl MemorySource for Card {
+    fn read(&self) -> Result<Memory, String> {
+        if let Some(gpu) = self.nvml {
+            return gpu.memory();
+        }
+        match self.compute.with_device(|device| device.driver().memory()) {
+            Some(Ok((free, total))) => Ok(Memory { total, used: total.saturating_sub(free) }),
+            Some(Err(why)) => Err(why.to_string()),
+            None => Ok(Memory { total: self.total, used: 0 }),
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.compute.held_bytes()
+    }
+
+    fn utilisation(&self) -> Option<u32> {
+        self.nvml.and_then(|gpu| gpu.utilisation())
+    }
+}

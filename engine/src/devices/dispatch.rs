@@ -1,0 +1,434 @@
+//! Which heads of which window go to which device next: the decisions of the scheduler, without threads or clocks.
+//!
+//! The longest window goes first, to the device that is idle and has the most memory to hand out. Towards the end, when
+//! what is left would not keep all devices busy with whole windows, windows are shared out by heads, each piece at most
+//! an even share of what is left, so that all devices end together. When memory does not suffice: fewer windows at a
+//! time on a device, then groups of heads, then waiting with back-off, then the window is given up.
+
+pub(crate) mod shortage;
+pub(crate) mod state;
+pub(crate) mod terms;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use longsift_stages::contract::compute::DeviceFailure;
+use longsift_stages::shard_across_devices::ShardBy;
+
+use super::ledger::{Refusal, Reservation, Standing};
+use super::steps::Step;
+use state::{Device, State, Window};
+
+pub use terms::{Ended, GivenUp, Next, Piece, Policy, Site, WindowBytes};
+
+/// The first and the longest pause between two looks at memory that does not suffice.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// Windows that end well before a device may measure one more at a time again.
+const PATIENCE: u32 = 32;
+/// A window is given up, and a device retired, after as many failures that say nothing of memory.
+const FAILURES: u32 = 3;
+
+/// The decisions.
+pub struct Dispatcher {
+    devices: Vec<Device>,
+    window_bytes: Box<WindowBytes>,
+    policy: Policy,
+    windows: HashMap<u64, Window>,
+    /// Windows with heads that nobody measures yet, the longest first.
+    queue: BTreeSet<(Reverse<usize>, u64)>,
+    /// What they cost together: `tokens²` a head.
+    left: u128,
+    waiting_since: Option<Duration>,
+    pause: Duration,
+    steps: Vec<(Option<usize>, Step)>,
+    /// Raised whenever something changes that decides what fits where, besides memory: a window comes, begins or ends, a
+    /// device gets the table or goes.
+    changes: u64,
+}
+
+impl Dispatcher {
+    /// A dispatcher over some devices, none of which has the table yet.
+    pub fn new(sites: Vec<Site>, window_bytes: Box<WindowBytes>, policy: Policy) -> Self {
+        let device = |site: Site| Device {
+            limit: site.workers.max(1),
+            site,
+            state: State::Empty,
+            table: None,
+            in_flight: 0,
+            well: 0,
+            short: false,
+            failed_windows: Vec::new(),
+            blocked_until: Duration::ZERO,
+            refused: None,
+        };
+        Self {
+            devices: sites.into_iter().map(device).collect(),
+            window_bytes,
+            policy,
+            windows: HashMap::new(),
+            queue: BTreeSet::new(),
+            left: 0,
+            waiting_since: None,
+            pause: BACK_OFF.0,
+            steps: Vec::new(),
+            changes: 0,
+        }
+    }
+
+    /// Adds a window to the queue, under a number of its own.
+    pub fn submit(&mut self, window: u64, tokens: usize, key_heads: usize) {
+        self.changes += 1;
+        let most_heads = self.policy.key_heads_at_once.unwrap_or(key_heads).max(1);
+        let todo = std::iter::once(0..key_heads).collect();
+        let (done, failures, short_since) = (0, 0, None);
+        self.windows.insert(
+            window,
+            Window { tokens, key_heads, todo, done, most_heads, failures, short_since },
+        );
+        self.queue.insert((Reverse(tokens), window));
+        self.left += self.windows[&window].cost(key_heads);
+    }
+
+    /// Forgets the windows that have heads to do.
+    pub fn withdraw(&mut self) {
+        self.changes += 1;
+        self.left = 0;
+        for (_, window) in std::mem::take(&mut self.queue) {
+            self.windows.remove(&window);
+        }
+    }
+
+    /// Pieces being measured.
+    pub fn in_flight(&self) -> usize {
+        self.devices.iter().map(|device| device.in_flight).sum()
+    }
+
+    /// Pieces that a device is measuring.
+    pub fn in_flight_on(&self, device: usize) -> usize {
+        self.devices[device].in_flight
+    }
+
+    /// Why a device is gone, if it is.
+    pub fn retired(&self, device: usize) -> Option<&str> {
+        match &self.devices[device].state {
+            State::Retired(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// What was done since this was asked last, and on which device.
+    pub fn take_steps(&mut self) -> Vec<(Option<usize>, Step)> {
+        std::mem::take(&mut self.steps)
+    }
+
+    /// What to do now; to be asked again until the answer is to wait. `now`: since any fixed moment.
+    pub fn next(&mut self, now: Duration) -> Next {
+        if let Some(load) = self.load(now) {
+            return load;
+        }
+        if self.queue.is_empty() {
+            return Next::Wait(self.next_look(now));
+        }
+        if let Some(piece) = self.place(now) {
+            self.pause = BACK_OFF.0;
+            if let Some(since) = self.waiting_since.take() {
+                self.steps.push((None, Step::MemoryBack { waited: now.saturating_sub(since) }));
+            }
+            return Next::Start(piece);
+        }
+        if self.devices.iter().all(|device| matches!(device.state, State::Retired(_))) {
+            return Next::Dead(self.retirement_reasons());
+        }
+        let busy = |device: &Device| device.in_flight > 0 || device.state == State::Loading;
+        if self.devices.iter().any(busy) {
+            return Next::Wait(self.next_look(now));
+        }
+        self.wait_for_memory(now)
+    }
+
+    /// When to look again although nothing ended: memory that others hold may come back.
+    fn next_look(&mut self, now: Duration) -> Option<Duration> {
+        let waits = |device: &Device| match device.state {
+            State::Empty => true,
+            State::Ready => !self.queue.is_empty() && device.in_flight < device.limit,
+            State::Loading | State::Retired(_) => false,
+        };
+        let blocked = self.devices.iter().filter(|device| waits(device));
+        let first = blocked.map(|device| device.blocked_until.saturating_sub(now)).min()?;
+        let look = first.max(self.pause);
+        self.pause = (self.pause * 2).min(BACK_OFF.1);
+        Some(look)
+    }
+
+    fn retirement_reasons(&self) -> String {
+        let reasons = self.devices.iter().map(|device| match &device.state {
+            State::Retired(reason) => format!("{}: {reason}", device.site.name),
+            _ => device.site.name.clone(),
+        });
+        reasons.collect::<Vec<_>>().join("; ")
+    }
+
+    fn load(&mut self, now: Duration) -> Option<Next> {
+        for index in 0..self.devices.len() {
+            let device = &mut self.devices[index];
+            if device.state != State::Empty || device.blocked_until > now {
+                continue;
+            }
+            let wanted = device.site.resident_bytes;
+            let refusal = match device.site.ledger.reserve(wanted) {
+                Ok(reservation) => {
+                    device.state = State::Loading;
+                    return Some(Next::Load { device: index, reservation });
+                }
+                Err(refusal) => refusal,
+            };
+            match (refusal, device.site.ledger.ceiling(0)) {
+                (Refusal::Unreadable(reason), _) | (_, Err(reason)) => self.retire(index, reason),
+                (Refusal::NotEnough(numbers), Ok(ceiling)) if wanted > ceiling => {
+                    self.retire(index, format!("the table does not fit: {numbers}"));
+                }
+                (Refusal::NotEnough(_), Ok(_)) => device.blocked_until = now + self.pause,
+            }
+        }
+        None
+    }
+
+    /// The table is on a device, or is not.
+    pub fn loaded(
+        &mut self,
+        index: usize,
+        reservation: Reservation,
+        result: Result<(), DeviceFailure>,
+        now: Duration,
+    ) {
+        self.changes += 1;
+        let device = &mut self.devices[index];
+        match result {
+            Ok(()) => {
+                let resident_bytes = reservation.bytes();
+                device.state = State::Ready;
+                device.table = Some(reservation);
+                self.steps.push((Some(index), Step::Ready { resident_bytes }));
+            }
+            Err(DeviceFailure::OutOfMemory { wanted, free }) => {
+                device.state = State::Empty;
+                device.blocked_until = now + self.pause.max(BACK_OFF.0 * 4);
+                let step = Step::OutOfMemory { tokens: 0, key_heads: 0, wanted, free };
+                self.steps.push((Some(index), step));
+            }
+            Err(failure) => self.retire(index, failure.to_string()),
+        }
+    }
+
+    /// The longest window, or as much of it as its share allows, on the best device that has room for it.
+    ///
+    /// A look through the queue costs a step for each length of window in it. While memory is short it is asked for every
+    /// few milliseconds, under a lock that those wait for who bring and end windows: a device that has had room for nothing
+    /// is asked again only when it has more room, or the queue has changed.
+    fn place(&mut self, now: Duration) -> Option<Piece> {
+        let candidates = self.candidates(now);
+        if candidates.is_empty() {
+            return None;
+        }
+        let even = self.even_share();
+        for (index, standing) in candidates {
+            let asked = (self.changes, standing.available);
+            if self.devices[index]
+                .refused
+                .is_some_and(|(changes, room)| changes == asked.0 && asked.1 <= room)
+            {
+                self.came_up_short(index);
+                continue;
+            }
+            let (mut refused_tokens, mut taken_meanwhile) = (None, false);
+            for &(Reverse(tokens), window) in &self.queue {
+                if refused_tokens == Some(tokens) {
+                    continue;
+                }
+                let wanted = self.share(window, even);
+                let heads = self.fitting(index, &standing, tokens, wanted);
+                // Fewer windows at a time come before fewer heads at a time.
+                if heads == 0 || (heads < wanted && self.devices[index].in_flight > 0) {
+                    refused_tokens = Some(tokens);
+                    continue;
+                }
+                let bytes = (self.window_bytes)(index, tokens, heads);
+                if let Ok(reservation) = self.devices[index].site.ledger.reserve(bytes) {
+                    return Some(self.start(index, window, heads, wanted, reservation));
+                }
+                taken_meanwhile = true;
+            }
+            self.devices[index].refused = (!taken_meanwhile).then_some(asked);
+            self.came_up_short(index);
+        }
+        None
+    }
+
+    /// Devices with a place, the idle ones and those with most memory first.
+    fn candidates(&mut self, now: Duration) -> Vec<(usize, Standing)> {
+        let mut found = Vec::new();
+        for index in 0..self.devices.len() {
+            let device = &self.devices[index];
+            if device.state != State::Ready
+                || device.in_flight >= device.limit
+                || device.blocked_until > now
+            {
+                continue;
+            }
+            match device.site.ledger.standing() {
+                Ok(standing) => found.push((index, standing)),
+                Err(reason) => self.retire(index, reason),
+            }
+        }
+        found.sort_by_key(|(index, standing)| {
+            (self.devices[*index].in_flight, Reverse(standing.available), *index)
+        });
+        found
+    }
+
+    /// Pairs that an even share of the queue comes to.
+    fn even_share(&self) -> u128 {
+        (self.left / self.live() as u128).max(u128::from(self.policy.smallest_piece))
+    }
+
+    /// Devices that are not retired, at least one.
+    fn live(&self) -> usize {
+        let live = |device: &&Device| !matches!(device.state, State::Retired(_));
+        self.devices.iter().filter(live).count().max(1)
+    }
+
+    /// Key heads of a window that one device should take.
+    fn share(&self, window: u64, even: u128) -> usize {
+        let window = &self.windows[&window];
+        let next = window.todo.last().map_or(0, ExactSizeIterator::len);
+        let heads = match self.policy.by {
+            ShardBy::Heads => window.key_heads.div_ceil(self.live()),
+            ShardBy::Windows => usize::try_from(even / window.cost(1).max(1)).unwrap_or(usize::MAX),
+        };
+        heads.clamp(1, next.min(window.most_heads).max(1))
+    }
+
+    /// The most key heads, up to `wanted`, that a device has room for.
+    fn fitting(&self, index: usize, standing: &Standing, tokens: usize, wanted: usize) -> usize {
+        let ledger = &self.devices[index].site.ledger;
+        let fits = |heads| ledger.fits(standing, (self.window_bytes)(index, tokens, heads));
+        (1..=wanted).rev().find(|heads| fits(*heads)).unwrap_or(0)
+    }
+
+    fn start(
+        &mut self,
+        index: usize,
+        id: u64,
+        heads: usize,
+        wanted: usize,
+        reservation: Reservation,
+    ) -> Piece {
+        self.changes += 1;
+        let device = &mut self.devices[index];
+        device.in_flight += 1;
+        device.short &= device.in_flight == 1;
+        let window = self.windows.get_mut(&id).expect("queued windows are known");
+        let range = window.todo.pop().expect("queued windows have heads to do");
+        let key_heads = range.start..range.start + heads;
+        if key_heads.end < range.end {
+            window.todo.push(key_heads.end..range.end);
+        }
+        if window.todo.is_empty() {
+            self.queue.remove(&(Reverse(window.tokens), id));
+        }
+        self.left -= window.cost(heads);
+        let tokens = window.tokens;
+        if heads < wanted {
+            window.most_heads = heads;
+            self.steps.push((Some(index), Step::HeadGroups { tokens, key_heads: heads }));
+        }
+        Piece { window: id, tokens, key_heads, device: index, reservation }
+    }
+
+    /// A device has a place that nothing fits.
+    fn came_up_short(&mut self, index: usize) {
+        let device = &mut self.devices[index];
+        if device.in_flight > 0 && !device.short {
+            device.short = true;
+            let windows = device.in_flight;
+            self.steps.push((Some(index), Step::FewerInFlight { windows }));
+        }
+    }
+
+    fn give_up(&mut self, id: u64, why: &GivenUp) {
+        self.changes += 1;
+        if let Some(window) = self.windows.remove(&id) {
+            self.queue.remove(&(Reverse(window.tokens), id));
+            self.left -= window.cost(window.heads_to_do());
+            let step = Step::GivenUp { tokens: window.tokens, code: why.code };
+            self.steps.push((None, step));
+        }
+    }
+
+    fn retire(&mut self, index: usize, reason: String) {
+        let device = &mut self.devices[index];
+        if matches!(device.state, State::Retired(_)) {
+            return;
+        }
+        self.changes += 1;
+        device.table = None;
+        device.state = State::Retired(reason.clone());
+        self.steps.push((Some(index), Step::Retired { reason }));
+    }
+
+    /// A piece ended; its memory is given back.
+    pub fn ended(
+        &mut self,
+        piece: Piece,
+        result: Result<(), DeviceFailure>,
+        now: Duration,
+    ) -> Ended {
+        let Piece { window: id, tokens, key_heads, device: index, reservation } = piece;
+        drop(reservation);
+        self.changes += 1;
+        self.devices[index].in_flight -= 1;
+        self.pause = BACK_OFF.0;
+        let heads = key_heads.len();
+        let why = match result {
+            Ok(()) => return self.ended_well(id, heads, index),
+            Err(DeviceFailure::OutOfMemory { wanted, free }) => {
+                let step = Step::OutOfMemory { tokens, key_heads: heads, wanted, free };
+                self.steps.push((Some(index), step));
+                self.out_of_memory(id, heads, index, now)
+            }
+            Err(DeviceFailure::Lost(reason)) => {
+                self.retire(index, reason);
+                None
+            }
+            Err(DeviceFailure::Failed(message)) => self.failed(id, index, message),
+        };
+        let Some(window) = self.windows.get_mut(&id) else { return Ended::Gone };
+        if let Some(why) = why {
+            self.give_up(id, &why);
+            return Ended::GivenUp(why);
+        }
+        window.todo.push(key_heads);
+        self.left += window.cost(heads);
+        self.queue.insert((Reverse(tokens), id));
+        Ended::Open
+    }
+
+    fn ended_well(&mut self, id: u64, heads: usize, index: usize) -> Ended {
+        let device = &mut self.devices[index];
+        device.failed_windows.clear();
+        device.well += 1;
+        if device.limit < device.site.workers && device.well >= PATIENCE {
+            (device.limit, device.well) = (device.limit + 1, 0);
+            self.steps.push((Some(index), Step::MoreInFlight { windows: device.limit }));
+        }
+        let Some(window) = self.windows.get_mut(&id) else { return Ended::Gone };
+        window.done += heads;
+        window.short_since = None;
+        if window.done < window.key_heads {
+            return Ended::Open;
+        }
+        self.windows.remove(&id);
+        Ended::Done
+    }
+}

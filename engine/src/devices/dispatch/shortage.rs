@@ -1,0 +1,128 @@
+//! What is done when memory does not suffice, or a device fails.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use super::state::State;
+use super::terms::{GivenUp, Next};
+use crate::devices::dispatch::{BACK_OFF, Dispatcher, FAILURES};
+use crate::devices::ledger::{NotEnough, Standing};
+use crate::devices::steps::Step;
+
+impl Dispatcher {
+    /// Nothing is under way and nothing fits.
+    pub(super) fn wait_for_memory(&mut self, now: Duration) -> Next {
+        let &(Reverse(tokens), window) = self.queue.first().expect("asked only with a queue");
+        if self.devices.iter().all(|device| device.state != State::Ready) {
+            let since = *self.waiting_since.get_or_insert(now);
+            if now.saturating_sub(since) >= self.policy.memory_wait {
+                let seconds = self.policy.memory_wait.as_secs();
+                let message = format!("no device has had room for the table for {seconds} seconds");
+                return Next::Dead(message);
+            }
+            return Next::Wait(self.next_look(now));
+        }
+        let (numbers, hopeless) = self.nearest(tokens);
+        let began = self.waiting_since.is_none();
+        let since = *self.waiting_since.get_or_insert(now);
+        let expired = now.saturating_sub(since) >= self.policy.memory_wait;
+        if hopeless || expired {
+            self.waiting_since = None;
+            let why = if hopeless {
+                let message = format!(
+                    "one key head of {tokens} tokens does not fit any device, even an unused one: {numbers}"
+                );
+                GivenUp { code: "window_exceeds_device_memory", message }
+            } else {
+                let seconds = self.policy.memory_wait.as_secs();
+                let message = format!(
+                    "one key head of {tokens} tokens did not fit any device for {seconds} seconds: {numbers}"
+                );
+                GivenUp { code: "device_memory_short", message }
+            };
+            self.give_up(window, &why);
+            return Next::GiveUp { window, why };
+        }
+        if began {
+            self.steps.push((None, Step::MemoryWait(numbers)));
+        }
+        let left = (since + self.policy.memory_wait).saturating_sub(now);
+        let look = self.next_look(now).unwrap_or(BACK_OFF.0);
+        Next::Wait(Some(look.min(left)))
+    }
+
+    /// The four numbers of the ready device with most room, for one key head; and whether waiting cannot help.
+    fn nearest(&self, tokens: usize) -> (NotEnough, bool) {
+        let mut best: Option<(u64, NotEnough)> = None;
+        let mut hopeless = true;
+        for (index, device) in self.devices.iter().enumerate() {
+            if device.state != State::Ready {
+                continue;
+            }
+            let wanted = (self.window_bytes)(index, tokens, 1);
+            let ledger = &device.site.ledger;
+            let ceiling = ledger.ceiling(device.site.resident_bytes).unwrap_or(0);
+            hopeless &= wanted > ceiling;
+            let Ok(standing) = ledger.standing() else { continue };
+            let Standing { reserved, free, headroom, available, .. } = standing;
+            if best.as_ref().is_none_or(|(room, _)| available > *room) {
+                best = Some((available, NotEnough { wanted, reserved, free, headroom }));
+            }
+        }
+        let none = NotEnough { wanted: 0, reserved: 0, free: 0, headroom: 0 };
+        (best.map_or(none, |(_, numbers)| numbers), hopeless)
+    }
+
+    /// The driver said so although there should have been room: fewer windows at a time, then fewer heads, then a pause.
+    pub(super) fn out_of_memory(
+        &mut self,
+        id: u64,
+        heads: usize,
+        index: usize,
+        now: Duration,
+    ) -> Option<GivenUp> {
+        let device = &mut self.devices[index];
+        device.well = 0;
+        if device.in_flight > 0 {
+            device.limit = device.in_flight;
+            self.steps.push((Some(index), Step::FewerInFlight { windows: device.limit }));
+            return None;
+        }
+        let window = self.windows.get_mut(&id)?;
+        if heads > 1 {
+            window.most_heads = heads / 2;
+            let step = Step::HeadGroups { tokens: window.tokens, key_heads: window.most_heads };
+            self.steps.push((Some(index), step));
+            return None;
+        }
+        let since = *window.short_since.get_or_insert(now);
+        let waited = now.saturating_sub(since);
+        if waited >= self.policy.memory_wait {
+            let message = format!(
+                "one key head of {} tokens ran out of memory on {}, again and again for {} seconds",
+                window.tokens,
+                device.site.name,
+                waited.as_secs()
+            );
+            return Some(GivenUp { code: "device_memory_short", message });
+        }
+        device.blocked_until = now + (waited / 2).clamp(BACK_OFF.0, BACK_OFF.1);
+        None
+    }
+
+    pub(super) fn failed(&mut self, id: u64, index: usize, message: String) -> Option<GivenUp> {
+        self.steps.push((Some(index), Step::Failed { message: message.clone() }));
+        let device = &mut self.devices[index];
+        if !device.failed_windows.contains(&id) {
+            device.failed_windows.push(id);
+        }
+        if device.failed_windows.len() >= FAILURES as usize {
+            let reason =
+                format!("{FAILURES} windows in a row failed on it, the last with: {message}");
+            self.retire(index, reason);
+        }
+        let window = self.windows.get_mut(&id)?;
+        window.failures += 1;
+        (window.failures >= FAILURES).then_some(GivenUp { code: "device_failed", message })
+    }
+}

@@ -1,0 +1,77 @@
+//! GPUs as the NVIDIA management library knows them: names, identities, memory of all processes, utilisation.
+//!
+//! The library comes with the driver and is loaded while running; where it is absent there is no GPU. It orders GPUs by
+//! PCI bus and knows nothing of `CUDA_VISIBLE_DEVICES`, so GPUs are told apart by their UUID.
+
+use std::sync::OnceLock;
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+use super::ledger::Memory;
+
+/// A GPU of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpu {
+    device: &'static Device<'static>,
+    identity: &'static Identity,
+}
+
+#[derive(Debug)]
+struct Identity {
+    name: String,
+    uuid: String,
+}
+
+/// Every GPU of this machine, by PCI bus.
+///
+/// # Errors
+/// Why there is none: no driver, or one that does not answer.
+pub fn gpus() -> Result<Vec<Gpu>, String> {
+    static GPUS: OnceLock<Result<Vec<Gpu>, String>> = OnceLock::new();
+    GPUS.get_or_init(|| find().map_err(|error| explain(&error))).clone()
+}
+
+fn find() -> Result<Vec<Gpu>, NvmlError> {
+    // One library for the life of the process.
+    let nvml: &'static Nvml = Box::leak(Box::new(Nvml::init()?));
+    let gpu = |index| {
+        let device: &'static Device<'static> = Box::leak(Box::new(nvml.device_by_index(index)?));
+        let identity = Identity { name: device.name()?, uuid: device.uuid()? };
+        Ok(Gpu { device, identity: Box::leak(Box::new(identity)) })
+    };
+    (0..nvml.device_count()?).map(gpu).collect()
+}
+
+fn explain(error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(_) => "no NVIDIA driver was found".to_owned(),
+        other => format!("the NVIDIA driver does not answer: {other}"),
+    }
+}
+
+impl Gpu {
+    /// `NVIDIA H100 80GB HBM3`.
+    pub fn name(&self) -> &'static str {
+        &self.identity.name
+    }
+
+    /// `GPU-…`: stays the same wherever the GPU stands in a list.
+    pub fn uuid(&self) -> &'static str {
+        &self.identity.uuid
+    }
+
+    /// Its memory now, whoever uses it; what the driver keeps for itself counts as used.
+    ///
+    /// # Errors
+    /// That it does not answer, for example because it has fallen off the bus.
+    pub fn memory(&self) -> Result<Memory, String> {
+        let memory = self.device.memory_info().map_err(|error| error.to_string())?;
+        Ok(Memory { total: memory.total, used: memory.total.saturating_sub(memory.free) })
+    }
+
+    /// Per cent of the last moments in which a kernel ran on it.
+    pub fn utilisation(&self) -> Option<u32> {
+        self.device.utilization_rates().ok().map(|rates| rates.gpu)
+    }
+}

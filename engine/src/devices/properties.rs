@@ -1,0 +1,507 @@
+//! Laws of the dispatcher, on devices whose memory and time are simulated: every window is measured exactly once, no
+//! device is ever over-committed, and all end about together, whatever memory does meanwhile.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use longsift_stages::contract::compute::DeviceFailure;
+use longsift_stages::shard_across_devices::ShardBy;
+use proptest::prelude::*;
+
+use super::dispatch::Dispatcher;
+use super::dispatch::terms::{Ended, Next, Piece, Policy, Site};
+use super::ledger::{Ledger, Memory, MemorySource};
+
+const GB: u64 = 1_000_000_000;
+
+/// A card of which a neighbour uses some, and on which pieces really take what they reserved.
+struct Card {
+    total: u64,
+    neighbour: Arc<AtomicU64>,
+    held: Arc<AtomicU64>,
+}
+
+impl MemorySource for Card {
+    fn read(&self) -> Result<Memory, String> {
+        let used = self.neighbour.load(Ordering::SeqCst) + self.held();
+        Ok(Memory { total: self.total, used })
+    }
+    fn held(&self) -> u64 {
+        self.held.load(Ordering::SeqCst)
+    }
+}
+
+/// What happens besides windows being measured.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A neighbour takes or gives back bytes of a device.
+    Neighbour { device: usize, bytes: i64 },
+    /// The next piece that ends on a device ran out of memory.
+    OutOfMemory { device: usize },
+    /// The next piece that ends on a device failed.
+    Failed { device: usize },
+    /// A device dies.
+    Lost { device: usize },
+}
+
+struct World {
+    totals: Vec<u64>,
+    workers: Vec<usize>,
+    /// What a neighbour uses of each device at the start.
+    neighbour: u64,
+    /// Tokens of each window.
+    windows: Vec<usize>,
+    key_heads: usize,
+    resident: u64,
+    bytes_per_token_and_head: u64,
+    by: ShardBy,
+    memory_wait: Duration,
+    /// In ticks of the clock.
+    happenings: Vec<(u64, Happening)>,
+}
+
+impl World {
+    fn even(devices: usize, windows: Vec<usize>) -> Self {
+        Self {
+            totals: vec![80 * GB; devices],
+            workers: vec![1; devices],
+            neighbour: 0,
+            windows,
+            key_heads: 8,
+            resident: GB,
+            bytes_per_token_and_head: 1000,
+            by: ShardBy::Windows,
+            memory_wait: Duration::from_mins(10),
+            happenings: Vec::new(),
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct History {
+    measured: Vec<Vec<Range<usize>>>,
+    given_up: BTreeMap<u64, &'static str>,
+    dead: Option<String>,
+    steps: HashMap<&'static str, usize>,
+    makespan: f64,
+    most_committed: Vec<f64>,
+}
+
+/// Ticks that a piece takes: one for 1024² pairs.
+fn ticks(tokens: usize, heads: usize) -> u64 {
+    ((tokens as u64).pow(2) * heads as u64).div_ceil(1 << 20)
+}
+
+/// Runs the dispatcher over a world with a clock of its own, one microsecond a tick.
+fn simulate(world: &World) -> History {
+    let neighbours: Vec<_> =
+        world.totals.iter().map(|_| Arc::new(AtomicU64::new(world.neighbour))).collect();
+    let held: Vec<_> = world.totals.iter().map(|_| Arc::new(AtomicU64::new(0))).collect();
+    let headroom = |total: u64| total / 10;
+    let sites = world.totals.iter().enumerate().map(|(device, &total)| {
+        let (neighbour, held) = (Arc::clone(&neighbours[device]), Arc::clone(&held[device]));
+        let card = Box::new(Card { total, neighbour, held });
+        Site {
+            name: format!("cuda:{device}"),
+            ledger: Ledger::new(card, headroom(total)),
+            workers: world.workers[device],
+            resident_bytes: world.resident,
+        }
+    });
+    let per_token = world.bytes_per_token_and_head;
+    let bytes = move |_: usize, tokens: usize, heads: usize| per_token * (tokens * heads) as u64;
+    let policy = Policy {
+        by: world.by,
+        memory_wait: world.memory_wait,
+        key_heads_at_once: None,
+        smallest_piece: 0,
+    };
+    let mut dispatcher = Dispatcher::new(sites.collect(), Box::new(bytes), policy);
+    for (id, &tokens) in world.windows.iter().enumerate() {
+        dispatcher.submit(id as u64, tokens, world.key_heads);
+    }
+    let mut history = History {
+        measured: vec![Vec::new(); world.windows.len()],
+        given_up: BTreeMap::new(),
+        dead: None,
+        steps: HashMap::new(),
+        makespan: 0.0,
+        most_committed: vec![0.0; world.totals.len()],
+    };
+    let mut happenings = world.happenings.clone();
+    happenings.sort_by_key(|(at, _)| Reverse(*at));
+    let mut pending: HashMap<usize, Vec<DeviceFailure>> = HashMap::new();
+    let mut lost = vec![false; world.totals.len()];
+    let mut running: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
+    let mut pieces: HashMap<u64, Piece> = HashMap::new();
+    let (mut clock, mut serial) = (0_u64, 0_u64);
+    loop {
+        let wake = loop {
+            match dispatcher.next(Duration::from_micros(clock)) {
+                Next::Load { device, reservation } => {
+                    held[device].fetch_add(reservation.bytes(), Ordering::SeqCst);
+                    dispatcher.loaded(device, reservation, Ok(()), Duration::from_micros(clock));
+                }
+                Next::Start(piece) => {
+                    let (device, heads) = (piece.device, piece.key_heads.len());
+                    let bytes = per_token * (piece.tokens * heads) as u64;
+                    let now = held[device].fetch_add(bytes, Ordering::SeqCst) + bytes;
+                    let total = world.totals[device];
+                    let all = now + neighbours[device].load(Ordering::SeqCst) + headroom(total);
+                    let committed = all as f64 / total as f64;
+                    history.most_committed[device] = history.most_committed[device].max(committed);
+                    serial += 1;
+                    running.push(Reverse((clock + ticks(piece.tokens, heads), serial)));
+                    pieces.insert(serial, piece);
+                }
+                Next::GiveUp { window, why } => {
+                    assert!(history.given_up.insert(window, why.code).is_none());
+                }
+                Next::Wait(wake) => break wake,
+                Next::Dead(why) => {
+                    history.dead = Some(why);
+                    break None;
+                }
+            }
+        };
+        for (_, step) in dispatcher.take_steps() {
+            *history.steps.entry(step.name()).or_default() += 1;
+        }
+        let next_end = running.peek().map(|Reverse((at, _))| *at);
+        let next_happening = happenings.last().map(|(at, _)| *at);
+        let next_look = wake.map(|wake| clock + (wake.as_micros() as u64).max(1));
+        if next_end.is_none() && (history.dead.is_some() || next_look.is_none()) {
+            break;
+        }
+        let at = [next_end, next_happening, next_look].into_iter().flatten().min();
+        clock = at.expect("something is to come").max(clock);
+        while let Some((_, happening)) = happenings.pop_if(|(at, _)| *at <= clock) {
+            match happening {
+                Happening::Neighbour { device, bytes } => {
+                    let used = neighbours[device].load(Ordering::SeqCst) as i64 + bytes;
+                    // A neighbour gets only what is free.
+                    let free = world.totals[device] - held[device].load(Ordering::SeqCst);
+                    let used = u64::try_from(used.max(0)).unwrap_or(0).min(free);
+                    neighbours[device].store(used, Ordering::SeqCst);
+                }
+                Happening::OutOfMemory { device } => {
+                    let failure = DeviceFailure::OutOfMemory { wanted: 1, free: 0 };
+                    pending.entry(device).or_default().push(failure);
+                }
+                Happening::Failed { device } => {
+                    let failure = DeviceFailure::Failed("an error".to_owned());
+                    pending.entry(device).or_default().push(failure);
+                }
+                Happening::Lost { device } => lost[device] = true,
+            }
+        }
+        while let Some(Reverse((end, serial))) = running.pop() {
+            if end > clock {
+                running.push(Reverse((end, serial)));
+                break;
+            }
+            let piece = pieces.remove(&serial).unwrap();
+            let (device, window, key_heads) = (piece.device, piece.window, piece.key_heads.clone());
+            let bytes = per_token * (piece.tokens * key_heads.len()) as u64;
+            held[device].fetch_sub(bytes, Ordering::SeqCst);
+            let result = if lost[device] {
+                Err(DeviceFailure::Lost("it fell off the bus".to_owned()))
+            } else {
+                pending.entry(device).or_default().pop().map_or(Ok(()), Err)
+            };
+            let well = result.is_ok();
+            match dispatcher.ended(piece, result, Duration::from_micros(clock)) {
+                Ended::GivenUp(why) => {
+                    assert!(history.given_up.insert(window, why.code).is_none());
+                }
+                _ if well => history.measured[window as usize].push(key_heads),
+                _ => {}
+            }
+            history.makespan = clock as f64;
+        }
+    }
+    history
+}
+
+impl History {
+    /// Every head of every window that was not given up is measured exactly once.
+    fn check_each_once(&self, world: &World) {
+        for (window, ranges) in self.measured.iter().enumerate() {
+            if self.given_up.contains_key(&(window as u64)) || self.dead.is_some() {
+                continue;
+            }
+            let mut ranges = ranges.clone();
+            ranges.sort_by_key(|range| range.start);
+            let mut next = 0;
+            for range in ranges {
+                assert_eq!(range.start, next, "window {window}");
+                next = range.end;
+            }
+            assert_eq!(next, world.key_heads, "window {window}");
+        }
+    }
+
+    fn check_never_over_committed(&self) {
+        for (device, committed) in self.most_committed.iter().enumerate() {
+            assert!(*committed <= 1.0, "device {device} was committed to {committed}");
+        }
+    }
+
+    fn steps(&self, name: &str) -> usize {
+        self.steps.get(name).copied().unwrap_or(0)
+    }
+}
+
+fn lengths() -> impl Strategy<Value = Vec<usize>> {
+    let equal = (1_usize..200).prop_map(|count| vec![32_768; count]);
+    let mixed = prop::collection::vec(2048_usize..65_536, 1..200);
+    let few_long = (1_usize..4, prop::collection::vec(2048_usize..8192, 0..60)).prop_map(
+        |(long, mut short)| {
+            short.extend(std::iter::repeat_n(262_144, long));
+            short
+        },
+    );
+    prop_oneof![equal, mixed, few_long]
+}
+
+proptest! {
+    #[test]
+    fn all_devices_end_about_together(devices in 1_usize..=8, windows in lengths()) {
+        let world = World::even(devices, windows);
+        let history = simulate(&world);
+        history.check_each_once(&world);
+        history.check_never_over_committed();
+        let costs: Vec<u64> = world.windows.iter().map(|tokens| ticks(*tokens, 8)).collect();
+        let longest = *costs.iter().max().unwrap() as f64;
+        let even = costs.iter().sum::<u64>() as f64 / devices as f64;
+        let bound = even.max(longest);
+        prop_assert!(history.makespan <= 1.1 * bound + 1.0, "{} over {bound}", history.makespan);
+        // Longest windows are shared out by heads, so they do not hold the run up either.
+        let one_head = longest / 8.0;
+        prop_assert!(history.makespan <= even + one_head + 1.0, "{} over {even}", history.makespan);
+    }
+
+    #[test]
+    fn memory_that_comes_and_goes_costs_time_and_nothing_else(
+        totals in prop::collection::vec(4_u64..=80, 1..=8),
+        workers in prop::collection::vec(1_usize..=4, 8),
+        windows in lengths(),
+        happenings in prop::collection::vec((0_u64..4_000_000, 0_usize..8, -60_i64..60), 0..40),
+        by in prop_oneof![Just(ShardBy::Windows), Just(ShardBy::Heads)],
+    ) {
+        let devices = totals.len();
+        let happenings = happenings.into_iter().map(|(at, device, gigabytes)| {
+            let bytes = gigabytes * GB as i64;
+            (at, Happening::Neighbour { device: device % devices, bytes })
+        });
+        // In the end all neighbours are gone.
+        let last = (0..devices).map(|device| {
+            (5_000_000, Happening::Neighbour { device, bytes: i64::MIN / 2 })
+        });
+        let world = World {
+            totals: totals.iter().map(|total| total * GB).collect(),
+            workers: workers[..devices].to_vec(),
+            happenings: happenings.chain(last).collect(),
+            by,
+            ..World::even(devices, windows)
+        };
+        let history = simulate(&world);
+        history.check_each_once(&world);
+        prop_assert!(history.given_up.is_empty() && history.dead.is_none(), "{history:?}");
+        // What a neighbour takes while a window runs is its own doing: only admissions are ours.
+        history.check_never_over_committed();
+    }
+
+    #[test]
+    fn failures_and_dying_devices_lose_no_window_while_one_device_lives(
+        devices in 2_usize..=8,
+        windows in prop::collection::vec(2048_usize..65_536, 1..100),
+        faults in prop::collection::vec((0_u64..100_000, 0_usize..8), 0..60),
+        deaths in prop::collection::vec((0_u64..100_000, 1_usize..8), 0..8),
+    ) {
+        let fault = |(at, device)| (at, Happening::OutOfMemory { device: device % devices });
+        let faults = faults.into_iter().map(fault);
+        let deaths = deaths.into_iter().filter(|(_, device)| *device < devices);
+        let deaths = deaths.map(|(at, device)| (at, Happening::Lost { device }));
+        let world = World { happenings: faults.chain(deaths).collect(), ..World::even(devices, windows) };
+        let history = simulate(&world);
+        history.check_each_once(&world);
+        prop_assert!(history.given_up.is_empty() && history.dead.is_none(), "{history:?}");
+    }
+
+    #[test]
+    fn every_window_is_measured_given_up_or_left_to_the_next_run(
+        totals in prop::collection::vec(1_u64..=80, 1..=4),
+        windows in prop::collection::vec(2048_usize..400_000, 1..60),
+        faults in prop::collection::vec((0_u64..200_000, 0_usize..4, 0_u8..4), 0..80),
+        wait in 0_u64..3,
+    ) {
+        let devices = totals.len();
+        let fault = |(at, device, kind): (u64, usize, u8)| {
+            let device = device % devices;
+            (at, match kind {
+                0 => Happening::OutOfMemory { device },
+                1 => Happening::Failed { device },
+                2 => Happening::Neighbour { device, bytes: 60 * GB as i64 },
+                _ => Happening::Lost { device },
+            })
+        };
+        let world = World {
+            totals: totals.iter().map(|total| total * GB).collect(),
+            happenings: faults.into_iter().map(fault).collect(),
+            memory_wait: Duration::from_secs(wait),
+            ..World::even(devices, windows)
+        };
+        let history = simulate(&world);
+        history.check_each_once(&world);
+        history.check_never_over_committed();
+        let given_up = history.steps("window_given_up");
+        prop_assert_eq!(given_up, history.given_up.len());
+    }
+}
+
+#[test]
+fn a_window_of_a_million_tokens_is_measured_on_one_card_by_groups_of_heads() {
+    // 8 key heads of 1,048,576 tokens: 134 GB at once on an 80 GB card.
+    let world = World { bytes_per_token_and_head: 16_000, ..World::even(1, vec![1 << 20]) };
+    let history = simulate(&world);
+    history.check_each_once(&world);
+    history.check_never_over_committed();
+    assert!(history.steps("head_groups") > 0 && history.measured[0].len() > 1);
+    assert!(history.given_up.is_empty());
+}
+
+#[test]
+fn a_window_that_no_device_could_hold_is_given_up_at_once_and_the_others_are_measured() {
+    let world =
+        World { bytes_per_token_and_head: 80_000, ..World::even(2, vec![4096, 1 << 20, 4096]) };
+    let history = simulate(&world);
+    assert_eq!(history.given_up, BTreeMap::from([(1, "window_exceeds_device_memory")]));
+    history.check_each_once(&world);
+    assert_eq!(history.steps("memory_wait"), 0);
+}
+
+#[test]
+fn a_neighbour_that_takes_60_gigabytes_and_gives_them_back_is_waited_for() {
+    // One key head takes 12.5 GB; 80 − 8 of headroom − 60 − 1 of the table leaves 11.
+    let back = (30_000_000, Happening::Neighbour { device: 0, bytes: -60 * GB as i64 });
+    let world = World {
+        neighbour: 60 * GB,
+        happenings: vec![back],
+        bytes_per_token_and_head: 190_000,
+        ..World::even(1, vec![65_536; 4])
+    };
+    let history = simulate(&world);
+    history.check_each_once(&world);
+    history.check_never_over_committed();
+    assert_eq!((history.steps("memory_wait"), history.steps("memory_back")), (1, 1));
+    assert!(history.given_up.is_empty() && history.makespan > 30_000_000.0);
+    // One that stays costs one window at a time, each after the whole wait.
+    let history = simulate(&World { happenings: Vec::new(), ..world });
+    assert!(history.given_up.values().all(|code| *code == "device_memory_short"), "{history:?}");
+    assert_eq!((history.given_up.len(), history.steps("memory_wait")), (4, 4));
+}
+
+#[test]
+fn out_of_memory_means_fewer_at_a_time_then_fewer_heads_then_a_pause() {
+    let world = World {
+        workers: vec![3],
+        happenings: (0..6).map(|_| (1, Happening::OutOfMemory { device: 0 })).collect(),
+        ..World::even(1, vec![32_768; 100])
+    };
+    let history = simulate(&world);
+    history.check_each_once(&world);
+    assert_eq!(history.steps("out_of_memory"), 6);
+    assert!(history.steps("fewer_in_flight") >= 2 && history.steps("head_groups") >= 3);
+    assert!(history.steps("more_in_flight") >= 1, "patience restores the number of windows");
+    assert!(history.given_up.is_empty());
+}
+
+#[test]
+fn a_window_that_fails_three_times_is_given_up_and_a_device_on_which_three_windows_fail_is_retired()
+{
+    let failures = |count: usize| World {
+        happenings: (0..count).map(|_| (1, Happening::Failed { device: 0 })).collect(),
+        ..World::even(1, vec![32_768; 10])
+    };
+    let history = simulate(&failures(3));
+    assert_eq!(history.given_up.len(), 1, "{history:?}");
+    history.check_each_once(&failures(3));
+    let history = simulate(&failures(9));
+    assert!(
+        history.dead.as_ref().is_some_and(|why| why.contains("3 windows in a row")),
+        "{history:?}"
+    );
+}
+
+#[test]
+fn all_devices_lost_is_the_end_of_the_run_and_no_window_is_blamed() {
+    let happenings = vec![(5, Happening::Lost { device: 0 }), (900, Happening::Lost { device: 1 })];
+    let world = World { happenings, ..World::even(2, vec![32_768; 40]) };
+    let history = simulate(&world);
+    assert!(history.given_up.is_empty());
+    let why = history.dead.expect("nothing is left");
+    assert!(why.contains("cuda:0: ") && why.contains("cuda:1: "), "{why}");
+}
+
+#[test]
+fn by_heads_every_window_is_spread_over_the_devices() {
+    let world = World { by: ShardBy::Heads, ..World::even(4, vec![65_536; 3]) };
+    let history = simulate(&world);
+    history.check_each_once(&world);
+    assert!(history.measured.iter().all(|pieces| pieces.len() == 4), "{history:?}");
+}
+
+#[test]
+fn numbers_of_workers_hold_for_each_device() {
+    let world = World { workers: vec![2, 1], ..World::even(2, vec![16_384; 64]) };
+    let history = simulate(&world);
+    history.check_each_once(&world);
+    // Two windows of a device at a time hold twice the memory of one.
+    let window = 8.0 * 16_384.0 * 1000.0 / 80e9;
+    let beyond = |device: usize| history.most_committed[device] - 0.1 - 1.0 / 80.0;
+    assert!((beyond(0) - 2.0 * window).abs() < 1e-9, "{history:?}");
+    assert!((beyond(1) - window).abs() < 1e-9, "{history:?}");
+}
+
+#[test]
+fn a_queue_for_which_there_is_no_room_is_looked_through_once() {
+    let (neighbour, held) = (Arc::new(AtomicU64::new(70 * GB)), Arc::new(AtomicU64::new(0)));
+    let card = Box::new(Card { total: 80 * GB, neighbour: Arc::clone(&neighbour), held });
+    let ledger = Ledger::new(card, 8 * GB);
+    let site = Site { name: "cuda:0".to_owned(), ledger, workers: 1, resident_bytes: GB };
+    let looks = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&looks);
+    let bytes = move |_: usize, tokens: usize, heads: usize| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        2 * GB + 1000 * (tokens * heads) as u64
+    };
+    let policy = Policy {
+        by: ShardBy::Windows,
+        memory_wait: Duration::from_hours(1),
+        key_heads_at_once: None,
+        smallest_piece: 0,
+    };
+    let mut dispatcher = Dispatcher::new(vec![site], Box::new(bytes), policy);
+    for window in 0..100 {
+        dispatcher.submit(window, 1000 + window as usize, 1);
+    }
+    let Next::Load { device, reservation } = dispatcher.next(Duration::ZERO) else {
+        panic!("the table comes first");
+    };
+    dispatcher.loaded(device, reservation, Ok(()), Duration::ZERO);
+    for second in 0..50 {
+        let next = dispatcher.next(Duration::from_secs(second));
+        assert!(matches!(next, Next::Wait(_)), "{next:?}");
+    }
+    // Each window once, and with every look the numbers of the message.
+    assert!(looks.load(Ordering::SeqCst) <= 100 + 50, "{looks:?}");
+    neighbour.store(0, Ordering::SeqCst);
+    let next = dispatcher.next(Duration::from_mins(1));
+    assert!(matches!(&next, Next::Start(piece) if piece.tokens == 1099), "{next:?}");
+}

@@ -1,0 +1,288 @@
+//! Devices for tests and rehearsals: the processor's arithmetic behind a budget of bytes that refuses to be overdrawn.
+//!
+//! The environment variable [`VARIABLE`] puts them in the place of GPUs. It is a comma-separated list of `COUNTxBYTES`
+//! (`8x64MB`), each with options after colons, or `nvml`: one device per GPU that NVML lists, with that GPU's memory, the
+//! use of others included. Scores are those of the processor's kernel.
+//!
+//! | option | what it does |
+//! |---|---|
+//! | `neighbour=BYTES` | another program holds so much |
+//! | `out_of_memory=N` | every N-th piece runs out of memory |
+//! | `failed=N` | every N-th piece fails |
+//! | `lost=N` | the device is gone after N pieces |
+//! | `killed=N` | the process is killed at the N-th piece, as by the machine's end |
+//! | `leak=BYTES` | so much of every piece is not given back |
+//! | `milliseconds=N` | a piece takes so much longer |
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use longsift_kernels::{HeadSums, Kernel};
+use longsift_stages::contract::compute::{Compute, DeviceFailure};
+use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
+use longsift_stages::model::LayerZeroSpec;
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::ledger::{Memory, MemorySource};
+use super::nvml::Gpu;
+use super::size;
+
+/// The environment variable that describes simulated devices.
+pub const VARIABLE: &str = "LONGSIFT_SIMULATED_DEVICES";
+
+/// What a simulated device is like.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// Its memory; with `gpu`, that one's.
+    pub total: u64,
+    /// The GPU whose memory it has.
+    pub gpu: Option<Gpu>,
+    neighbour: u64,
+    out_of_memory: u64,
+    failed: u64,
+    lost: u64,
+    killed: u64,
+    leak: u64,
+    milliseconds: u64,
+}
+
+/// The devices that a value of [`VARIABLE`] describes; `gpus` is asked for with `nvml`.
+///
+/// # Errors
+/// What of the value means nothing.
+pub fn describe(
+    value: &str,
+    gpus: impl FnOnce() -> Result<Vec<Gpu>, String>,
+) -> Result<Vec<Description>, String> {
+    if value.trim() == "nvml" {
+        let described = |gpu| Description { gpu: Some(gpu), ..Description::default() };
+        return Ok(gpus()?.into_iter().map(described).collect());
+    }
+    let mut devices = Vec::new();
+    for entry in value.split(',') {
+        let wrong =
+            || format!("`{entry}` is no simulated device; write `8x64MB` or `1x64MB:lost=3`");
+        let mut parts = entry.trim().split(':');
+        let (count, total) =
+            parts.next().and_then(|size| size.split_once('x')).ok_or_else(wrong)?;
+        let count: usize = count.parse().map_err(|_| wrong())?;
+        let mut device =
+            Description { total: bytes(total).ok_or_else(wrong)?, ..Description::default() };
+        for option in parts {
+            let (name, value) = option.split_once('=').ok_or_else(wrong)?;
+            let value = bytes(value).ok_or_else(wrong)?;
+            match name {
+                "neighbour" => device.neighbour = value,
+                "out_of_memory" => device.out_of_memory = value,
+                "failed" => device.failed = value,
+                "lost" => device.lost = value,
+                "killed" => device.killed = value,
+                "leak" => device.leak = value,
+                "milliseconds" => device.milliseconds = value,
+                _ => return Err(wrong()),
+            }
+        }
+        devices.extend(std::iter::repeat_n(device, count));
+    }
+    Ok(devices)
+}
+
+/// `64MB`, `1.5GB`, `300`.
+fn bytes(text: &str) -> Option<u64> {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("", 1.0)];
+    let (number, unit) = units
+        .iter()
+        .find_map(|(name, unit)| text.strip_suffix(name).map(|number| (number, unit)))?;
+    let number: f64 = number.parse().ok()?;
+    (number >= 0.0 && number.is_finite()).then_some((number * unit) as u64)
+}
+
+/// The memory of a simulated device.
+pub struct SimulatedMemory {
+    description: Description,
+    held: AtomicU64,
+    /// What of it is the table.
+    resident: AtomicU64,
+}
+
+impl SimulatedMemory {
+    fn new(description: Description) -> Self {
+        Self { description, held: AtomicU64::new(0), resident: AtomicU64::new(0) }
+    }
+
+    /// Takes memory for a table; the one before is given back first.
+    fn load(&self, bytes: u64) -> Result<(), DeviceFailure> {
+        self.held.fetch_sub(self.resident.swap(0, SeqCst), SeqCst);
+        self.take(bytes)?;
+        self.resident.store(bytes, SeqCst);
+        Ok(())
+    }
+
+    fn take(&self, wanted: u64) -> Result<(), DeviceFailure> {
+        let mut held = self.held.load(SeqCst);
+        loop {
+            let Memory { total, used } = self.memory().map_err(DeviceFailure::Lost)?;
+            // What others use does not depend on what was held when it was read.
+            let free = total.saturating_sub(used);
+            if wanted > free {
+                return Err(DeviceFailure::OutOfMemory { wanted, free });
+            }
+            match self.held.compare_exchange(held, held + wanted, SeqCst, SeqCst) {
+                Ok(_) => return Ok(()),
+                Err(now) => held = now,
+            }
+        }
+    }
+
+    fn memory(&self) -> Result<Memory, String> {
+        let others = match &self.description.gpu {
+            Some(gpu) => gpu.memory()?,
+            None => Memory { total: self.description.total, used: self.description.neighbour },
+        };
+        Ok(Memory { used: others.used + self.held.load(SeqCst), ..others })
+    }
+}
+
+/// The memory as a ledger reads it.
+pub struct Reading(pub Arc<SimulatedMemory>);
+
+impl MemorySource for Reading {
+    fn read(&self) -> Result<Memory, String> {
+        self.0.memory()
+    }
+
+    fn held(&self) -> u64 {
+        self.0.held.load(SeqCst)
+    }
+
+    fn utilisation(&self) -> Option<u32> {
+        self.0.description.gpu.and_then(|gpu| gpu.utilisation())
+    }
+}
+
+/// A simulated device.
+pub struct Simulated {
+    name: String,
+    kernel: Kernel,
+    number_bytes: u64,
+    memory: Arc<SimulatedMemory>,
+    pieces: AtomicU64,
+}
+
+impl Simulated {
+    /// A device that runs `kernel` on the processor; its tables and windows have numbers of `number_bytes` bytes.
+    pub fn new(name: String, kernel: Kernel, number_bytes: u64, description: Description) -> Self {
+        let memory = Arc::new(SimulatedMemory::new(description));
+        Self { name, kernel, number_bytes, memory, pieces: AtomicU64::new(0) }
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> Arc<SimulatedMemory> {
+        Arc::clone(&self.memory)
+    }
+
+    fn fault(&self, piece: u64) -> Result<(), DeviceFailure> {
+        let Description { lost, killed, out_of_memory, failed, .. } = self.memory.description;
+        let every = |number: u64| number > 0 && piece.is_multiple_of(number);
+        if killed == piece {
+            let ended = kill_process(getpid(), Signal::KILL);
+            return Err(DeviceFailure::Failed(format!("it cannot end its process: {ended:?}")));
+        }
+        if lost > 0 && piece > lost {
+            return Err(DeviceFailure::Lost("it has fallen off the bus (simulated)".to_owned()));
+        }
+        if every(out_of_memory) {
+            return Err(DeviceFailure::OutOfMemory { wanted: 1, free: 0 });
+        }
+        if every(failed) {
+            return Err(DeviceFailure::Failed("an error (simulated)".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Compute for Simulated {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    fn resident_bytes(&self, _: &LayerZeroSpec, table_bytes: u64) -> u64 {
+        table_bytes
+    }
+
+    fn load(&self, layer: &FirstLayer) -> Result<(), DeviceFailure> {
+        self.memory.load(self.resident_bytes(layer.spec(), layer.table().bytes()))
+    }
+
+    fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
+        size::window_bytes(layer, self.number_bytes, tokens, key_heads.len())
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.memory.held.load(SeqCst)
+    }
+
+    fn measure(
+        &self,
+        layer: &FirstLayer,
+        window: &WindowTokens,
+        key_heads: Range<usize>,
+    ) -> Result<HeadSums, DeviceFailure> {
+        self.fault(self.pieces.fetch_add(1, SeqCst) + 1)?;
+        let bytes = self.window_bytes(layer.spec(), window.ids.len(), key_heads.clone());
+        self.memory.take(bytes)?;
+        let Description { milliseconds, leak, .. } = self.memory.description;
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        let sums = layer.measure_heads(self.kernel, window, key_heads);
+        self.memory.held.fetch_sub(bytes, SeqCst);
+        self.memory.held.fetch_add(leak, SeqCst);
+        Ok(sums)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_devices_is_read_with_its_options() {
+        let none = || Err("no GPU".to_owned());
+        let devices = describe("2x64MB, 1x1.5GB:lost=3:neighbour=10kB", none).unwrap();
+        assert_eq!(devices.len(), 3);
+        assert_eq!((devices[1].total, devices[1].lost), (64_000_000, 0));
+        let last = &devices[2];
+        assert_eq!((last.total, last.lost, last.neighbour), (1_500_000_000, 3, 10_000));
+        for wrong in ["8", "x64MB", "2x", "1x64MB:lost", "1x64MB:found=1", "1x-3", ""] {
+            assert!(describe(wrong, none).is_err(), "{wrong}");
+        }
+        assert_eq!(describe("nvml", none).unwrap_err(), "no GPU");
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_taken() {
+        let description = Description { total: 100, neighbour: 30, ..Description::default() };
+        let memory = SimulatedMemory::new(description);
+        memory.take(60).unwrap();
+        let refused = memory.take(11).unwrap_err();
+        assert_eq!(refused, DeviceFailure::OutOfMemory { wanted: 11, free: 10 });
+        memory.take(10).unwrap();
+    }
+
+    #[test]
+    fn a_table_that_is_loaded_again_is_held_once() {
+        let memory = SimulatedMemory::new(Description { total: 100, ..Description::default() });
+        for _ in 0..3 {
+            memory.load(60).unwrap();
+        }
+        assert_eq!(memory.held.load(SeqCst), 60);
+        assert!(memory.load(101).is_err());
+        memory.take(100).unwrap();
+    }
+}

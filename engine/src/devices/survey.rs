@@ -1,0 +1,188 @@
+//! `longsift devices`: what there is, who uses it, and what a running longsift has reserved.
+
+use std::fmt::{self, Write};
+
+use serde::Serialize;
+
+use super::nvml::Gpu;
+use super::presence::{Claim, claims};
+use super::visible::visible_gpus;
+use crate::base::machine::{self, free_memory_bytes};
+use crate::base::text::bytes;
+
+/// The devices of this machine at a moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Survey {
+    /// When, UTC.
+    pub time: String,
+    /// GPUs in the order of `cuda:0`, `cuda:1`, …, then the processor.
+    pub devices: Vec<Surveyed>,
+    /// Why there is no GPU among them, if there is none.
+    pub no_gpu: Option<String>,
+}
+
+/// A device at a moment. Bytes, where known.
+#[derive(Clone, Debug, Serialize)]
+pub struct Surveyed {
+    /// `cuda:0`, `cpu`.
+    pub device: String,
+    /// What it is.
+    pub name: String,
+    /// The GPU's own name.
+    pub uuid: Option<String>,
+    /// All of its memory.
+    pub total_bytes: Option<u64>,
+    /// Used by anyone.
+    pub used_bytes: Option<u64>,
+    /// Free.
+    pub free_bytes: Option<u64>,
+    /// What longsift would never use.
+    pub headroom_bytes: u64,
+    /// Reserved by running longsifts of this user.
+    pub reserved_bytes: u64,
+    /// Windows that they are measuring.
+    pub in_flight: usize,
+    /// Per cent of the last moments in which it was at work.
+    pub utilisation_percent: Option<u32>,
+}
+
+impl Survey {
+    /// Looks now. `headroom_fraction`: share of a GPU's memory that is never used.
+    pub fn now(headroom_fraction: f64) -> Self {
+        let claims = claims();
+        let (mut devices, no_gpu) = match visible_gpus() {
+            Ok(gpus) if gpus.is_empty() => {
+                (Vec::new(), Some("`CUDA_VISIBLE_DEVICES` hides every GPU".to_owned()))
+            }
+            Ok(gpus) => {
+                let gpu = |(number, gpu)| surveyed_gpu(number, gpu, headroom_fraction, &claims);
+                (gpus.into_iter().enumerate().map(gpu).collect(), None)
+            }
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        devices.push(surveyed_cpu(&claims));
+        Self { time: crate::base::clock::now_utc(), devices, no_gpu }
+    }
+
+    /// The lines of a CSV file.
+    pub fn csv(&self) -> String {
+        let mut text = String::new();
+        for device in &self.devices {
+            let number = |number: Option<u64>| number.map_or(String::new(), |n| n.to_string());
+            let quoted = format!("\"{}\"", device.name.replace('"', "\"\""));
+            let _ = writeln!(
+                text,
+                "{},{},{quoted},{},{},{},{},{},{},{},{}",
+                self.time,
+                device.device,
+                device.uuid.as_deref().unwrap_or_default(),
+                number(device.total_bytes),
+                number(device.used_bytes),
+                number(device.free_bytes),
+                device.headroom_bytes,
+                device.reserved_bytes,
+                device.in_flight,
+                number(device.utilisation_percent.map(u64::from))
+            );
+        }
+        text
+    }
+}
+
+/// The first line of a CSV file.
+pub const CSV_HEADER: &str = "time,device,name,uuid,total_bytes,used_bytes,free_bytes,headroom_bytes,reserved_bytes,in_flight,utilisation_percent\n";
+
+fn surveyed_gpu(number: usize, gpu: Gpu, headroom_fraction: f64, claims: &[Claim]) -> Surveyed {
+    let memory = gpu.memory().ok();
+    let total = memory.map(|memory| memory.total);
+    let (reserved_bytes, in_flight) = claimed(claims, gpu.uuid());
+    Surveyed {
+        device: format!("cuda:{number}"),
+        name: gpu.name().to_owned(),
+        uuid: Some(gpu.uuid().to_owned()),
+        total_bytes: total,
+        used_bytes: memory.map(|memory| memory.used),
+        free_bytes: memory.map(|memory| memory.total.saturating_sub(memory.used)),
+        headroom_bytes: total.map_or(0, |total| (total as f64 * headroom_fraction) as u64),
+        reserved_bytes,
+        in_flight,
+        utilisation_percent: gpu.utilisation(),
+    }
+}
+
+/// What is never used of the processor's memory is all that `memory_limit_bytes` does not name: no share of its own.
+fn surveyed_cpu(claims: &[Claim]) -> Surveyed {
+    let total = system_line("/proc/meminfo", "MemTotal:")
+        .and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .map(|kibibytes| kibibytes * 1024);
+    let free = free_memory_bytes();
+    let name = system_line("/proc/cpuinfo", "model name");
+    let name = name.map(|line| line.trim_start_matches([' ', '\t', ':']).to_owned());
+    let (reserved_bytes, in_flight) = claimed(claims, "cpu");
+    Surveyed {
+        device: "cpu".to_owned(),
+        name: name.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        uuid: None,
+        total_bytes: total,
+        used_bytes: total.zip(free).map(|(total, free)| total.saturating_sub(free)),
+        free_bytes: free,
+        headroom_bytes: 0,
+        reserved_bytes,
+        in_flight,
+        utilisation_percent: None,
+    }
+}
+
+fn system_line(path: &str, key: &str) -> Option<String> {
+    let text = machine::read_system(path)?;
+    text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
+}
+
+fn claimed(claims: &[Claim], device: &str) -> (u64, usize) {
+    let ours = claims.iter().filter(|claim| claim.device == device);
+    ours.fold((0, 0), |(bytes, pieces), claim| {
+        (bytes + claim.reserved_bytes, pieces + claim.in_flight)
+    })
+}
+
+impl fmt::Display for Survey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = |number: Option<u64>| number.map_or("?".to_owned(), bytes);
+        let cells = self.devices.iter().map(|device| {
+            [
+                device.device.clone(),
+                device.name.clone(),
+                size(device.total_bytes),
+                size(device.used_bytes),
+                size(device.free_bytes),
+                bytes(device.headroom_bytes),
+                bytes(device.reserved_bytes),
+                device.in_flight.to_string(),
+                device.utilisation_percent.map_or("?".to_owned(), |percent| format!("{percent} %")),
+            ]
+        });
+        let head =
+            ["device", "name", "total", "used", "free", "headroom", "reserved", "windows", "busy"];
+        let rows: Vec<[String; 9]> =
+            std::iter::once(head.map(str::to_owned)).chain(cells).collect();
+        for row in &rows {
+            for (column, cell) in row.iter().enumerate() {
+                let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+                if column < 2 {
+                    write!(f, "{cell:<width$}  ")?;
+                } else {
+                    write!(f, "{cell:>width$}  ")?;
+                }
+            }
+            writeln!(f)?;
+        }
+        match &self.no_gpu {
+            Some(why) => writeln!(f, "no GPU: {why}"),
+            None if cfg!(feature = "cuda") => Ok(()),
+            None => writeln!(
+                f,
+                "this build of longsift measures on the processor alone: GPUs need one with `--features cuda`"
+            ),
+        }
+    }
+}

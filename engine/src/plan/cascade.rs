@@ -1,0 +1,260 @@
+//! Guards that are looked at before a measure: which windows they spare it, and in which order windows are measured.
+
+use std::cmp::Ordering;
+
+use longsift_stages::contract::{Column, Merge};
+use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
+use longsift_stages::score::DocumentScore;
+use serde_json::{Map, Value, json};
+
+use super::measures::Measures;
+use crate::base::diagnostic::Diagnostic;
+use crate::run_directory::facts::Facts;
+use crate::spec::Spec;
+use crate::spec::pipeline::Samples;
+
+/// A guard before a measure.
+#[derive(Clone, Debug)]
+pub struct Before {
+    /// Its place among the guards of the filter.
+    guard: usize,
+    /// The place of the measure that it reads.
+    pub reads: u16,
+    /// The place of the statistic among the columns of that measure.
+    pub column: usize,
+    statistic: String,
+    bounds: Bounds,
+    /// How a document's value follows from those of its windows; none where it looks at windows.
+    merge: Option<Merge>,
+}
+
+impl Before {
+    /// Whether a sample whose windows have these values is refused. One without a value is not: it has another reason.
+    pub fn refuses(&self, windows: &[f64]) -> bool {
+        let value = match self.merge {
+            Some(merge) => merge.of(windows),
+            None => windows.first().copied().unwrap_or(f64::NAN),
+        };
+        self.bounds.judge(value) == Verdict::Refused
+    }
+}
+
+/// The guards before measures.
+#[derive(Clone, Debug, Default)]
+pub struct Cascade {
+    /// By place of the measure that they come before.
+    before: Vec<Vec<Before>>,
+    /// Whether a guard looks at documents.
+    documents: bool,
+    /// Measures without evidence that devices wait for: all of a round are taken before those of the next.
+    pub first: Vec<Vec<u16>>,
+    /// The others without evidence, likewise.
+    pub rest: Vec<Vec<u16>>,
+}
+
+impl Cascade {
+    /// Those of a pipeline.
+    pub fn of(spec: &Spec, measures: &Measures) -> Self {
+        let mut before: Vec<Vec<Before>> = vec![Vec::new(); measures.columns.len()];
+        for (index, guard) in spec.filter().guards.iter().enumerate() {
+            if let Some((place, guard)) = guard_before(spec, measures, index, guard) {
+                before[usize::from(place)].push(guard);
+            }
+        }
+        let documents = documents(spec);
+        let mut cascade = Self { before, documents, first: Vec::new(), rest: Vec::new() };
+        let stages = &spec.pipeline.stages;
+        let needs_evidence = |place: &u16| !measures.at(stages, *place).needs().evidence.is_empty();
+        let (on_devices, here): (Vec<u16>, Vec<u16>) = measures.places().partition(needs_evidence);
+        let mut awaited = on_devices;
+        let mut next = 0;
+        while let Some(place) = awaited.get(next) {
+            for guard in &cascade.before[usize::from(*place)] {
+                if !awaited.contains(&guard.reads) {
+                    awaited.push(guard.reads);
+                }
+            }
+            next += 1;
+        }
+        let (first, rest) = here.into_iter().partition(|place| awaited.contains(place));
+        (cascade.first, cascade.rest) = (cascade.rounds(first), cascade.rounds(rest));
+        cascade
+    }
+
+    /// The guards before a measure.
+    pub fn before(&self, place: u16) -> &[Before] {
+        &self.before[usize::from(place)]
+    }
+
+    /// The samples that a guard looks at, of the windows of a document.
+    pub fn samples<'w, W>(&self, document: &'w [W]) -> std::slice::Chunks<'w, W> {
+        document.chunks(if self.documents { document.len().max(1) } else { 1 })
+    }
+
+    /// The guards before a measure in words: `copy_share at most 0.4`.
+    pub fn in_words(&self, place: u16) -> Option<String> {
+        let bound = |guard: &Before| {
+            let low = guard.bounds.low.map(|low| format!("at least {low}"));
+            let high = guard.bounds.high.map(|high| format!("at most {high}"));
+            let both: Vec<String> = low.into_iter().chain(high).collect();
+            format!("{} {}", guard.statistic, both.join(" and "))
+        };
+        let guards: Vec<String> = self.before(place).iter().map(bound).collect();
+        (!guards.is_empty()).then(|| guards.join(" and "))
+    }
+
+    /// What decides which windows have figures of a measure; nothing where all have. `fingerprint`: of what the figures of
+    /// the measure at a place depend on.
+    pub fn only(&self, place: u16, fingerprint: &dyn Fn(u16) -> String) -> Facts {
+        let mut only = Map::new();
+        for guard in self.before(place) {
+            let Before { guard: _, reads, column: _, statistic, bounds, merge } = guard;
+            let merge = merge.map(|merge| format!("{merge:?}").to_lowercase());
+            let bounds = match only.get(statistic) {
+                Some(Value::Object(other)) => stricter(*bounds, other),
+                _ => *bounds,
+            };
+            let facts = json!({
+                "min": bounds.low,
+                "max": bounds.high,
+                "of": fingerprint(*reads),
+                "only": self.only(*reads, fingerprint),
+                "merge": merge,
+            });
+            only.insert(statistic.clone(), facts);
+        }
+        Facts::new(only.into())
+    }
+
+    /// Groups of measures of which each needs only those of earlier groups, or of devices.
+    fn rounds(&self, mut left: Vec<u16>) -> Vec<Vec<u16>> {
+        let mut rounds = Vec::new();
+        while !left.is_empty() {
+            let waits =
+                |place: &u16| self.before(*place).iter().any(|guard| left.contains(&guard.reads));
+            let (later, now): (Vec<u16>, Vec<u16>) = left.iter().partition(|place| waits(place));
+            // A circle is refused by the plan.
+            if now.is_empty() {
+                return rounds;
+            }
+            rounds.push(now);
+            left = later;
+        }
+        rounds
+    }
+
+    /// The place of the first guard of a circle: a measure that is taken before itself.
+    fn circle(&self) -> Option<usize> {
+        let reaches = |from: u16| {
+            let mut seen = vec![from];
+            let mut next = 0;
+            while let Some(place) = seen.get(next) {
+                for guard in self.before(*place) {
+                    if guard.reads == from {
+                        return Some(guard.guard);
+                    }
+                    if !seen.contains(&guard.reads) {
+                        seen.push(guard.reads);
+                    }
+                }
+                next += 1;
+            }
+            None
+        };
+        (0..self.before.len() as u16).find_map(reaches)
+    }
+}
+
+/// The stricter of two bounds on one statistic.
+fn stricter(bounds: Bounds, other: &Map<String, Value>) -> Bounds {
+    let (low, high) = (other["min"].as_f64(), other["max"].as_f64());
+    let all = |one: Option<f64>, other: Option<f64>, keep: Ordering| {
+        one.into_iter()
+            .chain(other)
+            .reduce(|one, other| if one.total_cmp(&other) == keep { one } else { other })
+    };
+    Bounds {
+        low: all(bounds.low, low, Ordering::Greater),
+        high: all(bounds.high, high, Ordering::Less),
+    }
+}
+
+/// The measure that a guard comes before, and what it reads there; none for a guard that comes before none, or whose
+/// measure or statistic is not in the pipeline.
+fn guard_before(
+    spec: &Spec,
+    measures: &Measures,
+    index: usize,
+    guard: &Guard,
+) -> Option<(u16, Before)> {
+    let name = guard.before.as_ref()?;
+    let spared = measures.columns.iter().position(|measure| measure.measure == *name)?;
+    let (reads, column) = measures.place_of(&guard.statistic)?;
+    let declared = &measures.columns[usize::from(reads)].columns[column];
+    let before = Before {
+        guard: index,
+        reads,
+        column,
+        statistic: guard.statistic.clone(),
+        bounds: guard.bounds(None, None),
+        merge: documents(spec).then(|| merge_of(declared, spec.score().document_score)),
+    };
+    Some((spared as u16, before))
+}
+
+fn documents(spec: &Spec) -> bool {
+    spec.pipeline.output.samples == Samples::Documents
+}
+
+/// How a document's value of a statistic follows from those of its windows.
+pub fn merge_of(column: &Column, document_score: Option<DocumentScore>) -> Merge {
+    match document_score {
+        Some(DocumentScore::Mean) => Merge::Mean,
+        Some(DocumentScore::Max) => Merge::Max,
+        None => column.merge,
+    }
+}
+
+/// What stands against the guards before measures: one that reads what devices measure, and a measure that would have to be
+/// taken before itself. And what is to be known of them: the figures of a group are those of fewer samples.
+pub(super) fn check(
+    spec: &Spec,
+    measures: &Measures,
+    cascade: &Cascade,
+    problems: &mut Vec<Diagnostic>,
+    warnings: &mut Vec<Diagnostic>,
+) {
+    for guard in cascade.before.iter().flatten() {
+        let path = format!("stages.filter.guards.{}.before", guard.guard);
+        let reads = measures.at(&spec.pipeline.stages, guard.reads);
+        if !reads.needs().evidence.is_empty() {
+            let message =
+                format!("no measure waits for `{}`, which devices measure", guard.statistic);
+            let hint = "remove `before`: the guard is then looked at when all is measured";
+            problems.push(spec.error(&path, message).hint(hint));
+        }
+    }
+    if let Some(guard) = cascade.circle() {
+        let path = format!("stages.filter.guards.{guard}.before");
+        let message = "the guards make a circle: a measure would be taken before itself";
+        problems.push(spec.error(&path, message).hint("remove one `before` of the circle"));
+    }
+    let (terms, _) = spec.score().terms(&measures.statistics());
+    let spared = terms.iter().filter_map(|term| {
+        let (place, _) = measures.place_of(&term.statistic)?;
+        let first = cascade.before(place).first()?;
+        Some((first.guard, &term.statistic))
+    });
+    let spared: Vec<(usize, &String)> = spared.collect();
+    if let Some((guard, _)) = spared.first() {
+        let names: Vec<String> = spared.iter().map(|(_, name)| format!("`{name}`")).collect();
+        let message = format!(
+            "means, deviations and percentiles of {} are those of the samples that the guards before it let pass",
+            names.join(", ")
+        );
+        let path = format!("stages.filter.guards.{guard}.before");
+        warnings.push(spec.warning(&path, message).hint(
+            "scores differ from those without `before`, where every sample is measured and enters them",
+        ));
+    }
+}

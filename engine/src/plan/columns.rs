@@ -1,0 +1,100 @@
+//! The columns of the output: declared here, obeyed by the write phase, read by whoever looks at outputs.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use longsift_stages::contract::{Column, Kind};
+
+use crate::plan::Plan;
+use crate::spec::pipeline::Samples;
+
+/// The columns that every output has besides the input's.
+pub const COLUMNS: [&str; 9] = [
+    "longsift_sample_id",
+    "longsift_score",
+    "longsift_window",
+    "longsift_windows",
+    "longsift_token_start",
+    "longsift_token_end",
+    "longsift_byte_start",
+    "longsift_byte_end",
+    "longsift_tokens_total",
+];
+
+/// The columns that an output has besides where nothing is left out of it (`filter.mark_only`).
+pub const MARKS: [&str; 2] = ["longsift_kept", "longsift_reason"];
+
+/// Which of the statistics of a pipeline the output has: single numbers that are nobody's standard error.
+pub fn written(statistics: &[Column]) -> impl Iterator<Item = &Column> {
+    let is_error = |column: &Column| {
+        let mut errors = statistics.iter().filter_map(|of| of.error);
+        errors.any(|error| error == column.name)
+    };
+    statistics.iter().filter(move |column| column.kind == Kind::Number && !is_error(column))
+}
+
+/// The name of the output's column of a statistic.
+pub fn of_statistic(column: &Column) -> String {
+    format!("longsift_{}", column.name)
+}
+
+/// The columns that the output has besides the input's. A statistic that is no term of the score may be null; where nothing is
+/// left out, so may whatever needs a score.
+pub fn added(plan: &Plan) -> Vec<Field> {
+    let statistics = plan.measures.statistics();
+    let marks = plan.spec.filter().mark_only;
+    let (terms, _) = plan.spec.score().terms(&statistics);
+    let of_statistics = written(&statistics).map(|column| {
+        let is_term = terms.iter().any(|term| term.statistic == column.name);
+        Field::new(of_statistic(column), DataType::Float64, marks || !is_term)
+    });
+    let [id, score, rest @ ..] = COLUMNS;
+    let types = [
+        (DataType::Int32, true),
+        (DataType::Int32, true),
+        (DataType::Int64, true),
+        (DataType::Int64, true),
+        (DataType::Int64, true),
+        (DataType::Int64, true),
+        (DataType::Int64, marks),
+    ];
+    let first =
+        [Field::new(id, DataType::Utf8, false), Field::new(score, DataType::Float64, marks)];
+    let last = rest.into_iter().zip(types);
+    let last = last.map(|(name, (kind, nullable))| Field::new(name, kind, nullable));
+    let [kept, reason] = MARKS;
+    let marked =
+        [Field::new(kept, DataType::Boolean, false), Field::new(reason, DataType::Utf8, true)];
+    let marked = marked.into_iter().filter(|_| marks);
+    first.into_iter().chain(of_statistics).chain(last).chain(marked).collect()
+}
+
+/// The schema of the output: the input's columns, the text as plain strings where windows are cut from it, and ours.
+pub fn schema(plan: &Plan) -> SchemaRef {
+    let in_windows = plan.spec.pipeline.output.samples == Samples::Windows;
+    let mut fields: Vec<Arc<Field>> = plan
+        .dataset
+        .schema
+        .fields()
+        .iter()
+        .map(|field| {
+            if in_windows && field.name() == plan.content_column() {
+                Arc::new(field.as_ref().clone().with_data_type(sliced(field.data_type())))
+            } else {
+                Arc::clone(field)
+            }
+        })
+        .collect();
+    fields.extend(added(plan).into_iter().map(Arc::new));
+    Arc::new(Schema::new(fields))
+}
+
+/// The type of a column of windows: a dictionary of documents is no dictionary of windows, and windows have no fixed
+/// length.
+fn sliced(documents: &DataType) -> DataType {
+    match documents {
+        DataType::Dictionary(_, values) => values.as_ref().clone(),
+        DataType::FixedSizeList(item, _) => DataType::List(Arc::clone(item)),
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,136 @@
+//! A model folder that is being fetched: it takes its name when it is complete.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use longsift_stages::model::{ModelProblem, SlicedFile};
+use serde::Serialize;
+
+use crate::base::text::{self, bytes};
+use crate::storage::atomic::{self, AtomicFile};
+use crate::storage::error;
+use crate::storage::files;
+use crate::storage::http::remaining::Sink;
+
+/// What a slice says about itself, in `slice.json`.
+#[derive(Debug, Serialize)]
+struct Record<'a> {
+    source: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<&'a str>,
+    tensors: &'a [String],
+    fetched_bytes: u64,
+    checkpoint_bytes: u64,
+}
+
+/// A folder that is being filled by this process and no other.
+pub(crate) struct PartialFolder {
+    place: PathBuf,
+    folder: PathBuf,
+    /// Held until the folder is done or given up.
+    _lock: File,
+}
+
+impl PartialFolder {
+    /// Waits until no other process fetches into `place`, and begins an empty folder.
+    pub(crate) fn begin(place: &Path) -> Result<Self, ModelProblem> {
+        files::create_folder(place)?;
+        let path = place.join("lock");
+        let lock = files::open_read_write(&path)?;
+        if lock.try_lock().is_err() {
+            tracing::info!("waiting for another process that fetches into `{}`", place.display());
+            lock.lock().map_err(error::failed("lock", &path))?;
+        }
+        // What a process left that was killed while it fetched.
+        let folder = place.join("partial");
+        files::remove_folder(&folder)?;
+        files::create_folder(&folder)?;
+        Ok(Self { place: place.to_owned(), folder, _lock: lock })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Refuses what the disk has no room for.
+    pub(crate) fn check_space(&self, wanted: u64) -> Result<(), ModelProblem> {
+        let free = files::free_bytes(&self.folder)?;
+        if wanted <= free {
+            return Ok(());
+        }
+        let message = format!(
+            "layer 0 takes {} in `{}`, where {} are free",
+            bytes(wanted),
+            self.place.display(),
+            bytes(free)
+        );
+        Err(ModelProblem::machine(message)
+            .with_hint("free some space, or set `cache_folder` of `load-partial-model`"))
+    }
+
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), ModelProblem> {
+        atomic::write_atomic(&self.folder.join(name), content).map(drop).map_err(Into::into)
+    }
+
+    /// Writes a small file of weights; `copy` hands on the bytes behind the header.
+    pub(crate) fn write_slice(
+        &self,
+        slice: &SlicedFile,
+        copy: impl FnOnce(Sink<'_>) -> Result<(), ModelProblem>,
+    ) -> Result<(), ModelProblem> {
+        let path = self.folder.join(&slice.name);
+        let mut file = AtomicFile::create(&path)?;
+        let mut put = |piece: &[u8]| file.write_all(piece).map_err(error::failed("write", &path));
+        put(&slice.header)?;
+        copy(&mut put)?;
+        let written = file.commit()?;
+        assert_eq!(written.bytes, slice.bytes(), "every range was handed on once");
+        Ok(())
+    }
+
+    /// Gives a slice its name, `<version>-<digest of its tensors>`, and says where it came from.
+    pub(crate) fn finish_slice(
+        self,
+        version: &str,
+        source: &str,
+        endpoint: Option<&str>,
+        fetched: &Fetched,
+    ) -> Result<PathBuf, ModelProblem> {
+        let Fetched { ref tensors, bytes: fetched_bytes, checkpoint_bytes } = *fetched;
+        let record = Record { source, endpoint, tensors, fetched_bytes, checkpoint_bytes };
+        let json = serde_json::to_vec_pretty(&record).expect("plain data");
+        self.write("slice.json", &json)?;
+        let digest = text::sha256_hex(tensors.join("\n").as_bytes());
+        let folder = self.finish(&format!("{version}-{}", &digest[..12]))?;
+        tracing::info!(
+            fetched_bytes,
+            checkpoint_bytes,
+            "fetched {} of {} of `{source}` into `{}`",
+            bytes(fetched_bytes),
+            bytes(checkpoint_bytes),
+            folder.display()
+        );
+        Ok(folder)
+    }
+
+    /// Gives the folder its name.
+    pub(crate) fn finish(self, name: &str) -> Result<PathBuf, ModelProblem> {
+        let folder = self.place.join(name);
+        // One of that name could not be used, or it would have been.
+        files::remove_folder(&folder)?;
+        files::rename(&self.folder, &folder)?;
+        Ok(folder)
+    }
+}
+
+/// What was fetched.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetched {
+    /// The tensors of layer 0, sorted.
+    pub(crate) tensors: Vec<String>,
+    /// Bytes that were received.
+    pub(crate) bytes: u64,
+    /// Bytes of the whole checkpoint.
+    pub(crate) checkpoint_bytes: u64,
+}

@@ -1,0 +1,99 @@
+//! Models of the hub: found on this machine, or fetched into the cache.
+
+use std::path::PathBuf;
+#[cfg(feature = "cloud")]
+use std::rc::Rc;
+
+use longsift_stages::model::ModelProblem;
+
+#[cfg(feature = "cloud")]
+use super::folder::PartialFolder;
+use super::kind::FetchKind;
+#[cfg(feature = "cloud")]
+use super::slice::{fetch_model, fetch_tokenizer};
+#[cfg(feature = "cloud")]
+use super::web::Web;
+use crate::storage::files;
+use crate::storage::hub::Hub;
+#[cfg(feature = "cloud")]
+use crate::storage::hub::commits::files_of;
+use crate::storage::hub::reference::Reference;
+#[cfg(feature = "cloud")]
+use crate::storage::retry::RetryPolicy;
+
+impl Hub {
+    /// The folder that holds what is wanted of the model that `path` means, fetched if need be.
+    ///
+    /// # Errors
+    /// All problems: a reference that is none, a model that is not there or that this program cannot use, a network that
+    /// does not answer.
+    pub(super) fn locate(
+        &self,
+        path: &str,
+        wanted: FetchKind,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        let model = Reference::parse(path).map_err(|why| vec![ModelProblem::settings(why)])?;
+        let commit = self.pinned(&model).map_err(|problem| vec![problem])?;
+        match self.present(&model, &commit, wanted) {
+            Some(folder) => Ok(folder),
+            None if self.is_offline() => Err(vec![self.absent(&model, &commit)]),
+            None => self.fetch(&model, &commit, wanted),
+        }
+    }
+
+    /// A folder on this machine that holds what is wanted of a commit.
+    fn present(&self, model: &Reference, commit: &str, wanted: FetchKind) -> Option<PathBuf> {
+        let theirs = self.home.snapshot(model, commit).into_iter();
+        let ours = files::list_if_present(&self.repository(model)).unwrap_or_default();
+        let ours = ours.into_iter().filter(|folder| {
+            folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(commit))
+        });
+        theirs.chain(ours).find(|folder| wanted.is_in(folder))
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    fn fetch(
+        &self,
+        model: &Reference,
+        commit: &str,
+        _: FetchKind,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        Err(vec![self.absent(model, commit)])
+    }
+}
+
+#[cfg(feature = "cloud")]
+impl Hub {
+    /// Fetches what is wanted of a commit into the cache.
+    fn fetch(
+        &self,
+        model: &Reference,
+        commit: &str,
+        wanted: FetchKind,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        let one = |problem| vec![problem];
+        let partial = PartialFolder::begin(&self.repository(model)).map_err(one)?;
+        // Another process may have fetched it while this one waited.
+        if let Some(folder) = self.present(model, commit, wanted) {
+            return Ok(folder);
+        }
+        let source = Rc::new(self.source(model, commit).map_err(one)?);
+        if wanted == FetchKind::Tokenizer {
+            fetch_tokenizer(&*source, &partial)?;
+            return partial.finish(&format!("{commit}-tokenizer")).map_err(one);
+        }
+        let fetched = fetch_model(&source, &partial)?;
+        let name = model.at(commit).to_string();
+        partial.finish_slice(commit, &name, Some(&self.home.endpoint), &fetched).map_err(one)
+    }
+
+    /// The files of a revision: those that the hub's libraries have fetched whole, and the hub for all others.
+    fn source(&self, model: &Reference, revision: &str) -> Result<Web, ModelProblem> {
+        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let base = files_of(&endpoint, &model.at(revision));
+        let hint = "check the owner, the name and the revision; is it a model?";
+        let mut source = Web::new(model.to_string(), hint, client, base);
+        source.whole = self.home.snapshot(model, revision);
+        Ok(source)
+    }
+}

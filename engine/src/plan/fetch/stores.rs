@@ -1,0 +1,149 @@
+//! Models of object stores and web servers: `model: s3://bucket/folder`.
+//!
+//! ```text
+//! <cache_folder>/stores/<address>/
+//!   lock                          one process fetches at a time
+//!   model, tokenizer              the folder that was used last
+//!   <versions>-<tensors>/         config.json, tokenizer.json, the slices of the weights, slice.json, versions.json
+//!   <versions>-tokenizer/         tokenizer.json, tokenizer_config.json, versions.json
+//! ```
+//!
+//! A folder of a store may change. What was fetched is used as long as every file of it has the version (entity tag or
+//! time, and length) that it had, and every file that was not there is still not there.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use longsift_stages::model::ModelProblem;
+
+use super::kind::FetchKind;
+use crate::base::stop::Stop;
+use crate::base::text;
+use crate::storage::files;
+
+pub(super) const VERSIONS: &str = "versions.json";
+
+/// Some twenty files.
+const MOST_TEXT_BYTES: u64 = 1 << 20;
+
+/// Files by name, and what tells their version; of one that is not there, none.
+pub(crate) type Versions = BTreeMap<String, Option<String>>;
+
+/// Models of stores, as this machine keeps them.
+pub(super) struct FetchedModels {
+    /// The folder of all addresses.
+    root: PathBuf,
+    offline: bool,
+    #[cfg_attr(
+        not(feature = "cloud"),
+        expect(dead_code, reason = "without the network nothing takes long")
+    )]
+    pub(super) stop: Stop,
+}
+
+/// What is kept of an address.
+pub(super) struct Kept {
+    pub(super) folder: PathBuf,
+    #[cfg_attr(
+        not(feature = "cloud"),
+        expect(dead_code, reason = "without the network nothing is compared")
+    )]
+    pub(super) versions: Versions,
+}
+
+impl FetchedModels {
+    pub(super) fn new(root: PathBuf, offline: bool, stop: Stop) -> Self {
+        Self { root, offline, stop }
+    }
+
+    /// The folder that holds what is wanted of an address.
+    pub(super) fn locate(
+        &self,
+        address: &str,
+        wanted: FetchKind,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        let address = address.trim_end_matches('/');
+        let address = match wanted {
+            FetchKind::Tokenizer => address.strip_suffix("/tokenizer.json").unwrap_or(address),
+            FetchKind::Model => address,
+        };
+        let place = self.root.join(folder_name(address));
+        #[cfg(feature = "cloud")]
+        if !self.offline {
+            return self.current(address, &place, wanted);
+        }
+        match kept(&place, wanted) {
+            Some(kept) => Ok(kept.folder),
+            None => Err(vec![self.absent(address)]),
+        }
+    }
+
+    /// What is not here and will not be fetched.
+    fn absent(&self, address: &str) -> ModelProblem {
+        let (why, hint) = if self.offline {
+            ("`--offline` keeps it from being fetched", "run once with the network")
+        } else {
+            ("this build has no access to stores", "build with `--features cloud`, or download it")
+        };
+        ModelProblem::settings(format!("`{address}` is not on this machine, and {why}"))
+            .with_hint(hint)
+    }
+}
+
+/// What was used last, if it is still whole.
+pub(super) fn kept(place: &Path, wanted: FetchKind) -> Option<Kept> {
+    let text =
+        |path: &Path| String::from_utf8(files::read_limited(path, MOST_TEXT_BYTES).ok()?).ok();
+    let name = text(&place.join(pointer(wanted)))?;
+    let is_plain =
+        |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let folder = place.join(Some(name.trim()).filter(|name| !name.is_empty() && is_plain(name))?);
+    let versions = serde_json::from_str(&text(&folder.join(VERSIONS))?).ok()?;
+    wanted.is_in(&folder).then_some(Kept { folder, versions })
+}
+
+/// The file that names the folder that was used last.
+pub(super) fn pointer(wanted: FetchKind) -> &'static str {
+    match wanted {
+        FetchKind::Model => "model",
+        FetchKind::Tokenizer => "tokenizer",
+    }
+}
+
+/// A folder's name for an address: legible, and different for each.
+fn folder_name(address: &str) -> String {
+    let legible: String = (address.chars().take(80))
+        .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })
+        .collect();
+    format!("{legible}-{}", &text::sha256_hex(address.as_bytes())[..12])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::atomic;
+
+    #[test]
+    fn addresses_have_folders_of_their_own() {
+        let name = folder_name("s3://bucket/models/a b");
+        assert!(name.starts_with("s3---bucket-models-a-b-"), "{name}");
+        assert_ne!(folder_name("s3://bucket/a-b"), folder_name("s3://bucket/a/b"));
+        assert!(folder_name(&format!("https://host/{}", "x/".repeat(500))).len() < 100);
+    }
+
+    #[test]
+    fn what_names_a_folder_elsewhere_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        files::create_folder(&place.path().join("a-tokenizer")).unwrap();
+        for (name, content) in [("tokenizer.json", "{}"), (VERSIONS, "{}")] {
+            let path = place.path().join("a-tokenizer").join(name);
+            atomic::write_atomic(&path, content.as_bytes()).unwrap();
+        }
+        let kept = |name: &str| {
+            atomic::write_atomic(&place.path().join("tokenizer"), name.as_bytes()).unwrap();
+            kept(place.path(), FetchKind::Tokenizer).is_some()
+        };
+        assert!(kept("a-tokenizer") && !kept("../x") && !kept("") && !kept("b-tokenizer"));
+        assert!(!kept("."));
+    }
+}

@@ -1,0 +1,125 @@
+//! Fetches what a store has now, unless that is what was fetched before.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use longsift_stages::contract::Address;
+use longsift_stages::model::ModelProblem;
+use reqwest::Url;
+
+use super::bucket::Bucket;
+use super::folder::PartialFolder;
+use super::kind::FetchKind;
+use super::slice::{HINT, Versioned, fetch_model, fetch_tokenizer};
+use super::stores::{FetchedModels, VERSIONS, Versions, kept, pointer};
+use super::web::Web;
+use crate::base::text;
+use crate::storage::atomic;
+use crate::storage::http::Client;
+use crate::storage::http::answers::ServerKind;
+use crate::storage::retry::RetryPolicy;
+
+impl FetchedModels {
+    /// The folder that holds what an address has now.
+    pub(super) fn current(
+        &self,
+        address: &str,
+        place: &Path,
+        wanted: FetchKind,
+    ) -> Result<PathBuf, Vec<ModelProblem>> {
+        if !Address::parse(address).is_some_and(|address| address.scheme.is_web()) {
+            let source = || Ok(Bucket::new(address, self.stop.clone()));
+            return fetched(source, address, place, wanted);
+        }
+        let source = || {
+            let base = base(address)?;
+            let client =
+                Client::new(None, ServerKind::WEB, RetryPolicy::default(), self.stop.clone())?;
+            Ok(Web::new(address.to_owned(), HINT, client, base))
+        };
+        fetched(source, address, place, wanted)
+    }
+}
+
+/// What is kept, if nothing has changed, else what is fetched now.
+fn fetched<S: Versioned + 'static>(
+    source: impl Fn() -> Result<S, ModelProblem>,
+    address: &str,
+    place: &Path,
+    wanted: FetchKind,
+) -> Result<PathBuf, Vec<ModelProblem>> {
+    let one = |problem| vec![problem];
+    let now = source().map_err(one)?;
+    if let Some(kept) = unchanged(&now, place, wanted).map_err(one)? {
+        return Ok(kept);
+    }
+    let partial = PartialFolder::begin(place).map_err(one)?;
+    // Another process may have fetched it while this one waited.
+    if let Some(kept) = unchanged(&now, place, wanted).map_err(one)? {
+        return Ok(kept);
+    }
+    let source = Rc::new(source().map_err(one)?);
+    let fetched = match wanted {
+        FetchKind::Model => Some(fetch_model(&source, &partial)?),
+        FetchKind::Tokenizer => {
+            fetch_tokenizer(&*source, &partial)?;
+            if !wanted.is_in(partial.folder()) {
+                return Err(one(source.no_file("tokenizer.json")));
+            }
+            None
+        }
+    };
+    let versions = source.seen();
+    if let Some(file) = changed(&now, &versions).map_err(one)? {
+        let message = format!("`{address}/{file}` changed while it was fetched");
+        return Err(one(ModelProblem::checkpoint(message)
+            .with_hint("run again when it does not change any more")));
+    }
+    let json = serde_json::to_vec_pretty(&versions).expect("plain data");
+    partial.write(VERSIONS, &json).map_err(one)?;
+    let version = &text::sha256_hex(&json)[..12];
+    let folder = match fetched {
+        Some(fetched) => partial.finish_slice(version, address, None, &fetched),
+        None => partial.finish(&format!("{version}-tokenizer")),
+    };
+    let folder = folder.map_err(one)?;
+    let name = folder.file_name().unwrap_or_default().as_encoded_bytes();
+    atomic::write_atomic(&place.join(pointer(wanted)), name).map_err(|error| one(error.into()))?;
+    Ok(folder)
+}
+
+/// What is kept, if all its files are as they were.
+fn unchanged(
+    now: &impl Versioned,
+    place: &Path,
+    wanted: FetchKind,
+) -> Result<Option<PathBuf>, ModelProblem> {
+    let Some(kept) = kept(place, wanted) else { return Ok(None) };
+    Ok(changed(now, &kept.versions)?.is_none().then_some(kept.folder))
+}
+
+/// The first file that is not as it was.
+fn changed(now: &impl Versioned, before: &Versions) -> Result<Option<String>, ModelProblem> {
+    for (file, version) in before {
+        if now.version(file)? != *version {
+            return Ok(Some(file.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// The address of a folder of a web server, with a slash at its end.
+fn base(address: &str) -> Result<Url, ModelProblem> {
+    let url = Url::parse(&format!("{address}/")).ok();
+    let is_plain = |url: &Url| {
+        url.host_str().is_some()
+            && url.query().is_none()
+            && url.fragment().is_none()
+            && url.username().is_empty()
+            && url.password().is_none()
+    };
+    url.filter(is_plain).ok_or_else(|| {
+        ModelProblem::settings(format!("`{address}` is no folder of a web server"))
+            .with_hint("write `https://host/folder`, without a user, a query or a fragment")
+    })
+}

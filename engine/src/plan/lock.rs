@@ -1,0 +1,72 @@
+//! The lock of a plan: its settings as resolved, and what everything depends on, by content.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::identity::{Digests, identity};
+use crate::plan::Plan;
+use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock, Recorded};
+use crate::storage::store::is_address;
+
+/// The lock of a plan.
+pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
+    let params = plan
+        .spec
+        .params
+        .iter()
+        .map(|(name, value)| (name.clone(), Value::from(value.clone())))
+        .collect();
+    PipelineLock {
+        version: pipeline_lock::VERSION,
+        settings: plan.spec.resolved_json(),
+        overrides: plan.spec.overrides.clone(),
+        params,
+        identity: identity(plan, digests),
+        hub_commits: plan.pins.clone(),
+        model: None,
+        recorded: None,
+    }
+}
+
+/// The same with what it takes to repeat the run.
+#[must_use]
+pub fn with_command(mut lock: PipelineLock, plan: &Plan) -> PipelineLock {
+    lock.recorded = Some(Recorded {
+        pipeline: absolute(Path::new(plan.spec.name())),
+        limit_rows: plan.options.limit_rows,
+        scores_from: plan.options.scores_from.as_deref().map(absolute),
+    });
+    lock
+}
+
+/// A path as it means the same from any folder; an address does already.
+fn absolute(path: &Path) -> String {
+    let path = if is_address(path) { None } else { std::path::absolute(path).ok() }
+        .unwrap_or_else(|| path.to_owned());
+    path.display().to_string()
+}
+
+/// The same, for a run directory.
+#[must_use]
+pub fn with_model(mut lock: PipelineLock, plan: &Plan, digests: &Digests) -> PipelineLock {
+    let model = plan.attention.as_ref().zip(digests.attention.as_ref());
+    lock.model = model.map(|(attention, digests)| ModelIdentity {
+        identity: attention.model.identity(),
+        weights: digests.weights.clone(),
+    });
+    lock
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_recorded_as_it_is_and_a_path_from_the_root() {
+        let address = "s3://bucket/old.run";
+        assert_eq!(absolute(Path::new(address)), address);
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(absolute(Path::new("old.run")), here.join("old.run").display().to_string());
+    }
+}

@@ -1,0 +1,176 @@
+//! The measures of a pipeline: their names, the columns they declare, and what they must be handed.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use longsift_stages::contract::{Column, Measure, Needs};
+use longsift_stages::{Role, Score, StageSettings};
+
+use crate::base::diagnostic::Diagnostic;
+use crate::dataset::documents::Content;
+use crate::run_directory::scores::MeasureColumns;
+use crate::spec::Spec;
+
+/// The measures of a pipeline, in its order.
+#[derive(Clone, Debug, Default)]
+pub struct Measures {
+    /// Where each is among the stages.
+    stages: Vec<usize>,
+    /// What each writes, under the names that hold in the pipeline.
+    pub columns: Vec<MeasureColumns>,
+    /// Windows of fewer tokens, BOS included, are too short for one of them.
+    pub min_tokens: u64,
+    /// Whether any needs the text of windows or documents.
+    pub text: bool,
+}
+
+impl Measures {
+    /// The measures among `stages`.
+    pub fn of(stages: &[StageSettings]) -> Self {
+        let mut measures = Self { min_tokens: 2, ..Self::default() };
+        for (index, stage) in stages.iter().enumerate() {
+            let Role::Measure(measure) = stage.role() else { continue };
+            let name = measure.name().unwrap_or(stage.name()).to_owned();
+            let mut columns = measure.columns();
+            if let Some(prefix) = measure.name() {
+                for column in &mut columns {
+                    column.name = format!("{prefix}_{}", column.name).into();
+                }
+            }
+            let Needs { window_text, document_text, evidence: _ } = measure.needs();
+            measures.text |= window_text || document_text;
+            measures.min_tokens = measures.min_tokens.max(measure.min_tokens());
+            measures.stages.push(index);
+            measures.columns.push(MeasureColumns { measure: name, columns });
+        }
+        measures
+    }
+
+    /// All statistics.
+    pub fn statistics(&self) -> Vec<Column> {
+        self.columns.iter().flat_map(|measure| measure.columns.clone()).collect()
+    }
+
+    /// The place of the measure that writes a statistic, and that of the statistic among its columns.
+    pub fn place_of(&self, statistic: &str) -> Option<(u16, usize)> {
+        self.columns.iter().zip(self.places()).find_map(|(measure, place)| {
+            let column = measure.columns.iter().position(|column| column.name == statistic)?;
+            Some((place, column))
+        })
+    }
+
+    /// Their places.
+    pub fn places(&self) -> Range<u16> {
+        0..self.stages.len() as u16
+    }
+
+    /// The measure at a place, of the stages that these are of.
+    pub fn at<'s>(&self, stages: &'s [StageSettings], place: u16) -> &'s dyn Measure {
+        match stages[self.stages[usize::from(place)]].role() {
+            Role::Measure(measure) => measure,
+            _ => unreachable!("only measures are listed"),
+        }
+    }
+}
+
+/// What stands against the measures: two of one name, statistics of one name, text that documents of tokens do not have,
+/// windows that none of which is long enough; what score and filter ask for that no measure writes, and what contradicts itself
+/// there.
+pub(super) fn check(
+    spec: &Spec,
+    measures: &Measures,
+    content: &Content,
+    problems: &mut Vec<Diagnostic>,
+) {
+    let mut names = HashSet::new();
+    for (place, columns) in measures.stages.iter().zip(&measures.columns) {
+        let stage = &spec.pipeline.stages[*place];
+        let Role::Measure(measure) = stage.role() else { continue };
+        let path = format!("stages.{}", stage.name());
+        let mut refuse = |message: String, hint: &str| {
+            problems.push(spec.error(&path, message).hint(hint));
+        };
+        let statistics = columns.columns.iter().map(|column| column.name.as_ref());
+        let taken: Vec<&str> = std::iter::once(columns.measure.as_str())
+            .chain(statistics)
+            .filter(|name| !names.insert((*name).to_owned()))
+            .collect();
+        if let Some(first) = taken.first() {
+            let message = format!("two measures or statistics are called `{first}`");
+            refuse(message, "give one of the stages another `name`");
+        }
+        let needs = measure.needs();
+        if (needs.window_text || needs.document_text) && matches!(content, Content::Tokens(_)) {
+            let message =
+                format!("`{}` measures text, and documents arrive as tokens", columns.measure);
+            refuse(message, "read texts with `input.text_column`, or remove the stage");
+        }
+        let (least, most) = (measure.min_tokens(), u64::from(spec.tokenize().window_tokens));
+        if needs.evidence.is_empty() && least > most {
+            let message = format!(
+                "`{}` needs windows of {least} tokens, and they have at most {most}",
+                columns.measure
+            );
+            refuse(message, "lower its far distance, or raise `window_tokens`");
+        }
+    }
+    let (score, filter) = (spec.score(), spec.filter());
+    check_compared(spec, measures, problems);
+    let listed: Vec<(&str, Vec<Column>)> = measures
+        .columns
+        .iter()
+        .map(|measure| (measure.measure.as_str(), measure.columns.clone()))
+        .collect();
+    let of_score =
+        [score.broken_rules(), score.unknown_statistics(&measures.statistics())].concat();
+    let of_filter = filter.broken_rules(score.within.is_some(), &listed);
+    for (stage, rules) in [("score", of_score), ("filter", of_filter)] {
+        for rule in rules {
+            let path = format!("stages.{stage}.{}", rule.setting);
+            problems.push(spec.error(&path, rule.message).hint(rule.hint));
+        }
+    }
+}
+
+/// What stands against comparing the selection with named scores.
+fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnostic>) {
+    let output = &spec.pipeline.output;
+    if output.compare.is_empty() {
+        return;
+    }
+    let mut refuse = |message: &str, hint: &str| {
+        problems.push(spec.error("output.compare", message).hint(hint));
+    };
+    if output.report_by.is_none() {
+        let message = "there is nothing to print a comparison by";
+        refuse(message, "name a label column with `output.report_by`, or remove `compare`");
+    }
+    if spec.score().calibration.is_some() {
+        let message = "a calibration has no thresholds for other scores to compare with";
+        refuse(message, "remove `compare`, or `score.calibration`");
+    }
+    let statistics = measures.statistics();
+    let spared: Vec<&str> =
+        spec.filter().guards.iter().filter_map(|guard| guard.before.as_deref()).collect();
+    let of_spared = |statistic: &str| {
+        let mut own = measures.columns.iter().filter(|own| spared.contains(&&*own.measure));
+        own.any(|own| own.columns.iter().any(|column| column.name == statistic))
+    };
+    for (index, formula) in output.compare.iter().enumerate() {
+        let path = format!("output.compare.{index}");
+        let settings = Score { formula: Some(*formula), terms: None, ..spec.score().clone() };
+        for rule in settings.unknown_statistics(&statistics) {
+            problems.push(spec.error(&path, rule.message).hint(rule.hint));
+        }
+        let (terms, _) = settings.terms(&statistics);
+        if let Some(term) = terms.iter().find(|term| of_spared(&term.statistic)) {
+            let message = format!(
+                "`{}` needs `{}`, which is not measured of windows that a guard spares",
+                formula.name(),
+                term.statistic
+            );
+            let hint = "remove it here, or `before` from the guard";
+            problems.push(spec.error(&path, message).hint(hint));
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Opens everything that a pipeline names and proves it runnable.
+
+use std::path::{Path, PathBuf};
+
+use longsift_stages::contract::{Address, Location, Scheme};
+use longsift_stages::model::{ModelFolder, ModelProblem};
+use longsift_stages::tokenize::encoder::Encoder;
+
+use super::attention::Attention;
+use super::cascade::{self, Cascade};
+use super::estimate::Estimate;
+use super::fetch::RemoteModels;
+use super::measures::Measures;
+use super::options::{Bos, PlanOptions};
+use super::{checks, measures, since};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::text::quoted;
+use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::input::Dataset;
+use crate::devices::device::Devices;
+use crate::plan::{Plan, Totals};
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::spec::Spec;
+use crate::storage::hub::HubOptions;
+use crate::storage::{files, range_file};
+
+/// The setting that names the model.
+const MODEL: &str = "stages.load-partial-model.model";
+
+impl Plan {
+    /// Proves `spec` runnable, or says everything that stands against it.
+    pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
+        let mut problems = checks::stores(&spec);
+        range_file::share_memory(spec.pipeline.input.memory_limit_bytes);
+        let columns = columns(&spec);
+        let reading = spec.load_partial_model();
+        let directory =
+            RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path).to_path_buf());
+        let directory = match options.limit_rows {
+            Some(rows) => directory.of_trial(rows),
+            None => directory,
+        };
+        problems.extend(checks::one_file_system(&spec, &directory));
+        let cache_folder = match reading.and_then(|settings| settings.cache_folder.as_ref()) {
+            Some(folder) => spec.resolve(folder).to_path_buf(),
+            None => files::user_cache_folder()?,
+        };
+        let remote = RemoteModels::new(&cache_folder, hub_options(&options, &directory));
+        let dataset = open_input(&spec, &remote, &mut problems);
+        options.stop.check()?;
+        // Gigabytes are not fetched for an input that cannot be read.
+        let fetched = reading.is_some_and(|settings| settings.model.is_address());
+        if fetched && !problems.is_empty() {
+            return Err(Failure::Problems(problems));
+        }
+        let folder = reading.and_then(|settings| {
+            let folder = locate(&remote, &spec, &settings.model, RemoteModels::model);
+            checks::collect(folder, &spec, MODEL, &mut problems)
+        });
+        options.stop.check()?;
+        let model = reading.zip(folder.as_ref()).and_then(|(settings, folder)| {
+            let model = ModelFolder::open(folder, settings.rope_theta);
+            checks::collect(model, &spec, MODEL, &mut problems)
+        });
+        let encoder = open_encoder(&spec, &columns, &remote, folder.as_deref(), &mut problems);
+        let devices = reading.zip(spec.shard_across_devices()).and_then(|(reading, sharing)| {
+            let model = model.as_ref();
+            checks::devices(&spec, reading, sharing, model, &options, &mut problems)
+        });
+        let measures = Measures::of(&spec.pipeline.stages);
+        if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
+            let statistics = measures.statistics();
+            checks::columns(&spec, &columns, &statistics, dataset, &mut problems);
+        }
+        measures::check(&spec, &measures, &columns.content, &mut problems);
+        let cascade = Cascade::of(&spec, &measures);
+        cascade::check(&spec, &measures, &cascade, &mut problems, &mut warnings);
+        let bos = match &model {
+            Some(model) => {
+                let encoder = encoder.as_ref().and_then(Option::as_ref);
+                checks::tokens(&spec, model, encoder, &mut problems);
+                checks::distance(&spec, model, &mut problems, &mut warnings);
+                checks::bos(&spec, model, &mut problems)
+            }
+            None => reading.is_none().then_some(Bos { count: 0, id: 0 }),
+        };
+        let attention = attention(&spec, model, devices);
+        let (Some(mut dataset), Some(encoder), Some(bos)) = (dataset, encoder, bos) else {
+            return Err(Failure::Problems(problems));
+        };
+        if !problems.is_empty() {
+            return Err(Failure::Problems(problems));
+        }
+        warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
+        let input_before = since::leave_out(&spec, &directory, &mut dataset, &mut warnings)?;
+        checks::calibration(&spec)?;
+        let of_model = attention.iter().flat_map(|attention| attention.model.warnings());
+        let notes = dataset.notes.iter().chain(of_model);
+        warnings.extend(notes.map(|note| Diagnostic::warning(Blame::Data, note)));
+        warnings.extend(checks::bad_files(&dataset));
+        let mut units = dataset.units(spec.pipeline.input.unit_bytes, options.limit_rows);
+        let rows = units.iter().map(|unit| unit.rows).sum();
+        let whole = Totals { units: units.len() as u64, rows };
+        if let Some(shard) = options.shard {
+            units = shard.cut(units);
+        }
+        let of_measures = &measures.columns;
+        let estimate = Estimate::of(
+            &spec,
+            &dataset,
+            &units,
+            &columns,
+            of_measures,
+            attention.as_ref(),
+            &cache_folder,
+        );
+        let plan = Self {
+            spec,
+            options,
+            dataset,
+            input_before,
+            units,
+            whole,
+            columns,
+            attention,
+            pins: remote.hub.pins(),
+            encoder,
+            measures,
+            cascade,
+            bos,
+            cache_folder,
+            directory,
+            estimate,
+            warnings,
+        };
+        plan.check_space()?;
+        Ok(plan)
+    }
+
+    fn check_space(&self) -> Result<()> {
+        let mut problems = Vec::new();
+        for (what, folder, bytes, place) in [
+            ("the table cache", &self.cache_folder, self.estimate.cache_bytes, MODEL),
+            (
+                "the scores and the output",
+                &self.directory.root,
+                self.estimate.disk_bytes(),
+                "output.path",
+            ),
+        ] {
+            let free = files::free_bytes(folder)?;
+            if bytes > free {
+                problems.push(
+                    Diagnostic::error(Blame::Machine, format!(
+                        "{what} in `{}` may take {}, but only {} are free",
+                        folder.display(),
+                        crate::base::text::bytes(bytes),
+                        crate::base::text::bytes(free)
+                    ))
+                    .at(self.spec.at(place))
+                    .hint("free some space, or put it on another disk (`cache_folder`, `output.path`)"),
+                );
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
+    }
+}
+
+/// What measures of attention have, where the pipeline has one and all of it is there.
+fn attention(
+    spec: &Spec,
+    model: Option<ModelFolder>,
+    devices: Option<Devices>,
+) -> Option<Attention> {
+    Some(Attention {
+        model: model?,
+        devices: devices?,
+        reading: spec.load_partial_model()?.clone(),
+        sharing: spec.shard_across_devices()?.clone(),
+        measure: spec.first_layer_attention()?.clone(),
+    })
+}
+
+/// The columns a document is made of.
+fn columns(spec: &Spec) -> DocumentColumns {
+    let input = &spec.pipeline.input;
+    let content = match &input.tokens_column {
+        Some(column) => Content::Tokens(column.clone()),
+        None => Content::Text(input.text_column.clone().unwrap_or_else(|| "text".to_owned())),
+    };
+    DocumentColumns { id: input.id_column.clone(), content }
+}
+
+/// The input, by its footers.
+fn open_input(
+    spec: &Spec,
+    remote: &RemoteModels,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Dataset> {
+    let (input, place) = (&spec.pipeline.input, "input.path");
+    let dataset = match input.path.address() {
+        Some(address) if address.scheme == Scheme::Hub => {
+            let tree = remote.hub.dataset(&address.to_string());
+            let tree = checks::collect(tree, spec, place, problems)?;
+            Dataset::open_of_hub(&tree, input.on_bad_file)
+        }
+        // The folder's own name is no glob, so the two stay apart.
+        _ => Dataset::open_with(spec.folder(), &input.path.to_path_buf(), input.on_bad_file),
+    };
+    let dataset = checks::collect(dataset, spec, place, problems)?;
+    if dataset.files.is_empty() && !input.allow_empty {
+        problems.push(
+            spec.error(place, format!("{} matches no Parquet file", quoted(&input.path.to_string()))).hint(
+                "a folder gives every `*.parquet` below it, a glob what it matches, upper and lower case apart; \
+                 `allow_empty: true` if there may be none",
+            ),
+        );
+    }
+    Some(dataset)
+}
+
+/// `Some(None)` for pre-tokenised documents, `None` if there is a problem.
+#[expect(
+    clippy::option_option,
+    reason = "no tokenizer needed and no tokenizer found are different answers"
+)]
+fn open_encoder(
+    spec: &Spec,
+    columns: &DocumentColumns,
+    remote: &RemoteModels,
+    model: Option<&Path>,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Option<Encoder>> {
+    if matches!(columns.content, Content::Tokens(_)) {
+        return Some(None);
+    }
+    let settings = spec.tokenize();
+    let (path, place) = match &settings.tokenizer {
+        Some(path) => {
+            let place = "stages.tokenize.tokenizer";
+            let path = locate(remote, spec, path, RemoteModels::tokenizer);
+            (checks::collect(path, spec, place, problems)?, place)
+        }
+        None => (model?.to_owned(), MODEL),
+    };
+    match Encoder::open(&path, settings.special_tokens_in_text) {
+        Ok(encoder) => Some(Some(encoder)),
+        Err(problem) => {
+            problems.push(Diagnostic::from(problem).at(spec.at(place)));
+            None
+        }
+    }
+}
+
+/// Where a path of the pipeline lies on this machine; what is elsewhere is fetched.
+fn locate(
+    remote: &RemoteModels,
+    spec: &Spec,
+    location: &Location,
+    fetch: impl FnOnce(&RemoteModels, &Address) -> std::result::Result<PathBuf, Vec<ModelProblem>>,
+) -> std::result::Result<PathBuf, Vec<ModelProblem>> {
+    match spec.resolve(location) {
+        Location::Address(address) => fetch(remote, &address),
+        Location::Path(path) => Ok(path),
+    }
+}
+
+/// A run that was begun resumes with the commits that it began with.
+fn hub_options(options: &PlanOptions, directory: &RunDirectory) -> HubOptions {
+    let begun = if options.fresh {
+        None
+    } else {
+        PipelineLock::read(&directory.lock_file()).ok().flatten()
+    };
+    let mut pins = begun.map(|lock| lock.hub_commits).unwrap_or_default();
+    pins.extend(options.pins.clone());
+    HubOptions { offline: options.offline, pins, stop: options.stop.clone() }
+}

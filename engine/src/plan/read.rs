@@ -1,0 +1,43 @@
+//! From what the command line names to a plan.
+
+use std::path::{Path, PathBuf};
+
+use super::options::PlanOptions;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::Plan;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::spec::{Overrides, Spec};
+
+/// Reads a pipeline and proves it runnable; [`crate::run()`] does the rest. `pipeline` is a pipeline file, or a run directory,
+/// which recorded one.
+///
+/// # Errors
+/// Everything that is wrong with the pipeline, its input or its model, before any work.
+pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) -> Result<Plan> {
+    if !RunDirectory::is(pipeline) {
+        let (spec, warnings) = Spec::read(pipeline, overrides)?;
+        return Plan::new(spec, options, warnings);
+    }
+    let directory = RunDirectory::at(pipeline)?;
+    let lock = match Manifest::read(&directory)? {
+        Some(manifest) => Some(manifest.lock),
+        None => PipelineLock::read(&directory.lock_file())?,
+    };
+    let Some(lock) = lock else {
+        let message = format!("`{}` contains no recorded run", pipeline.display());
+        return Err(Diagnostic::error(Blame::Pipeline, message)
+            .hint("name the pipeline file: nothing was run here yet")
+            .into());
+    };
+    let recorded = lock.recorded()?;
+    options.limit_rows = options.limit_rows.or(recorded.limit_rows);
+    options.scores_from = options.scores_from.or(recorded.scores_from.as_ref().map(PathBuf::from));
+    // Another kernel would give other bits.
+    let kernel = lock.identity.of_any_measure("kernel").and_then(|name| name.as_str());
+    options.kernel = options.kernel.or(kernel.map(str::to_owned));
+    let (spec, warnings) = Spec::recorded(&recorded.pipeline, &lock.settings, overrides)?;
+    Plan::new(spec, options, warnings)
+}

@@ -1,0 +1,232 @@
+//! What a pipeline would need of cards that are not here: placement, memory, and a lower bound of the time.
+//!
+//! The bound is a roofline. A window of `S` tokens has `P = S(S+1)/2` pairs a query head (`S²` unmasked; sampled rows: their
+//! share of it). With `H` query heads of width `d` it takes at least
+//!
+//! ```text
+//! max( 2·d·H·P / operations per second,      products of queries and keys
+//!      H·P / exponentials per second,        the softmax
+//!      bytes / bytes per second )            rows of the table, rotated queries and keys written and read again
+//! ```
+//!
+//! by the limits of the card's data sheet. No kernel reaches them: an estimate, and not a promise.
+
+use std::fmt;
+
+use longsift_kernels::Kernel;
+use longsift_kernels::cuda::{self, Support};
+use longsift_stages::first_layer_attention::{Mask, Rows};
+use longsift_stages::model::LayerZeroSpec;
+use longsift_stages::shard_across_devices::WorkersPerDevice;
+use serde::Serialize;
+
+use crate::base::error::Result;
+use crate::base::text::{bytes, count};
+use crate::devices::catalogue::{Card, Speed};
+use crate::plan::Plan;
+use crate::plan::attention::Attention;
+
+/// A pipeline on cards that are not here.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sizing {
+    /// Each card.
+    pub cards: Vec<Placed>,
+    /// Windows of the input, about.
+    pub windows: u64,
+    /// The least seconds that all windows take; null where a card's speed is not known or nothing fits.
+    pub least_seconds: Option<f64>,
+}
+
+/// What goes onto one card.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Placed {
+    /// Its name.
+    pub card: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// What is never used.
+    pub headroom_bytes: u64,
+    /// The table.
+    pub table_bytes: u64,
+    /// Windows at a time; 0 where not even one head of one fits.
+    pub windows_in_flight: usize,
+    /// Key heads of a window at a time.
+    pub key_heads: usize,
+    /// One window, with so many key heads.
+    pub window_bytes: u64,
+    /// The least milliseconds that a window takes; null where the card's speed is not known.
+    pub least_window_milliseconds: Option<f64>,
+    /// What that is bound by.
+    pub bound_by: Option<&'static str>,
+}
+
+impl Sizing {
+    /// Places the work of `plan` on `cards`.
+    ///
+    /// # Errors
+    /// No measure of the pipeline needs a card.
+    pub fn new(plan: &Plan, cards: &[Card]) -> Result<Self> {
+        let attention = plan.needed_attention()?;
+        let place = |(number, card)| place(plan, attention, card, number);
+        let placed: Vec<Placed> = cards.iter().enumerate().map(place).collect();
+        let rate = |placed: &Placed| {
+            let fits = placed.windows_in_flight > 0;
+            Some(if fits { 1e3 / placed.least_window_milliseconds? } else { 0.0 })
+        };
+        let rates: Option<Vec<f64>> = placed.iter().map(rate).collect();
+        let together = rates.map(|rates| rates.iter().sum::<f64>()).filter(|rate| *rate > 0.0);
+        let windows = plan.estimate.windows;
+        let least_seconds = together.map(|rate| windows as f64 / rate);
+        Ok(Self { cards: placed, windows, least_seconds })
+    }
+}
+
+fn place(plan: &Plan, attention: &Attention, card: &Card, number: usize) -> Placed {
+    let (settings, layer) = (&attention.sharing, attention.model.spec());
+    let tokens = plan.spec.tokenize().window_tokens as usize;
+    let number_bytes = attention.reading.precision.bytes();
+    let headroom_bytes = (card.memory_bytes as f64 * settings.headroom_fraction.0) as u64;
+    let table_bytes = plan.estimate.table_bytes;
+    let available = card.memory_bytes.saturating_sub(headroom_bytes + table_bytes);
+    let workers = match &settings.workers_per_device {
+        None => 1,
+        Some(WorkersPerDevice::Same(workers)) => *workers,
+        Some(WorkersPerDevice::Each(each)) => each.get(number).copied().unwrap_or(1),
+    };
+    let all = layer.key_heads as usize;
+    let most = settings.key_heads_at_once.map_or(all, |heads| all.min(heads as usize));
+    let window = window_bytes(layer, number_bytes, tokens);
+    let key_heads = (1..=most).rev().find(|heads| window(*heads) <= available).unwrap_or(0);
+    let window_bytes = window(key_heads.max(1));
+    let fitting = usize::try_from(available / window_bytes.max(1)).unwrap_or(usize::MAX);
+    let floor = card.speed.map(|speed| floor(attention, tokens, speed, number_bytes));
+    Placed {
+        card: card.name.clone(),
+        memory_bytes: card.memory_bytes,
+        headroom_bytes,
+        table_bytes,
+        windows_in_flight: fitting.min(workers as usize),
+        key_heads,
+        window_bytes,
+        least_window_milliseconds: floor.map(|(seconds, _)| seconds * 1e3),
+        bound_by: floor.map(|(_, by)| by),
+    }
+}
+
+/// Bytes of a window while so many of its key heads are measured, as the kernels for these numbers take them; all there are
+/// where no kernel serves it.
+fn window_bytes(
+    layer: &LayerZeroSpec,
+    number_bytes: u64,
+    tokens: usize,
+) -> impl Fn(usize) -> u64 + use<> {
+    let (shape, sizes) = layer.device_window(tokens);
+    let kernel_heads_per_key_head = shape.key_heads / layer.key_heads as usize;
+    let rounding = (number_bytes == 2).then_some(Kernel::CudaV1Bf16);
+    let mut kernels = rounding.into_iter().chain([Kernel::CudaF32]);
+    let kernel = kernels.find(|kernel| cuda::supports(*kernel, &shape) == Support::Yes);
+    move |heads| {
+        kernel.map_or(u64::MAX, |kernel| {
+            cuda::window_bytes(kernel, &shape, &sizes, &(0..heads * kernel_heads_per_key_head))
+        })
+    }
+}
+
+/// The least seconds for one window, and what binds it.
+fn floor(
+    attention: &Attention,
+    window_tokens: usize,
+    speed: Speed,
+    number_bytes: u64,
+) -> (f64, &'static str) {
+    let tokens = window_tokens as f64;
+    let all = match attention.measure.mask {
+        Mask::Causal => tokens * (tokens + 1.0) / 2.0,
+        Mask::Unmasked => tokens * tokens,
+    };
+    let share = match attention.measure.rows {
+        Rows::All(_) => 1.0,
+        Rows::Sampled(rows) => (f64::from(rows.per_window) / tokens).min(1.0),
+    };
+    let shape = attention.model.spec().attention_shape(window_tokens);
+    let (heads, head_dim) = (shape.query_heads as f64, shape.head_dim as f64);
+    let pairs = heads * all * share;
+    let operations = if number_bytes == 2 { speed.bf16 } else { speed.f32 };
+    let rows = tokens * (heads + shape.key_heads as f64) * head_dim * number_bytes as f64;
+    [
+        (2.0 * head_dim * pairs / operations, "products"),
+        (pairs / speed.exponentials, "exponentials"),
+        (3.0 * rows / speed.bytes, "memory"),
+    ]
+    .into_iter()
+    .max_by(|one, other| one.0.total_cmp(&other.0))
+    .expect("three limits")
+}
+
+impl fmt::Display for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { card, windows_in_flight, key_heads, .. } = self;
+        let taken = self.table_bytes + *windows_in_flight as u64 * self.window_bytes;
+        let rest = self.memory_bytes.saturating_sub(self.headroom_bytes + taken);
+        if *windows_in_flight == 0 {
+            return write!(
+                f,
+                "{card}: does not fit: {} table + {} for one key head of a window > {} − {} headroom",
+                bytes(self.table_bytes),
+                bytes(self.window_bytes),
+                bytes(self.memory_bytes),
+                bytes(self.headroom_bytes)
+            );
+        }
+        write!(
+            f,
+            "{card}: {} table + {windows_in_flight} × {} for {key_heads} key heads of a window + {} headroom + {} left = {}",
+            bytes(self.table_bytes),
+            bytes(self.window_bytes),
+            bytes(self.headroom_bytes),
+            bytes(rest),
+            bytes(self.memory_bytes)
+        )?;
+        if let (Some(least), Some(by)) = (self.least_window_milliseconds, self.bound_by) {
+            write!(f, "; at least {} a window ({by})", duration(least / 1e3))?;
+        }
+        Ok(())
+    }
+}
+
+impl Sizing {
+    /// The lines of a plan: like cards together.
+    pub fn placement(&self) -> Vec<String> {
+        let mut lines: Vec<(usize, &Placed)> = Vec::new();
+        for placed in &self.cards {
+            match lines.iter_mut().find(|(_, other)| *other == placed) {
+                Some((number, _)) => *number += 1,
+                None => lines.push((1, placed)),
+            }
+        }
+        lines.into_iter().map(|(number, placed)| format!("{number} × {placed}")).collect()
+    }
+
+    /// The time, for a plan.
+    pub fn time(&self) -> String {
+        let windows = count(self.windows);
+        match self.least_seconds {
+            Some(seconds) => format!(
+                "at least {} for about {windows} windows: an estimate by the roofline of the data sheets, which no kernel reaches",
+                duration(seconds)
+            ),
+            None => format!(
+                "not estimated for about {windows} windows: a card's speed is not known, or nothing fits"
+            ),
+        }
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,227 @@
+//! What a run says at its end: the JSON summary for programs, the closing table for people.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use crate::base::text::{bytes, count, line_safe, seconds};
+use crate::run_directory::calibration::GroupDrift;
+use crate::run_directory::summary::{DeviceWork, LabelCounts, LabelShares, Summary};
+
+/// What was kept of the samples of each label.
+#[derive(Clone, Debug)]
+pub struct LabelTable<'a> {
+    /// The column that labels are of.
+    pub column: &'a str,
+    /// The names of the scores that the selection is compared with.
+    pub compared: Vec<&'a str>,
+    /// The counts.
+    pub shares: &'a LabelShares,
+}
+
+/// The closing table.
+pub fn closing_table(
+    summary: &Summary,
+    times: &[(&'static str, Duration)],
+    labels: Option<&LabelTable<'_>>,
+) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<12} {}", line_safe(&value));
+    };
+    let (verb, rows, windows) = match &summary.shard {
+        Some(shard) => {
+            let done = format!(
+                "{shard}: {} work units = {} scored now + {} before + {} by other processes",
+                count(shard.units),
+                count(shard.units_scored),
+                count(shard.units_reused),
+                count(shard.units_by_others),
+                shard = format_args!("{}/{}", shard.index, shard.count),
+            );
+            line("shard", done);
+            let windows = summary.windows_scored + summary.windows_reused;
+            ("scored", shard.rows_scored, windows)
+        }
+        None => ("kept", summary.rows_kept, summary.windows_kept),
+    };
+    let quarantined = summary.quarantined;
+    line("rows", equation(summary.rows_in, verb, rows, &summary.rows_dropped, quarantined));
+    if summary.files_quarantined > 0 {
+        let files = count(summary.files_quarantined);
+        line("bad files", format!("{files} could not be opened, see quarantine/files.parquet"));
+    }
+    line("windows", equation(summary.windows_total, verb, windows, &summary.windows_dropped, 0));
+    line(
+        "scored",
+        format!(
+            "{} windows now, {} before{}",
+            count(summary.windows_scored),
+            count(summary.windows_reused),
+            summary.kernel.as_ref().map_or(String::new(), |kernel| format!(", kernel {kernel}"))
+        ),
+    );
+    for (measure, windows) in &summary.windows_not_measured {
+        line("spared", format!("{} windows not measured by {measure}", count(*windows)));
+    }
+    line(
+        "tokens",
+        format!("{} read, {} scored", count(summary.tokens_total), count(summary.tokens_scored)),
+    );
+    if summary.shard.is_none() {
+        line("kept", format!("{} samples", count(summary.kept)));
+    }
+    for drift in &summary.drift {
+        line("drift", drifted(drift));
+    }
+    let spent: Vec<String> =
+        times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
+    line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
+    if let Some(peak) = summary.peak_memory_bytes {
+        line("memory", format!("{} at most", bytes(peak)));
+    }
+    if let Some(table) = &summary.table {
+        let read = if table.from_cache {
+            "from the cache".to_owned()
+        } else {
+            format!("{} of the checkpoint read", bytes(table.checkpoint_bytes_read))
+        };
+        let used = format!(
+            "{} of {} used, {} rows; {read}",
+            bytes(table.bytes_used),
+            bytes(table.bytes),
+            count(table.rows_used)
+        );
+        line("table", used);
+    }
+    if let Some(devices) = &summary.devices {
+        for device in &devices.list {
+            line("device", device_line(device, summary.seconds));
+        }
+        let steps: Vec<String> = devices
+            .steps
+            .iter()
+            .map(|(step, number)| format!("{} {step}", count(*number)))
+            .collect();
+        if !steps.is_empty() {
+            line("steps", steps.join(", "));
+        }
+    }
+    if let Some(labels) = labels {
+        let _ = write!(text, "{labels}");
+    }
+    text
+}
+
+fn device_line(device: &DeviceWork, seconds: f64) -> String {
+    let mut text = format!(
+        "{}: {} pieces, {} tokens, at work {:.0} % of the time, {} reserved at most",
+        device.name,
+        count(device.pieces),
+        count(device.tokens),
+        100.0 * device.busy_seconds / seconds.max(1e-3),
+        bytes(device.most_reserved_bytes)
+    );
+    if let Some(reason) = &device.retired {
+        let _ = write!(text, "; given up: {reason}");
+    }
+    text
+}
+
+fn drifted(drift: &GroupDrift) -> String {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let shifts: Vec<String> =
+        drift.shifts.iter().map(|(statistic, shift)| format!("{statistic} {shift:+.2}")).collect();
+    format!(
+        "{}{} scores, stability index {}; {} kept, {} when calibrated; {} deviations",
+        drift.value.as_ref().map_or(String::new(), |value| format!("`{value}`: ")),
+        count(drift.count),
+        drift.stability_index.map_or("unknown".to_owned(), |index| format!("{index:.3}")),
+        percent(drift.kept_fraction),
+        percent(drift.calibrated_kept_fraction),
+        shifts.join(", "),
+    )
+}
+
+fn equation(
+    total: u64,
+    verb: &str,
+    rest: u64,
+    dropped: &BTreeMap<String, u64>,
+    quarantined: u64,
+) -> String {
+    let mut text = format!("{} = {} {verb}", count(total), count(rest));
+    for (reason, number) in dropped {
+        let _ = write!(text, " + {} {reason}", count(*number));
+    }
+    if quarantined > 0 {
+        let _ = write!(text, " + {} quarantined", count(quarantined));
+    }
+    text
+}
+
+/// Kept shares per label against the share kept overall.
+impl fmt::Display for LabelTable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_all = |count: fn(&LabelCounts) -> u64| -> u64 {
+            self.shares.iter().map(|(_, counts)| count(counts)).sum()
+        };
+        let percent = |kept: u64, all: u64| 100.0 * kept as f64 / all.max(1) as f64;
+        let overall = percent(of_all(|counts| counts.kept), of_all(|counts| counts.samples));
+        let name = |label: &Option<String>| {
+            label.as_deref().map_or_else(|| "(null)".to_owned(), line_safe)
+        };
+        let column = line_safe(self.column);
+        let names = self.shares.iter().map(|(label, _)| name(label).chars().count());
+        let width = names.max().unwrap_or(0).max(column.chars().count());
+        let compared = self.compared.iter().map(|name| format!("  {name:>7}"));
+        let compared: String = compared.collect();
+        writeln!(
+            f,
+            "\n  {column:<width$}  samples     kept   share  {:<29}{compared}",
+            format!("against {overall:.1} % overall")
+        )?;
+        for (label, LabelCounts { samples, kept, compared }) in self.shares {
+            let share = percent(*kept, *samples);
+            let points = format!("{:+.1} points", share - overall);
+            write!(
+                f,
+                "  {:<width$}  {:>7}  {:>7}  {share:>5.1} %  {points:<29}",
+                name(label),
+                count(*samples),
+                count(*kept),
+            )?;
+            for (kept, name) in compared.iter().zip(&self.compared) {
+                let share = format!("{:.1} %", percent(*kept, *samples));
+                write!(f, "  {share:>width$}", width = name.len().max(7))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(count),
+            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
+        );
+        assert_eq!(bytes(1_310_000_000), "1.31 GB");
+    }
+
+    #[test]
+    fn a_summary_that_lost_a_row_or_a_window_is_refused() {
+        let mut summary = Summary::new("done", "/run".to_owned());
+        (summary.rows_in, summary.rows_kept) = (2, 1);
+        assert!(summary.check().unwrap_err().contains("2 rows came in"));
+        summary.quarantined = 1;
+        assert_eq!(summary.check(), Ok(()));
+        summary.windows_total = 1;
+        assert!(summary.check().unwrap_err().contains("1 windows were cut"));
+    }
+}

@@ -1,0 +1,166 @@
+//! `longsift diff`: what differs between two runs, and which documents it changed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::documents::{self, DocumentChanges};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{DIFFERENT, DONE, Result};
+use crate::base::text::{count, line_safe};
+use crate::run_directory::counts::Counts;
+use crate::run_directory::facts;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::{self, PipelineLock};
+
+/// What differs between two runs; `a` is the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct Difference {
+    /// The run directories.
+    pub runs: [String; 2],
+    /// Version of longsift, kernel and device, a line each.
+    pub program: Vec<String>,
+    /// Settings as resolved and parameters, by path, a line each. The output's path is no difference.
+    pub settings: Vec<String>,
+    /// Model and tokenizer, by content.
+    pub model: Vec<String>,
+    /// Input files, a line each.
+    pub inputs: Vec<String>,
+    /// Counts of rows, windows and tokens, a line each.
+    pub counts: Vec<String>,
+    /// Documents.
+    pub documents: DocumentChanges,
+}
+
+impl Difference {
+    /// Whether the runs have the same inputs, settings and model, and did the same with every document.
+    pub fn is_none(&self) -> bool {
+        self.parts().iter().all(|(_, lines)| lines.is_empty()) && self.documents.is_none()
+    }
+
+    /// 0 for equal runs, 5 for different ones.
+    pub fn exit_code(&self) -> u8 {
+        if self.is_none() { DONE } else { DIFFERENT }
+    }
+
+    fn parts(&self) -> [(&'static str, &Vec<String>); 5] {
+        [
+            ("program", &self.program),
+            ("settings", &self.settings),
+            ("model", &self.model),
+            ("inputs", &self.inputs),
+            ("counts", &self.counts),
+        ]
+    }
+}
+
+/// Compares two finished runs. `listed`: how many changed documents are named.
+///
+/// # Errors
+/// A run without a manifest, score tables that cannot be read.
+pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Difference> {
+    let (manifest_a, manifest_b) = (finished(a)?, finished(b)?);
+    let (lock_a, lock_b) = (&manifest_a.lock, &manifest_b.lock);
+    let flat = |lock: &PipelineLock| {
+        let mut settings = pipeline_lock::flat(&lock.settings);
+        settings.shift_remove("output.path");
+        settings.extend(lock.params.clone());
+        settings
+    };
+    let program = |manifest: &Manifest| {
+        let mut program = Map::new();
+        program.insert("longsift".to_owned(), manifest.longsift.clone().into());
+        program.insert("device".to_owned(), manifest.device.clone());
+        let identity = &manifest.lock.identity;
+        for fact in ["kernel", "table_kernel"] {
+            let value = identity.of_any_measure(fact).cloned();
+            program.extend(value.map(|value| (fact.to_owned(), value)));
+        }
+        for (name, measure) in &identity.measures {
+            let version = measure.facts.get("version").cloned().unwrap_or_default();
+            program.insert(format!("version of {name}"), version);
+        }
+        program
+    };
+    let model = |lock: &PipelineLock| {
+        let facts = ["weights", "layer"].map(|fact| (fact, lock.identity.of_any_measure(fact)));
+        let tokenizer = ("tokenizer", lock.identity.windows.get("tokenizer"));
+        let all = facts.into_iter().chain([tokenizer]);
+        let all = all.filter_map(|(fact, value)| Some((fact.to_owned(), value?.clone())));
+        all.collect::<Map<String, Value>>()
+    };
+    Ok(Difference {
+        runs: [a.absolute(), b.absolute()],
+        program: facts::differences(&program(&manifest_b), &program(&manifest_a)),
+        settings: facts::differences(&flat(lock_b), &flat(lock_a)),
+        model: facts::differences(&model(lock_b), &model(lock_a)),
+        inputs: inputs(&manifest_a, &manifest_b),
+        counts: facts::differences(&counts(&manifest_b), &counts(&manifest_a)),
+        documents: documents::compare((a, &manifest_a), (b, &manifest_b), listed)?,
+    })
+}
+
+fn finished(directory: &RunDirectory) -> Result<Manifest> {
+    Manifest::read(directory)?.ok_or_else(|| {
+        let message = format!("`{}` has no finished run", directory.root.display());
+        Diagnostic::error(Blame::Pipeline, message)
+            .hint("let it finish first; `longsift status` says how far it is")
+            .into()
+    })
+}
+
+/// Input files that are in one run only, or are not the same in both.
+fn inputs(a: &Manifest, b: &Manifest) -> Vec<String> {
+    let files = |manifest: &Manifest| -> BTreeMap<String, Value> {
+        let all = manifest.input.iter().chain(&manifest.bad_files);
+        all.map(|file| (file["path"].as_str().unwrap_or_default().to_owned(), file.clone()))
+            .collect()
+    };
+    let (a, b) = (files(a), files(b));
+    let mut lines = Vec::new();
+    for (path, before) in &a {
+        match b.get(path) {
+            None => lines.push(format!("{path}: only in the first run")),
+            Some(now) if now == before => {}
+            Some(now) => {
+                let keys = ["size", "rows", "footer_hash", "message"];
+                let changed: Vec<&str> =
+                    keys.into_iter().filter(|key| now.get(key) != before.get(key)).collect();
+                lines.push(format!("{path}: another {}", changed.join(", ")));
+            }
+        }
+    }
+    let added = b.keys().filter(|path| !a.contains_key(*path));
+    lines.extend(added.map(|path| format!("{path}: only in the second run")));
+    lines
+}
+
+fn counts(manifest: &Manifest) -> Map<String, Value> {
+    let mut counts = Counts::default();
+    manifest.units.iter().for_each(|record| counts.add(&record.counts));
+    let kept: u64 = manifest.data.iter().map(|part| part.rows).sum();
+    let mut map = match serde_json::to_value(&counts) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    map.insert("kept".to_owned(), kept.into());
+    map
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return writeln!(f, "no difference in {} documents", count(self.documents.same));
+        }
+        for (name, lines) in self.parts() {
+            if !lines.is_empty() {
+                writeln!(f, "{name}")?;
+                lines.iter().try_for_each(|line| writeln!(f, "  {}", line_safe(line)))?;
+            }
+        }
+        write!(f, "{}", self.documents)
+    }
+}

@@ -1,0 +1,340 @@
+//! What two runs did with each document.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::path::Path;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, Float64Array, Int32Array, Int64Array, StringArray};
+use arrow_schema::DataType;
+use serde::Serialize;
+
+use crate::base::error::Result;
+use crate::base::text::{count, line_safe};
+use crate::run_directory::dropped::NOT_SELECTED;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::scores;
+use crate::run_directory::table::Table;
+use crate::run_directory::units::{Part, UnitRecord};
+
+/// Documents by what became of them in two runs.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct DocumentChanges {
+    /// Same figures, same score, same fate.
+    pub same: u64,
+    /// Another fate: kept, dropped or quarantined.
+    pub other_fate: u64,
+    /// The same fate with other figures or another score.
+    pub other_score: u64,
+    /// Only in the first run.
+    pub only_in_first: u64,
+    /// Only in the second run.
+    pub only_in_second: u64,
+    /// The first of those that changed, in input order.
+    pub listed: Vec<DocumentChange>,
+}
+
+/// A document that changed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DocumentChange {
+    /// Input file.
+    pub file: String,
+    /// Row in it.
+    pub row: i64,
+    /// What the first run did with it; null where it had no such document.
+    pub first: Option<Fate>,
+    /// What the second run did with it.
+    pub second: Option<Fate>,
+}
+
+/// What became of a document.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the key in the JSON of `longsift diff`")]
+pub struct Fate {
+    /// `kept`, `not_selected`, the reason it was dropped for, or `quarantined: <code>`.
+    pub fate: String,
+    /// Windows measured.
+    pub windows: u64,
+    /// Samples kept.
+    pub kept: u64,
+    /// The highest score of a sample; null where it has none.
+    pub score: Option<f64>,
+    /// Raw figures and scores of all windows, to compare.
+    #[serde(skip)]
+    figures: Vec<u64>,
+}
+
+impl DocumentChanges {
+    /// Whether nothing changed.
+    pub fn is_none(&self) -> bool {
+        self.other_fate + self.other_score + self.only_in_first + self.only_in_second == 0
+    }
+
+    fn add(&mut self, change: DocumentChange, limit: usize) {
+        match (&change.first, &change.second) {
+            (Some(first), Some(second)) if first == second => {
+                self.same += 1;
+                return;
+            }
+            (Some(first), Some(second))
+                if (&first.fate, first.kept) != (&second.fate, second.kept) =>
+            {
+                self.other_fate += 1;
+            }
+            (Some(_), Some(_)) => self.other_score += 1,
+            (Some(_), None) => self.only_in_first += 1,
+            (None, _) => self.only_in_second += 1,
+        }
+        if self.listed.len() < limit {
+            self.listed.push(change);
+        }
+    }
+}
+
+/// A run and its manifest.
+type Run<'a> = (&'a RunDirectory, &'a Manifest);
+
+/// A run with its records as they are looked for: a corpus has tens of thousands of files and of parts.
+struct Records<'a> {
+    run: Run<'a>,
+    /// Where its scores are: in its own directory, or in that of `--scores-from`.
+    scores: RunDirectory,
+    /// Work units by input file, in the order of the manifest.
+    units: BTreeMap<&'a str, Vec<&'a UnitRecord>>,
+    /// Tables of samples that were not selected, by path.
+    dropped: HashMap<&'a str, &'a Part>,
+    kept: KeptScores<'a>,
+}
+
+impl<'a> Records<'a> {
+    fn of(run: Run<'a>) -> Result<Self> {
+        let (directory, manifest) = run;
+        let mut units: BTreeMap<&str, Vec<&UnitRecord>> = BTreeMap::new();
+        for record in &manifest.units {
+            units.entry(&record.file).or_default().push(record);
+        }
+        let dropped = manifest.dropped.iter().map(|part| (part.path.as_str(), part)).collect();
+        let scores = manifest.scores_directory(directory)?;
+        Ok(Self { run, scores, units, dropped, kept: KeptScores::new(run) })
+    }
+}
+
+/// Compares documents file by file: those of one input file are in memory at a time.
+pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentChanges> {
+    let (mut a, mut b) = (Records::of(a)?, Records::of(b)?);
+    let mut changes = DocumentChanges::default();
+    let files: BTreeSet<&str> = a.units.keys().chain(b.units.keys()).copied().collect();
+    // Output files follow the units, which follow the input files in the order of their names.
+    for file in files {
+        let mut of_b = fates(&mut b, file)?;
+        for (row, first) in fates(&mut a, file)? {
+            let second = of_b.remove(&row);
+            let file = file.to_owned();
+            changes.add(DocumentChange { file, row, first: Some(first), second }, listed);
+        }
+        for (row, second) in of_b {
+            let file = file.to_owned();
+            changes.add(DocumentChange { file, row, first: None, second: Some(second) }, listed);
+        }
+    }
+    Ok(changes)
+}
+
+/// Scores of the samples that were kept, in input order: the order of the output's rows.
+struct KeptScores<'a> {
+    run: Run<'a>,
+    /// Output files still to read, the next one last.
+    files: Vec<&'a str>,
+    scores: std::vec::IntoIter<f64>,
+}
+
+impl<'a> KeptScores<'a> {
+    fn new(run: Run<'a>) -> Self {
+        let files = run.1.data.iter().rev().map(|part| part.path.as_str()).collect();
+        Self { run, files, scores: Vec::new().into_iter() }
+    }
+
+    fn next(&mut self) -> Result<Option<f64>> {
+        loop {
+            if let Some(score) = self.scores.next() {
+                return Ok(Some(score));
+            }
+            let Some(file) = self.files.pop() else { return Ok(None) };
+            let path = self.run.0.data().join(file);
+            let mut scores = Vec::new();
+            if self.run.1.mark_only {
+                read(&path, &["longsift_score", "longsift_kept"], |columns| {
+                    let column: &Float64Array = columns[0].as_primitive();
+                    let rows = column.values().iter().zip(columns[1].as_boolean());
+                    scores.extend(
+                        rows.filter(|(_, kept)| *kept == Some(true)).map(|(score, _)| score),
+                    );
+                })?;
+            } else {
+                read(&path, &["longsift_score"], |columns| {
+                    let column: &Float64Array = columns[0].as_primitive();
+                    scores.extend(column.values());
+                })?;
+            }
+            self.scores = scores.into_iter();
+        }
+    }
+}
+
+/// What a run did with the documents of one file, by row.
+fn fates(records: &mut Records<'_>, file: &str) -> Result<BTreeMap<i64, Fate>> {
+    let Records { run: (directory, manifest), scores: of_units, units, dropped: not_kept, kept } =
+        records;
+    let mut fates: BTreeMap<i64, Fate> = BTreeMap::new();
+    let documents = manifest.lock.settings["output"]["samples"] == "documents";
+    for record in units.get(file).into_iter().flatten() {
+        if let Some(part) = &record.quarantine {
+            let names = ["longsift_row", "longsift_code"];
+            read(&of_units.root.join(&part.path), &names, |columns| {
+                let rows: &Int64Array = columns[0].as_primitive();
+                let codes: &StringArray = columns[1].as_string();
+                for (row, code) in rows.iter().zip(codes) {
+                    let fate = format!("quarantined: {}", code.unwrap_or_default());
+                    fates.insert(row.unwrap_or(-1), Fate { fate, ..Fate::default() });
+                }
+            })?;
+        }
+        if let Some(part) = &record.dropped {
+            dropped(&of_units.root.join(&part.path), |row, _, reason, _| {
+                fates.insert(row, Fate { fate: reason.to_owned(), ..Fate::default() });
+            })?;
+        }
+        let mut not_selected = BTreeMap::new();
+        let select = format!("dropped/select-{}.parquet", record.unit);
+        if let Some(part) = not_kept.get(select.as_str()) {
+            dropped(&directory.root.join(&part.path), |row, window, reason, score| {
+                not_selected.insert((row, window), (reason.to_owned(), score));
+            })?;
+        }
+        let mut document = -1;
+        let path = of_units.root.join(&record.scores.path);
+        let statistics = scores::statistics(&path)?;
+        let statistics: Vec<&str> = statistics.iter().map(String::as_str).collect();
+        scores::read(&path, &statistics, |window| {
+            let row = window.input_row as i64;
+            let fate = fates.entry(row).or_default();
+            fate.windows += 1;
+            fate.figures
+                .extend(window.statistics.iter().map(|figure| figure.map_or(0, f64::to_bits)));
+            // A document is one sample, however many windows it has.
+            if documents && std::mem::replace(&mut document, row) == row {
+                return Ok(());
+            }
+            let sample = (!documents).then_some(window.window as i32);
+            let score = if let Some((reason, score)) = not_selected.get(&(row, sample)) {
+                // A row of which nothing is kept has been ranked where any of its samples has.
+                if fate.kept == 0 && (fate.fate.is_empty() || reason == NOT_SELECTED) {
+                    fate.fate.clone_from(reason);
+                }
+                *score
+            } else {
+                fate.kept += 1;
+                "kept".clone_into(&mut fate.fate);
+                kept.next()?
+            };
+            fate.figures.push(score.map_or(0, f64::to_bits));
+            fate.score = match (fate.score, score) {
+                (Some(before), Some(now)) => Some(before.max(now)),
+                (before, now) => before.or(now),
+            };
+            Ok(())
+        })?;
+    }
+    Ok(fates)
+}
+
+/// Reads a table of dropped rows: row, window, reason, score.
+fn dropped(path: &Path, mut each: impl FnMut(i64, Option<i32>, &str, Option<f64>)) -> Result<()> {
+    read(path, &["input_row", "window", "reason", "score"], |columns| {
+        let rows: &Int64Array = columns[0].as_primitive();
+        let windows: &Int32Array = columns[1].as_primitive();
+        let reasons: &StringArray = columns[2].as_string();
+        let scores: &Float64Array = columns[3].as_primitive();
+        for row in 0..rows.len() {
+            let window = windows.is_valid(row).then(|| windows.value(row));
+            let score = scores.is_valid(row).then(|| scores.value(row));
+            each(rows.value(row), window, reasons.value(row), score);
+        }
+    })
+}
+
+/// Reads columns of a table of a run directory, in the order of `names` and of the types that longsift writes.
+fn read(path: &Path, names: &[&str], mut each: impl FnMut(&[&dyn Array])) -> Result<()> {
+    let table = Table { path, what: "table", hint: "`longsift verify` says what else is damaged" };
+    table.read(
+        |name| names.contains(&name),
+        |batch| {
+            let columns: Option<Vec<&dyn Array>> =
+                names.iter().map(|name| Some(batch.column_by_name(name)?.as_ref())).collect();
+            let right = |columns: &Vec<&dyn Array>| {
+                columns.iter().zip(names).all(|(column, name)| *column.data_type() == type_of(name))
+            };
+            match columns.filter(right) {
+                Some(columns) => {
+                    each(&columns);
+                    Ok(())
+                }
+                None => Err(table.damaged(&"its columns are not those that longsift writes")),
+            }
+        },
+    )
+}
+
+/// The type of a column that is compared.
+fn type_of(name: &str) -> DataType {
+    match name {
+        "input_row" | "longsift_row" => DataType::Int64,
+        "window" => DataType::Int32,
+        "reason" | "longsift_code" => DataType::Utf8,
+        "longsift_kept" => DataType::Boolean,
+        _ => DataType::Float64,
+    }
+}
+
+impl fmt::Display for DocumentChanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "documents")?;
+        for (number, what) in [
+            (self.same, "the same"),
+            (self.other_fate, "with another fate"),
+            (self.other_score, "with another score"),
+            (self.only_in_first, "only in the first run"),
+            (self.only_in_second, "only in the second run"),
+        ] {
+            if number > 0 {
+                writeln!(f, "  {} {what}", count(number))?;
+            }
+        }
+        for change in &self.listed {
+            let show =
+                |fate: &Option<Fate>| fate.as_ref().map_or("absent".to_owned(), Fate::in_words);
+            let (first, second) = (show(&change.first), show(&change.second));
+            let place = format!("{}, row {}", change.file, change.row);
+            writeln!(f, "  {}", line_safe(&format!("{place}: {first} → {second}")))?;
+        }
+        let changed = self.other_fate + self.other_score + self.only_in_first + self.only_in_second;
+        let more = changed - self.listed.len() as u64;
+        if more > 0 {
+            writeln!(f, "  and {} more (`--documents N` lists N)", count(more))?;
+        }
+        Ok(())
+    }
+}
+
+impl Fate {
+    fn in_words(&self) -> String {
+        let windows = if self.windows > 1 && self.kept > 0 {
+            format!(" {} of {}", self.kept, self.windows)
+        } else {
+            String::new()
+        };
+        let score = self.score.map_or(String::new(), |score| format!(" (score {score:.6})"));
+        format!("{}{windows}{score}", self.fate)
+    }
+}

@@ -1,0 +1,301 @@
+//! OpenLineage events of a run: START, then COMPLETE, FAIL or ABORT, with the input and output datasets.
+//!
+//! Where `OPENLINEAGE_URL` is set they are posted there (`http://…`) or appended to a file (`file:///…`), a line of JSON
+//! each. `OPENLINEAGE_NAMESPACE`, `OPENLINEAGE_ENDPOINT`, `OPENLINEAGE_API_KEY`, `OPENLINEAGE_PARENT_ID` and
+//! `OPENLINEAGE_DISABLED` mean what they mean elsewhere. An event that cannot be sent is a warning: lineage never
+//! fails a run.
+
+use longsift_stages::contract::Address;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use arrow_schema::Schema;
+use serde_json::{Value, json};
+
+use crate::base::{clock, text};
+use crate::plan::Plan;
+use crate::run_directory::summary::Summary;
+use crate::storage::{error, files};
+
+/// How long a collector may take to answer.
+const TIMEOUT_SECONDS: u64 = 5;
+
+const PRODUCER: &str =
+    concat!("https://github.com/longsift/longsift/tree/v", env!("CARGO_PKG_VERSION"));
+const SCHEMA: &str = "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent";
+
+/// Where events go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Transport {
+    Http { url: String, key: Option<String> },
+    File(PathBuf),
+}
+
+/// The events of one run.
+#[derive(Clone, Debug)]
+pub struct Lineage {
+    transport: Transport,
+    namespace: String,
+    job: String,
+    run: String,
+    parent: Option<Value>,
+}
+
+impl Lineage {
+    /// Lineage as the environment asks for it; none where it does not. `job` is the pipeline's name; runs with the same
+    /// `run_id` are the same run to a collector.
+    pub fn from_environment(job: &str, run_id: Option<&str>) -> Option<Self> {
+        Self::new(job, run_id, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn new(
+        job: &str,
+        run_id: Option<&str>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Option<Self> {
+        if variable("OPENLINEAGE_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        {
+            return None;
+        }
+        let url = variable("OPENLINEAGE_URL")?;
+        let transport = if let Some(path) = url.strip_prefix("file://") {
+            Transport::File(PathBuf::from(path))
+        } else if url.starts_with("http://") {
+            let endpoint = variable("OPENLINEAGE_ENDPOINT");
+            let endpoint = endpoint.as_deref().unwrap_or("api/v1/lineage");
+            let url = format!("{}/{}", url.trim_end_matches('/'), endpoint.trim_start_matches('/'));
+            Transport::Http { url, key: variable("OPENLINEAGE_API_KEY") }
+        } else {
+            tracing::warn!(
+                "no lineage: OPENLINEAGE_URL `{url}` is neither http:// nor file://; for https, send to a local proxy or collector"
+            );
+            return None;
+        };
+        let namespace = variable("OPENLINEAGE_NAMESPACE").unwrap_or_else(|| "default".to_owned());
+        let unique = || format!("{}-{}", std::process::id(), clock::nanoseconds());
+        let run = run_id.map_or_else(unique, str::to_owned);
+        let parent = variable("OPENLINEAGE_PARENT_ID").and_then(|parent| parent_facet(&parent));
+        Some(Self {
+            transport,
+            run: uuid(&format!("{namespace}\0{job}\0{run}")),
+            namespace,
+            job: job.to_owned(),
+            parent,
+        })
+    }
+
+    /// The run begins.
+    pub fn started(&self, plan: &Plan) {
+        self.send(&self.event("START", json!({}), Some(plan), None));
+    }
+
+    /// The run has ended; `plan` is none where it never got one.
+    pub fn ended(&self, plan: Option<&Plan>, summary: &Summary) {
+        let kind = match summary.status.as_str() {
+            "failed" => "FAIL",
+            "stopped" => "ABORT",
+            _ => "COMPLETE",
+        };
+        let facets = match &summary.error {
+            Some(message) => json!({ "errorMessage": facet(
+                "1-0-1/ErrorMessageRunFacet.json#/$defs/ErrorMessageRunFacet",
+                json!({ "message": message, "programmingLanguage": "Rust" }),
+            ) }),
+            None => json!({}),
+        };
+        self.send(&self.event(kind, facets, plan, Some(summary)));
+    }
+
+    fn event(
+        &self,
+        kind: &str,
+        mut facets: Value,
+        plan: Option<&Plan>,
+        summary: Option<&Summary>,
+    ) -> Value {
+        if let Some(parent) = &self.parent {
+            facets["parent"] = parent.clone();
+        }
+        let (inputs, outputs) = plan.map_or((Vec::new(), Vec::new()), |plan| {
+            (vec![input(plan, summary)], vec![output(plan, summary)])
+        });
+        json!({
+            "eventType": kind,
+            "eventTime": clock::now_utc(),
+            "run": { "runId": self.run, "facets": facets },
+            "job": {
+                "namespace": self.namespace,
+                "name": self.job,
+                "facets": { "jobType": facet(
+                    "2-0-3/JobTypeJobFacet.json#/$defs/JobTypeJobFacet",
+                    json!({ "processingType": "BATCH", "integration": "LONGSIFT", "jobType": "PIPELINE" }),
+                ) },
+            },
+            "inputs": inputs,
+            "outputs": outputs,
+            "producer": PRODUCER,
+            "schemaURL": SCHEMA,
+        })
+    }
+
+    fn send(&self, event: &Value) {
+        let sent = match &self.transport {
+            Transport::Http { url, key } => post(url, key.as_deref(), event),
+            Transport::File(path) => append(path, event),
+        };
+        if let Err(why) = sent {
+            tracing::warn!("no lineage event {}: {why}", event["eventType"]);
+        }
+    }
+}
+
+fn post(url: &str, key: Option<&str>, event: &Value) -> Result<(), String> {
+    let mut request = minreq::post(url)
+        .with_header("Content-Type", "application/json")
+        .with_timeout(TIMEOUT_SECONDS)
+        .with_body(event.to_string());
+    if let Some(key) = key {
+        request = request.with_header("Authorization", format!("Bearer {key}"));
+    }
+    let answer = request.send().map_err(|error| format!("`{url}`: {error}"))?;
+    match answer.status_code {
+        200..=299 => Ok(()),
+        code => Err(format!("`{url}` answered {code} {}", answer.reason_phrase)),
+    }
+}
+
+fn append(path: &Path, event: &Value) -> Result<(), String> {
+    let mut file = files::open_to_append(path).map_err(|error| error.to_string())?;
+    let written = file.write_all(format!("{event}\n").as_bytes());
+    written.map_err(error::failed("write", path)).map_err(|error| error.to_string())
+}
+
+fn input(plan: &Plan, summary: Option<&Summary>) -> Value {
+    let mut dataset = dataset(&plan.dataset.root, &plan.dataset.schema);
+    let bytes: u64 = plan.dataset.files.iter().map(|file| file.size).sum();
+    if summary.is_some() {
+        dataset["inputFacets"] = json!({ "inputStatistics": facet(
+            "1-0-0/InputStatisticsInputDatasetFacet.json#/$defs/InputStatisticsInputDatasetFacet",
+            json!({ "rowCount": plan.rows(), "size": bytes, "fileCount": plan.dataset.files.len() }),
+        ) });
+    }
+    dataset
+}
+
+fn output(plan: &Plan, summary: Option<&Summary>) -> Value {
+    let mut dataset = dataset(&plan.directory.data(), &crate::plan::columns::schema(plan));
+    if let Some(summary) = summary {
+        dataset["outputFacets"] = json!({ "outputStatistics": facet(
+            "1-0-2/OutputStatisticsOutputDatasetFacet.json#/$defs/OutputStatisticsOutputDatasetFacet",
+            json!({ "rowCount": summary.kept }),
+        ) });
+    }
+    dataset
+}
+
+/// A folder of Parquet files.
+fn dataset(folder: &Path, schema: &Schema) -> Value {
+    let path = files::canonical(folder)
+        .ok()
+        .or_else(|| std::path::absolute(folder).ok())
+        .unwrap_or_else(|| folder.to_owned());
+    let path = path.display().to_string();
+    let (namespace, name) = match Address::parse(&path) {
+        // By the naming rules of OpenLineage: the bucket, and the name in it.
+        Some(address) => (address.root().to_string(), address.name().to_owned()),
+        None => ("file".to_owned(), path),
+    };
+    let fields: Vec<Value> = schema
+        .fields()
+        .iter()
+        .map(|field| json!({ "name": field.name(), "type": field.data_type().to_string() }))
+        .collect();
+    json!({
+        "namespace": namespace,
+        "name": name,
+        "facets": { "schema": facet(
+            "1-1-1/SchemaDatasetFacet.json#/$defs/SchemaDatasetFacet",
+            json!({ "fields": fields }),
+        ) },
+    })
+}
+
+/// A facet with what every facet must have.
+fn facet(schema: &str, mut content: Value) -> Value {
+    content["_producer"] = json!(PRODUCER);
+    content["_schemaURL"] = json!(format!("https://openlineage.io/spec/facets/{schema}"));
+    content
+}
+
+/// `namespace/job/run` as a scheduler gives it, the job's name perhaps with slashes.
+fn parent_facet(parent: &str) -> Option<Value> {
+    let (rest, run) = parent.rsplit_once('/')?;
+    let (namespace, name) = rest.split_once('/')?;
+    Some(facet(
+        "1-0-1/ParentRunFacet.json#/$defs/ParentRunFacet",
+        json!({ "run": { "runId": run }, "job": { "namespace": namespace, "name": name } }),
+    ))
+}
+
+/// A UUID made of a name (RFC 9562, version 8: the hash is SHA-256).
+fn uuid(name: &str) -> String {
+    let mut digits: Vec<char> = text::sha256_hex(name.as_bytes()).chars().take(32).collect();
+    digits[12] = '8';
+    let variant = digits[16].to_digit(16).unwrap_or(0) & 0x3 | 0x8;
+    digits[16] = char::from_digit(variant, 16).unwrap_or('8');
+    let group = |range: std::ops::Range<usize>| digits[range].iter().collect::<String>();
+    [group(0..8), group(8..12), group(12..16), group(16..20), group(20..32)].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lineage(variables: &[(&str, &str)], run_id: Option<&str>) -> Option<Lineage> {
+        Lineage::new("web", run_id, |name| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_environment_decides_where_events_go() {
+        let url = ("OPENLINEAGE_URL", "http://marquez:5000/");
+        let transport = |variables: &[(&str, &str)]| lineage(variables, None).map(|l| l.transport);
+        let http = |url: &str, key: Option<&str>| {
+            Some(Transport::Http { url: url.to_owned(), key: key.map(str::to_owned) })
+        };
+        assert_eq!(transport(&[]), None);
+        assert_eq!(transport(&[url]), http("http://marquez:5000/api/v1/lineage", None));
+        assert_eq!(
+            transport(&[url, ("OPENLINEAGE_ENDPOINT", "/events"), ("OPENLINEAGE_API_KEY", "k")]),
+            http("http://marquez:5000/events", Some("k"))
+        );
+        assert_eq!(transport(&[url, ("OPENLINEAGE_DISABLED", "True")]), None);
+        assert_eq!(transport(&[("OPENLINEAGE_URL", "https://x")]), None);
+        assert_eq!(
+            transport(&[("OPENLINEAGE_URL", "file:///var/log/lineage.jsonl")]),
+            Some(Transport::File("/var/log/lineage.jsonl".into()))
+        );
+    }
+
+    #[test]
+    fn a_run_id_names_the_same_run_again() {
+        let url = [("OPENLINEAGE_URL", "http://x")];
+        let run = |id| lineage(&url, id).unwrap().run;
+        assert_eq!(run(Some("web-20261120")), run(Some("web-20261120")));
+        assert_ne!(run(Some("web-20261120")), run(Some("web-20261121")));
+        assert_ne!(run(None), run(None));
+        let id = run(None);
+        let groups: Vec<usize> = id.split('-').map(str::len).collect();
+        assert_eq!(groups, [8, 4, 4, 4, 12]);
+        assert!(id.as_bytes()[14] == b'8' && b"89ab".contains(&id.as_bytes()[19]), "{id}");
+    }
+
+    #[test]
+    fn the_parent_is_the_schedulers_task() {
+        let parent = parent_facet("airflow/dag.task/with/slash/0196-run").unwrap();
+        assert_eq!(parent["run"]["runId"], "0196-run");
+        assert_eq!(parent["job"], json!({ "namespace": "airflow", "name": "dag.task/with/slash" }));
+        assert_eq!(parent_facet("nonsense"), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Figures of the last run for Prometheus' textfile collector (`--metrics-textfile`): cron has nothing to scrape.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use crate::base::clock;
+use crate::base::error::Result;
+use crate::run_directory::summary::Summary;
+use crate::storage::{atomic, files};
+
+/// The metric that outlives a failed run: when a run last succeeded.
+const LAST_SUCCESS: &str = "longsift_last_success_timestamp_seconds";
+
+/// Replaces the file at `path` with the figures of a run of `pipeline`. The collector reads all of the old file or all
+/// of the new one. After a failure the time of the last success is carried over from the old file.
+pub fn write(path: &Path, pipeline: &str, summary: &Summary) -> Result<()> {
+    let before = files::read_if_present(path)?.unwrap_or_default();
+    let text = text(pipeline, summary, clock::seconds(), &String::from_utf8_lossy(&before));
+    atomic::write_atomic(path, text.as_bytes())?;
+    Ok(())
+}
+
+fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {
+    let mut labels = vec![("pipeline", pipeline.to_owned())];
+    if let Some(shard) = &summary.shard {
+        labels.push(("shard", format!("{}/{}", shard.index, shard.count)));
+    }
+    let mut page = Page { labels, text: String::new() };
+    page.metric("longsift_exit_code", "Exit code of the last run.", summary.exit_code);
+    page.metric("longsift_finished_timestamp_seconds", "When the last run ended.", now);
+    let success = match summary.status.as_str() {
+        "failed" | "stopped" => before
+            .lines()
+            .find_map(|line| line.strip_prefix(LAST_SUCCESS)?.rsplit_once("} ")?.1.parse().ok()),
+        _ => Some(now),
+    };
+    if let Some(success) = success {
+        page.metric(LAST_SUCCESS, "When a run last succeeded.", success);
+    }
+    page.metric("longsift_duration_seconds", "Wall-clock time of the last run.", summary.seconds);
+    page.fates(
+        "longsift_rows",
+        "Input rows of the last run by what became of them.",
+        &[("kept", summary.rows_kept), ("quarantined", summary.quarantined)],
+        &summary.rows_dropped,
+    );
+    page.fates(
+        "longsift_windows",
+        "Windows of the last run by what became of them.",
+        &[("kept", summary.windows_kept)],
+        &summary.windows_dropped,
+    );
+    page.metric("longsift_samples", "Rows of the output.", summary.kept);
+    page.metric(
+        "longsift_windows_scored",
+        "Windows measured by the last run.",
+        summary.windows_scored,
+    );
+    page.metric("longsift_tokens_scored", "Tokens of all scored windows.", summary.tokens_scored);
+    if let Some(bytes) = summary.peak_memory_bytes {
+        page.metric(
+            "longsift_peak_memory_bytes",
+            "Largest resident memory of the last run.",
+            bytes,
+        );
+    }
+    page.text
+}
+
+/// Metrics in the text format, all with the same labels.
+struct Page {
+    labels: Vec<(&'static str, String)>,
+    text: String,
+}
+
+impl Page {
+    fn metric(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
+        let labels = self.labelled(&[]);
+        let _ = write!(
+            self.text,
+            "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}\n"
+        );
+    }
+
+    fn fates(
+        &mut self,
+        name: &str,
+        help: &str,
+        fates: &[(&str, u64)],
+        dropped: &BTreeMap<String, u64>,
+    ) {
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+        for (fate, count) in fates {
+            let labels = self.labelled(&[("fate", fate), ("reason", "")]);
+            let _ = writeln!(self.text, "{name}{labels} {count}");
+        }
+        for (reason, count) in dropped {
+            let labels = self.labelled(&[("fate", "dropped"), ("reason", reason)]);
+            let _ = writeln!(self.text, "{name}{labels} {count}");
+        }
+    }
+
+    fn labelled(&self, more: &[(&str, &str)]) -> String {
+        let own = self.labels.iter().map(|(name, value)| (*name, value.as_str()));
+        let all: Vec<String> = own
+            .chain(more.iter().copied())
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .collect();
+        format!("{{{}}}", all.join(","))
+    }
+}
+
+/// A label value: backslash, quote and line end are written with a backslash.
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(status: &str) -> Summary {
+        let mut summary = Summary::new(status, "/run".to_owned());
+        (summary.rows_in, summary.rows_kept, summary.quarantined) = (10, 6, 1);
+        summary.rows_dropped.insert("not_selected".to_owned(), 3);
+        summary.seconds = 1.5;
+        summary
+    }
+
+    #[test]
+    fn every_fate_is_a_series_of_its_own() {
+        let text = text("web \"a\\b\"", &summary("done"), 100, "");
+        for line in [
+            r#"longsift_exit_code{pipeline="web \"a\\b\""} 0"#,
+            r#"longsift_rows{pipeline="web \"a\\b\"",fate="kept"} 6"#,
+            r#"longsift_rows{pipeline="web \"a\\b\"",fate="dropped",reason="not_selected"} 3"#,
+            r#"longsift_duration_seconds{pipeline="web \"a\\b\""} 1.5"#,
+            r#"longsift_last_success_timestamp_seconds{pipeline="web \"a\\b\""} 100"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+        let mut types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let all = types.len();
+        types.dedup();
+        assert_eq!(types.len(), all, "each metric is declared once");
+    }
+
+    #[test]
+    fn a_failure_keeps_the_time_of_the_last_success() {
+        let good = text("web", &summary("done"), 100, "");
+        let mut failed = summary("failed");
+        failed.exit_code = 4;
+        let bad = text("web", &failed, 200, &good);
+        let again = text("web", &failed, 300, &bad);
+        assert!(again.contains("longsift_exit_code{pipeline=\"web\"} 4\n"));
+        assert!(again.contains("longsift_finished_timestamp_seconds{pipeline=\"web\"} 300\n"));
+        assert!(again.contains("longsift_last_success_timestamp_seconds{pipeline=\"web\"} 100\n"));
+        assert!(!text("web", &failed, 1, "").contains(LAST_SUCCESS), "never yet");
+    }
+}

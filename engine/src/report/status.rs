@@ -1,0 +1,99 @@
+//! `longsift status`: how far a run is, read from its directory while it works or after it.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::base::error::Result;
+use crate::base::text::count;
+use crate::run_directory::counts::Counts;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::summary::Summary;
+use crate::run_directory::units;
+use crate::storage::files;
+
+/// How far a run is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// `finished`, `running`, `unfinished` or `empty`.
+    pub state: &'static str,
+    /// Who works in the directory, if anyone does.
+    pub holder: Option<Value>,
+    /// Work units with a record.
+    pub units_scored: u64,
+    /// Work units planned.
+    pub units: Option<u64>,
+    /// Rows planned.
+    pub rows: Option<u64>,
+    /// Where the rows of the scored units went.
+    pub counts: Counts,
+    /// The summary of the last committed selection.
+    pub summary: Option<Summary>,
+}
+
+/// Reads a run directory.
+pub fn read(directory: &RunDirectory) -> Result<Status> {
+    let mut counts = Counts::default();
+    let mut units_scored = 0;
+    for record in units::records(directory, |_| true)? {
+        counts.add(&record.counts);
+        units_scored += 1;
+    }
+    let json = |path: &std::path::Path| -> Result<Option<Value>> {
+        Ok(files::read_if_present(path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    };
+    let plan = json(&directory.plan())?;
+    let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
+    let holder = directory.holder()?;
+    let finished = files::size(&directory.success())?.is_some();
+    let state = match (&holder, finished, units_scored) {
+        (Some(_), ..) => "running",
+        (None, true, _) => "finished",
+        (None, false, 0) => "empty",
+        (None, false, _) => "unfinished",
+    };
+    let summary = files::read_if_present(&directory.summary())?
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    Ok(Status {
+        state,
+        holder,
+        units_scored,
+        units: planned("work_units"),
+        rows: planned("rows"),
+        counts,
+        summary,
+    })
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |total: Option<u64>| total.map_or("?".to_owned(), count);
+        writeln!(f, "{}", self.state)?;
+        if let Some(holder) = &self.holder {
+            let text = |key: &str| holder[key].as_str().unwrap_or("?").to_owned();
+            let (host, started) = (text("host"), text("started"));
+            writeln!(f, "  held by   process {} on {host}, since {started}", holder["pid"])?;
+        }
+        writeln!(f, "  units     {} of {} scored", count(self.units_scored), of(self.units))?;
+        writeln!(f, "  rows      {} of {} read", count(self.counts.rows), of(self.rows))?;
+        writeln!(f, "  windows   {} measured", count(self.counts.windows))?;
+        if self.counts.quarantined_rows() > 0 {
+            writeln!(f, "  bad rows  {} quarantined", count(self.counts.quarantined_rows()))?;
+        }
+        if let Some(files) = self.summary.as_ref().map(|summary| summary.files_quarantined)
+            && files > 0
+        {
+            writeln!(f, "  bad files {} could not be opened", count(files))?;
+        }
+        if let Some(summary) = &self.summary {
+            writeln!(
+                f,
+                "  kept      {} samples of {} rows",
+                count(summary.kept),
+                count(summary.rows_kept)
+            )?;
+        }
+        Ok(())
+    }
+}

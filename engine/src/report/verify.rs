@@ -1,0 +1,396 @@
+//! `longsift verify`: whether a run directory still holds what it recorded.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+
+use arrow_schema::Schema;
+use longsift_kernels::Kernel;
+use longsift_stages::model::{LayerZeroTable, ModelFolder, known_weights_digest};
+use serde::Serialize;
+
+use crate::base::diagnostic::Blame;
+use crate::base::error::{Failure, Result};
+use crate::base::text::{bytes, count, line_safe};
+use crate::plan::columns;
+use crate::plan::fetch::RemoteModels;
+use crate::run_directory::counts::Counts;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::run_directory::summary::Summary;
+use crate::run_directory::table::Table;
+use crate::run_directory::units::{self, Part, UnitRecord};
+use crate::run_directory::{dropped, scores, selected};
+use crate::spec::pipeline::Samples;
+use crate::spec::{Overrides, Spec};
+use crate::storage::files;
+use crate::storage::hub::HubOptions;
+
+/// What was checked and what is wrong.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verification {
+    /// The run directory.
+    pub run_dir: String,
+    /// Whether the run is complete; of another, the scored units are checked.
+    pub finished: bool,
+    /// Files that were read whole.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Rows that are accounted for.
+    pub rows: u64,
+    /// The layer-zero table in the cache: what was found.
+    pub table: String,
+    /// Everything that is wrong.
+    pub findings: Vec<Finding>,
+}
+
+/// Something that is wrong with a run directory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// Who has to act: whoever changed a file, or we.
+    pub blame: Blame,
+    /// The file or the equation.
+    pub what: String,
+    /// What is wrong with it, with the values involved.
+    pub message: String,
+}
+
+impl Verification {
+    /// 0 where nothing is wrong, 3 where a file is not what was written, 1 where all files are and do not add up.
+    pub fn exit_code(&self) -> u8 {
+        let data = self.findings.iter().any(|finding| finding.blame == Blame::Data);
+        match self.findings.first() {
+            None => crate::base::error::DONE,
+            Some(_) if data => crate::base::error::DATA,
+            Some(finding) => finding.blame.exit_code(),
+        }
+    }
+
+    fn find(&mut self, blame: Blame, what: impl Into<String>, message: impl Into<String>) {
+        self.findings.push(Finding { blame, what: what.into(), message: message.into() });
+    }
+
+    /// Checks one part against its record: length, digest, rows and columns.
+    fn part(&mut self, folder: &Path, part: &Part, fits: &dyn Fn(&Schema) -> bool) -> Result<()> {
+        let path = folder.join(&part.path);
+        if files::size(&path)?.is_none() {
+            self.find(Blame::Data, &part.path, "the file is gone");
+            return Ok(());
+        }
+        let found = files::digest(&path)?;
+        self.files += 1;
+        self.bytes += found.bytes;
+        if found.bytes != part.bytes {
+            let message = format!("it has {} bytes, {} were written", found.bytes, part.bytes);
+            self.find(Blame::Data, &part.path, message);
+        } else if found.sha256 != part.sha256 {
+            let message = format!("its SHA-256 is {}, {} was written", found.sha256, part.sha256);
+            self.find(Blame::Data, &part.path, message);
+        } else {
+            // Whatever is wrong from here on was written so.
+            match (Table { path: &path, what: "table", hint: "" }.shape()) {
+                Err(Failure::Problems(problems)) => {
+                    for problem in problems {
+                        self.find(Blame::Bug, &part.path, problem.message);
+                    }
+                }
+                Err(stopped) => return Err(stopped),
+                Ok((schema, rows)) => {
+                    if rows != part.rows {
+                        let message = format!("it has {rows} rows, {} are recorded", part.rows);
+                        self.find(Blame::Bug, &part.path, message);
+                    }
+                    if !fits(&schema) {
+                        let message = "its columns are not those of this kind of file";
+                        self.find(Blame::Bug, &part.path, message);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unit(&mut self, directory: &RunDirectory, record: &UnitRecord) -> Result<()> {
+        let same = |wanted: &Schema| {
+            let wanted = columns(wanted);
+            move |schema: &Schema| columns(schema) == wanted
+        };
+        self.part(&directory.root, &record.scores, &scores::is_table)?;
+        if let Some(part) = &record.dropped {
+            self.part(&directory.root, part, &same(&dropped::schema()))?;
+        }
+        if let Some(part) = &record.quarantine {
+            self.part(&directory.root, part, &is_quarantine)?;
+        }
+        let what = format!("unit {} ({})", record.unit, record.file);
+        for violation in record.violations() {
+            self.find(Blame::Bug, &what, violation);
+        }
+        Ok(())
+    }
+
+    fn selection(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
+        for part in &manifest.data {
+            self.part(&directory.data(), part, &is_output)?;
+        }
+        let wanted = columns(&dropped::schema());
+        for part in &manifest.dropped {
+            self.part(&directory.root, part, &|schema| columns(schema) == wanted)?;
+        }
+        for part in &manifest.selection {
+            self.part(&directory.root, part, &selected::is_table)?;
+        }
+        if let Some(part) = &manifest.quarantined_files {
+            self.part(&directory.root, part, &is_quarantine)?;
+        }
+        if files::size(&directory.success())?.is_none() {
+            self.find(Blame::Data, "_SUCCESS", "the file is gone");
+        }
+        if files::size(&directory.intent())?.is_some() {
+            let message = "a commit has begun and is not finished; the next run finishes it";
+            self.find(Blame::Data, "intent.json", message);
+        }
+        Ok(())
+    }
+
+    /// The records of the units, where the scores are.
+    fn records(&mut self, scores: &RunDirectory, manifest: &Manifest) -> Result<()> {
+        for record in &manifest.units {
+            let path = units::record_path(scores, &record.unit);
+            let found = files::read_if_present(&path)?
+                .and_then(|bytes| serde_json::from_slice::<UnitRecord>(&bytes).ok());
+            if found.as_ref() != Some(record) {
+                let what = format!("units/{}.json", record.unit);
+                self.find(Blame::Data, what, "it is not the record that the manifest has");
+            }
+        }
+        Ok(())
+    }
+
+    /// The equations of the whole run, between its records, its files and its summary.
+    fn accounting(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
+        let mut counts = Counts::default();
+        manifest.units.iter().for_each(|record| counts.add(&record.counts));
+        let summary = files::read_if_present(&directory.summary())?
+            .and_then(|bytes| serde_json::from_slice::<Summary>(&bytes).ok());
+        let Some(summary) = summary else {
+            self.find(Blame::Data, "summary.json", "it is gone or damaged");
+            return Ok(());
+        };
+        if let Err(violation) = summary.check() {
+            self.find(Blame::Bug, "summary.json", violation);
+        }
+        let documents = manifest.lock.settings["output"]["samples"]
+            == serde_json::to_value(Samples::Documents).expect("a word");
+        let reasons = if documents { &summary.rows_dropped } else { &summary.windows_dropped };
+        let not_selected = reasons.iter().filter(|(reason, _)| dropped::is_of_selection(reason));
+        let not_selected: u64 = not_selected.map(|(_, samples)| samples).sum();
+        let without_sample: u64 = counts.rows_dropped.values().sum();
+        let beside = if manifest.mark_only { not_selected + without_sample } else { 0 };
+        let in_output = summary.kept + beside;
+        let rows = |parts: &[Part]| parts.iter().map(|part| part.rows).sum::<u64>();
+        for (name, counted, written) in [
+            ("rows", summary.rows_in, counts.rows),
+            ("quarantined rows", summary.quarantined, counts.quarantined_rows()),
+            ("windows", summary.windows_total, counts.windows_total()),
+            ("rows of the output", in_output, rows(&manifest.data)),
+            ("samples", summary.kept + not_selected, rows(&manifest.selection)),
+            ("samples that were not selected", not_selected, rows(&manifest.dropped)),
+            (
+                "files that cannot be opened",
+                summary.files_quarantined,
+                manifest.bad_files.len() as u64,
+            ),
+        ] {
+            if counted != written {
+                let message = format!("it has {counted} {name}, the files of the run {written}");
+                self.find(Blame::Bug, "summary.json", message);
+            }
+        }
+        Ok(())
+    }
+
+    /// Files that no record lists.
+    fn unlisted_files(
+        &mut self,
+        directory: &RunDirectory,
+        records: &[UnitRecord],
+        manifest: Option<&Manifest>,
+    ) -> Result<()> {
+        let selection = manifest.iter().flat_map(|manifest| {
+            let data = manifest.data.iter().map(|part| directory.data().join(&part.path));
+            let rest = manifest.dropped.iter().chain(&manifest.selection);
+            let rest = rest.chain(&manifest.quarantined_files);
+            data.chain(rest.map(|part| directory.root.join(&part.path)))
+        });
+        let of_units = records.iter().flat_map(UnitRecord::parts);
+        let known: BTreeSet<_> =
+            of_units.map(|part| directory.root.join(&part.path)).chain(selection).collect();
+        for folder in [
+            directory.data(),
+            directory.scores(),
+            directory.dropped(),
+            directory.selection(),
+            directory.quarantine(),
+        ] {
+            for path in files::list_if_present(&folder)? {
+                if !known.contains(&path) {
+                    let what = path.strip_prefix(&directory.root).unwrap_or(&path);
+                    let message = "no record of the run lists this file";
+                    self.find(Blame::Data, what.display().to_string(), message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the table that the run used, where the cache still has it.
+    fn table(&mut self, lock: &PipelineLock) {
+        let Some(spec) = lock.recorded.as_ref().and_then(|recorded| {
+            Spec::recorded(&recorded.pipeline, &lock.settings, &Overrides::default()).ok()
+        }) else {
+            "not checked: the run does not say which pipeline it was".clone_into(&mut self.table);
+            return;
+        };
+        let (spec, _) = spec;
+        let Some(settings) = spec.load_partial_model() else {
+            "not checked: no measure of the pipeline needs one".clone_into(&mut self.table);
+            return;
+        };
+        let folder = match &settings.cache_folder {
+            Some(folder) => Ok(spec.resolve(folder).to_path_buf()),
+            None => files::user_cache_folder(),
+        };
+        let path = match &folder {
+            Ok(folder) if settings.model.is_address() => {
+                let pins = lock.hub_commits.clone();
+                let options = HubOptions { offline: true, pins, ..HubOptions::default() };
+                let address = settings.model.address();
+                let model = |address| RemoteModels::new(folder, options).model(address).ok();
+                address.and_then(model).unwrap_or_default()
+            }
+            _ => spec.resolve(&settings.model).to_path_buf(),
+        };
+        let Ok(model) = ModelFolder::open(&path, settings.rope_theta) else {
+            "not checked: the model folder cannot be opened".clone_into(&mut self.table);
+            return;
+        };
+        let kernel = lock.identity.of_any_measure("kernel").and_then(|name| name.as_str());
+        let kernel = kernel.and_then(Kernel::from_name);
+        let weights = folder.as_ref().ok().and_then(|folder| known_weights_digest(&model, folder));
+        let cached = folder.ok().zip(kernel).and_then(|(folder, kernel)| {
+            LayerZeroTable::cached(&model, kernel, settings.precision, &folder)
+        });
+        let Some((table, _)) = cached else {
+            "not checked: it is not in the cache".clone_into(&mut self.table);
+            return;
+        };
+        let fact = |name| lock.identity.of_any_measure(name).and_then(|digest| digest.as_str());
+        if fact("weights") != weights.as_deref() || fact("layer") != Some(&model.spec().digest()) {
+            "not checked: the model folder holds another model now".clone_into(&mut self.table);
+            return;
+        }
+        match table.verify() {
+            Ok(()) => {
+                self.bytes += table.bytes();
+                "intact".clone_into(&mut self.table);
+            }
+            Err(why) => {
+                "damaged".clone_into(&mut self.table);
+                self.find(Blame::Data, "the layer-zero table in the cache", why);
+            }
+        }
+    }
+}
+
+/// Names and types of columns.
+fn columns(schema: &Schema) -> Vec<(String, String)> {
+    let fields = schema.fields().iter();
+    fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
+}
+
+fn is_output(schema: &Schema) -> bool {
+    columns::COLUMNS.iter().all(|name| schema.index_of(name).is_ok())
+}
+
+fn is_quarantine(schema: &Schema) -> bool {
+    ["longsift_file", "longsift_row", "longsift_stage", "longsift_code", "longsift_message"]
+        .iter()
+        .all(|name| schema.index_of(name).is_ok())
+}
+
+/// Reads everything that a run directory recorded, and compares.
+///
+/// # Errors
+/// A manifest that cannot be read, a machine that fails. What is wrong with the run is no error but a finding.
+pub fn verify(directory: &RunDirectory) -> Result<Verification> {
+    let mut found = Verification { run_dir: directory.absolute(), ..Verification::default() };
+    let manifest = Manifest::read(directory)?;
+    let records = match &manifest {
+        Some(manifest) => manifest.units.clone(),
+        None => units::records(directory, |_| true)?,
+    };
+    let mut counts = Counts::default();
+    // What was scored may be another run's: it is checked where it is.
+    let scores =
+        manifest.as_ref().map_or(Ok(directory.clone()), |own| own.scores_directory(directory));
+    for record in &records {
+        if let Ok(scores) = &scores {
+            found.unit(scores, record)?;
+        }
+        counts.add(&record.counts);
+    }
+    found.rows = counts.rows;
+    if let Some(manifest) = &manifest {
+        found.finished = true;
+        found.selection(directory, manifest)?;
+        match &scores {
+            Ok(scores) => found.records(scores, manifest)?,
+            Err(gone) => {
+                let message = format!("the run that this one selected from is gone: {gone}");
+                found.find(Blame::Data, "scores", message);
+            }
+        }
+        found.accounting(directory, manifest)?;
+    }
+    found.unlisted_files(directory, &records, manifest.as_ref())?;
+    let lock = match manifest {
+        Some(manifest) => Some(manifest.lock),
+        None => PipelineLock::read(&directory.lock_file())?,
+    };
+    match lock {
+        Some(lock) => found.table(&lock),
+        None => "not checked: there is no lock".clone_into(&mut found.table),
+    }
+    Ok(found)
+}
+
+impl fmt::Display for Verification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Finding { blame, what, message } in &self.findings {
+            let bug = if *blame == Blame::Bug { " (a bug of longsift)" } else { "" };
+            writeln!(f, "{}: {}{bug}", line_safe(what), line_safe(message))?;
+        }
+        let state = match (self.findings.len(), self.finished) {
+            (0, true) => "the run is what it recorded".to_owned(),
+            (0, false) => "the run is not finished; what it scored is what it recorded".to_owned(),
+            (1, _) => "1 problem found".to_owned(),
+            (wrong, _) => format!("{wrong} problems found"),
+        };
+        writeln!(f, "{state}")?;
+        writeln!(f, "  files     {} read, {}", count(self.files), bytes(self.bytes))?;
+        writeln!(f, "  rows      {} accounted for", count(self.rows))?;
+        writeln!(f, "  table     {}", self.table)?;
+        if self.findings.iter().any(|finding| finding.blame == Blame::Data) {
+            let again = format!("longsift run {} --fresh", self.run_dir);
+            writeln!(
+                f,
+                "  hint      restore these files from a copy, or do it all again: `{}`",
+                line_safe(&again)
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! What a run answers: its summary.
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::machine::peak_memory_bytes;
+use crate::run::{Outcome, Run};
+use crate::run_directory::summary::Summary;
+use crate::score::context::Scored;
+use crate::write::staged::Staged;
+
+impl Run<'_> {
+    pub(super) fn summary(&self, scored: &Scored, staged: &Staged) -> Result<Summary> {
+        let mut summary = self.base_summary("done");
+        let counts = &scored.counts;
+        summary.rows_in = counts.rows;
+        summary.rows_kept = staged.fates.rows_kept;
+        summary.rows_dropped.clone_from(&counts.rows_dropped);
+        summary.windows_dropped.clone_from(&counts.windows_dropped);
+        summary.rows_dropped.extend(staged.fates.rows_dropped.clone());
+        summary.windows_dropped.extend(staged.fates.windows_dropped.clone());
+        summary.quarantined = counts.quarantined_rows();
+        summary.files_quarantined = self.plan.dataset.bad_files.len() as u64;
+        summary.windows_total = counts.windows_total();
+        summary.windows_scored = scored.windows_scored;
+        summary.windows_reused = scored.windows_reused;
+        summary.windows_not_measured = scored.not_measured(self.plan);
+        summary.windows_kept = staged.fates.windows_kept;
+        summary.kept = staged.fates.kept;
+        summary.tokens_total = counts.tokens_total;
+        summary.tokens_scored = counts.tokens_scored;
+        summary.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
+        if summary.rows_in != self.plan.rows() {
+            let violation = format!(
+                "{} rows were planned, {} accounted for",
+                self.plan.rows(),
+                summary.rows_in
+            );
+            return Err(Diagnostic::error(Blame::Bug, violation).into());
+        }
+        Ok(summary)
+    }
+
+    /// A summary with what every run reports.
+    pub(super) fn base_summary(&self, status: &str) -> Summary {
+        let mut summary = Summary::new(status, self.directory.absolute());
+        summary.seconds = self.started.elapsed().as_secs_f64();
+        summary.peak_memory_bytes = peak_memory_bytes();
+        let row_bytes = self.plan.estimate.table_row_bytes;
+        summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
+        summary.devices.clone_from(&self.device_use);
+        let attention = self.plan.attention.as_ref();
+        summary.kernel = attention.map(|attention| attention.kernel().name().to_owned());
+        summary
+    }
+
+    /// The answer of a run that found everything done; `before` is the summary of the run that did it.
+    pub(super) fn nothing_to_do(&self, before: Summary) -> Outcome {
+        let now = self.base_summary("nothing_to_do");
+        let summary = Summary {
+            status: now.status,
+            run_dir: now.run_dir,
+            seconds: now.seconds,
+            peak_memory_bytes: now.peak_memory_bytes,
+            table: now.table,
+            devices: now.devices,
+            windows_reused: before.windows_scored + before.windows_reused,
+            windows_scored: 0,
+            ..before
+        };
+        Outcome { summary, labels: None, warnings: Vec::new() }
+    }
+}

@@ -1,0 +1,139 @@
+//! How every phase begins: what the run depends on, compared with what is here already.
+
+use longsift_stages::model::known_weights_digest;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::attention::Attention;
+use crate::plan::identity::{Digests, Kernels};
+use crate::plan::lock;
+use crate::run::{Phase, Run, RunOptions};
+use crate::run_directory::facts::{Fingerprints, Identity};
+use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock};
+use crate::run_directory::units::UnitRecord;
+use crate::{score, select};
+
+/// What a run depends on, and the units that are scored already.
+pub(super) struct Begun {
+    pub(super) digests: Digests,
+    pub(super) lock: PipelineLock,
+    pub(super) wanted: Fingerprints,
+    pub(super) standing: Vec<Option<UnitRecord>>,
+}
+
+impl Run<'_> {
+    /// Refuses a pipeline that is not the locked one, and scores of other settings. `clear` comes between: a run that is
+    /// refused has removed nothing.
+    pub(super) fn begin(
+        &mut self,
+        options: &RunOptions,
+        clear: impl FnOnce() -> Result<()>,
+    ) -> Result<Begun> {
+        let digests = self.digests(options)?;
+        let lock = lock::lock(self.plan, &digests);
+        if let Some(pipeline) = &options.locked {
+            lock.check(&pipeline_lock::path_beside(pipeline))?;
+        }
+        select::check_calibration(self.plan, &lock.identity)?;
+        clear()?;
+        self.compare(&lock.identity, &options.remeasure)?;
+        let wanted = lock.identity.fingerprints();
+        let standing = score::standing(self.plan, &self.scores, &wanted)?;
+        Ok(Begun { digests, lock, wanted, standing })
+    }
+
+    /// What files mean, by content, and who measures. A selection measures nothing: the kernels are those of the machines
+    /// that scored, not of this one.
+    pub(super) fn digests(&mut self, options: &RunOptions) -> Result<Digests> {
+        let before = match PipelineLock::read(&self.scores.lock_file()) {
+            Err(_) if options.fresh => None,
+            read => read?,
+        };
+        let selects = matches!(options.phase, Phase::Select | Phase::Write);
+        let recorded = before.as_ref().and_then(|lock| Kernels::recorded(&lock.identity));
+        let weights = match &self.plan.attention {
+            Some(attention) => {
+                Some(self.weights_digest(attention, before.and_then(|lock| lock.model))?)
+            }
+            None => None,
+        };
+        let mut digests = Digests::new(self.plan, weights)?;
+        if let (Some(attention), Some(recorded)) = (&mut digests.attention, recorded)
+            && selects
+            && self.plan.options.kernel.is_none()
+        {
+            attention.kernels = recorded;
+        }
+        Ok(digests)
+    }
+
+    /// The digest of the tensors that matter: known for this folder from an earlier run or from the cache, else read.
+    fn weights_digest(
+        &mut self,
+        attention: &Attention,
+        before: Option<ModelIdentity>,
+    ) -> Result<String> {
+        let model = &attention.model;
+        if let Some(before) = before.filter(|before| before.identity == model.identity()) {
+            return Ok(before.weights);
+        }
+        match known_weights_digest(model, &self.plan.cache_folder) {
+            Some(digest) => Ok(digest),
+            None => self.open_model(attention),
+        }
+    }
+
+    /// Refuses to mix scores of other settings with the ones that are already here.
+    /// Measures in `remeasure` are measured again instead.
+    fn compare(&self, now: &Identity, remeasure: &[String]) -> Result<()> {
+        if let Some(unknown) = remeasure.iter().find(|name| !now.measures.contains_key(*name)) {
+            let known: Vec<String> = now.measures.keys().map(|name| format!("`{name}`")).collect();
+            let message = format!("the pipeline has no measure `{unknown}` to measure again");
+            let hint = format!("the pipeline has {}", known.join(", "));
+            return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+        }
+        let path = self.scores.lock_file();
+        let Some(before) = PipelineLock::read(&path)? else {
+            return match &self.plan.options.scores_from {
+                Some(_) => Err(Diagnostic::error(
+                    Blame::Pipeline,
+                    format!("there is no lock `{}`", path.display()),
+                )
+                .hint("`--scores-from` takes the run directory of another run")
+                .into()),
+                None => Ok(()),
+            };
+        };
+        let windows = now.windows.differences(&before.identity.windows);
+        let measures = now.changed_measures(&before.identity);
+        let measures = measures.into_iter().filter(|(name, _)| !remeasure.contains(name));
+        let measures: Vec<(String, Vec<String>)> = measures.collect();
+        let of_measure = |(name, lines): &(String, Vec<String>)| {
+            lines.iter().map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
+        };
+        let lines = measures.iter().flat_map(of_measure);
+        let different: Vec<String> = windows.iter().cloned().chain(lines).collect();
+        if different.is_empty()
+            || (self.plan.options.scores_from.is_none() && !self.scores.has_units()?)
+        {
+            return Ok(());
+        }
+        let what =
+            format!("the scores in `{}` were made with other settings", self.scores.root.display());
+        let mut problem = Diagnostic::error(Blame::Pipeline, what);
+        for line in different {
+            problem = problem.note(line);
+        }
+        Err(problem
+            .hint(if windows.is_empty() {
+                let again = measures.iter().map(|(name, _)| format!("--remeasure {name}"));
+                format!(
+                    "give this pipeline another `output.path`, or measure this again with `{}`",
+                    again.collect::<Vec<_>>().join(" ")
+                )
+            } else {
+                "give this pipeline another `output.path`, or start anew with `--fresh`".to_owned()
+            })
+            .into())
+    }
+}

@@ -1,0 +1,116 @@
+//! The write phase of a run that is alone in its directory: parts are staged, and move into place together.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::finished::selection_fingerprint;
+use super::record;
+use crate::base::error::Result;
+use crate::base::text;
+use crate::run::{Outcome, Run};
+use crate::run_directory::events;
+use crate::run_directory::hold::RunLock;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::run_directory::summary::Summary;
+use crate::run_directory::units::{self, UnitRecord};
+use crate::score::context::Scored;
+use crate::select::Selection;
+use crate::write::Writer;
+use crate::write::commit::{self, Intent};
+use crate::write::staged::Staged;
+
+impl Run<'_> {
+    /// Writes the selection and commits it.
+    pub(super) fn write(
+        self,
+        lock: &PipelineLock,
+        scored: &Scored,
+        selection: Selection,
+        alone: &RunLock,
+    ) -> Result<Outcome> {
+        let (plan, directory) = (self.plan, self.directory);
+        self.progress.phase("write", plan.units.len() as u64);
+        alone.check()?;
+        let folders = directory.begin_attempt()?;
+        let selection_fingerprint = selection_fingerprint(plan, &lock.identity, &scored.records);
+        let writer = self.writer(&scored.records, &selection, &selection_fingerprint);
+        let staged =
+            self.progress.timed("write", || writer.stage(&folders, |_| self.progress.step()))?;
+        let labels = plan.spec.pipeline.output.report_by.as_ref().map(|_| staged.label_shares());
+        let mut summary = self.summary(scored, &staged)?;
+        summary.drift.clone_from(&selection.drift);
+        let mut manifest = record::manifest(plan, lock, scored, &staged, selection_fingerprint);
+        manifest.table.clone_from(&summary.table);
+        alone.check()?;
+        self.commit(&folders.records, &manifest, &staged, &selection, &summary, alone)?;
+        Ok(Outcome { summary, labels, warnings: selection.warnings })
+    }
+
+    /// What writes a selection. Shards put their parts where only the same selection of the same version looks.
+    pub(super) fn writer<'b>(
+        &'b self,
+        records: &'b [UnitRecord],
+        selection: &'b Selection,
+        selection_fingerprint: &str,
+    ) -> Writer<'b> {
+        let identity = format!("{} {selection_fingerprint}", env!("CARGO_PKG_VERSION"));
+        let written = &text::sha256_hex(identity.as_bytes())[..16];
+        Writer {
+            plan: self.plan,
+            scores: &self.scores,
+            records,
+            selection,
+            written: self.directory.written_of(written),
+            stop: self.stop,
+        }
+    }
+
+    /// Stages the records of the selection beside its parts, and moves everything into place together.
+    fn commit(
+        &self,
+        folder: &Path,
+        manifest: &Manifest,
+        staged: &Staged,
+        selection: &Selection,
+        summary: &Summary,
+        alone: &RunLock,
+    ) -> Result<()> {
+        let directory = self.directory;
+        let before = Manifest::read(directory)?;
+        let mut intent = Intent::default();
+        for (from, to) in &staged.moves {
+            intent.rename(directory, from, to);
+        }
+        for (name, json, target) in [
+            ("calibration.json", json!(selection.calibration), directory.calibration()),
+            ("manifest.json", json!(manifest), directory.manifest()),
+            ("summary.json", json!(summary), directory.summary()),
+        ] {
+            directory.write_json(&folder.join(name), &json)?;
+            intent.rename(directory, &folder.join(name), &target);
+        }
+        let mut superseded = Vec::new();
+        if let Some(before) = before {
+            superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
+            let parts = before.dropped.iter().chain(&before.selection);
+            let parts = parts.chain(&before.quarantined_files);
+            superseded.extend(parts.map(|part| directory.root.join(&part.path)));
+        }
+        if self.plan.options.scores_from.is_none() {
+            for record in units::stale(directory, &self.plan.units)? {
+                superseded.push(units::record_path(directory, &record.unit));
+                superseded.extend(record.parts().map(|part| directory.root.join(&part.path)));
+            }
+        }
+        intent.remove(directory, superseded.into_iter());
+        commit::commit(directory, &intent, alone)?;
+        events::append(
+            directory,
+            "selection_committed",
+            json!({ "kept": summary.kept, "files": staged.data.len() }),
+        )?;
+        self.directory.remove_working_files()
+    }
+}

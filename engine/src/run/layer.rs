@@ -1,0 +1,26 @@
+//! The first layer of a run, once it was needed.
+
+use longsift_stages::first_layer_attention::FirstLayer;
+
+use crate::run_directory::summary::TableUse;
+
+/// The first layer, and where its table came from.
+pub(super) struct OpenLayer {
+    pub(super) layer: FirstLayer,
+    pub(super) from_cache: bool,
+    pub(super) checkpoint_bytes_read: u64,
+}
+
+impl OpenLayer {
+    pub(super) fn table_use(&self, row_bytes: u64) -> TableUse {
+        let rows_used = self.layer.rows_used();
+        TableUse {
+            from_cache: self.from_cache,
+            checkpoint_bytes_read: self.checkpoint_bytes_read,
+            bytes: self.layer.table().bytes(),
+            row_bytes,
+            rows_used,
+            bytes_used: rows_used * row_bytes,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The score phase of a run: the model and the devices, once they are needed.
+
+use longsift_stages::first_layer_attention::FirstLayer;
+
+use super::layer::OpenLayer;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::attention::Attention;
+use crate::run::Run;
+use crate::run_directory::facts::Fingerprints;
+use crate::run_directory::units::UnitRecord;
+use crate::score::context::{Scored, Tools};
+use crate::score::{self, on_devices};
+
+impl Run<'_> {
+    /// Opens the table, or builds it; returns the digest of the weights.
+    pub(super) fn open_model(&mut self, attention: &Attention) -> Result<String> {
+        let (plan, spec) = (self.plan, attention.model.spec());
+        let progress = self.progress;
+        progress.phase("table", spec.vocabulary_size);
+        let rows_built = |done, _| progress.reached(done);
+        let opened = progress.timed("load-partial-model", || {
+            attention.open_table(&plan.cache_folder, &rows_built)
+        })?;
+        tracing::info!(
+            from_cache = opened.from_cache,
+            bytes_read = opened.bytes_read,
+            digest = opened.weights_digest,
+            "layer-zero table ready"
+        );
+        let longest = plan.spec.tokenize().window_tokens as usize;
+        let mask = attention.measure.mask;
+        self.layer = Some(OpenLayer {
+            layer: FirstLayer::new(spec.clone(), opened.table, mask, longest),
+            from_cache: opened.from_cache,
+            checkpoint_bytes_read: opened.bytes_read,
+        });
+        Ok(opened.weights_digest)
+    }
+
+    pub(super) fn score(
+        &mut self,
+        standing: Vec<Option<UnitRecord>>,
+        wanted: &Fingerprints,
+    ) -> Result<Scored> {
+        let plan = self.plan;
+        let missing: Vec<String> = plan
+            .units
+            .iter()
+            .zip(&standing)
+            .filter(|(_, record)| record.is_none())
+            .map(|(unit, _)| format!("{}, row groups {:?}", unit.file_path, unit.row_groups))
+            .collect();
+        if missing.is_empty() {
+            return score::reuse(plan, &self.scores, standing);
+        }
+        if plan.options.scores_from.is_some() {
+            let mut problem = Diagnostic::error(
+                Blame::Pipeline,
+                format!(
+                    "`{}` has no scores of {} work units of this input",
+                    self.scores.root.display(),
+                    missing.len()
+                ),
+            );
+            for unit in missing.into_iter().take(5) {
+                problem = problem.note(unit);
+            }
+            return Err(problem.hint("run the pipeline that makes these scores first").into());
+        }
+        self.measure(wanted, true, |tools| score::score(tools, standing))
+    }
+
+    /// Runs `work`, which measures windows: with the plan's devices where a measure needs them. `alone`: no other process works
+    /// in the run directory.
+    pub(super) fn measure<T>(
+        &mut self,
+        wanted: &Fingerprints,
+        alone: bool,
+        work: impl FnOnce(Tools<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let (plan, directory) = (self.plan, self.directory);
+        if let (Some(attention), None) = (&plan.attention, &self.layer) {
+            self.open_model(attention)?;
+        }
+        self.progress.phase("score", plan.estimate.tokens);
+        let (progress, stop) = (self.progress, self.stop);
+        let tools = Tools { plan, directory, devices: None, wanted, alone, progress, stop };
+        let Some((attention, open)) = plan.attention.as_ref().zip(self.layer.as_ref()) else {
+            return work(tools);
+        };
+        let (done, device_use) = on_devices::with(tools, attention, &open.layer, work);
+        self.device_use = Some(device_use);
+        done
+    }
+}

@@ -1,0 +1,42 @@
+//! What was planned, as `longsift status` and a later run read it.
+
+use serde_json::Value;
+
+use crate::base::error::Result;
+use crate::plan::explain::Done;
+use crate::run::Run;
+use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::run_directory::units::UnitRecord;
+
+impl Run<'_> {
+    /// A run with other settings that was killed has left its plan and its lock beside a selection that it did not
+    /// replace: they say again what the selection was made with.
+    pub(super) fn restore_plan_and_lock(
+        &self,
+        lock: &PipelineLock,
+        standing: &[Option<UnitRecord>],
+    ) -> Result<()> {
+        let path = self.directory.lock_file();
+        let written: Option<Value> = self.directory.read_json(&self.directory.plan())?;
+        let now = self.plan_json(standing);
+        let same = |before: &Value| ["settings", "input"].iter().all(|key| before[key] == now[key]);
+        if !written.as_ref().is_some_and(same) {
+            self.write_plan(standing)?;
+        }
+        if PipelineLock::read(&path)?.as_ref() == Some(lock) { Ok(()) } else { lock.write(&path) }
+    }
+
+    fn plan_json(&self, standing: &[Option<UnitRecord>]) -> Value {
+        let done = Done {
+            units: standing.iter().flatten().count(),
+            windows: standing.iter().flatten().map(|record| record.counts.windows).sum(),
+            finished: false,
+        };
+        crate::plan::explain::json(self.plan, done, None)
+    }
+
+    /// What was planned, for `longsift status`.
+    pub(super) fn write_plan(&self, standing: &[Option<UnitRecord>]) -> Result<()> {
+        self.directory.write_json(&self.directory.plan(), &self.plan_json(standing))
+    }
+}

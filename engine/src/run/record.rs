@@ -1,0 +1,46 @@
+//! What a run says of itself once it has ended: the manifest.
+
+use serde_json::{Value, json};
+
+use crate::base::clock;
+use crate::plan::Plan;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::{self, PipelineLock};
+use crate::score::context::Scored;
+use crate::write::staged::Staged;
+
+/// The manifest of a selection that is about to be committed.
+pub(super) fn manifest(
+    plan: &Plan,
+    lock: &PipelineLock,
+    scored: &Scored,
+    staged: &Staged,
+    selection_fingerprint: String,
+) -> Manifest {
+    let input = plan.dataset.files.iter().map(|file| {
+        json!({ "path": file.path, "size": file.size, "rows": file.rows, "footer_hash": file.footer_hash })
+    });
+    let bad_files = plan.dataset.bad_files.iter().map(
+        |file| json!({ "path": file.path, "size": file.size, "message": file.problem.message }),
+    );
+    Manifest {
+        version: pipeline_lock::VERSION,
+        longsift: env!("CARGO_PKG_VERSION").to_owned(),
+        committed: clock::now_utc(),
+        lock: lock.clone(),
+        selection_fingerprint,
+        device: plan.attention.as_ref().map_or(Value::Null, |attention| {
+            json!({ "name": attention.devices.names(), "kernel": attention.kernel().name() })
+        }),
+        table: None,
+        input: input.collect(),
+        bad_files: bad_files.collect(),
+        quarantined_files: staged.quarantined_files.clone(),
+        input_before: plan.input_before.clone(),
+        units: scored.records.clone(),
+        mark_only: plan.spec.filter().mark_only,
+        data: staged.data.clone(),
+        dropped: staged.dropped.clone(),
+        selection: staged.selection.clone(),
+    }
+}

@@ -1,0 +1,122 @@
+//! `calibration.json`: the figures a corpus was scored and filtered with.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use longsift_stages::filter::guards::Bounds;
+use longsift_stages::score::ColumnFigures;
+use longsift_stages::score::percentile::Histogram;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::facts::Identity;
+use super::layout::RunDirectory;
+use crate::base::diagnostic::{Blame, Diagnostic, Place};
+use crate::base::error::Result;
+use crate::storage::{atomic, files};
+
+/// The figures of a group, in `calibration.json`.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct CalibratedGroup {
+    /// Value of the `within` column; null for rows without one, and for the one group of a run without `within`.
+    pub value: Option<String>,
+    /// Samples with a score.
+    pub count: u64,
+    /// Samples that were kept.
+    pub kept: u64,
+    /// By statistic that is used, of the samples that have it.
+    pub figures: BTreeMap<String, ColumnFigures>,
+    /// By statistic, where a term takes percentiles.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub histograms: BTreeMap<String, Histogram>,
+    /// By guard, in the order of the filter: the bounds that its quantiles came to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<Bounds>,
+    /// Where what was kept ended: one, or with `budgets` one for each of them.
+    pub thresholds: Vec<Threshold>,
+    /// The nine scores that cut the group into ten parts of about equal size; empty for a group without scores.
+    pub score_deciles: Vec<f64>,
+    /// Samples with a score in each of the ten parts: with equal scores they are not of equal size.
+    pub score_parts: Vec<u64>,
+}
+
+/// Where what was kept of a group ended.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Threshold {
+    /// The lowest score that was kept, or `min_score` where it decided; null where nothing was kept.
+    pub score: Option<f64>,
+    /// Samples with exactly this score that passed all guards.
+    pub ties: u64,
+    /// How many of these were kept, the first in input order. Of an increment the same share of such samples is kept, rounded
+    /// down: of the same data the same samples.
+    pub ties_kept: u64,
+}
+
+/// What `calibration.json` holds: enough to score and filter an increment like the corpus before it.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Version of this file's format.
+    pub version: u32,
+    /// What figures and scores depended on, and what a sample was: an increment has to have the same.
+    pub identity: Identity,
+    /// One entry per group, ordered by value.
+    pub groups: Vec<CalibratedGroup>,
+}
+
+/// What the scores of one group look like beside those of the calibration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GroupDrift {
+    /// Value of the `within` column.
+    pub value: Option<String>,
+    /// Samples with a score in this run.
+    pub count: u64,
+    /// The share that was kept now.
+    pub kept_fraction: f64,
+    /// The share that was kept when the calibration was made.
+    pub calibrated_kept_fraction: f64,
+    /// By statistic: by how many of the calibration's standard deviations its mean has moved.
+    pub shifts: BTreeMap<String, f64>,
+    /// Population stability index over the ten parts that the calibration's deciles cut scores into: Σ (now - then) · ln(now /
+    /// then) of their shares. 0 where nothing has moved, 0.1 some, 0.25 much. Null where the calibration had no scores.
+    pub stability_index: Option<f64>,
+}
+
+/// The largest calibration that is read: some hundred thousand groups.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Version of the format of this file.
+pub const VERSION: u32 = 2;
+
+/// Reads the bytes of the calibration at `path`, which the pipeline names at `place`.
+///
+/// # Errors
+/// They are no calibration, or one of an older longsift, which does not say all that it is for.
+pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    if let Ok(Versioned { version }) = serde_json::from_slice(bytes)
+        && version != VERSION
+    {
+        let message = format!("the calibration `{path}` has format {version}, not {VERSION}");
+        let hint = "another version of longsift wrote it; calibrate anew: run the pipeline of that corpus again";
+        return Err(Diagnostic::error(Blame::Pipeline, message).at(place).hint(hint).into());
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        Diagnostic::error(Blame::Pipeline, format!("`{path}` is not a calibration: {error}"))
+            .at(place)
+            .hint("give the `calibration.json` of a finished run directory")
+            .into()
+    })
+}
+
+/// The bytes of a calibration file.
+pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    Ok(files::read_limited(path, MOST_BYTES)?)
+}
+
+/// Puts the bytes of a calibration into a run directory.
+pub fn put(directory: &RunDirectory, calibration: &[u8]) -> Result<()> {
+    Ok(atomic::write_atomic(&directory.calibration(), calibration).map(drop)?)
+}

@@ -1,0 +1,128 @@
+//! The table of rows and windows that are not in the output, and why: `dropped/*.parquet`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+
+use super::layout::RunDirectory;
+use super::table::Table;
+use super::units::Part;
+use crate::base::error::Result;
+use crate::dataset::part::PartWriter;
+use crate::storage::files;
+
+/// The reason of what a ranking left out.
+pub const NOT_SELECTED: &str = "not_selected";
+
+/// Whether it was a selection that did not keep something for this reason: by rank, by a guard, or without a statistic.
+pub fn is_of_selection(reason: &str) -> bool {
+    reason == NOT_SELECTED || reason.starts_with("guard_") || reason.starts_with("no_")
+}
+
+/// A row or a window that is not in the output.
+#[derive(Clone, Debug)]
+pub struct DroppedRow {
+    /// Row of the document in its file.
+    pub input_row: u64,
+    /// The document's id.
+    pub id: String,
+    /// Index of the window; none where the whole row was dropped.
+    pub window: Option<u32>,
+    /// `short_document`, `too_short`, `not_selected`, `guard_<statistic>`, `no_<statistic>`.
+    pub reason: Arc<str>,
+    /// Its score, if it got one.
+    pub score: Option<f64>,
+}
+
+impl DroppedRow {
+    /// A whole row without a score.
+    pub fn row(input_row: u64, id: String, reason: &str) -> Self {
+        Self { input_row, id, window: None, reason: Arc::from(reason), score: None }
+    }
+}
+
+/// Reads the rows of a table that have no score, all in memory.
+pub fn read(path: &Path) -> Result<Vec<DroppedRow>> {
+    let hint =
+        "remove it and the unit's record in `units/`, and run again: the unit is scored anew";
+    let table = Table { path, what: "list of dropped rows", hint };
+    let mut found = Vec::new();
+    table.read(
+        |name| ["input_row", "id", "reason"].contains(&name),
+        |batch| {
+            let rows = batch.column_by_name("input_row");
+            let rows = rows.and_then(|rows| rows.as_primitive_opt::<Int64Type>());
+            let [ids, reasons] =
+                ["id", "reason"].map(|name| batch.column_by_name(name)?.as_string_opt::<i32>());
+            let (Some(rows), Some(ids), Some(reasons)) = (rows, ids, reasons) else {
+                return Err(table.damaged(&"its columns are not those of such a list"));
+            };
+            for ((row, id), reason) in rows.values().iter().zip(ids).zip(reasons) {
+                let id = id.unwrap_or_default().to_owned();
+                found.push(DroppedRow::row(*row as u64, id, reason.unwrap_or_default()));
+            }
+            Ok(())
+        },
+    )?;
+    Ok(found)
+}
+
+/// The schema of the table.
+pub fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("input_file", DataType::Utf8, false),
+        Field::new("input_row", DataType::Int64, false),
+        Field::new("id", DataType::Utf8, false),
+        Field::new("window", DataType::Int32, true),
+        Field::new("reason", DataType::Utf8, false),
+        Field::new("score", DataType::Float64, true),
+    ]))
+}
+
+/// Writes rows of one file as `dropped/<name>.parquet`; without rows there is no file.
+pub fn write(
+    directory: &RunDirectory,
+    name: &str,
+    file: &str,
+    rows: &[DroppedRow],
+) -> Result<Option<Part>> {
+    let path = format!("dropped/{name}.parquet");
+    write_at(&directory.root.join(&path), path, file, rows)
+}
+
+/// The same, at a path of the caller's choice.
+pub fn write_at(
+    path: &Path,
+    part_path: String,
+    file: &str,
+    rows: &[DroppedRow],
+) -> Result<Option<Part>> {
+    if rows.is_empty() {
+        files::remove_file(path)?;
+        return Ok(None);
+    }
+    let mut writer = PartWriter::table(path, &schema())?;
+    for some in rows.chunks(8192) {
+        writer.write(&batch(file, some))?;
+    }
+    let written = writer.finish()?;
+    Ok(Some(Part::new(part_path, &written)))
+}
+
+fn batch(file: &str, rows: &[DroppedRow]) -> RecordBatch {
+    let columns: Vec<arrow_array::ArrayRef> = vec![
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|_| file))),
+        Arc::new(rows.iter().map(|row| Some(row.input_row as i64)).collect::<Int64Array>()),
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &row.id))),
+        Arc::new(
+            rows.iter().map(|row| row.window.map(|window| window as i32)).collect::<Int32Array>(),
+        ),
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &*row.reason))),
+        Arc::new(rows.iter().map(|row| row.score).collect::<Float64Array>()),
+    ];
+    RecordBatch::try_new(schema(), columns).expect("the columns are those of the schema")
+}

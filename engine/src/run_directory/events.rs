@@ -1,0 +1,147 @@
+//! `events.jsonl`: what happened in a run directory, a JSON line each, over all runs. In an object store, where nothing can
+//! be appended, a file for each process, written anew now and then.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use super::layout::RunDirectory;
+use crate::base::clock;
+use crate::base::error::Result;
+use crate::storage::{atomic, error, files, regular, store};
+
+/// No line is longer than this many bytes.
+const LONGEST_LINE: u64 = 1 << 16;
+
+/// The longest time that events of an object store are only in memory while more of them happen.
+const KEEP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Appends an event with its facts. Events are information: a run never reads them.
+pub fn append(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
+    if store::is_address(&directory.root) {
+        return keep(directory, &line(event, facts));
+    }
+    let path = directory.events();
+    let mut file = files::open_for_append(&path, whole_lines(&path)?)?;
+    // One write, so that a kill rarely tears a line.
+    file.write_all(line(event, facts).as_bytes()).map_err(error::failed("write", &path))?;
+    Ok(())
+}
+
+/// The same where several processes append at once: nothing is cut off that another may be writing.
+pub fn append_shared(directory: &RunDirectory, event: &str, facts: Value) -> Result<()> {
+    if store::is_address(&directory.root) {
+        return keep(directory, &line(event, facts));
+    }
+    let path = directory.events();
+    let mut file = files::open_to_append(&path)?;
+    file.write_all(line(event, facts).as_bytes()).map_err(error::failed("write", &path))?;
+    Ok(())
+}
+
+/// What has happened in run directories in object stores, by directory.
+static KEPT: Mutex<BTreeMap<PathBuf, Kept>> = Mutex::new(BTreeMap::new());
+
+struct Kept {
+    path: PathBuf,
+    text: String,
+    written: Option<Instant>,
+}
+
+fn keep(directory: &RunDirectory, line: &str) -> Result<()> {
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = kept.entry(directory.root.clone()).or_insert_with(|| {
+        let host = crate::base::machine::host_name();
+        let name = format!("{}-{host}-{}.jsonl", clock::now_utc(), std::process::id());
+        Kept { path: directory.events_by_process().join(name), text: String::new(), written: None }
+    });
+    kept.text.push_str(line);
+    if kept.written.is_some_and(|at| at.elapsed() < KEEP_INTERVAL) { Ok(()) } else { kept.write() }
+}
+
+impl Kept {
+    fn write(&mut self) -> Result<()> {
+        atomic::write_atomic(&self.path, self.text.as_bytes())?;
+        self.written = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// Writes what is only in memory when it is dropped, at the end of a run.
+pub struct Finish<'a>(pub &'a RunDirectory);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = kept.get_mut(&self.0.root).map_or(Ok(()), Kept::write);
+        if let Err(failure) = written {
+            tracing::warn!("the last events are not in `events/`: {failure}");
+        }
+    }
+}
+
+fn line(event: &str, facts: Value) -> String {
+    let mut line = Map::new();
+    line.insert("time".to_owned(), json!(clock::now_utc()));
+    line.insert("event".to_owned(), json!(event));
+    if let Value::Object(facts) = facts {
+        line.extend(facts);
+    }
+    format!("{}\n", Value::Object(line))
+}
+
+/// Cuts off half a line that a killed run left, for a run that may have nothing to append.
+pub fn cut_torn_line(directory: &RunDirectory) -> Result<()> {
+    if store::is_address(&directory.root) {
+        return Ok(());
+    }
+    let path = directory.events();
+    let whole = whole_lines(&path)?;
+    if files::size(&path)?.is_some_and(|length| length > whole) {
+        files::open_for_append(&path, whole)?;
+    }
+    Ok(())
+}
+
+/// The bytes of the file up to its last line end: a killed run may have left half a line behind it.
+fn whole_lines(path: &Path) -> Result<u64> {
+    let Some(length) = files::size(path)? else { return Ok(0) };
+    let start = length.saturating_sub(LONGEST_LINE);
+    let mut file = regular::open(path)?;
+    let mut tail = Vec::new();
+    file.seek(SeekFrom::Start(start))
+        .and_then(|_| file.take(LONGEST_LINE).read_to_end(&mut tail))
+        .map_err(error::failed("read", path))?;
+    Ok(tail.iter().rposition(|byte| *byte == b'\n').map_or(start, |end| start + end as u64 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_line_that_a_killed_run_left_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        files::create_folder(&directory.root).unwrap();
+        append(&directory, "first", json!({ "n": 1 })).unwrap();
+        let whole = std::fs::read(directory.events()).unwrap();
+        for cut in 0..=whole.len() {
+            let torn = [&whole[..], &whole[..cut]].concat();
+            std::fs::write(directory.events(), torn).unwrap();
+            if cut % 2 == 0 {
+                cut_torn_line(&directory).unwrap();
+            }
+            append(&directory, "second", json!({})).unwrap();
+            let text = std::fs::read_to_string(directory.events()).unwrap();
+            let events: Vec<Value> =
+                text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            assert_eq!(events.len(), if cut == whole.len() { 3 } else { 2 });
+            assert_eq!(events.last().unwrap()["event"], "second");
+        }
+    }
+}

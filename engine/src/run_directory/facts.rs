@@ -1,0 +1,230 @@
+//! Facts: what a result depends on, as JSON objects with a fingerprint, whose differences can be named.
+//!
+//! `plan/identity.rs` says what they are; the lock, records, the manifest, calibrations and `longsift diff` store and
+//! compare nothing else.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::base::text;
+
+/// What something depends on, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Facts(Map<String, Value>);
+
+impl Facts {
+    /// The facts of a JSON object, in the order of their names; of anything else there are none.
+    pub fn new(object: Value) -> Self {
+        let Value::Object(mut facts) = object else { return Self::default() };
+        facts.sort_keys();
+        Self(facts)
+    }
+
+    /// The value of a fact.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// The same without some of them.
+    #[must_use]
+    pub fn without(&self, names: &[&str]) -> Self {
+        let kept = self.0.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+        Self(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
+    /// Only some of them.
+    #[must_use]
+    pub fn only(&self, names: &[&str]) -> Self {
+        let kept = self.0.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        Self(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether windows that pass the bounds `other` all pass these: each of these is a bound there, on the same figures,
+    /// and at least as strict. Of what decides which windows have figures.
+    pub fn let_pass(&self, other: &Self) -> bool {
+        self.0.iter().all(|(statistic, own)| {
+            let Some(other) = other.0.get(statistic) else { return false };
+            let number = |bound: &Value, key: &str| bound[key].as_f64();
+            let within = |key: &str, reaches: fn(f64, f64) -> bool| match number(own, key) {
+                None => true,
+                Some(own) => number(other, key).is_some_and(|other| reaches(own, other)),
+            };
+            ["of", "only", "merge"].iter().all(|key| own[*key] == other[*key])
+                && within("min", |own, other| own <= other)
+                && within("max", |own, other| own >= other)
+        })
+    }
+
+    /// SHA-256 of their JSON; nothing where there are none.
+    pub fn fingerprint(&self) -> String {
+        if self.0.is_empty() {
+            return String::new();
+        }
+        text::sha256_hex(Value::Object(self.0.clone()).to_string().as_bytes())
+    }
+
+    /// What differs from `before`, a line each: `window_tokens: 4096, was 2048`.
+    pub fn differences(&self, before: &Self) -> Vec<String> {
+        differences(&self.0, &before.0)
+    }
+}
+
+/// What the figures of a measure depend on.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct MeasureFacts {
+    /// What a figure depends on besides its window.
+    pub facts: Facts,
+    /// What decides which windows have figures, and never a figure; empty where all have.
+    #[serde(default)]
+    pub only: Facts,
+}
+
+/// Everything that a run's results depend on besides its input, in three parts: a changed selection measures nothing, a
+/// changed measure cuts no window anew.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Identity {
+    /// What windows depend on: the document's column, the tokenizer, how they are cut.
+    pub windows: Facts,
+    /// What figures depend on, by measure.
+    pub measures: BTreeMap<String, MeasureFacts>,
+    /// What the selection and the written samples depend on besides the figures.
+    pub selection: Facts,
+}
+
+impl Identity {
+    /// The fingerprints that records and journals of work units have.
+    pub fn fingerprints(&self) -> Fingerprints {
+        let of = |facts: &MeasureFacts| MeasureFingerprint {
+            fingerprint: facts.facts.fingerprint(),
+            only: facts.only.clone(),
+        };
+        Fingerprints {
+            windows: self.windows.fingerprint(),
+            measures: self.measures.iter().map(|(name, facts)| (name.clone(), of(facts))).collect(),
+        }
+    }
+
+    /// A fact of any measure that has one of that name.
+    pub fn of_any_measure(&self, name: &str) -> Option<&Value> {
+        self.measures.values().find_map(|measure| measure.facts.get(name))
+    }
+
+    /// The measures that are in both and differ, with a line for each difference: `mask: causal, was unmasked`.
+    pub fn changed_measures(&self, before: &Self) -> Vec<(String, Vec<String>)> {
+        let changed = self.measures.iter().filter_map(|(name, now)| {
+            let lines = now.facts.differences(&before.measures.get(name)?.facts);
+            (!lines.is_empty()).then(|| (name.clone(), lines))
+        });
+        changed.collect()
+    }
+
+    /// What differs in windows and measures, those that are in both, a line each.
+    pub fn differences_of_scores(&self, before: &Self) -> Vec<String> {
+        let mut lines = self.windows.differences(&before.windows);
+        lines.extend(self.changed_measures(before).into_iter().flat_map(|(_, lines)| lines));
+        lines
+    }
+
+    /// What differs in any part, a line each.
+    pub fn differences(&self, before: &Self) -> Vec<String> {
+        let mut lines = self.differences_of_scores(before);
+        let names = self.measures.keys().chain(before.measures.keys());
+        for name in names.collect::<std::collections::BTreeSet<_>>() {
+            match (self.measures.get(name), before.measures.get(name)) {
+                (Some(_), None) => lines.push(format!("{name}: measured, was not measured")),
+                (None, Some(_)) => lines.push(format!("{name}: not measured, was measured")),
+                (Some(now), Some(before)) => lines.extend(now.only.differences(&before.only)),
+                (None, None) => {}
+            }
+        }
+        lines.extend(self.selection.differences(&before.selection));
+        lines
+    }
+}
+
+/// The fingerprints of windows and measures: whether earlier figures are those that a plan asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Fingerprints {
+    /// Of [`Identity::windows`].
+    pub windows: String,
+    /// Of each measure, by name.
+    pub measures: BTreeMap<String, MeasureFingerprint>,
+}
+
+/// The fingerprint of a measure, and which windows it is taken of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MeasureFingerprint {
+    /// Of [`MeasureFacts::facts`].
+    pub fingerprint: String,
+    /// What decides which windows have figures; empty where all have.
+    pub only: Facts,
+}
+
+/// What differs between two sets of settings, a line each: `window_tokens: 4096, was 2048`.
+pub fn differences(now: &Map<String, Value>, before: &Map<String, Value>) -> Vec<String> {
+    let gone = before.keys().filter(|key| !now.contains_key(*key));
+    now.keys()
+        .chain(gone)
+        .filter(|key| now.get(*key) != before.get(*key))
+        .map(|key| {
+            let show = |settings: &Map<String, Value>| {
+                settings.get(key).map_or("not set".to_owned(), short)
+            };
+            format!("{key}: {}, was {}", show(now), show(before))
+        })
+        .collect()
+}
+
+/// A value on one line; a digest by its first characters.
+fn short(value: &Value) -> String {
+    match value {
+        Value::String(text)
+            if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) =>
+        {
+            format!("{}…", &text[..12])
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn differences_name_the_setting_and_both_values() {
+        let before =
+            Facts::new(json!({ "window_tokens": 2048, "mask": "causal", "model": "a".repeat(64) }));
+        let now =
+            Facts::new(json!({ "window_tokens": 4096, "mask": "causal", "model": "b".repeat(64) }));
+        assert_eq!(
+            now.differences(&before),
+            ["model: bbbbbbbbbbbb…, was aaaaaaaaaaaa…", "window_tokens: 4096, was 2048"]
+        );
+        assert!(now.differences(&now).is_empty());
+        assert_ne!(now.fingerprint(), before.fingerprint());
+        assert_eq!(now.without(&["model", "window_tokens"]), before.only(&["mask"]));
+    }
+
+    #[test]
+    fn a_measure_that_comes_or_goes_is_named_once() {
+        let mut one = Identity::default();
+        let other = one.clone();
+        one.measures.insert("recurrence".to_owned(), MeasureFacts::default());
+        assert_eq!(one.differences(&other), ["recurrence: measured, was not measured"]);
+        assert_eq!(other.differences(&one), ["recurrence: not measured, was measured"]);
+        assert_eq!(one.differences_of_scores(&other), [""; 0]);
+    }
+}

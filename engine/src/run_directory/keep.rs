@@ -1,0 +1,90 @@
+//! Small records of a run directory: written whole or not at all, read where they are there.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::layout::{PartFolders, RunDirectory};
+use crate::base::error::Result;
+use crate::storage::{atomic, files};
+
+/// What a record holds: JSON that people can read, with a line break at its end.
+pub fn pretty<T: Serialize>(record: &T) -> Vec<u8> {
+    let mut json = serde_json::to_vec_pretty(record).expect("plain data");
+    json.push(b'\n');
+    json
+}
+
+impl RunDirectory {
+    /// Writes a record in one step: whoever looks sees the old one or the new one.
+    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
+    pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<()> {
+        Ok(atomic::write_atomic(path, &pretty(record)).map(drop)?)
+    }
+
+    /// Reads a record; none where there is no file, or one that is not the record's JSON: what only informs never stands in the
+    /// way.
+    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
+    pub fn read_json<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>> {
+        let bytes = files::read_if_present(path)?;
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// How many of its files are asked for at a time: requests to a store wait for each other, a disk answers at once.
+    pub fn concurrency(&self, on_disk: usize) -> usize {
+        files::concurrency(&self.root, on_disk)
+    }
+
+    /// Whether the marker of a finished run is there.
+    pub fn is_finished(&self) -> Result<bool> {
+        Ok(files::size(&self.success())?.is_some())
+    }
+
+    /// Sets the marker of a finished run.
+    pub fn mark_finished(&self) -> Result<()> {
+        Ok(atomic::write_atomic(&self.success(), b"").map(drop)?)
+    }
+
+    /// Removes the list of units that a selection missed: nothing is missing any more.
+    pub fn nothing_missing(&self) -> Result<()> {
+        Ok(files::remove_file(&self.missing())?)
+    }
+
+    /// Whether any unit has a record.
+    pub fn has_units(&self) -> Result<bool> {
+        Ok(!files::list_if_present(&self.units())?.is_empty())
+    }
+
+    /// The names of the files in `data/`.
+    pub fn data_files(&self) -> Result<Vec<String>> {
+        let names = files::list_if_present(&self.data())?;
+        let name = |path: &std::path::PathBuf| Some(path.file_name()?.to_str()?.to_owned());
+        Ok(names.iter().filter_map(name).collect())
+    }
+
+    /// Empty folders to stage a selection in; what earlier attempts left is removed.
+    pub fn begin_attempt(&self) -> Result<PartFolders> {
+        self.remove_attempts()?;
+        let folders = self.attempt();
+        files::create_folder(&folders.data)?;
+        for part in ["dropped", "selection", "quarantine"] {
+            files::create_folder(&folders.records.join(part))?;
+        }
+        Ok(folders)
+    }
+
+    /// Removes what is staged.
+    pub fn remove_attempts(&self) -> Result<()> {
+        files::remove_folder(&self.staged_data())?;
+        Ok(files::remove_folder(&self.staging())?)
+    }
+
+    /// Removes what only an unfinished run needs, and what one that was killed behind its commit may have left.
+    pub fn remove_working_files(&self) -> Result<()> {
+        self.remove_attempts()?;
+        files::remove_folder(&self.written())?;
+        files::remove_folder(&self.written_data())?;
+        Ok(files::remove_folder(&self.journal())?)
+    }
+}

@@ -1,0 +1,121 @@
+//! The manifest: what was read, run and written; enough to repeat the run and to check its files.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::layout::RunDirectory;
+use super::pipeline_lock::{PipelineLock, of_this_version};
+use super::summary::TableUse;
+use super::units::{Part, UnitRecord};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::dataset::footer::InputFile;
+use crate::storage::files;
+
+/// `manifest.json`.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this file's format.
+    pub version: u32,
+    /// Version of longsift.
+    pub longsift: String,
+    /// When the selection was committed, UTC.
+    pub committed: String,
+    /// Settings, parameters and identities.
+    pub lock: PipelineLock,
+    /// Decides whether another run would write the same: of the selection's facts and the records of all units.
+    pub selection_fingerprint: String,
+    /// The device that measured windows.
+    pub device: Value,
+    /// The layer-zero table, as far as the committing run used it; null where it measured nothing.
+    #[serde(default)]
+    pub table: Option<TableUse>,
+    /// The input files: path, size, rows, footer hash.
+    pub input: Vec<Value>,
+    /// Files of the input that could not be opened and are left out: path, size, what is wrong.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bad_files: Vec<Value>,
+    /// Their records in `quarantine/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_files: Option<Part>,
+    /// The input files that `input.since` left out: filtered by the run it names, or before that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_before: Vec<KnownFile>,
+    /// One record per work unit.
+    pub units: Vec<UnitRecord>,
+    /// Whether the output has all samples and says which are kept (`filter.mark_only`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mark_only: bool,
+    /// The files of `data/`.
+    pub data: Vec<Part>,
+    /// The files of `dropped/` that belong to the selection.
+    pub dropped: Vec<Part>,
+    /// The files of `selection/`.
+    pub selection: Vec<Part>,
+}
+
+impl Manifest {
+    /// Reads the manifest of a run directory, if it has one.
+    pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
+        let path = directory.manifest();
+        let Some(bytes) = files::read_if_present(&path)? else { return Ok(None) };
+        of_this_version(&path, &bytes)?;
+        let manifest = serde_json::from_slice(&bytes).map_err(|error| {
+            Diagnostic::error(
+                Blame::Data,
+                format!("the manifest `{}` cannot be read: {error}", path.display()),
+            )
+            .hint("it was damaged after it was written; `--fresh` starts the run anew")
+        })?;
+        Ok(Some(manifest))
+    }
+
+    /// The names of the files in `data/` by a manifest of any version; none where it is damaged.
+    pub fn data_names_of_any_version(directory: &RunDirectory) -> Result<Vec<String>> {
+        #[derive(Deserialize)]
+        struct Named {
+            data: Vec<Part>,
+        }
+        let bytes = files::read_if_present(&directory.manifest())?.unwrap_or_default();
+        let named = serde_json::from_slice::<Named>(&bytes);
+        Ok(named.map_or(Vec::new(), |named| named.data.into_iter().map(|part| part.path).collect()))
+    }
+
+    /// Where the scores of this run are: in its own directory, or in that of the run it selected from (`--scores-from`).
+    ///
+    /// # Errors
+    /// That directory is gone.
+    pub fn scores_directory(&self, own: &RunDirectory) -> Result<RunDirectory> {
+        let other = self.lock.recorded.as_ref().and_then(|recorded| recorded.scores_from.as_ref());
+        match other {
+            Some(path) => RunDirectory::at(Path::new(path)),
+            None => Ok(own.clone()),
+        }
+    }
+
+    /// The names of the files in `data/`.
+    pub fn data_names(&self) -> Vec<String> {
+        self.data.iter().map(|part| part.path.clone()).collect()
+    }
+}
+
+/// What identifies an input file of an earlier run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, JsonSchema, Serialize, Deserialize)]
+pub struct KnownFile {
+    /// Path relative to the input root.
+    pub path: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// SHA-256 of the Parquet footer.
+    pub footer_hash: String,
+}
+
+impl KnownFile {
+    /// What identifies `file`.
+    pub fn of(file: &InputFile) -> Self {
+        Self { path: file.path.clone(), size: file.size, footer_hash: file.footer_hash.clone() }
+    }
+}

@@ -1,0 +1,50 @@
+//! Files without a name: what a process works with and nobody else sees. They are gone with the process, however it ends.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::layout::RunDirectory;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::storage::files;
+
+/// A file without a name.
+#[derive(Debug)]
+pub(crate) struct Nameless {
+    file: File,
+    /// The folder it lies in, for messages.
+    folder: PathBuf,
+}
+
+impl Nameless {
+    /// An empty file in a run directory; of one in a store, where its journals are on this machine.
+    pub(crate) fn create(directory: &RunDirectory) -> Result<Self> {
+        let folder = directory.nameless();
+        files::create_folder(&folder)?;
+        match tempfile::tempfile_in(&folder) {
+            Ok(file) => Ok(Self { file, folder }),
+            Err(error) => Err(failed(&folder, "created", &error).into()),
+        }
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.file.write_all(bytes);
+        Ok(written.map_err(|error| failed(&self.folder, "written", &error))?)
+    }
+
+    pub(crate) fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let read = self.file.read_exact_at(into, offset);
+        Ok(read.map_err(|error| failed(&self.folder, "read", &error))?)
+    }
+}
+
+fn failed(folder: &Path, what: &str, error: &std::io::Error) -> Diagnostic {
+    let message = format!(
+        "a working file of the selection in `{}` cannot be {what}: {error}",
+        folder.display()
+    );
+    let hint = "it takes about 50 bytes a sample; free some space there and run the same command to resume";
+    Diagnostic::error(Blame::Machine, message).hint(hint)
+}

@@ -1,0 +1,197 @@
+//! The lock: settings as resolved, and the model, tokenizer and kernel they meant, by content.
+//!
+//! `longsift lock` writes it beside the pipeline file, `--locked` compares with it; every run directory has one of its
+//! own, by which a resumed run knows what its scores were made with.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::facts::{self, Identity};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::storage::{atomic, files};
+
+/// Version of the format of locks, records and manifests. Raised when an older longsift's scores cannot be told from these.
+pub const VERSION: u32 = 2;
+
+/// Settings and identities.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct PipelineLock {
+    /// Version of this file's format.
+    pub version: u32,
+    /// Settings as resolved, with defaults filled in.
+    pub settings: Value,
+    /// `--set` as given.
+    pub overrides: Vec<String>,
+    /// Values of the parameters.
+    pub params: Map<String, Value>,
+    /// What everything depends on besides the input.
+    pub identity: Identity,
+    /// The commits that branches and tags of the hub meant, by `hf://owner/name@branch`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hub_commits: BTreeMap<String, String>,
+    /// Cheap identities of the model folder, and the digest of what was read there. Only in a run directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelIdentity>,
+    /// What the command line said besides the settings. Only in a run directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recorded>,
+}
+
+/// What a run needs besides its settings to be repeated.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Recorded {
+    /// The pipeline file, absolute: paths in the settings are relative to its folder.
+    pub pipeline: String,
+    /// `--limit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_rows: Option<u64>,
+    /// `--scores-from`, absolute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores_from: Option<String>,
+}
+
+/// What tells that a model folder still holds what it held, without reading its weights.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct ModelIdentity {
+    /// Hash of what the first layer computes, of headers, sizes and modification times.
+    pub identity: String,
+    /// Hash of the tensors that matter.
+    pub weights: String,
+}
+
+impl PipelineLock {
+    /// Reads a lock, if there is one.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let Some(bytes) = files::read_if_present(path)? else { return Ok(None) };
+        of_this_version(path, &bytes)?;
+        let lock = serde_json::from_slice(&bytes).map_err(|error| {
+            Diagnostic::error(Blame::Data, format!("the lock `{}` cannot be read: {error}", path.display()))
+                .hint("remove it, or write it anew with `longsift lock`; a run directory is started anew by `--fresh`")
+        })?;
+        Ok(Some(lock))
+    }
+
+    /// What it takes to repeat the run.
+    ///
+    /// # Errors
+    /// A lock that does not say: of an older version, or beside a pipeline file.
+    pub fn recorded(&self) -> Result<&Recorded> {
+        self.recorded.as_ref().ok_or_else(|| {
+            let message = "the run directory does not say which pipeline it was";
+            Diagnostic::error(Blame::Pipeline, message)
+                .hint("it is of an older version of longsift; name the pipeline file")
+                .into()
+        })
+    }
+
+    /// Writes the lock.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut json = serde_json::to_vec_pretty(self).expect("a lock is plain data");
+        json.push(b'\n');
+        atomic::write_atomic(path, &json)?;
+        Ok(())
+    }
+
+    /// Refuses a run that is not what the lock beside the pipeline says.
+    pub fn check(&self, path: &Path) -> Result<()> {
+        let Some(locked) = Self::read(path)? else {
+            return Err(Diagnostic::error(
+                Blame::Pipeline,
+                format!("there is no lock `{}`", path.display()),
+            )
+            .hint("`longsift lock PIPELINE` writes it")
+            .into());
+        };
+        let mut different = facts::differences(&flat(&self.settings), &flat(&locked.settings));
+        different.extend(facts::differences(&self.params, &locked.params));
+        different.extend(self.identity.differences_of_scores(&locked.identity));
+        // Of the selection, what the settings name is listed by then; what they mean is not.
+        let files =
+            |lock: &Self| lock.identity.selection.only(&["score.calibration", "input.since"]);
+        different.extend(files(self).differences(&files(&locked)));
+        if different.is_empty() {
+            return Ok(());
+        }
+        let mut problem = Diagnostic::error(
+            Blame::Pipeline,
+            format!("the pipeline is not what `{}` locks", path.display()),
+        );
+        for line in different {
+            problem = problem.note(line);
+        }
+        Err(problem.hint("`longsift lock PIPELINE` accepts the change").into())
+    }
+}
+
+/// Refuses the JSON of a lock or a manifest that an older longsift wrote.
+///
+/// # Errors
+/// It has another version. What is no JSON is left to whoever reads it.
+pub fn of_this_version(path: &Path, bytes: &[u8]) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    match serde_json::from_slice::<Versioned>(bytes) {
+        Ok(Versioned { version }) if version != VERSION => {
+            let message = format!(
+                "`{}` has format {version}; this longsift ({}) reads format {VERSION}",
+                path.display(),
+                env!("CARGO_PKG_VERSION")
+            );
+            let hint = "start anew with `--fresh`, or use the longsift that wrote it; a lock beside a pipeline file is \
+                        written anew by `longsift lock`";
+            Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The lock of a pipeline file: `demo.yaml` → `demo.lock`.
+pub fn path_beside(pipeline: &Path) -> PathBuf {
+    pipeline.with_extension("lock")
+}
+
+/// Nested settings as one map from dotted paths to values; stages by name.
+pub(crate) fn flat(settings: &Value) -> Map<String, Value> {
+    fn add(prefix: &str, value: &Value, into: &mut Map<String, Value>) {
+        let join =
+            |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| add(&join(key), value, into)),
+            Value::Array(items)
+                if items.iter().all(|item| item.get("stage").is_some()) && !items.is_empty() =>
+            {
+                for item in items {
+                    add(&join(item["stage"].as_str().unwrap_or_default()), item, into);
+                }
+            }
+            other => drop(into.insert(prefix.to_owned(), other.clone())),
+        }
+    }
+    let mut map = Map::new();
+    add("", settings, &mut map);
+    map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_changed_setting_is_named_by_its_path() {
+        let settings =
+            |alpha: f64| json!({ "name": "p", "stages": [{ "stage": "score", "alpha": alpha }] });
+        let now = flat(&settings(1.0));
+        assert_eq!(
+            facts::differences(&now, &flat(&settings(0.5))),
+            ["stages.score.alpha: 1.0, was 0.5"]
+        );
+    }
+}

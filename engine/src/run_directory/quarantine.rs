@@ -1,0 +1,216 @@
+//! The table of rows that could not be scored: the original row where it is readable, and why it is here.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, new_null_array,
+};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use super::layout::RunDirectory;
+use super::units::Part;
+use crate::base::error::Result;
+use crate::dataset::faults::Faults;
+use crate::dataset::input::{BadFile, Dataset};
+use crate::dataset::part::PartWriter;
+use crate::dataset::rows;
+use crate::dataset::source::ParquetFile;
+use crate::dataset::units::WorkUnit;
+use crate::storage::files;
+
+/// The records of files that cannot be opened, below the run directory.
+pub const FILES: &str = "quarantine/files.parquet";
+/// Rows are read again in batches of this many: bad rows are few, but may be large.
+const BATCH_ROWS: usize = 64;
+
+/// The columns that say why a row is here. An input that has one of them is refused: its rows could not be told apart from
+/// what is said of them.
+pub const COLUMNS: [&str; 6] = [
+    "longsift_file",
+    "longsift_row_group",
+    "longsift_row",
+    "longsift_stage",
+    "longsift_code",
+    "longsift_message",
+];
+
+/// The schema: the input's columns, nullable, then why the row is here.
+pub fn schema(input: &Schema) -> SchemaRef {
+    let mut fields: Vec<Arc<Field>> = input
+        .fields()
+        .iter()
+        .map(|field| Arc::new(field.as_ref().clone().with_nullable(true)))
+        .collect();
+    for name in COLUMNS {
+        let (kind, nullable) = match name {
+            "longsift_row_group" => (DataType::Int32, true),
+            "longsift_row" => (DataType::Int64, true),
+            _ => (DataType::Utf8, false),
+        };
+        fields.push(Arc::new(Field::new(name, kind, nullable)));
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// Writes the bad rows of a unit as `quarantine/part-<unit>.parquet`; without bad rows there is no file.
+pub(crate) fn write(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    bad: &[BadRow],
+    faults: &Faults,
+) -> Result<Option<Part>> {
+    let part_path = format!("quarantine/part-{}.parquet", unit.name());
+    let path = directory.root.join(&part_path);
+    if bad.is_empty() {
+        files::remove_file(&path)?;
+        return Ok(None);
+    }
+    let schema = schema(&dataset.schema);
+    let by_row: HashMap<u64, &BadRow> = bad.iter().map(|bad| (bad.row, bad)).collect();
+    let rows: Vec<u64> = bad.iter().map(|bad| bad.row).collect();
+    let mut writer = PartWriter::table(&path, &schema)?;
+    for batch in rows::read_faulty_rows(dataset, unit, &rows, faults, BATCH_ROWS)? {
+        let (numbers, originals) = batch?;
+        let reasons: Vec<&BadRow> = numbers.iter().map(|row| by_row[row]).collect();
+        let groups =
+            numbers.iter().map(|row| unit.row_group_of(dataset, *row).map(|group| group as i32));
+        writer.write(&batch_with_reasons(
+            &schema,
+            &originals,
+            &unit.file_path,
+            &reasons,
+            groups.collect(),
+        ))?;
+    }
+    let written = writer.finish()?;
+    Ok(Some(Part::new(part_path, &written)))
+}
+
+/// Writes a record for each file that cannot be opened, of which neither rows nor row groups are known.
+pub(crate) fn write_files(path: &Path, dataset: &Dataset) -> Result<Option<Part>> {
+    let bad = &dataset.bad_files;
+    if bad.is_empty() {
+        return Ok(None);
+    }
+    let schema = schema(&dataset.schema);
+    let text = |value: &dyn Fn(&BadFile) -> &str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(bad.iter().map(value)))
+    };
+    let input = dataset.schema.fields().len();
+    let mut columns: Vec<ArrayRef> = schema.fields()[..input]
+        .iter()
+        .map(|field| new_null_array(field.data_type(), bad.len()))
+        .collect();
+    columns.push(text(&|file| &file.path));
+    columns.push(new_null_array(&DataType::Int32, bad.len()));
+    columns.push(new_null_array(&DataType::Int64, bad.len()));
+    columns.push(text(&|_| "input"));
+    columns.push(text(&|_| "unreadable_file"));
+    columns.push(text(&|file| &file.problem.message));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns)
+        .expect("the columns are those of the schema");
+    let mut writer = PartWriter::table(path, &schema)?;
+    writer.write(&batch)?;
+    Ok(Some(Part::new(FILES.to_owned(), &writer.finish()?)))
+}
+
+fn batch_with_reasons(
+    schema: &SchemaRef,
+    originals: &RecordBatch,
+    file: &str,
+    reasons: &[&BadRow],
+    row_groups: Int32Array,
+) -> RecordBatch {
+    let text = |value: &dyn Fn(&BadRow) -> String| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(reasons.iter().map(|bad| value(bad))))
+    };
+    let mut columns: Vec<ArrayRef> = originals
+        .columns()
+        .iter()
+        .zip(schema.fields())
+        .map(|(column, field)| {
+            if column.data_type() == field.data_type() {
+                Arc::clone(column)
+            } else {
+                new_null_array(field.data_type(), originals.num_rows())
+            }
+        })
+        .collect();
+    columns.push(text(&|_| file.to_owned()));
+    columns.push(Arc::new(row_groups));
+    columns.push(Arc::new(reasons.iter().map(|bad| Some(bad.row as i64)).collect::<Int64Array>()));
+    columns.push(text(&|bad| bad.stage.clone().into_owned()));
+    columns.push(text(&|bad| bad.code.to_owned()));
+    columns.push(text(&|bad| bad.message.clone()));
+    RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
+}
+
+/// The first few quarantined rows, a line each: `books.parquet, row 12: the text is null (null_text)`.
+pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<String>> {
+    let mut messages = Vec::new();
+    for path in files::list_if_present(&directory.quarantine())? {
+        if messages.len() < limit {
+            messages.extend(messages_of(&path).into_iter().take(limit - messages.len()));
+        }
+    }
+    Ok(messages)
+}
+
+/// A quarantine file that cannot be read has no messages to show: it is only read to explain another failure.
+fn messages_of(path: &Path) -> Vec<String> {
+    let Ok(builder) = ParquetFile::open(path)
+        .map_err(drop)
+        .and_then(|file| ParquetRecordBatchReaderBuilder::try_new(file).map_err(drop))
+    else {
+        return Vec::new();
+    };
+    // Not the originals, which may be large.
+    let names = ["longsift_file", "longsift_code", "longsift_message", "longsift_row"];
+    let mask = ProjectionMask::columns(builder.parquet_schema(), names);
+    let builder = builder.with_projection(mask).with_batch_size(BATCH_ROWS);
+    let Ok(reader) = builder.build() else { return Vec::new() };
+    let Some(Ok(batch)) = reader.into_iter().next() else { return Vec::new() };
+    let text = |name: &str| batch.column_by_name(name)?.as_any().downcast_ref::<StringArray>();
+    let (Some(files), Some(codes), Some(messages)) =
+        (text("longsift_file"), text("longsift_code"), text("longsift_message"))
+    else {
+        return Vec::new();
+    };
+    let Some(rows) = batch
+        .column_by_name("longsift_row")
+        .and_then(|rows| rows.as_any().downcast_ref::<Int64Array>())
+    else {
+        return Vec::new();
+    };
+    (0..batch.num_rows())
+        .filter(|row| rows.is_valid(*row))
+        .map(|row| {
+            format!(
+                "{}, row {}: {} ({})",
+                files.value(row),
+                rows.value(row),
+                messages.value(row),
+                codes.value(row)
+            )
+        })
+        .collect()
+}
+
+/// A row that could not be scored, and why.
+#[derive(Clone, Debug)]
+pub struct BadRow {
+    /// Row in the file.
+    pub row: u64,
+    /// The stage that could not go on: `input`, `tokenize`, `first-layer-attention`.
+    pub stage: Cow<'static, str>,
+    /// Short, stable name of the reason.
+    pub code: &'static str,
+    /// What is wrong, with the values involved.
+    pub message: String,
+}

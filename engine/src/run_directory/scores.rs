@@ -1,0 +1,520 @@
+//! The score table: figures of every window, a Parquet file per work unit.
+//!
+//! The columns of the windows come first, then those of each measure in the order of the pipeline; every field of a measure
+//! carries what its statistic is, the footer the fingerprints of what measured it. It holds nothing of the selection, so that
+//! another weight, fraction or grouping never touches the model.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::builder::{Float64Builder, ListBuilder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
+use arrow_array::{
+    Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use longsift_stages::contract::{Column, Figures, Kind, Merge, Orientation, Value};
+use serde_json::json;
+
+use super::facts::Fingerprints;
+use super::table::Table;
+use crate::base::error::Result;
+
+/// The columns that a measure has in a score table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeasureColumns {
+    /// The name of the measure in the pipeline.
+    pub measure: String,
+    /// Its statistics, in the order of its figures, under the names that they have in the pipeline.
+    pub columns: Vec<Column>,
+}
+
+/// One measured window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScoreRow {
+    /// Row of the document in its file.
+    pub input_row: u64,
+    /// The document's id; `<file>:<row>` where the input has none.
+    pub id: String,
+    /// Index of the window in the document, by position.
+    pub window: u32,
+    /// How many windows the document has.
+    pub windows: u32,
+    /// First token, in document tokens without BOS.
+    pub token_start: u64,
+    /// Behind the last token.
+    pub token_end: u64,
+    /// First byte of the window's text; none for pre-tokenised input.
+    pub byte_start: Option<u64>,
+    /// Behind the last byte.
+    pub byte_end: Option<u64>,
+    /// Tokens of the document.
+    pub tokens_total: u64,
+    /// Tokens of the scored sequence, BOS included.
+    pub tokens_scored: u64,
+    /// Hash of the document's text or tokens, to recognise it at the second read.
+    pub content_hash: String,
+    /// What was measured, by measure, in the order of the pipeline.
+    pub figures: Vec<Figures>,
+}
+
+/// The columns that say which window a row is, whatever was measured.
+fn window_fields() -> Vec<Field> {
+    let not_null = |name: &str, kind: DataType| Field::new(name, kind, false);
+    vec![
+        not_null("input_file", DataType::Utf8),
+        not_null("input_row", DataType::Int64),
+        not_null("id", DataType::Utf8),
+        not_null("window", DataType::Int32),
+        not_null("windows", DataType::Int32),
+        not_null("token_start", DataType::Int64),
+        not_null("token_end", DataType::Int64),
+        Field::new("byte_start", DataType::Int64, true),
+        Field::new("byte_end", DataType::Int64, true),
+        not_null("tokens_total", DataType::Int64),
+        not_null("tokens_scored", DataType::Int64),
+        not_null("content_hash", DataType::Utf8),
+    ]
+}
+
+fn data_type(kind: Kind) -> DataType {
+    match kind {
+        Kind::Number => DataType::Float64,
+        Kind::Count => DataType::Int64,
+        Kind::Numbers => DataType::List(Arc::new(Field::new("item", DataType::Float64, false))),
+    }
+}
+
+/// The key of a field's metadata that names the measure.
+const MEASURE: &str = "measure";
+
+/// The schema of a score table with these measures.
+pub fn schema(measures: &[MeasureColumns]) -> SchemaRef {
+    let mut fields = window_fields();
+    for MeasureColumns { measure, columns } in measures {
+        for column in columns {
+            let metadata = [
+                (MEASURE, measure.as_str()),
+                ("unit", column.unit.as_ref()),
+                ("doc", column.doc.as_ref()),
+            ];
+            let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let field = Field::new(column.name.as_ref(), data_type(column.kind), true);
+            fields.push(field.with_metadata(HashMap::from(metadata)));
+        }
+    }
+    Arc::new(Schema::new(fields))
+}
+
+/// What the footer of a score file says: the fingerprints of its windows and of each measure.
+pub fn metadata(fingerprints: &Fingerprints) -> Vec<(String, String)> {
+    let measures = fingerprints.measures.iter();
+    let measures: serde_json::Map<String, serde_json::Value> =
+        measures.map(|(name, measure)| (name.clone(), json!(measure.fingerprint))).collect();
+    vec![
+        ("longsift.windows".to_owned(), fingerprints.windows.clone()),
+        ("longsift.measures".to_owned(), serde_json::Value::Object(measures).to_string()),
+    ]
+}
+
+/// Whether a schema is that of a score table of any measures.
+pub fn is_table(schema: &Schema) -> bool {
+    let windows = window_fields();
+    let fields = schema.fields();
+    let kinds = [Kind::Number, Kind::Count, Kind::Numbers].map(data_type);
+    fields.len() >= windows.len()
+        && fields.iter().zip(&windows).all(|(field, wanted)| {
+            field.name() == wanted.name() && field.data_type() == wanted.data_type()
+        })
+        && fields[windows.len()..].iter().all(|field| kinds.contains(field.data_type()))
+}
+
+/// The statistics of a score file that are single numbers, in the order of its columns.
+pub fn statistics(path: &Path) -> Result<Vec<String>> {
+    let (schema, _) = table(path).shape()?;
+    let measured = schema.fields().iter().skip(window_fields().len());
+    let single = measured.filter(|field| !matches!(field.data_type(), DataType::List(_)));
+    Ok(single.map(|field| field.name().clone()).collect())
+}
+
+/// The measures that a score file has columns of, as its fields declare them; how they merge it does not say.
+pub fn measures(path: &Path) -> Result<Vec<MeasureColumns>> {
+    let (schema, _) = table(path).shape()?;
+    let mut measures: Vec<MeasureColumns> = Vec::new();
+    for field in schema.fields().iter().skip(window_fields().len()) {
+        let said = |key: &str| field.metadata().get(key).cloned().unwrap_or_default();
+        let column = Column {
+            name: field.name().clone().into(),
+            kind: match field.data_type() {
+                DataType::Int64 => Kind::Count,
+                DataType::List(_) => Kind::Numbers,
+                _ => Kind::Number,
+            },
+            unit: said("unit").into(),
+            doc: said("doc").into(),
+            merge: Merge::Never,
+            orientation: Orientation::Higher,
+            error: None,
+        };
+        let measure = said(MEASURE);
+        match measures.last_mut().filter(|last| last.measure == measure) {
+            Some(last) => last.columns.push(column),
+            None => measures.push(MeasureColumns { measure, columns: vec![column] }),
+        }
+    }
+    Ok(measures)
+}
+
+/// Rows of one file as a record batch of [`schema`].
+pub fn to_batch(input_file: &str, rows: &[ScoreRow], measures: &[MeasureColumns]) -> RecordBatch {
+    let int64 = |value: &dyn Fn(&ScoreRow) -> u64| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| Some(value(row) as i64)).collect::<Int64Array>())
+    };
+    let optional = |value: &dyn Fn(&ScoreRow) -> Option<u64>| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| value(row).map(|byte| byte as i64)).collect::<Int64Array>())
+    };
+    let int32 = |value: &dyn Fn(&ScoreRow) -> u32| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| Some(value(row) as i32)).collect::<Int32Array>())
+    };
+    let text = |value: &dyn Fn(&ScoreRow) -> &str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(rows.iter().map(value)))
+    };
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|_| input_file))),
+        int64(&|row| row.input_row),
+        text(&|row| &row.id),
+        int32(&|row| row.window),
+        int32(&|row| row.windows),
+        int64(&|row| row.token_start),
+        int64(&|row| row.token_end),
+        optional(&|row| row.byte_start),
+        optional(&|row| row.byte_end),
+        int64(&|row| row.tokens_total),
+        int64(&|row| row.tokens_scored),
+        text(&|row| &row.content_hash),
+    ];
+    for (index, measure) in measures.iter().enumerate() {
+        for (place, column) in measure.columns.iter().enumerate() {
+            let values = rows.iter().map(|row| row.figures[index].0.get(place));
+            columns.push(array(column.kind, values));
+        }
+    }
+    RecordBatch::try_new(schema(measures), columns).expect("the columns are those of the schema")
+}
+
+/// Values of one statistic; what is missing is a null.
+fn array<'v>(kind: Kind, values: impl Iterator<Item = Option<&'v Value>>) -> ArrayRef {
+    match kind {
+        Kind::Number => Arc::new(
+            values
+                .map(|value| match value {
+                    Some(Value::Number(number)) => Some(*number),
+                    _ => None,
+                })
+                .collect::<Float64Array>(),
+        ),
+        Kind::Count => Arc::new(
+            values
+                .map(|value| match value {
+                    Some(Value::Count(count)) => Some(*count as i64),
+                    _ => None,
+                })
+                .collect::<Int64Array>(),
+        ),
+        Kind::Numbers => {
+            let item = Arc::new(Field::new("item", DataType::Float64, false));
+            let mut builder = ListBuilder::new(Float64Builder::new()).with_field(item);
+            for value in values {
+                if let Some(Value::Numbers(numbers)) = value {
+                    builder.values().append_slice(numbers);
+                }
+                builder.append(matches!(value, Some(Value::Numbers(_))));
+            }
+            Arc::new(builder.finish())
+        }
+    }
+}
+
+/// What the selection needs of a measured window; everything else stays on disk.
+#[derive(Clone, Debug)]
+pub struct ScoredWindow {
+    /// Row of the document in its file.
+    pub input_row: u64,
+    /// The document's id.
+    pub id: String,
+    /// Index of the window in the document.
+    pub window: u32,
+    /// How many windows the document has.
+    pub windows: u32,
+    /// First and last token, in document tokens without BOS.
+    pub tokens: (u64, u64),
+    /// First and last byte of the window's text; none for pre-tokenised input.
+    pub bytes: Option<(u64, u64)>,
+    /// Tokens of the document.
+    pub tokens_total: u64,
+    /// Tokens of the scored sequence, BOS included.
+    pub tokens_scored: u64,
+    /// The statistics that were asked for, in that order; none for a null.
+    pub statistics: Vec<Option<f64>>,
+    /// Hash of the document's text or tokens.
+    pub content_hash: String,
+}
+
+impl ScoredWindow {
+    /// A statistic that was asked for, by its place; `NaN` for a null.
+    pub fn statistic(&self, place: usize) -> f64 {
+        self.statistics[place].unwrap_or(f64::NAN)
+    }
+}
+
+/// Reads the windows of a score file with these statistics, single numbers each, and hands them over in order.
+pub fn read(
+    path: &Path,
+    statistics: &[&str],
+    mut each: impl FnMut(ScoredWindow) -> Result<()>,
+) -> Result<()> {
+    let table = table(path);
+    table.read(
+        |name| WINDOW_COLUMNS.contains(&name) || statistics.contains(&name),
+        |batch| {
+            let columns =
+                Columns::of(batch, statistics).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            (0..batch.num_rows()).try_for_each(|row| each(columns.window(row)))
+        },
+    )
+}
+
+/// Reads the figures of those of `measures` that a score file has: row, index of the window, place of the measure, what was
+/// measured. A window of which a measure has nothing but nulls is passed over for it.
+pub fn read_figures(
+    path: &Path,
+    measures: &[MeasureColumns],
+    mut each: impl FnMut(u64, u32, usize, Figures) -> Result<()>,
+) -> Result<()> {
+    let table = table(path);
+    let wanted = |name: &str| {
+        let mut columns = measures.iter().flat_map(|measure| &measure.columns);
+        ["input_row", "window"].contains(&name) || columns.any(|column| column.name == name)
+    };
+    table.read(wanted, |batch| {
+        let damaged = || table.damaged(&OTHER_COLUMNS);
+        let rows = column::<Int64Array>(batch, "input_row").ok_or_else(damaged)?;
+        let windows = column::<Int32Array>(batch, "window").ok_or_else(damaged)?;
+        for (place, measure) in measures.iter().enumerate() {
+            if measure.columns.iter().any(|own| batch.column_by_name(&own.name).is_none()) {
+                continue;
+            }
+            let columns: Option<Vec<Statistic<'_>>> =
+                measure.columns.iter().map(|own| Statistic::of(batch, own)).collect();
+            let columns = columns.ok_or_else(damaged)?;
+            for row in 0..batch.num_rows() {
+                let values: Vec<Value> = columns.iter().map(|column| column.value(row)).collect();
+                if values.iter().any(|value| *value != Value::Null) {
+                    let key = (rows.value(row) as u64, windows.value(row) as u32);
+                    each(key.0, key.1, place, Figures(values))?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+const OTHER_COLUMNS: &str = "its columns are not those of a score file";
+
+fn table(path: &Path) -> Table<'_> {
+    let hint =
+        "remove it and the unit's record in `units/`, and run again: the unit is scored anew";
+    Table { path, what: "score file", hint }
+}
+
+/// The column of one statistic in one batch.
+enum Statistic<'a> {
+    Number(&'a Float64Array),
+    Count(&'a Int64Array),
+    Numbers(&'a ListArray),
+}
+
+impl<'a> Statistic<'a> {
+    fn of(batch: &'a RecordBatch, own: &Column) -> Option<Self> {
+        Some(match own.kind {
+            Kind::Number => Self::Number(column(batch, &own.name)?),
+            Kind::Count => Self::Count(column(batch, &own.name)?),
+            Kind::Numbers => Self::Numbers(
+                column::<ListArray>(batch, &own.name)
+                    .filter(|list| *list.values().data_type() == DataType::Float64)?,
+            ),
+        })
+    }
+
+    fn value(&self, row: usize) -> Value {
+        match self {
+            Self::Number(numbers) if numbers.is_valid(row) => Value::Number(numbers.value(row)),
+            Self::Count(counts) if counts.is_valid(row) => Value::Count(counts.value(row) as u64),
+            Self::Numbers(lists) if lists.is_valid(row) => {
+                Value::Numbers(lists.value(row).as_primitive::<Float64Type>().values().to_vec())
+            }
+            Self::Number(_) | Self::Count(_) | Self::Numbers(_) => Value::Null,
+        }
+    }
+}
+
+fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
+    batch.column_by_name(name)?.as_any().downcast_ref()
+}
+
+/// The columns of a window that [`read`] reads.
+const WINDOW_COLUMNS: [&str; 11] = [
+    "input_row",
+    "id",
+    "window",
+    "windows",
+    "token_start",
+    "token_end",
+    "byte_start",
+    "byte_end",
+    "tokens_total",
+    "tokens_scored",
+    "content_hash",
+];
+
+/// The light columns of one batch of a score file.
+struct Columns<'a> {
+    text: [&'a StringArray; 2],
+    int32: [&'a Int32Array; 2],
+    int64: [&'a Int64Array; 7],
+    statistics: Vec<Statistic<'a>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(batch: &'a RecordBatch, statistics: &[&str]) -> Option<Self> {
+        let statistic = |name: &&str| match column::<Float64Array>(batch, name) {
+            Some(numbers) => Some(Statistic::Number(numbers)),
+            None => column(batch, name).map(Statistic::Count),
+        };
+        Some(Self {
+            text: [column(batch, "id")?, column(batch, "content_hash")?],
+            int32: [column(batch, "window")?, column(batch, "windows")?],
+            int64: [
+                column(batch, "input_row")?,
+                column(batch, "token_start")?,
+                column(batch, "token_end")?,
+                column(batch, "byte_start")?,
+                column(batch, "byte_end")?,
+                column(batch, "tokens_total")?,
+                column(batch, "tokens_scored")?,
+            ],
+            statistics: statistics.iter().map(statistic).collect::<Option<_>>()?,
+        })
+    }
+
+    fn window(&self, row: usize) -> ScoredWindow {
+        let int64 = |column: usize| self.int64[column].value(row) as u64;
+        let statistic = |column: &Statistic<'_>| match column.value(row) {
+            Value::Number(number) => Some(number),
+            Value::Count(count) => Some(count as f64),
+            Value::Null | Value::Numbers(_) => None,
+        };
+        ScoredWindow {
+            input_row: int64(0),
+            id: self.text[0].value(row).to_owned(),
+            window: self.int32[0].value(row) as u32,
+            windows: self.int32[1].value(row) as u32,
+            tokens: (int64(1), int64(2)),
+            bytes: self.int64[3].is_valid(row).then(|| (int64(3), int64(4))),
+            tokens_total: int64(5),
+            tokens_scored: int64(6),
+            statistics: self.statistics.iter().map(statistic).collect(),
+            content_hash: self.text[1].value(row).to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::part::PartWriter;
+    use crate::spec::pipeline::Compression;
+
+    fn measure(name: &str, columns: &[(&'static str, Kind)]) -> MeasureColumns {
+        let column = |&(name, kind): &(&'static str, Kind)| Column {
+            name: name.into(),
+            kind,
+            unit: "share".into(),
+            doc: "what it is".into(),
+            merge: Merge::Mean,
+            orientation: Orientation::Higher,
+            error: None,
+        };
+        let columns = columns.iter().map(column).collect();
+        MeasureColumns { measure: name.to_owned(), columns }
+    }
+
+    fn row(window: u32, figures: Vec<Figures>) -> ScoreRow {
+        ScoreRow {
+            input_row: 7,
+            id: "a".to_owned(),
+            window,
+            windows: 3,
+            token_start: 0,
+            token_end: 4,
+            byte_start: None,
+            byte_end: None,
+            tokens_total: 12,
+            tokens_scored: 5,
+            content_hash: "h".to_owned(),
+            figures,
+        }
+    }
+
+    #[test]
+    fn figures_come_back_bit_for_bit_for_whoever_names_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("part.parquet");
+        let measures = [
+            measure("one", &[("near", Kind::Number), ("bins", Kind::Numbers)]),
+            measure("two", &[("k", Kind::Count)]),
+        ];
+        let figures = |near, bins, k| vec![Figures(vec![near, bins]), Figures(vec![k])];
+        let numbers = Value::Numbers(vec![0.1, -0.0, f64::MIN_POSITIVE]);
+        let rows = [
+            row(0, figures(Value::Number(0.1 + 0.2), numbers, Value::Count(1 << 40))),
+            row(1, figures(Value::Null, Value::Numbers(Vec::new()), Value::Null)),
+            row(2, figures(Value::Null, Value::Null, Value::Count(0))),
+        ];
+        let batch = to_batch("f.parquet", &rows, &measures);
+        assert!(is_table(&batch.schema()));
+        let metadata = metadata(&Fingerprints::default());
+        let mut writer =
+            PartWriter::create(&path, &schema(&measures), &metadata, Compression::Zstd).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(statistics(&path).unwrap(), ["near", "k"]);
+        let (found, _) = table(&path).shape().unwrap();
+        assert_eq!(found.field_with_name("near").unwrap().metadata()[MEASURE], "one");
+        let mut read_back = Vec::new();
+        read_figures(&path, &measures, |row, window, place, figures| {
+            read_back.push((row, window, place, figures));
+            Ok(())
+        })
+        .unwrap();
+        let of = |window: usize, place: usize| {
+            (7, window as u32, place, rows[window].figures[place].clone())
+        };
+        assert_eq!(read_back, [of(0, 0), of(1, 0), of(0, 1), of(2, 1)]);
+        let mut light = Vec::new();
+        read(&path, &["k", "near"], |window| {
+            light.push(window.statistics);
+            Ok(())
+        })
+        .unwrap();
+        let first = vec![Some((1_u64 << 40) as f64), Some(0.1 + 0.2)];
+        assert_eq!(light, [first, vec![None, None], vec![Some(0.0), None]]);
+        let absent = read(&path, &["far"], |_| Ok(())).unwrap_err();
+        assert!(absent.to_string().contains(OTHER_COLUMNS), "{absent}");
+        // A measure that the file does not have is passed over.
+        let other = [measure("three", &[("far", Kind::Number)])];
+        read_figures(&path, &other, |_, _, _, _| unreachable!("there is no such column")).unwrap();
+    }
+}

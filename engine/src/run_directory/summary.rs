@@ -1,0 +1,223 @@
+//! The JSON summary of a run: the last line of standard output, and `summary.json`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::calibration::GroupDrift;
+
+/// The summary of a run: the last line of standard output, and `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Summary {
+    /// `done`, `scored` or `written` (a shard), `nothing_to_do`, `failed` or `stopped`.
+    pub status: String,
+    /// The run directory, absolute.
+    pub run_dir: String,
+    /// The name given by `--run-id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// Rows read.
+    pub rows_in: u64,
+    /// Rows with at least one sample in the output.
+    pub rows_kept: u64,
+    /// Rows that are not in the output, by reason.
+    pub rows_dropped: BTreeMap<String, u64>,
+    /// Rows that could not be scored.
+    pub quarantined: u64,
+    /// Files of the input that could not be opened and are left out; how many rows they have is not known.
+    #[serde(default)]
+    pub files_quarantined: u64,
+    /// Windows cut.
+    pub windows_total: u64,
+    /// Windows measured by this run.
+    pub windows_scored: u64,
+    /// Windows measured by an earlier run.
+    pub windows_reused: u64,
+    /// Windows that a measure was spared, by measure: a guard before it refused them. They have been scored, but for that.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub windows_not_measured: BTreeMap<String, u64>,
+    /// Windows in the output (of kept documents, with `samples: documents`).
+    pub windows_kept: u64,
+    /// Windows that are not in the output, by reason.
+    pub windows_dropped: BTreeMap<String, u64>,
+    /// Rows of the output.
+    pub kept: u64,
+    /// Tokens of all documents.
+    pub tokens_total: u64,
+    /// Tokens of all scored windows, BOS included.
+    pub tokens_scored: u64,
+    /// The kernel that measures windows; null where the run ended before one was chosen.
+    #[serde(default)]
+    pub kernel: Option<String>,
+    /// Wall-clock seconds of this run.
+    pub seconds: f64,
+    /// The largest resident memory of this run in bytes, the mapped table included; null where the system does not
+    /// tell.
+    pub peak_memory_bytes: Option<u64>,
+    /// The layer-zero table; null where this run measured nothing and opened none.
+    #[serde(default)]
+    pub table: Option<TableUse>,
+    /// What a process did with its shard; only after `--phase score`. Nothing is selected then: `kept` and
+    /// `windows_kept` are 0, and `rows_in` is the shard's rows, `rows_scored` + dropped + quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardSummary>,
+    /// What measured windows; null where this run measured none.
+    #[serde(default)]
+    pub devices: Option<DeviceUse>,
+    /// With a saved calibration: how far the scores of each group have moved from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drift: Vec<GroupDrift>,
+    /// The exit code.
+    pub exit_code: u8,
+    /// What went wrong, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Summary {
+    /// A summary of a run that has done nothing yet.
+    pub fn new(status: &str, run_dir: String) -> Self {
+        Self {
+            status: status.to_owned(),
+            run_dir,
+            run_id: None,
+            rows_in: 0,
+            rows_kept: 0,
+            rows_dropped: BTreeMap::new(),
+            quarantined: 0,
+            files_quarantined: 0,
+            windows_total: 0,
+            windows_scored: 0,
+            windows_reused: 0,
+            windows_not_measured: BTreeMap::new(),
+            windows_kept: 0,
+            windows_dropped: BTreeMap::new(),
+            kept: 0,
+            tokens_total: 0,
+            tokens_scored: 0,
+            kernel: None,
+            seconds: 0.0,
+            peak_memory_bytes: None,
+            table: None,
+            shard: None,
+            devices: None,
+            drift: Vec::new(),
+            exit_code: 0,
+            error: None,
+        }
+    }
+
+    /// Both accounting equations; a violation is a bug.
+    pub fn check(&self) -> Result<(), String> {
+        let rows = self.rows_kept + self.rows_dropped.values().sum::<u64>() + self.quarantined;
+        if rows != self.rows_in {
+            return Err(format!(
+                "{} rows came in, but {} were kept, {} dropped and {} quarantined",
+                self.rows_in,
+                self.rows_kept,
+                self.rows_dropped.values().sum::<u64>(),
+                self.quarantined
+            ));
+        }
+        let windows = self.windows_kept + self.windows_dropped.values().sum::<u64>();
+        if windows != self.windows_total {
+            return Err(format!(
+                "{} windows were cut, but {} were kept and {} dropped",
+                self.windows_total,
+                self.windows_kept,
+                self.windows_dropped.values().sum::<u64>()
+            ));
+        }
+        Ok(())
+    }
+
+    /// One line of JSON.
+    pub fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("a summary is plain data")
+    }
+}
+
+/// The layer-zero table, as far as a run used it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TableUse {
+    /// Whether it was in the cache.
+    pub from_cache: bool,
+    /// Bytes of weights read to build it: 0 from the cache, else what `longsift plan` promised.
+    pub checkpoint_bytes_read: u64,
+    /// Its bytes: every row of the vocabulary.
+    pub bytes: u64,
+    /// Bytes of one row.
+    pub row_bytes: u64,
+    /// Rows whose ids occurred in a window that this run measured.
+    pub rows_used: u64,
+    /// What those rows take. The table is mapped, so this much of it is in memory.
+    pub bytes_used: u64,
+}
+
+/// What a process did with the work units of its shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ShardSummary {
+    /// Which shard, from 0.
+    pub index: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Its work units.
+    pub units: u64,
+    /// Units scored and committed by this process.
+    pub units_scored: u64,
+    /// Units that had scores before.
+    pub units_reused: u64,
+    /// Units that another process committed first.
+    pub units_by_others: u64,
+    /// Rows with at least one measured window.
+    pub rows_scored: u64,
+    /// Units whose kept rows this process wrote (`--phase write`).
+    #[serde(default)]
+    pub units_written: u64,
+}
+
+/// What the devices of a run did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceUse {
+    /// Each device.
+    pub list: Vec<DeviceWork>,
+    /// How often the scheduler had to do something besides measuring, by kind: `out_of_memory`, `fewer_in_flight`,
+    /// `head_groups`, `memory_wait`, `window_given_up`, `device_failed`, `device_retired`, … Each is an event, too.
+    pub steps: BTreeMap<String, u64>,
+}
+
+/// What one device of a run did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceWork {
+    /// `cpu`, `cuda:0`.
+    pub name: String,
+    /// The GPU's own name, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Windows, and pieces of windows, that it measured.
+    pub pieces: u64,
+    /// Tokens of those windows; of a piece, in proportion to its heads.
+    pub tokens: u64,
+    /// Seconds in which it was at work.
+    pub busy_seconds: f64,
+    /// The most bytes that were reserved on it at a time.
+    pub most_reserved_bytes: u64,
+    /// Why it was given up, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired: Option<String>,
+}
+
+/// What was kept of the samples of a label.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelCounts {
+    /// All samples.
+    pub samples: u64,
+    /// Those that are kept.
+    pub kept: u64,
+    /// Those that each of `output.compare` would keep.
+    pub compared: Vec<u64>,
+}
+
+/// What was kept per label, ascending.
+pub type LabelShares = Vec<(Option<String>, LabelCounts)>;

@@ -1,0 +1,343 @@
+//! The records of scored work units: a unit counts once its record stands.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::counts::Counts;
+use super::facts::{Facts, Fingerprints, MeasureFingerprint};
+use super::layout::RunDirectory;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::{parallel, text};
+use crate::dataset::input::Dataset;
+use crate::dataset::part::WrittenPart;
+use crate::dataset::units::WorkUnit;
+use crate::storage::error::StorageError;
+use crate::storage::{atomic, files};
+
+/// What identifies the input of a unit: if any of it changes, the unit is scored anew.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct InputIdentity {
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// SHA-256 of the Parquet footer.
+    pub footer_hash: String,
+}
+
+/// A file that a unit wrote into the run directory.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Part {
+    /// Path below the run directory (or below `data/`).
+    pub path: String,
+    /// Rows.
+    pub rows: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the file.
+    pub sha256: String,
+}
+
+impl Part {
+    /// The part behind a file that was just written.
+    pub fn new(path: String, written: &WrittenPart) -> Self {
+        Self { path, rows: written.rows, bytes: written.bytes, sha256: written.sha256.clone() }
+    }
+
+    /// Whether each part is below `folder`, with its size.
+    pub fn all_in_place<'a>(
+        parts: impl IntoIterator<Item = &'a Self>,
+        folder: &Path,
+    ) -> std::result::Result<bool, StorageError> {
+        for part in parts {
+            if files::size(&folder.join(&part.path))? != Some(part.bytes) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What a measure did with the windows of a unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct MeasuredBy {
+    /// Fingerprint of what its figures depend on besides the window.
+    pub fingerprint: String,
+    /// What decided which windows have figures; empty where all have.
+    #[serde(default, skip_serializing_if = "Facts::is_empty")]
+    pub only: Facts,
+    /// Windows that it did not measure, because a guard before it refused them.
+    #[serde(default)]
+    pub not_measured: u64,
+    /// Rows that are quarantined because it could not measure them.
+    #[serde(default)]
+    pub quarantined: u64,
+}
+
+impl MeasuredBy {
+    /// Nothing yet, of a measure with this fingerprint.
+    pub fn new(measure: &MeasureFingerprint) -> Self {
+        let MeasureFingerprint { fingerprint, only } = measure.clone();
+        Self { fingerprint, only, not_measured: 0, quarantined: 0 }
+    }
+}
+
+/// The record of a scored unit, `units/<unit>.json`.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct UnitRecord {
+    /// Name of the unit.
+    pub unit: String,
+    /// Input file, relative to the input root.
+    pub file: String,
+    /// First row group and the one behind the last.
+    pub row_groups: (usize, usize),
+    /// First row in the file.
+    pub first_row: u64,
+    /// The input as it was when it was read.
+    pub input: InputIdentity,
+    /// Fingerprint of what its windows depend on besides the input.
+    pub windows: String,
+    /// What measured them, by measure.
+    pub measures: BTreeMap<String, MeasuredBy>,
+    /// Where the rows went.
+    pub counts: Counts,
+    /// The raw statistics.
+    pub scores: Part,
+    /// Rows without a window to score, if any.
+    pub dropped: Option<Part>,
+    /// Rows that could not be scored, if any.
+    pub quarantine: Option<Part>,
+    /// Runs of rows of the file that do not decode: the first row and the one behind the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<(u64, u64)>,
+}
+
+impl UnitRecord {
+    /// The files of the record, below the run directory.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.scores).chain(&self.dropped).chain(&self.quarantine)
+    }
+
+    /// Where the counts do not add up, or are not those of the files. Each is a bug.
+    pub fn violations(&self) -> Vec<String> {
+        let rows = |part: &Option<Part>| part.as_ref().map_or(0, |part| part.rows);
+        let counts = &self.counts;
+        let mut violations: Vec<String> = [
+            ("windows", counts.windows, self.scores.rows),
+            ("dropped rows", counts.rows_dropped.values().sum(), rows(&self.dropped)),
+            ("quarantined rows", counts.quarantined_rows(), rows(&self.quarantine)),
+        ]
+        .into_iter()
+        .filter(|(_, counted, written)| counted != written)
+        .map(|(what, counted, written)| {
+            format!("{counted} {what} are counted, {written} are written")
+        })
+        .collect();
+        violations.extend(counts.check().err());
+        violations
+    }
+
+    /// The rows that do not decode, ascending and disjoint.
+    pub fn unreadable_rows(&self) -> Vec<Range<u64>> {
+        self.unreadable.iter().map(|(start, end)| *start..*end).collect()
+    }
+
+    /// SHA-256 of the record: what a selection depends on of a unit.
+    pub fn digest(&self) -> String {
+        text::sha256_hex(&serde_json::to_vec(self).expect("a record is plain data"))
+    }
+
+    /// Whether it has the figures that are `wanted`, of more windows at most, and no row is missing because of a measure that is not.
+    fn serves(&self, wanted: &Fingerprints) -> bool {
+        let has = |(name, measure): (&String, &MeasureFingerprint)| {
+            self.measures.get(name).is_some_and(|own| {
+                own.fingerprint == measure.fingerprint && own.only.let_pass(&measure.only)
+            })
+        };
+        let mut others =
+            self.measures.iter().filter(|(name, _)| !wanted.measures.contains_key(*name));
+        self.windows == wanted.windows
+            && wanted.measures.iter().all(has)
+            && others.all(|(_, own)| own.quarantined == 0)
+    }
+
+    /// Whether the record still describes `unit` as it is now, with all its files in place.
+    fn stands(
+        &self,
+        directory: &RunDirectory,
+        dataset: &Dataset,
+        unit: &WorkUnit,
+        wanted: &Fingerprints,
+    ) -> Result<bool> {
+        if !self.serves(wanted) || self.input != identity(dataset, unit) {
+            return Ok(false);
+        }
+        Ok(Part::all_in_place(self.parts(), &directory.root)?)
+    }
+}
+
+/// The identity of a unit's input as planned.
+pub fn identity(dataset: &Dataset, unit: &WorkUnit) -> InputIdentity {
+    let file = &dataset.files[unit.file];
+    InputIdentity {
+        size: file.size,
+        modified_ns: i64::try_from(file.modified_ns).unwrap_or(i64::MAX),
+        footer_hash: file.footer_hash.clone(),
+    }
+}
+
+/// What the windows of a unit are: its input, and everything they depend on besides, by this fingerprint.
+pub fn fingerprint(dataset: &Dataset, unit: &WorkUnit, windows: &str) -> String {
+    let content =
+        json!({ "unit": unit.name(), "input": identity(dataset, unit), "windows": windows });
+    text::sha256_hex(content.to_string().as_bytes())
+}
+
+/// The path of a unit's record.
+pub fn record_path(directory: &RunDirectory, unit: &str) -> PathBuf {
+    directory.units().join(format!("{unit}.json"))
+}
+
+/// For each unit, its record if it still stands.
+pub fn standing(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    units: &[WorkUnit],
+    wanted: &Fingerprints,
+) -> Result<Vec<Option<UnitRecord>>> {
+    let concurrency = files::concurrency(&directory.root, rayon::current_num_threads());
+    parallel::in_order(units.len(), concurrency, |unit| {
+        standing_of(directory, dataset, &units[unit], wanted)
+    })
+}
+
+/// The record of a unit; none where there is none that can be read.
+fn read_record(directory: &RunDirectory, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+    let bytes = files::read_if_present(&record_path(directory, &unit.name()))?;
+    Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+}
+
+/// The record of one unit if it still stands.
+pub fn standing_of(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    wanted: &Fingerprints,
+) -> Result<Option<UnitRecord>> {
+    match read_record(directory, unit)? {
+        Some(record) if record.stands(directory, dataset, unit, wanted)? => Ok(Some(record)),
+        _ => Ok(None),
+    }
+}
+
+/// The record of a unit whose input and windows are those that are wanted, but not its figures.
+pub fn to_reopen(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    wanted: &Fingerprints,
+) -> Result<Option<UnitRecord>> {
+    let record = read_record(directory, unit)?.filter(|record| {
+        record.windows == wanted.windows
+            && record.input == identity(dataset, unit)
+            && !record.serves(wanted)
+    });
+    match record {
+        Some(record) if Part::all_in_place(record.parts(), &directory.root)? => Ok(Some(record)),
+        _ => Ok(None),
+    }
+}
+
+/// The records of units that the plan no longer has: their input file is gone, or cut differently.
+pub fn stale(directory: &RunDirectory, units: &[WorkUnit]) -> Result<Vec<UnitRecord>> {
+    let current: std::collections::HashSet<String> = units.iter().map(WorkUnit::name).collect();
+    records(directory, |unit| !current.contains(unit))
+}
+
+/// The readable records of a run directory whose unit's name is `wanted`.
+pub fn records(directory: &RunDirectory, wanted: impl Fn(&str) -> bool) -> Result<Vec<UnitRecord>> {
+    let mut paths = files::list_if_present(&directory.units())?;
+    paths.retain(|path| {
+        let name = path.file_stem().and_then(|stem| stem.to_str());
+        name.filter(|name| is_unit(name)).is_some_and(&wanted)
+    });
+    let records =
+        parallel::in_order(paths.len(), files::concurrency(&directory.root, 1), |index| {
+            let bytes = files::read_if_present(&paths[index])?.unwrap_or_default();
+            Ok(serde_json::from_slice::<UnitRecord>(&bytes).ok())
+        })?;
+    Ok(records.into_iter().flatten().collect())
+}
+
+/// Whether a name is that of a unit. The temporary name of a record that could not be removed is another name of a record
+/// that counts.
+fn is_unit(name: &str) -> bool {
+    !name.starts_with('.')
+}
+
+/// Makes a unit count: writes its record. If a record that stands is there already, that one counts and is returned:
+/// of several processes that scored a unit the first to get here wins.
+///
+/// # Errors
+/// The earlier record has other scores, although it was made from the same input with the same settings. Then neither
+/// counts any more.
+pub fn commit(
+    directory: &RunDirectory,
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    wanted: &Fingerprints,
+    record: &UnitRecord,
+) -> Result<Option<UnitRecord>> {
+    let json = serde_json::to_vec_pretty(record).expect("a record is plain data");
+    let path = record_path(directory, &record.unit);
+    if atomic::write_new(&path, &json)? {
+        return Ok(None);
+    }
+    let Some(earlier) = standing_of(directory, dataset, unit, wanted)? else {
+        // A record of an earlier input or of other settings: it is replaced.
+        atomic::write_atomic(&path, &json)?;
+        return Ok(None);
+    };
+    if earlier == *record {
+        return Ok(Some(earlier));
+    }
+    files::remove_file(&path)?;
+    let message = format!(
+        "two processes scored unit {} of `{}` and got different bytes ({} and {})",
+        record.unit, record.file, earlier.scores.sha256, record.scores.sha256
+    );
+    Err(Diagnostic::error(Blame::Machine, message)
+        .hint("both results are discarded; this may be faulty memory: check the machines, and score the unit again")
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_under_a_temporary_name_is_not_that_of_a_unit_that_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let part = json!({ "path": "scores/part-u.parquet", "rows": 0, "bytes": 0, "sha256": "" });
+        let record = json!({
+            "unit": "u", "file": "a.parquet", "row_groups": [0, 1], "first_row": 0,
+            "input": { "size": 1, "modified_ns": 0, "footer_hash": "" },
+            "windows": "", "measures": {}, "counts": Counts::default(), "scores": part,
+            "dropped": null, "quarantine": null,
+        });
+        files::create_folder(&directory.units()).unwrap();
+        let path = record_path(&directory, "u");
+        std::fs::write(&path, record.to_string()).unwrap();
+        std::fs::write(path.with_file_name(".tmp-1-0-u.json"), record.to_string()).unwrap();
+        let gone = stale(&directory, &[]).unwrap();
+        assert_eq!(gone.len(), 1, "the record itself");
+        assert_eq!(records(&directory, |unit| unit != "u").unwrap(), Vec::new());
+    }
+}

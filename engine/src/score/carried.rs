@@ -1,0 +1,116 @@
+//! Measures that a plan does not have any more: what they measured of a unit that is opened again goes on into its new part.
+
+use std::path::Path;
+
+use longsift_stages::contract::{Column, Kind, Merge, Orientation};
+use serde::{Deserialize, Serialize};
+
+use crate::base::error::Result;
+use crate::run_directory::scores::{self, MeasureColumns};
+use crate::run_directory::units::{MeasuredBy, UnitRecord};
+
+/// A measure whose figures a unit keeps although nothing asks for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carried {
+    /// Its name in the pipeline that had it.
+    pub measure: String,
+    /// What it did with the windows of the unit.
+    pub by: MeasuredBy,
+    columns: Vec<CarriedColumn>,
+}
+
+/// A column as a score file declares it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct CarriedColumn {
+    name: String,
+    kind: CarriedKind,
+    unit: String,
+    doc: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum CarriedKind {
+    Number,
+    Count,
+    Numbers,
+}
+
+impl Carried {
+    /// Its columns.
+    pub fn columns(&self) -> MeasureColumns {
+        let columns = self.columns.iter().map(CarriedColumn::column).collect();
+        MeasureColumns { measure: self.measure.clone(), columns }
+    }
+}
+
+impl CarriedColumn {
+    fn of(column: Column) -> Self {
+        let kind = match column.kind {
+            Kind::Number => CarriedKind::Number,
+            Kind::Count => CarriedKind::Count,
+            Kind::Numbers => CarriedKind::Numbers,
+        };
+        let (name, unit, doc) = (column.name, column.unit, column.doc);
+        Self { name: name.into(), kind, unit: unit.into(), doc: doc.into() }
+    }
+
+    /// Nothing merges or ranks by it as long as no plan has it.
+    fn column(&self) -> Column {
+        Column {
+            name: self.name.clone().into(),
+            kind: match self.kind {
+                CarriedKind::Number => Kind::Number,
+                CarriedKind::Count => Kind::Count,
+                CarriedKind::Numbers => Kind::Numbers,
+            },
+            unit: self.unit.clone().into(),
+            doc: self.doc.clone().into(),
+            merge: Merge::Never,
+            orientation: Orientation::Higher,
+            error: None,
+        }
+    }
+}
+
+/// The measures of a record that are not among `planned`, with the columns that its part `path` has of them. One that set rows
+/// aside is not among them: those rows have figures of no measure.
+pub(super) fn of_record(
+    path: &Path,
+    record: &UnitRecord,
+    planned: &[MeasureColumns],
+) -> Result<Vec<Carried>> {
+    let is_planned = |name: &str| planned.iter().any(|measure| measure.measure == name);
+    if record.measures.keys().all(|name| is_planned(name)) {
+        return Ok(Vec::new());
+    }
+    let carried =
+        scores::measures(path)?.into_iter().filter_map(|MeasureColumns { measure, columns }| {
+            let by = record.measures.get(&measure).filter(|by| by.quarantined == 0)?;
+            let columns = columns.into_iter().map(CarriedColumn::of).collect();
+            Some(Carried { measure, by: by.clone(), columns })
+        });
+    Ok(left(carried, planned))
+}
+
+/// Those that are neither planned nor have the names of measures or columns that are, each once.
+pub(super) fn left(
+    carried: impl IntoIterator<Item = Carried>,
+    planned: &[MeasureColumns],
+) -> Vec<Carried> {
+    let mut taken: Vec<String> = Vec::new();
+    for MeasureColumns { measure, columns } in planned {
+        taken.push(measure.clone());
+        taken.extend(columns.iter().map(|column| column.name.clone().into_owned()));
+    }
+    let mut left = Vec::new();
+    for one in carried {
+        let own = one.columns.iter().map(|column| &column.name).chain([&one.measure]);
+        let own: Vec<String> = own.cloned().collect();
+        if own.iter().all(|name| !taken.contains(name)) {
+            taken.extend(own);
+            left.push(one);
+        }
+    }
+    left
+}

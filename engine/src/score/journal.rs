@@ -1,0 +1,399 @@
+//! The finished figures of a work unit that is still open.
+//!
+//! An append-only file of checksummed records, made durable by a clock: whoever waits for windows calls
+//! [`Journal::sync_if_due`]. A resumed run replays it and measures only what is missing; once the unit is committed the
+//! journal is removed. A torn or damaged tail ends the replay: what stands before it is whole.
+//!
+//! ```text
+//! header  [u32 length][u32 crc32][JSON: fingerprint of the unit's windows, name and fingerprint of each measure]
+//! record  [u32 length][u32 crc32][row u64][window u32][measure u16][figures]   little-endian
+//! ```
+//!
+//! `measure` is a place in the header's lists. A journal whose list differs keeps the figures of the measures that both have.
+
+use std::collections::HashMap;
+use std::fs::{File, TryLockError};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use longsift_stages::contract::{Column, Figures};
+use serde::{Deserialize, Serialize};
+
+use super::carried::Carried;
+use crate::base::clock;
+use crate::base::error::Result;
+use crate::storage::{error, files};
+
+/// The longest time finished figures are not yet durable.
+const SYNC_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A window of a unit: its row in the file and its index in the document.
+pub type WindowKey = (u64, u32);
+
+/// Figures of a window: the window, and the place of the measure among those of the plan.
+pub type FigureKey = (WindowKey, u16);
+
+/// What a journal belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// Fingerprint of the unit's input and of what its windows depend on.
+    pub windows: String,
+    /// Name and fingerprint of each measure, in the order of the plan.
+    pub measures: Vec<(String, String)>,
+    /// The measures behind them, which the plan does not have and the unit keeps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<Carried>,
+}
+
+impl Header {
+    /// Name and fingerprint of all measures, by place.
+    fn all(&self) -> Vec<(&str, &str)> {
+        let measures = self.measures.iter().map(|(name, fingerprint)| (&**name, &**fingerprint));
+        let carried = self.carried.iter().map(|of| (&*of.measure, &*of.by.fingerprint));
+        measures.chain(carried).collect()
+    }
+
+    /// The measures that the journal at `path` carries, if it is of these windows.
+    pub(super) fn carried_at(path: &Path, windows: &str) -> Result<Vec<Carried>> {
+        let bytes = files::read_if_present(path)?.unwrap_or_default();
+        let header =
+            next_record(&bytes).and_then(|(header, _)| serde_json::from_slice(header).ok());
+        let header: Option<Self> = header.filter(|header: &Self| header.windows == windows);
+        Ok(header.map_or(Vec::new(), |header| header.carried))
+    }
+}
+
+/// The open journal of one unit.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: BufWriter<File>,
+    /// When something was added that is not durable yet; none where all is.
+    unsynced: Option<Instant>,
+    /// Locked as long as the journal is open: no other process writes to it.
+    _claim: File,
+}
+
+impl Journal {
+    /// Opens the journal of a unit and returns the figures that it already holds of measures of the header, whose columns
+    /// are `columns`. A journal of other windows is started afresh. Where another process writes to it, this one gets a
+    /// journal of its own.
+    pub fn open(
+        path: &Path,
+        header: &Header,
+        columns: &[&[Column]],
+    ) -> Result<(Self, HashMap<FigureKey, Figures>)> {
+        let (path, claim) = claim(path)?;
+        let bytes = files::read_if_present(&path)?.unwrap_or_default();
+        let Replayed { finished, whole, same } = replay(&bytes, header, columns);
+        if same {
+            let file = BufWriter::new(files::open_for_append(&path, whole as u64)?);
+            return Ok((Self { path, file, unsynced: None, _claim: claim }, finished));
+        }
+        if finished.is_empty() {
+            let mut journal = Self::begin(&path, header, claim)?;
+            journal.sync()?;
+            files::fsync_folder(path.parent().unwrap_or(&path))?;
+            return Ok((journal, finished));
+        }
+        // Other measures, and figures that are still asked for: they are never in no file at all.
+        let new = beside(&path);
+        let claim = files::open_read_write(&new)?;
+        let _ = claim.try_lock();
+        let mut journal = Self::begin(&new, header, claim)?;
+        let mut kept: Vec<_> = finished.iter().collect();
+        kept.sort_unstable_by_key(|(key, _)| **key);
+        kept.into_iter().try_for_each(|(key, figures)| journal.append(*key, figures))?;
+        journal.sync()?;
+        files::rename(&new, &path)?;
+        files::fsync_folder(path.parent().unwrap_or(&path))?;
+        Ok((Self { path, ..journal }, finished))
+    }
+
+    fn begin(path: &Path, header: &Header, claim: File) -> Result<Self> {
+        let file = BufWriter::new(files::open_for_append(path, 0)?);
+        let mut journal = Self { path: path.to_owned(), file, unsynced: None, _claim: claim };
+        journal.write(&serde_json::to_vec(header).expect("a header is plain data"))?;
+        Ok(journal)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds finished figures.
+    pub fn append(&mut self, key: FigureKey, figures: &Figures) -> Result<()> {
+        self.write(&encode(key, figures))?;
+        self.unsynced.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    /// Makes what was added durable if the oldest of it has waited long enough at `now`.
+    pub fn sync_if_due(&mut self, now: Instant) -> Result<()> {
+        let due = |since| now.saturating_duration_since(since) >= SYNC_INTERVAL;
+        if self.unsynced.is_some_and(due) { self.sync() } else { Ok(()) }
+    }
+
+    /// Makes everything added so far durable.
+    pub fn sync(&mut self) -> Result<()> {
+        self.unsynced = None;
+        let done = self.file.flush().and_then(|()| self.file.get_ref().sync_data());
+        done.map_err(|error| error::failed("write", &self.path)(error).into())
+    }
+
+    fn write(&mut self, payload: &[u8]) -> Result<()> {
+        let length = u32::try_from(payload.len()).expect("a record is a few kilobytes");
+        let checksum = crc32fast::hash(payload);
+        let done = self
+            .file
+            .write_all(&length.to_le_bytes())
+            .and_then(|()| self.file.write_all(&checksum.to_le_bytes()))
+            .and_then(|()| self.file.write_all(payload));
+        done.map_err(|error| error::failed("write", &self.path)(error).into())
+    }
+}
+
+/// Whether another process is writing to the journal of a unit now.
+pub fn is_claimed(path: &Path) -> Result<bool> {
+    if files::size(path)?.is_none() {
+        return Ok(false);
+    }
+    let file = files::open_read_write(path)?;
+    Ok(matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Locks the journal at `path`, or one beside it whose name no other process uses. A file system without locks cannot
+/// say who else writes: there every process has its own.
+fn claim(path: &Path) -> Result<(PathBuf, File)> {
+    let file = files::open_read_write(path)?;
+    if file.try_lock().is_ok() {
+        return Ok((path.to_owned(), file));
+    }
+    let own = beside(path);
+    let file = files::open_read_write(&own)?;
+    Ok((own, file))
+}
+
+/// A name beside `path` that no other process uses.
+fn beside(path: &Path) -> PathBuf {
+    let mut own = path.to_owned().into_os_string();
+    own.push(format!(".{}-{:x}", std::process::id(), clock::nanoseconds()));
+    PathBuf::from(own)
+}
+
+fn encode(((row, window), measure): FigureKey, figures: &Figures) -> Vec<u8> {
+    let mut payload = Vec::new();
+    payload.extend(row.to_le_bytes());
+    payload.extend(window.to_le_bytes());
+    payload.extend(measure.to_le_bytes());
+    figures.encode(&mut payload);
+    payload
+}
+
+/// The key of a record, and the bytes of its figures.
+fn decode(payload: &[u8]) -> Option<(FigureKey, &[u8])> {
+    let (row, rest) = payload.split_first_chunk()?;
+    let (window, rest) = rest.split_first_chunk()?;
+    let (measure, figures) = rest.split_first_chunk()?;
+    let key = (u64::from_le_bytes(*row), u32::from_le_bytes(*window));
+    Some(((key, u16::from_le_bytes(*measure)), figures))
+}
+
+/// What the bytes of a journal hold.
+struct Replayed {
+    /// Figures of measures that the header of now has, by their places there.
+    finished: HashMap<FigureKey, Figures>,
+    /// How many bytes the whole records take.
+    whole: usize,
+    /// Whether the header is that of now.
+    same: bool,
+}
+
+fn replay(bytes: &[u8], now: &Header, columns: &[&[Column]]) -> Replayed {
+    let mut replayed = Replayed { finished: HashMap::new(), whole: 0, same: false };
+    let Some((header, mut rest)) = next_record(bytes) else { return replayed };
+    let Ok(before) = serde_json::from_slice::<Header>(header) else { return replayed };
+    if before.windows != now.windows {
+        return replayed;
+    }
+    replayed.same = before == *now;
+    let now = now.all();
+    let place = |measure| now.iter().position(|now| *now == measure);
+    let places: Vec<Option<usize>> = before.all().into_iter().map(place).collect();
+    while let Some((payload, after)) = next_record(rest) {
+        let Some(((key, measure), figures)) = decode(payload) else { break };
+        match places.get(usize::from(measure)) {
+            None => break,
+            // Figures of a measure that is no longer asked for, or has changed.
+            Some(None) => {}
+            Some(&Some(place)) => {
+                let Some(figures) = Figures::decode(figures, columns[place]) else { break };
+                replayed.finished.insert((key, place as u16), figures);
+            }
+        }
+        rest = after;
+    }
+    replayed.whole = bytes.len() - rest.len();
+    replayed
+}
+
+fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+    let checksum = u32::from_le_bytes(bytes.get(4..8)?.try_into().ok()?);
+    let payload = bytes.get(8..8usize.checked_add(length)?)?;
+    (crc32fast::hash(payload) == checksum).then(|| (payload, &bytes[8 + length..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use longsift_stages::contract::{Kind, Merge, Orientation, Value};
+
+    use super::*;
+
+    fn column(kind: Kind) -> Column {
+        Column {
+            name: "x".into(),
+            kind,
+            unit: "share".into(),
+            doc: "a statistic".into(),
+            merge: Merge::Mean,
+            orientation: Orientation::Higher,
+            error: None,
+        }
+    }
+
+    fn columns() -> [Vec<Column>; 2] {
+        [vec![column(Kind::Number), column(Kind::Numbers)], vec![column(Kind::Count)]]
+    }
+
+    fn header(windows: &str, measures: &[(&str, &str)]) -> Header {
+        let owned =
+            |(name, fingerprint): &(&str, &str)| ((*name).to_owned(), (*fingerprint).to_owned());
+        let measures = measures.iter().map(owned).collect();
+        Header { windows: windows.to_owned(), measures, carried: Vec::new() }
+    }
+
+    fn two(windows: &str) -> Header {
+        header(windows, &[("one", "1"), ("two", "2")])
+    }
+
+    fn open(path: &Path, header: &Header) -> (Journal, HashMap<FigureKey, Figures>) {
+        let columns = columns();
+        Journal::open(path, header, &[&columns[0], &columns[1]]).unwrap()
+    }
+
+    fn figures(seed: f64) -> Figures {
+        Figures(vec![Value::Number(seed / 3.0), Value::Numbers(vec![seed, f64::MIN_POSITIVE])])
+    }
+
+    #[test]
+    fn a_journal_gives_back_what_was_added_bit_for_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let (mut journal, finished) = open(&path, &two("w1"));
+        assert!(finished.is_empty());
+        for window in 0..5 {
+            journal.append(((7, window), 0), &figures(f64::from(window) + 0.1)).unwrap();
+            let count = Figures(vec![Value::Count(u64::from(window) << 40)]);
+            journal.append(((7, window), 1), &count).unwrap();
+        }
+        journal.sync().unwrap();
+        drop(journal);
+        let (_, finished) = open(&path, &two("w1"));
+        assert_eq!(finished.len(), 10);
+        assert_eq!(finished[&((7, 3), 0)], figures(3.1));
+        assert_eq!(finished[&((7, 3), 1)], Figures(vec![Value::Count(3 << 40)]));
+        let (_, finished) = open(&path, &two("w2"));
+        assert!(finished.is_empty(), "other windows start afresh");
+    }
+
+    #[test]
+    fn figures_of_measures_that_both_headers_have_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let (mut journal, _) = open(&path, &two("w"));
+        journal.append(((0, 0), 0), &figures(0.5)).unwrap();
+        journal.append(((0, 0), 1), &Figures(vec![Value::Count(9)])).unwrap();
+        journal.sync().unwrap();
+        drop(journal);
+        // The first has changed, a third has come, and the second is now the first.
+        let now = header("w", &[("two", "2"), ("one", "changed")]);
+        let columns = columns();
+        let opened = Journal::open(&path, &now, &[&columns[1], &columns[0]]).unwrap();
+        let kept = HashMap::from([(((0, 0), 0), Figures(vec![Value::Count(9)]))]);
+        assert_eq!(opened.1, kept);
+        assert!(is_claimed(&path).unwrap(), "the file that replaces it is claimed, too");
+        drop(opened);
+        let again = Journal::open(&path, &now, &[&columns[1], &columns[0]]).unwrap();
+        assert_eq!(again.1, kept);
+        let files = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(files, 1);
+    }
+
+    #[test]
+    fn what_was_added_is_durable_by_the_clock_without_another_window() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let (mut journal, _) = open(&path, &two("w"));
+        journal.append(((0, 0), 0), &figures(0.5)).unwrap();
+        let on_disk = || std::fs::read(&path).unwrap().len();
+        let before = on_disk();
+        journal.sync_if_due(Instant::now()).unwrap();
+        assert_eq!(on_disk(), before, "not yet");
+        journal.sync_if_due(Instant::now() + SYNC_INTERVAL).unwrap();
+        assert!(on_disk() > before);
+    }
+
+    #[test]
+    fn two_writers_have_a_journal_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let (mut first, _) = open(&path, &two("w"));
+        first.append(((0, 0), 0), &figures(0.5)).unwrap();
+        first.sync().unwrap();
+        assert!(is_claimed(&path).unwrap());
+        let (second, finished) = open(&path, &two("w"));
+        assert!(finished.is_empty());
+        assert_ne!(second.path(), first.path());
+        drop(first);
+        assert!(!is_claimed(&path).unwrap());
+        let (third, finished) = open(&path, &two("w"));
+        assert_eq!((third.path(), finished.len()), (path.as_path(), 1));
+    }
+
+    #[test]
+    fn a_journal_cut_or_damaged_anywhere_keeps_only_whole_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let (mut journal, _) = open(&path, &two("w"));
+        for window in 0..3 {
+            journal.append(((0, window), 0), &figures(0.5)).unwrap();
+        }
+        journal.sync().unwrap();
+        drop(journal);
+        let bytes = std::fs::read(&path).unwrap();
+        let (now, columns) = (two("w"), columns());
+        let replayed = |bytes: &[u8]| replay(bytes, &now, &[&columns[0], &columns[1]]);
+        for cut in 0..bytes.len() {
+            let Replayed { finished, whole, .. } = replayed(&bytes[..cut]);
+            assert!(whole <= cut);
+            assert!(finished.len() < 3);
+            let mut damaged = bytes.clone();
+            damaged[cut] ^= 0x20;
+            let finished = replayed(&damaged).finished;
+            assert!(finished.values().all(|found| *found == figures(0.5)));
+        }
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        let (mut journal, finished) = open(&path, &now);
+        assert_eq!(finished.len(), 2);
+        journal.append(((0, 2), 0), &figures(0.5)).unwrap();
+        journal.sync().unwrap();
+        assert_eq!(
+            std::fs::read(&path).unwrap(),
+            bytes,
+            "a torn record is cut off before the next one"
+        );
+    }
+}

@@ -1,0 +1,349 @@
+//! Every measure of every window of a unit: from the journal where a run before this one took it, on the devices where it
+//! needs evidence, on the processor's pool where it does not.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use longsift_kernels::HeadSums;
+use longsift_stages::contract::{Evidence, Figures, Measure, Request, Unmeasured, Value, Window};
+use longsift_stages::first_layer_attention::WindowTokens;
+use longsift_stages::tokenize::windows::TokenWindow;
+use rayon::prelude::*;
+
+use super::context::{OnDevices, Tools};
+use super::journal::{FigureKey, Journal, WindowKey};
+use super::prepare::{CutDocument, Outcome, Prepared};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::devices::dispatch::terms::GivenUp;
+use crate::devices::scheduler::Message;
+use crate::plan::cascade::Before;
+
+/// How often a stop signal is looked for while windows are measured.
+pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Of a window that a guard has spared the measure: nothing, and no journal has it.
+pub(super) const NOT_MEASURED: Figures = Figures(Vec::new());
+
+pub(crate) type Measured = std::result::Result<Figures, Unmeasured>;
+
+/// The measures of a unit at work.
+pub(super) struct Measuring<'a> {
+    tools: &'a Tools<'a>,
+    journal: Journal,
+    /// The places of measures that the plan does not have.
+    carried: Range<u16>,
+    /// Figures of the journal that no batch has asked for yet.
+    finished: HashMap<FigureKey, Figures>,
+    /// Windows that the scheduler has, by its numbers.
+    submitted: BTreeMap<u64, FigureKey>,
+    next_id: u64,
+    /// Windows of the batches in work.
+    windows: HashMap<WindowKey, OpenWindow>,
+    /// Windows of which this run took the last figures that were missing.
+    pub(super) windows_measured: u64,
+}
+
+/// A window whose figures are not all there, or have not been taken.
+struct OpenWindow {
+    /// Tokens of the scored sequence, BOS included.
+    tokens: u64,
+    /// By measure.
+    figures: Vec<Option<Measured>>,
+    /// By measure that the plan does not have.
+    carried: Vec<Figures>,
+    /// Whether any figures are of this run.
+    new: bool,
+}
+
+impl OpenWindow {
+    fn is_whole(&self) -> bool {
+        self.figures.iter().all(Option::is_some)
+    }
+}
+
+impl<'a> Measuring<'a> {
+    pub(super) fn new(
+        tools: &'a Tools<'a>,
+        journal: Journal,
+        carried: usize,
+        finished: HashMap<FigureKey, Figures>,
+    ) -> Self {
+        let planned = tools.plan.measures.places().end;
+        Self {
+            tools,
+            journal,
+            carried: planned..planned + carried as u16,
+            finished,
+            submitted: BTreeMap::new(),
+            next_id: 0,
+            windows: HashMap::new(),
+            windows_measured: 0,
+        }
+    }
+
+    /// Begins to measure the windows of a batch: what devices wait for, then on devices, and meanwhile the rest. Returns the
+    /// scheduler's numbers of those that a device has to see.
+    pub(super) fn submit(&mut self, documents: &[Prepared]) -> Result<Range<u64>> {
+        let (first, cascade) = (self.next_id, &self.tools.plan.cascade);
+        for (document, cut) in to_measure(documents) {
+            for window in &cut.windows {
+                let key = (document.row, window.index);
+                let places = self.tools.plan.measures.places();
+                let found = places.map(|place| self.finished.remove(&(key, place)).map(Ok));
+                let tokens =
+                    window.token_end - window.token_start + u64::from(self.tools.plan.bos.count);
+                let figures = found.collect();
+                let carried = self.carried.clone();
+                let carried = carried
+                    .map(|place| self.finished.remove(&(key, place)).unwrap_or(NOT_MEASURED));
+                let carried = carried.collect();
+                self.windows.insert(key, OpenWindow { tokens, figures, carried, new: false });
+            }
+        }
+        cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
+        let measures: Vec<_> = self.tools.plan.measures().collect();
+        for (place, _) in measures.iter().filter(|(_, of)| !of.needs().evidence.is_empty()) {
+            self.spare(documents, *place);
+        }
+        for (document, cut) in to_measure(documents) {
+            for window in &cut.windows {
+                self.submit_evidence((document.row, window.index), cut, window)?;
+            }
+        }
+        cascade.rest.iter().try_for_each(|round| self.measure_here(documents, round))?;
+        Ok(first..self.next_id)
+    }
+
+    /// Whether the scheduler still has windows of a batch.
+    pub(super) fn is_open(&self, batch: &Range<u64>) -> bool {
+        self.submitted.range(batch.clone()).next().is_some()
+    }
+
+    /// Hands a window to the scheduler for the measures that need evidence and have no figures of it.
+    fn submit_evidence(
+        &mut self,
+        key: WindowKey,
+        cut: &CutDocument,
+        window: &TokenWindow,
+    ) -> Result<()> {
+        let plan = self.tools.plan;
+        let Some(OnDevices { attention, scheduler, .. }) = self.tools.devices else {
+            return Ok(());
+        };
+        for (place, measure) in plan.measures() {
+            let needs = measure.needs();
+            let Some(Request::Attention(request)) = needs.evidence.first() else { continue };
+            if self.windows[&key].figures[usize::from(place)].is_some() {
+                continue;
+            }
+            let ids = plan.bos.before(cut.ids_of(window));
+            match request.window(ids, attention.model.spec().vocabulary_size) {
+                Ok(window) => {
+                    let id = scheduler.submit(window);
+                    self.submitted.insert(id, (key, place));
+                    self.next_id = id + 1;
+                }
+                Err(why) => self.ended((key, place), Err(why))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Spares a measure the windows of a batch that a guard before it refuses. Those that it has no figures of for such a
+    /// reason are spared what waits for them, too.
+    fn spare(&mut self, documents: &[Prepared], place: u16) {
+        let cascade = &self.tools.plan.cascade;
+        let guards = cascade.before(place);
+        if guards.is_empty() {
+            return;
+        }
+        for (document, cut) in to_measure(documents) {
+            let key = |window: &TokenWindow| (document.row, window.index);
+            let keys: Vec<WindowKey> = cut.windows.iter().map(key).collect();
+            for sample in cascade.samples(&keys) {
+                if guards.iter().any(|guard| self.refuses(guard, sample)) {
+                    for key in sample {
+                        self.settle((*key, place), Ok(NOT_MEASURED));
+                    }
+                }
+            }
+        }
+    }
+
+    fn refuses(&self, guard: &Before, sample: &[WindowKey]) -> bool {
+        let figures = |key| self.windows[key].figures[usize::from(guard.reads)].as_ref();
+        let is_spared = |key| matches!(figures(key), Some(Ok(figures)) if *figures == NOT_MEASURED);
+        let value = |key| match figures(key) {
+            Some(Ok(figures)) => figures.0.get(guard.column).and_then(Value::finite),
+            Some(Err(_)) | None => None,
+        };
+        let values: Vec<f64> = sample.iter().map(|key| value(key).unwrap_or(f64::NAN)).collect();
+        sample.iter().any(is_spared) || guard.refuses(&values)
+    }
+
+    /// Takes the figures of a batch by measures that need no evidence, in parallel.
+    fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
+        let plan = self.tools.plan;
+        for place in places {
+            self.spare(documents, *place);
+        }
+        let here: Vec<(u16, &dyn Measure)> =
+            places.iter().map(|place| (*place, plan.measure(*place))).collect();
+        let windows = &self.windows;
+        let of_document = |(document, cut): (&Prepared, &CutDocument)| {
+            let shared: Vec<Vec<Value>> = here
+                .iter()
+                .map(|(_, measure)| match &cut.text {
+                    Some(text) if measure.needs().document_text => {
+                        measure.document(text.as_bytes())
+                    }
+                    _ => Vec::new(),
+                })
+                .collect();
+            let of_window = |window: &TokenWindow| {
+                let key = (document.row, window.index);
+                let missing = here
+                    .iter()
+                    .zip(&shared)
+                    .filter(|((place, _), _)| windows[&key].figures[usize::from(*place)].is_none());
+                let ids = plan.bos.before(cut.ids_of(window));
+                let (text, text_half) = cut.text_of(window, plan.bos);
+                let taken = missing.map(|((place, measure), document)| {
+                    let window = Window { ids: &ids, text, text_half, document, evidence: &[] };
+                    ((key, *place), measure.figures(&window))
+                });
+                taken.collect::<Vec<_>>()
+            };
+            cut.windows.par_iter().flat_map_iter(of_window).collect::<Vec<_>>()
+        };
+        let measured: Vec<(FigureKey, Measured)> = self.tools.progress.timed("measures", || {
+            let all: Vec<_> = to_measure(documents).collect();
+            all.into_par_iter().flat_map_iter(of_document).collect()
+        });
+        measured.into_iter().try_for_each(|(key, figures)| self.ended(key, figures))
+    }
+
+    /// Figures of this run, or why there are none.
+    fn ended(&mut self, key: FigureKey, figures: Measured) -> Result<()> {
+        if let Ok(figures) = &figures {
+            self.journal.append(key, figures)?;
+        }
+        if let Some(open) = self.windows.get_mut(&key.0) {
+            open.new |= figures.is_ok();
+        }
+        self.settle(key, figures);
+        Ok(())
+    }
+
+    /// Figures of a window, or why there are none.
+    fn settle(&mut self, (window, place): FigureKey, figures: Measured) {
+        let Some(open) = self.windows.get_mut(&window) else { return };
+        open.figures[usize::from(place)] = Some(figures);
+        if open.new && open.is_whole() {
+            self.windows_measured += 1;
+            self.tools.progress.windows_done(1, open.tokens);
+        }
+    }
+
+    /// Waits a little for the devices and keeps what they say; sees to the journal, the stop signal and the watch.
+    pub(super) fn wait(&mut self) -> Result<()> {
+        let devices = self.tools.devices;
+        if let Some(message) = devices.and_then(|on| on.scheduler.wait(STOP_INTERVAL)) {
+            self.receive(message)?;
+        }
+        self.look()
+    }
+
+    /// What is due whatever else is waited for.
+    pub(super) fn look(&mut self) -> Result<()> {
+        self.tools.stop.check()?;
+        self.journal.sync_if_due(Instant::now())?;
+        match self.tools.devices {
+            Some(OnDevices { scheduler, watch, .. }) => watch.look(scheduler),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps what the scheduler says.
+    fn receive(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Window { id, result } => {
+                let Some(key) = self.submitted.remove(&id) else { return Ok(()) };
+                let measure = self.tools.plan.measure(key.1);
+                self.ended(key, of_attention(measure, result))
+            }
+            Message::Step { device, step } => match self.tools.devices {
+                Some(OnDevices { watch, .. }) => watch.step(device, &step),
+                None => Ok(()),
+            },
+            Message::Dead(why) => Err(no_device(&why)),
+            Message::Bug(panic) => Err(device_panicked(&panic)),
+        }
+    }
+
+    /// Figures of a window of a batch that is not open any more, by measure; behind them those that are carried.
+    ///
+    /// # Errors
+    /// The measure that has none, and why.
+    pub(super) fn take(
+        &mut self,
+        window: WindowKey,
+    ) -> std::result::Result<Vec<Figures>, (usize, Unmeasured)> {
+        let open = self.windows.remove(&window).expect("a window is taken once");
+        let figures = open.figures.into_iter().enumerate().map(|(place, figures)| {
+            let figures = figures.expect("every window of a finished batch has ended");
+            figures.map_err(|why| (place, why))
+        });
+        figures.chain(open.carried.into_iter().map(Ok)).collect()
+    }
+
+    /// Takes windows that no device has begun back, keeps those that are under way, and makes all of it durable.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        if let Some(OnDevices { scheduler, .. }) = self.tools.devices {
+            scheduler.withdraw();
+            while scheduler.is_busy() {
+                match scheduler.wait(STOP_INTERVAL) {
+                    // The run ends for another reason already.
+                    None | Some(Message::Dead(_) | Message::Bug(_)) => {}
+                    Some(message) => self.receive(message)?,
+                }
+            }
+        }
+        self.journal.sync()
+    }
+}
+
+/// The figures of a window of which a device has summed the attention, or why there are none.
+pub(crate) fn of_attention(
+    measure: &dyn Measure,
+    result: std::result::Result<(Arc<WindowTokens>, HeadSums), GivenUp>,
+) -> Measured {
+    let (window, sums) =
+        result.map_err(|why| Unmeasured { code: why.code, message: why.message })?;
+    let evidence = [Evidence::Attention(sums)];
+    let (text, text_half, document) = (None, None, &[][..]);
+    measure.figures(&Window { ids: &window.ids, text, text_half, document, evidence: &evidence })
+}
+
+/// The scheduler says that no device is left.
+pub(crate) fn no_device(why: &str) -> Failure {
+    let message = format!("no device is left to measure windows on: {why}");
+    let hint = "what was measured is kept; check the devices and run the same command to resume";
+    Diagnostic::error(Blame::Machine, message).hint(hint).into()
+}
+
+/// The scheduler says that a device's thread panicked.
+pub(crate) fn device_panicked(panic: &str) -> Failure {
+    Diagnostic::error(Blame::Bug, format!("a device's thread panicked: {panic}")).into()
+}
+
+/// The documents of a batch that have windows to measure.
+fn to_measure(documents: &[Prepared]) -> impl Iterator<Item = (&Prepared, &CutDocument)> {
+    documents.iter().filter_map(|document| match &document.outcome {
+        Outcome::Measure(cut) => Some((document, cut)),
+        Outcome::Quarantine(_) | Outcome::Drop { .. } | Outcome::Endless(_) => None,
+    })
+}

@@ -1,0 +1,35 @@
+//! Work on the devices of a plan: their scheduler, and a watch over it, for as long as the work lasts.
+
+use longsift_stages::first_layer_attention::FirstLayer;
+
+use super::context::{OnDevices, Tools};
+use super::watch::Watch;
+use crate::base::error::Result;
+use crate::devices::scheduler::Scheduler;
+use crate::plan::attention::Attention;
+use crate::run_directory::summary::DeviceUse;
+
+/// Runs `work` with devices among its tools; returns what it returned, and what the devices did meanwhile.
+pub fn with<T>(
+    tools: Tools<'_>,
+    attention: &Attention,
+    layer: &FirstLayer,
+    work: impl FnOnce(Tools<'_>) -> Result<T>,
+) -> (Result<T>, DeviceUse) {
+    let devices = &attention.devices;
+    tracing::info!(
+        devices = devices.names(),
+        why = devices.why,
+        kernel = devices.kernel.name(),
+        "measuring windows"
+    );
+    let watch = Watch::new(tools.directory, tools.progress, &devices.list);
+    let done = Scheduler::run(&devices.list, layer, attention.policy(), |scheduler| {
+        let on_devices = OnDevices { attention, scheduler, watch: &watch };
+        let done = work(Tools { devices: Some(on_devices), ..tools });
+        tools.progress.took("first-layer-attention", scheduler.busy());
+        watch.finish(scheduler)?;
+        done
+    });
+    (done, watch.into_use())
+}

@@ -1,0 +1,211 @@
+//! Documents to windows of token ids: what happens to a row before anything is measured.
+
+use std::ops::Range;
+
+use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
+use longsift_stages::tokenize::windows::{Cut, TokenWindow};
+use rayon::prelude::*;
+
+use crate::base::diagnostic::{Blame, Diagnostic, Place};
+use crate::dataset::documents::{Document, DocumentContent, Text, content_hash};
+use crate::plan::Plan;
+use crate::plan::options::Bos;
+use crate::run_directory::quarantine::BadRow;
+
+/// A document, tokenised and cut.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Row in the file.
+    pub row: u64,
+    /// The document's id; `<file>:<row>` where the input has none.
+    pub id: String,
+    /// What is to be done with it.
+    pub outcome: Outcome,
+}
+
+/// What is to be done with a document.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It cannot be scored.
+    Quarantine(BadRow),
+    /// It has nothing to score, for this reason.
+    Drop {
+        /// Short, stable name of the reason.
+        reason: &'static str,
+        /// Tokens of the document.
+        tokens_total: u64,
+        /// Windows that were cut and are too short for a measure.
+        windows: u64,
+    },
+    /// Its windows are to be measured.
+    Measure(CutDocument),
+    /// The tokenizer is not done with it in a time that no published tokenizer needs. Another machine might be: so it ends the
+    /// run instead of costing the row.
+    Endless(Box<Diagnostic>),
+}
+
+/// A document with windows to measure.
+#[derive(Debug)]
+pub struct CutDocument {
+    /// Token ids, without BOS.
+    pub ids: Vec<u32>,
+    /// Character-completed byte ends of the tokens, and the length of the text; none for pre-tokenised documents.
+    pub ends: Option<EncodedText>,
+    /// Length of the text in bytes; 0 for pre-tokenised documents.
+    pub text_bytes: usize,
+    /// The text itself, where a measure needs it.
+    pub text: Option<Text>,
+    /// Windows to measure, by position.
+    pub windows: Vec<TokenWindow>,
+    /// Windows that are too short for a measure.
+    pub windows_too_short: u64,
+    /// Hash of the text or the tokens.
+    pub content_hash: String,
+}
+
+impl CutDocument {
+    /// The tokens of a window, without BOS.
+    pub fn ids_of(&self, window: &TokenWindow) -> &[u32] {
+        &self.ids[window.token_start as usize..window.token_end as usize]
+    }
+
+    /// Where the text of a window is in the document's; none for pre-tokenised documents.
+    pub fn bytes_of(&self, window: &TokenWindow) -> Option<Range<usize>> {
+        let (start, end) = (window.token_start as usize, window.token_end as usize);
+        Some(self.ends.as_ref()?.byte_range(start, end, self.text_bytes))
+    }
+
+    /// The text of a window, where a measure needs it, and where the second half of its tokens begins in it, BOS counted.
+    pub fn text_of(&self, window: &TokenWindow, bos: Bos) -> (Option<&[u8]>, Option<usize>) {
+        let (Some(text), Some(ends)) = (&self.text, &self.ends) else { return (None, None) };
+        let (start, end) = (window.token_start as usize, window.token_end as usize);
+        let bytes = ends.byte_range(start, end, self.text_bytes);
+        let count = usize::from(bos.count);
+        let half = ((count + end - start) / 2).saturating_sub(count);
+        let second = ends.byte_range(start + half, end, self.text_bytes);
+        (Some(&text.as_bytes()[bytes.clone()]), Some(second.start - bytes.start))
+    }
+}
+
+/// Tokenises and cuts a batch of documents, in parallel; the answers are in the order of the documents.
+pub fn prepare(plan: &Plan, file: &str, documents: Vec<Document>) -> Vec<Prepared> {
+    documents
+        .into_par_iter()
+        .map(|document| {
+            let row = document.row;
+            let id = document.id.clone().unwrap_or_else(|| format!("{file}:{row}"));
+            let place = format!("{file}, row {row}");
+            let outcome =
+                outcome(plan, place, document).unwrap_or_else(|(stage, code, message)| {
+                    Outcome::Quarantine(BadRow { row, stage: stage.into(), code, message })
+                });
+            Prepared { row, id, outcome }
+        })
+        .collect()
+}
+
+type Refusal = (&'static str, &'static str, String);
+
+/// Why a text has no tokens.
+pub(crate) enum Untokenized {
+    /// The row cannot be used: a short, stable name of the reason, and a message.
+    Refused(&'static str, String),
+    /// As [`Outcome::Endless`].
+    Endless(Box<Diagnostic>),
+}
+
+/// The tokens of a whole text; `place` says where it stands.
+pub(crate) fn tokenize(plan: &Plan, place: String, text: &str) -> Result<EncodedText, Untokenized> {
+    let largest = plan.spec.pipeline.input.max_document_bytes;
+    if text.len() as u64 > largest {
+        let message = format!(
+            "the text has {} bytes, more than the {largest} of `max_document_bytes`",
+            text.len()
+        );
+        return Err(Untokenized::Refused("document_too_large", message));
+    }
+    let encoder = plan.encoder.as_ref().expect("the plan opens a tokenizer for text");
+    encoder.encode(text, Encoder::LARGEST_PART_BYTES).map_err(|problem| {
+        if !problem.is_of_the_tokenizer() {
+            return Untokenized::Refused(problem.code(), problem.to_string());
+        }
+        let endless = Diagnostic::error(Blame::Pipeline, problem.to_string())
+            .at(Place::Data(place))
+            .hint("use another tokenizer, or leave this row out of the input");
+        Untokenized::Endless(Box::new(endless))
+    })
+}
+
+fn outcome(plan: &Plan, place: String, document: Document) -> Result<Outcome, Refusal> {
+    let content = document.content.map_err(|problem| ("input", problem.code, problem.message))?;
+    let content_hash = content_hash(&content);
+    let (ids, ends, text) = match content {
+        DocumentContent::Tokens(ids) => (ids, None, None),
+        DocumentContent::Text(text) => {
+            let mut encoded = match tokenize(plan, place, &text) {
+                Ok(encoded) => encoded,
+                Err(Untokenized::Refused(code, message)) => {
+                    return Err(("tokenize", code, message));
+                }
+                Err(Untokenized::Endless(problem)) => return Ok(Outcome::Endless(problem)),
+            };
+            (std::mem::take(&mut encoded.ids), Some(encoded), Some(text))
+        }
+    };
+    let vocabulary =
+        plan.attention.as_ref().map(|attention| attention.model.spec().vocabulary_size);
+    if let Some(vocabulary) = vocabulary
+        && let Some((position, id)) =
+            ids.iter().enumerate().find(|(_, id)| u64::from(**id) >= vocabulary)
+    {
+        let message = format!(
+            "token {position} is {id}, but the model's vocabulary has {vocabulary} entries"
+        );
+        return Err(("tokenize", "token_out_of_range", message));
+    }
+    cut(plan, ids, ends, text, content_hash)
+}
+
+fn cut(
+    plan: &Plan,
+    ids: Vec<u32>,
+    ends: Option<EncodedText>,
+    text: Option<Text>,
+    content_hash: String,
+) -> Result<Outcome, Refusal> {
+    let tokens_total = ids.len() as u64;
+    if tokens_total == 0 {
+        return Err(("tokenize", "empty_text", "the text has no tokens".to_owned()));
+    }
+    let settings = plan.spec.tokenize();
+    let bos = u64::from(plan.bos.count);
+    let windows = match settings.cut(tokens_total, plan.bos.count) {
+        Cut::Windows(windows) => windows,
+        Cut::ShortDocument => {
+            return Ok(Outcome::Drop { reason: "short_document", tokens_total, windows: 0 });
+        }
+        Cut::DocumentTooLong => {
+            let message = format!(
+                "the document has {tokens_total} tokens and {bos} BOS, more than the {} of `window_tokens`",
+                settings.window_tokens
+            );
+            return Err(("tokenize", "document_too_long", message));
+        }
+    };
+    let (windows, short): (Vec<_>, Vec<_>) = windows.into_iter().partition(|window| {
+        window.token_end - window.token_start + bos >= plan.measures.min_tokens
+    });
+    let windows_too_short = short.len() as u64;
+    if windows.is_empty() {
+        return Ok(Outcome::Drop { reason: "too_short", tokens_total, windows: windows_too_short });
+    }
+    Ok(Outcome::Measure(CutDocument {
+        ids,
+        ends,
+        text_bytes: text.as_ref().map_or(0, |text| text.len()),
+        text: text.filter(|_| plan.measures.text),
+        windows,
+        windows_too_short,
+        content_hash,
+    }))
+}

@@ -1,0 +1,87 @@
+//! The score phase beside other processes: the units of a shard, in a run directory that nobody holds alone.
+
+use serde_json::json;
+
+use super::context::{Scored, ScoredUnit, Tools};
+use super::tolerance::check_quarantine;
+use super::{journal, unit};
+use crate::base::error::Result;
+use crate::dataset::units::WorkUnit;
+use crate::run_directory::events;
+use crate::run_directory::units::UnitRecord;
+
+/// What the processes did with the units of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedWork {
+    /// Units measured and committed by this process.
+    pub scored: u64,
+    /// Units that had a record.
+    pub reused: u64,
+    /// Units that another process committed first, also while this one measured them.
+    pub by_others: u64,
+}
+
+/// Scores every unit without a record in `standing`. Units that another process works on come last, and are mostly
+/// done by then: two processes of the same shard share it, and if one of them hangs the other finishes.
+pub fn score_shared(
+    tools: Tools<'_>,
+    standing: Vec<Option<UnitRecord>>,
+) -> Result<(Scored, SharedWork)> {
+    let (mut scored, mut work) = (Scored::default(), SharedWork::default());
+    let mut open = Vec::new();
+    for (unit, record) in tools.plan.units.iter().zip(standing) {
+        match record {
+            Some(record) => {
+                tools.reused(unit, &record.counts);
+                scored.add(record, 0);
+                work.reused += 1;
+            }
+            None => open.push(unit),
+        }
+    }
+    let mut claimed = Vec::new();
+    for unit in open {
+        if journal::is_claimed(&tools.directory.journal().join(unit.name()))? {
+            claimed.push(unit);
+        } else {
+            score_one(&tools, unit, &mut scored, &mut work)?;
+        }
+    }
+    for unit in claimed {
+        score_one(&tools, unit, &mut scored, &mut work)?;
+    }
+    check_quarantine(tools.plan, &scored.counts, tools.directory)?;
+    Ok((scored, work))
+}
+
+fn score_one(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    scored: &mut Scored,
+    work: &mut SharedWork,
+) -> Result<()> {
+    tools.stop.check()?;
+    let ScoredUnit { record, windows_measured, by_another } = unit::score(tools, unit)?;
+    if by_another {
+        work.by_others += 1;
+        if windows_measured > 0 {
+            tracing::warn!(
+                unit = record.unit,
+                file = record.file,
+                windows = windows_measured,
+                "another process committed this unit first; what was measured here is dropped"
+            );
+            let facts = json!({ "unit": record.unit, "windows": windows_measured });
+            events::append_shared(tools.directory, "unit_late", facts)?;
+        }
+        tools.reused(unit, &record.counts);
+        scored.add(record, 0);
+    } else {
+        work.scored += 1;
+        tools.done(unit, &record.counts);
+        let facts = json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
+        events::append_shared(tools.directory, "unit_scored", facts)?;
+        scored.add(record, windows_measured);
+    }
+    check_quarantine(tools.plan, &scored.counts, tools.directory)
+}

@@ -1,0 +1,69 @@
+//! How many rows a run may set aside.
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::Plan;
+use crate::run_directory::counts::Counts;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::units::UnitRecord;
+use crate::spec::pipeline::{OnBadFile, OnBadRow};
+
+/// That a pipeline accepts the rows which earlier runs have set aside.
+pub fn check_standing(
+    plan: &Plan,
+    standing: &[Option<UnitRecord>],
+    directory: &RunDirectory,
+) -> Result<()> {
+    let damaged = standing.iter().flatten().find(|record| !record.unreadable.is_empty());
+    if let (Some(record), OnBadFile::Fail) = (damaged, plan.spec.pipeline.input.on_bad_file) {
+        let message = format!(
+            "an earlier run has set aside what it could not read of `{}`, and `on_bad_file: fail` accepts no damaged file",
+            record.file
+        );
+        let hint = "write the file again, or set `input.on_bad_file: quarantine`";
+        return Err(Diagnostic::error(Blame::Data, message).hint(hint).into());
+    }
+    let mut counts = Counts::default();
+    standing.iter().flatten().for_each(|record| counts.add(&record.counts));
+    check_quarantine(plan, &counts, directory)
+}
+
+/// More bad rows than the pipeline accepts end the run, at once and on every later attempt.
+pub(super) fn check_quarantine(
+    plan: &Plan,
+    counts: &Counts,
+    directory: &RunDirectory,
+) -> Result<()> {
+    let input = &plan.spec.pipeline.input;
+    let (bad, rows) = (counts.quarantined_rows(), plan.whole.rows);
+    let (too_many, setting, remedy) = match input.on_bad_row {
+        OnBadRow::Quarantine => (
+            bad > input.max_quarantined_fraction.floor_of(rows),
+            format!("`max_quarantined_fraction` {}", input.max_quarantined_fraction),
+            "raise `input.max_quarantined_fraction`",
+        ),
+        OnBadRow::Fail => {
+            (bad > 0, "`on_bad_row: fail`".to_owned(), "set `input.on_bad_row: quarantine`")
+        }
+    };
+    if !too_many {
+        return Ok(());
+    }
+    let reasons: Vec<String> =
+        counts.quarantined.iter().map(|(code, count)| format!("{code}: {count}")).collect();
+    let mut problem = Diagnostic::error(
+        Blame::Data,
+        format!(
+            "{bad} of {rows} rows were quarantined ({}), more than {setting} allows",
+            reasons.join(", ")
+        ),
+    )
+    .hint(format!(
+        "the rows and their reasons are in `{}`; fix the input or {remedy}",
+        directory.quarantine().display()
+    ));
+    for first in crate::run_directory::quarantine::first_messages(directory, 3)? {
+        problem = problem.note(first);
+    }
+    Err(problem.into())
+}

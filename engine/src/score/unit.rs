@@ -1,0 +1,382 @@
+//! Scores one work unit: read → tokenise → windows → statistics → parts → record.
+//!
+//! A thread reads and tokenises the next batch, of this unit or the next, while the windows of two others are measured; a
+//! channel of one batch keeps them in step, so that at most four batches of documents are in memory however large the
+//! units are.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, sync_channel};
+
+use super::carried::Carried;
+use super::context::{ScoredUnit, Tools};
+use super::measuring::{Measuring, NOT_MEASURED, STOP_INTERVAL};
+use super::prepare::{CutDocument, Outcome, Prepared, prepare};
+use super::reopen::{self, OpenJournal};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::dataset::documents;
+use crate::dataset::faults::Faults;
+use crate::dataset::part::PartWriter;
+use crate::dataset::units::WorkUnit;
+use crate::run_directory::counts::{Counts, count};
+use crate::run_directory::dropped::{self, DroppedRow};
+use crate::run_directory::facts::MeasureFingerprint;
+use crate::run_directory::quarantine::{self, BadRow};
+use crate::run_directory::scores::{self, MeasureColumns, ScoreRow};
+use crate::run_directory::units::{self, MeasuredBy, Part, UnitRecord};
+use crate::spec::pipeline::{Compression, OnBadRow};
+use crate::storage::files;
+
+/// Batches whose windows are being measured: the next one begins where the last one leaves devices idle.
+const BATCHES_IN_WORK: usize = 2;
+
+/// What a reader hands over, unit by unit, in order.
+pub(super) enum Ahead {
+    /// Documents of the unit, tokenised and cut; or why there are no more.
+    Batch(Result<Vec<Prepared>>),
+    /// The unit has no more documents; what of it could not be used.
+    End(Faults),
+}
+
+/// Reads and tokenises `units` until all are read, one fails, or the other side has stopped.
+pub(super) fn read_ahead(tools: &Tools<'_>, units: &[&WorkUnit], sender: &SyncSender<Ahead>) {
+    // A closed channel means that the other side has stopped.
+    let _ = units.iter().try_for_each(|unit| read_unit(tools, unit, sender));
+}
+
+fn read_unit(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    sender: &SyncSender<Ahead>,
+) -> std::result::Result<(), SendError<Ahead>> {
+    let plan = tools.plan;
+    let faults = match tools.progress.timed("check", || plan.faults(unit)) {
+        Ok(faults) => faults,
+        Err(problem) => return sender.send(Ahead::Batch(Err(problem))),
+    };
+    let bytes = plan.batch_bytes();
+    let mut documents = match documents::read_documents(
+        &plan.dataset,
+        unit,
+        &plan.columns,
+        bytes,
+        faults.clone(),
+    ) {
+        Ok(documents) => documents,
+        Err(problem) => return sender.send(Ahead::Batch(Err(problem.into()))),
+    };
+    while let Some(batch) = tools.progress.timed("read", || documents.next()) {
+        let tokenize = |documents| {
+            tools.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
+        };
+        sender.send(Ahead::Batch(batch.map(tokenize).map_err(Into::into)))?;
+    }
+    sender.send(Ahead::End(faults))
+}
+
+/// Scores `unit` with a reader of its own and commits its record, unless another process does so first.
+pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
+    std::thread::scope(|scope| {
+        let (sender, batches) = sync_channel(1);
+        scope.spawn(move || read_ahead(tools, &[unit], &sender));
+        let scored = score_from(tools, unit, &batches);
+        // Without a receiver the reader has nobody to read for, and ends.
+        drop(batches);
+        scored
+    })
+}
+
+/// Scores `unit` from what [`read_ahead`] gives of it, and commits its record, unless another process does so first.
+pub(super) fn score_from(
+    tools: &Tools<'_>,
+    unit: &WorkUnit,
+    batches: &Receiver<Ahead>,
+) -> Result<ScoredUnit> {
+    let carried = tools.alone.then(Vec::new);
+    let opened = reopen::open_journal(tools.plan, tools.directory, tools.wanted, unit, carried)?;
+    let journal_path = opened.journal.path().to_owned();
+    if let Some(record) = standing(tools, unit)? {
+        files::remove_file(&journal_path)?;
+        // What was read of it is not the next unit's.
+        while let Ok(Ahead::Batch(Ok(_))) = batches.recv() {}
+        return Ok(ScoredUnit { record, windows_measured: 0, by_another: true });
+    }
+    let mut open = OpenUnit::create(tools, unit, opened)?;
+    let scored = open.take(batches);
+    let faults = match scored {
+        Ok(faults) => faults,
+        Err(failure) => {
+            if let Err(also) = open.measuring.drain() {
+                tracing::warn!("the journal of an open unit is not on disk: {also}");
+            }
+            return Err(failure);
+        }
+    };
+    let windows_measured = open.measuring.windows_measured;
+    let (record, by_another) = open.finish(&faults)?;
+    files::remove_file(&journal_path)?;
+    Ok(ScoredUnit { record, windows_measured, by_another })
+}
+
+/// The record of a unit, if it stands by now.
+fn standing(tools: &Tools<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+    units::standing_of(tools.directory, &tools.plan.dataset, unit, tools.wanted)
+}
+
+/// A unit while it is being scored.
+struct OpenUnit<'a> {
+    tools: &'a Tools<'a>,
+    unit: &'a WorkUnit,
+    scores: PartWriter,
+    scores_path: String,
+    dropped: Vec<DroppedRow>,
+    bad: Vec<BadRow>,
+    counts: Counts,
+    /// Those of the plan, and behind them those that are carried.
+    measures: Vec<MeasureColumns>,
+    /// Of measures that the plan does not have.
+    carried: Vec<Carried>,
+    /// By measure, windows that a guard has spared it, or of which nothing is carried.
+    not_measured: Vec<u64>,
+    measuring: Measuring<'a>,
+}
+
+/// A batch whose windows are being measured: its documents, and the scheduler's numbers of the windows.
+struct OpenBatch {
+    documents: Vec<Prepared>,
+    windows: Range<u64>,
+}
+
+impl<'a> OpenUnit<'a> {
+    fn create(tools: &'a Tools<'a>, unit: &'a WorkUnit, opened: OpenJournal) -> Result<Self> {
+        let OpenJournal { journal, finished, carried } = opened;
+        let behind = carried.iter().map(Carried::columns);
+        let measures: Vec<MeasureColumns> =
+            tools.plan.measures.columns.iter().cloned().chain(behind).collect();
+        let mut fingerprints = tools.wanted.clone();
+        for Carried { measure, by, .. } in &carried {
+            let (fingerprint, only) = (by.fingerprint.clone(), by.only.clone());
+            let of_measure = MeasureFingerprint { fingerprint, only };
+            fingerprints.measures.insert(measure.clone(), of_measure);
+        }
+        let scores_path = format!("scores/part-{}.parquet", unit.name());
+        let path = tools.directory.root.join(&scores_path);
+        let scores = PartWriter::create(
+            &path,
+            &scores::schema(&measures),
+            &scores::metadata(&fingerprints),
+            Compression::Zstd,
+        )?;
+        let (dropped, bad, counts) = (Vec::new(), Vec::new(), Counts::default());
+        Ok(Self {
+            tools,
+            unit,
+            scores,
+            scores_path,
+            dropped,
+            bad,
+            counts,
+            not_measured: vec![0; measures.len()],
+            measuring: Measuring::new(tools, journal, carried.len(), finished),
+            measures,
+            carried,
+        })
+    }
+
+    /// Measures every document of the unit. Returns what of it could not be used.
+    fn take(&mut self, batches: &Receiver<Ahead>) -> Result<Faults> {
+        let mut in_work = VecDeque::new();
+        let faults = loop {
+            self.measuring.look()?;
+            match batches.recv_timeout(STOP_INTERVAL) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    unreachable!("a reader says when it is at the end of a unit")
+                }
+                Ok(Ahead::End(faults)) => break faults,
+                Ok(Ahead::Batch(batch)) => {
+                    let documents = batch?;
+                    let windows = self.measuring.submit(&documents)?;
+                    in_work.push_back(OpenBatch { documents, windows });
+                    if in_work.len() == BATCHES_IN_WORK {
+                        self.finish_batch(in_work.pop_front().expect("it has just been filled"))?;
+                    }
+                }
+            }
+        };
+        in_work.into_iter().try_for_each(|batch| self.finish_batch(batch))?;
+        Ok(faults)
+    }
+
+    /// Waits for the windows of a batch of documents and writes what came out.
+    fn finish_batch(&mut self, batch: OpenBatch) -> Result<()> {
+        while self.measuring.is_open(&batch.windows) {
+            self.measuring.wait()?;
+        }
+        let mut rows = Vec::new();
+        for document in batch.documents {
+            self.counts.rows += 1;
+            match document.outcome {
+                Outcome::Quarantine(bad) => self.quarantine(bad)?,
+                Outcome::Drop { reason, tokens_total, windows } => {
+                    self.counts.tokens_total += tokens_total;
+                    *self.counts.windows_dropped.entry(reason.to_owned()).or_default() += windows;
+                    count(&mut self.counts.rows_dropped, reason);
+                    self.dropped.push(DroppedRow::row(document.row, document.id, reason));
+                }
+                Outcome::Endless(problem) => return Err((*problem).into()),
+                Outcome::Measure(cut) => {
+                    self.document(document.row, &document.id, &cut, &mut rows)?;
+                }
+            }
+        }
+        self.counts.windows_dropped.retain(|_, windows| *windows > 0);
+        if !rows.is_empty() {
+            self.scores.write(&scores::to_batch(&self.unit.file_path, &rows, &self.measures))?;
+        }
+        Ok(())
+    }
+
+    /// One document with all its windows measured.
+    fn document(
+        &mut self,
+        row: u64,
+        id: &str,
+        cut: &CutDocument,
+        rows: &mut Vec<ScoreRow>,
+    ) -> Result<()> {
+        let tokens_total = cut.ids.len() as u64;
+        let mut all = Vec::with_capacity(cut.windows.len());
+        let mut problem = None;
+        for window in &cut.windows {
+            match self.measuring.take((row, window.index)) {
+                Ok(figures) => all.push(figures),
+                Err((place, why)) => {
+                    let message = format!("window {}: {}", window.index, why.message);
+                    problem = problem.or(Some((place, why.code, message)));
+                }
+            }
+        }
+        if let Some((place, code, message)) = problem {
+            let stage = self.tools.plan.measures.columns[place].measure.clone();
+            return self.quarantine(BadRow { row, stage: stage.into(), code, message });
+        }
+        self.counts.rows_scored += 1;
+        self.counts.tokens_total += tokens_total;
+        self.counts.windows += cut.windows.len() as u64;
+        if cut.windows_too_short > 0 {
+            *self.counts.windows_dropped.entry("too_short".to_owned()).or_default() +=
+                cut.windows_too_short;
+        }
+        let windows = cut.windows.len() as u32;
+        for (window, figures) in cut.windows.iter().zip(all) {
+            for (spared, figures) in self.not_measured.iter_mut().zip(&figures) {
+                *spared += u64::from(*figures == NOT_MEASURED);
+            }
+            let bytes = cut.bytes_of(window);
+            let tokens_scored =
+                window.token_end - window.token_start + u64::from(self.tools.plan.bos.count);
+            self.counts.tokens_scored += tokens_scored;
+            rows.push(ScoreRow {
+                input_row: row,
+                id: id.to_owned(),
+                window: window.index,
+                windows,
+                token_start: window.token_start,
+                token_end: window.token_end,
+                byte_start: bytes.as_ref().map(|range| range.start as u64),
+                byte_end: bytes.map(|range| range.end as u64),
+                tokens_total,
+                tokens_scored,
+                content_hash: cut.content_hash.clone(),
+                figures,
+            });
+        }
+        Ok(())
+    }
+
+    fn quarantine(&mut self, bad: BadRow) -> Result<()> {
+        if self.tools.plan.spec.pipeline.input.on_bad_row == OnBadRow::Fail {
+            return Err(Diagnostic::error(Blame::Data, format!(
+                "{}, row {}: {} ({})",
+                self.unit.file_path, bad.row, bad.message, bad.code
+            ))
+            .hint("fix the row, or set `input.on_bad_row: quarantine` to set such rows aside and go on")
+            .into());
+        }
+        count(&mut self.counts.quarantined, bad.code);
+        self.bad.push(bad);
+        Ok(())
+    }
+
+    /// Writes the parts and, last, the record that makes them count. Returns the record that counts, and whether it is
+    /// another process's.
+    fn finish(self, faults: &Faults) -> Result<(UnitRecord, bool)> {
+        let Self {
+            tools,
+            unit,
+            scores,
+            scores_path,
+            dropped,
+            bad,
+            counts,
+            not_measured,
+            carried,
+            ..
+        } = self;
+        if counts.rows != unit.rows {
+            return Err(Diagnostic::error(
+                Blame::Data,
+                format!("{}: expected {} rows, read {}", unit.file_path, unit.rows, counts.rows),
+            )
+            .hint("the file is damaged or was replaced while it was read; restore it and run again")
+            .into());
+        }
+        let written = scores.finish()?;
+        let scores = Part::new(scores_path, &written);
+        let dropped = dropped::write(
+            tools.directory,
+            &format!("score-{}", unit.name()),
+            &unit.file_path,
+            &dropped,
+        )?;
+        let quarantine =
+            quarantine::write(tools.directory, &tools.plan.dataset, unit, &bad, faults)?;
+        let ranges = faults.unreadable_rows();
+        let measured_by = |(name, measure): (&String, &MeasureFingerprint)| {
+            let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
+            let mut columns = tools.plan.measures.columns.iter().zip(&not_measured);
+            let own = columns.find(|(columns, _)| columns.measure == *name);
+            let not_measured = own.map_or(0, |(_, spared)| *spared);
+            (name.clone(), MeasuredBy { not_measured, quarantined, ..MeasuredBy::new(measure) })
+        };
+        let measures = tools.wanted.measures.iter().map(measured_by);
+        // What does not have all that it had is of no use to a plan that has it again.
+        let behind = carried.into_iter().zip(&not_measured[tools.plan.measures.columns.len()..]);
+        let behind = behind.filter(|(carried, missing)| carried.by.not_measured == **missing);
+        let behind = behind.map(|(carried, _)| (carried.measure, carried.by));
+        let record = UnitRecord {
+            unit: unit.name(),
+            file: unit.file_path.clone(),
+            row_groups: (unit.row_groups.start, unit.row_groups.end),
+            first_row: unit.first_row,
+            input: units::identity(&tools.plan.dataset, unit),
+            windows: tools.wanted.windows.clone(),
+            measures: measures.chain(behind).collect(),
+            counts,
+            scores,
+            dropped,
+            quarantine,
+            unreadable: ranges.into_iter().map(|range| (range.start, range.end)).collect(),
+        };
+        if let Some(violation) = record.violations().first() {
+            let message = format!("{}: {violation}", unit.file_path);
+            return Err(Diagnostic::error(Blame::Bug, message).into());
+        }
+        match units::commit(tools.directory, &tools.plan.dataset, unit, tools.wanted, &record)? {
+            Some(earlier) => Ok((earlier, true)),
+            None => Ok((record, false)),
+        }
+    }
+}

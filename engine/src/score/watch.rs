@@ -1,0 +1,239 @@
+//! What is noted of devices while a run works: steps of the scheduler, memory over time, memory that does not come back.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::base::error::Result;
+use crate::base::progress::Progress;
+use crate::base::text::bytes;
+use crate::devices::device::Device;
+use crate::devices::ledger::Standing;
+use crate::devices::presence::{Claim, Presence};
+use crate::devices::scheduler::Scheduler;
+use crate::devices::steps::Step;
+use crate::run_directory::events;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::summary::{DeviceUse, DeviceWork};
+
+/// How often memory is looked at for people.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is written to `events.jsonl`.
+const TIMELINE_INTERVAL: Duration = Duration::from_secs(30);
+/// Steps of a kind that people are told of; later ones are events and counts only.
+const STEPS_TOLD: u64 = 5;
+/// Growth of memory that is worth a warning, as a share of the device's.
+const GROWTH_TOLD: f64 = 0.05;
+/// Bytes beyond the table that an idle device may hold: buffers that are kept for the next window.
+const IDLE_SLACK: u64 = 64 << 20;
+
+/// Keeps an eye on the devices of a run.
+pub struct Watch<'a> {
+    directory: &'a RunDirectory,
+    progress: &'a Progress,
+    devices: &'a [Device],
+    notes: Mutex<Notes>,
+}
+
+struct Notes {
+    steps: BTreeMap<&'static str, u64>,
+    looked: Option<Instant>,
+    written: Option<Instant>,
+    /// Per device, the memory of others that was last told of, and whether a leak was.
+    others_told: Vec<Option<u64>>,
+    leak_told: Vec<bool>,
+    presence: Option<Presence>,
+    result: Vec<DeviceWork>,
+}
+
+impl<'a> Watch<'a> {
+    /// A watch over `devices`, whose events go to `directory`.
+    pub fn new(directory: &'a RunDirectory, progress: &'a Progress, devices: &'a [Device]) -> Self {
+        let notes = Notes {
+            steps: BTreeMap::new(),
+            looked: None,
+            written: None,
+            others_told: vec![None; devices.len()],
+            leak_told: vec![false; devices.len()],
+            presence: Presence::begin(),
+            result: Vec::new(),
+        };
+        Self { directory, progress, devices, notes: Mutex::new(notes) }
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a step of the scheduler, writes it to the events and tells people.
+    pub fn step(&self, device: Option<usize>, step: &Step) -> Result<()> {
+        let name = step.name();
+        let device = device.map(|device| self.devices[device].compute.name());
+        let count = {
+            let mut notes = self.notes();
+            let count = notes.steps.entry(name).or_default();
+            *count += 1;
+            *count
+        };
+        let facts = step.facts();
+        let on = device.unwrap_or("all devices");
+        if step.is_warning() && count <= STEPS_TOLD {
+            let last = if count == STEPS_TOLD { "; more of this are only counted" } else { "" };
+            tracing::warn!("{on}: {}: {facts}{last}", name.replace('_', " "));
+        } else {
+            tracing::debug!("{on}: {}: {facts}", name.replace('_', " "));
+        }
+        let mut event = json!({ "device": device });
+        extend(&mut event, facts);
+        events::append_shared(self.directory, name, event)
+    }
+
+    /// Looks at memory if it is time to.
+    pub fn look(&self, scheduler: &Scheduler<'_>) -> Result<()> {
+        let due = |at: Option<Instant>, interval| at.is_none_or(|at| at.elapsed() >= interval);
+        let (look, write) = {
+            let notes = self.notes();
+            (due(notes.looked, LOOK_INTERVAL), due(notes.written, TIMELINE_INTERVAL))
+        };
+        if look { self.look_now(scheduler, write) } else { Ok(()) }
+    }
+
+    /// The last look, and what each device has done.
+    pub fn finish(&self, scheduler: &Scheduler<'_>) -> Result<()> {
+        let retired = scheduler.retired().into_iter();
+        let result = self.devices.iter().zip(scheduler.work()).zip(retired);
+        let result = result.map(|((device, work), retired)| DeviceWork {
+            name: device.compute.name().to_owned(),
+            uuid: device.uuid.clone(),
+            pieces: work.pieces,
+            tokens: work.tokens.round() as u64,
+            busy_seconds: work.busy.as_secs_f64(),
+            most_reserved_bytes: device.ledger.most_reserved(),
+            retired,
+        });
+        let result = result.collect();
+        self.notes().result = result;
+        self.look_now(scheduler, true)
+    }
+
+    /// What the summary says of the devices.
+    pub fn into_use(self) -> DeviceUse {
+        let notes = self.notes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let steps = notes.steps.into_iter().map(|(step, count)| (step.to_owned(), count));
+        DeviceUse { list: notes.result, steps: steps.collect() }
+    }
+
+    fn look_now(&self, scheduler: &Scheduler<'_>, write: bool) -> Result<()> {
+        let in_flight = scheduler.in_flight();
+        let mut timeline = Vec::new();
+        let mut claims = Vec::new();
+        for (index, device) in self.devices.iter().enumerate() {
+            // A device that does not answer is the scheduler's business.
+            let Ok(standing) = device.ledger.standing() else { continue };
+            let utilisation = device.ledger.utilisation();
+            self.progress.device(index, &row(device, &standing, in_flight[index], utilisation));
+            timeline.push(sample(device, &standing, in_flight[index], utilisation));
+            claims.push(Claim {
+                pid: std::process::id(),
+                device: device.uuid.clone().unwrap_or_else(|| device.compute.name().to_owned()),
+                reserved_bytes: standing.reserved,
+                in_flight: in_flight[index],
+            });
+            self.check_others(index, &standing)?;
+            if in_flight[index] == 0 {
+                self.check_leak(index, &standing)?;
+            }
+        }
+        let mut notes = self.notes();
+        notes.looked = Some(Instant::now());
+        if let Some(presence) = &mut notes.presence {
+            presence.tell(&claims);
+        }
+        if write {
+            notes.written = notes.looked;
+            drop(notes);
+            return events::append_shared(
+                self.directory,
+                "device_memory",
+                json!({ "devices": timeline }),
+            );
+        }
+        Ok(())
+    }
+
+    /// Memory of others that has grown since it was last told of.
+    fn check_others(&self, index: usize, standing: &Standing) -> Result<()> {
+        let before = {
+            let mut notes = self.notes();
+            let told = &mut notes.others_told[index];
+            let before = *told.get_or_insert(standing.others);
+            let grown = standing.others.saturating_sub(before) as f64;
+            if grown < GROWTH_TOLD * standing.total as f64 {
+                // What is given back may be taken again: that is news, too.
+                *told = Some(before.min(standing.others));
+                return Ok(());
+            }
+            *told = Some(standing.others);
+            before
+        };
+        let device = self.devices[index].compute.name();
+        tracing::warn!(
+            "{device}: other programs use {} of its memory, {} before",
+            bytes(standing.others),
+            bytes(before)
+        );
+        let facts =
+            json!({ "device": device, "others_bytes": standing.others, "before_bytes": before });
+        events::append_shared(self.directory, "others_grew", facts)
+    }
+
+    /// Memory of windows that ended long ago.
+    fn check_leak(&self, index: usize, standing: &Standing) -> Result<()> {
+        let kept = standing.held.saturating_sub(standing.reserved);
+        if kept <= IDLE_SLACK || std::mem::replace(&mut self.notes().leak_told[index], true) {
+            return Ok(());
+        }
+        let device = self.devices[index].compute.name();
+        tracing::warn!("{device}: {} leaked by finished windows", bytes(kept));
+        let facts = json!({ "device": device, "kept_bytes": kept });
+        events::append_shared(self.directory, "memory_not_returned", facts)
+    }
+}
+
+fn sample(
+    device: &Device,
+    standing: &Standing,
+    in_flight: usize,
+    utilisation: Option<u32>,
+) -> Value {
+    json!({
+        "device": device.compute.name(),
+        "total_bytes": standing.total,
+        "free_bytes": standing.free,
+        "others_bytes": standing.others,
+        "held_bytes": standing.held,
+        "reserved_bytes": standing.reserved,
+        "in_flight": in_flight,
+        "utilisation_percent": utilisation,
+    })
+}
+
+/// A device on one line of a terminal.
+fn row(device: &Device, standing: &Standing, in_flight: usize, utilisation: Option<u32>) -> String {
+    let busy = utilisation.map_or(String::new(), |percent| format!(", {percent} % busy"));
+    format!(
+        "{:<7} {in_flight} in flight, {} reserved, {} free of {}{busy}",
+        device.compute.name(),
+        bytes(standing.reserved),
+        bytes(standing.free),
+        bytes(standing.total)
+    )
+}
+
+fn extend(event: &mut Value, facts: Value) {
+    if let (Value::Object(event), Value::Object(facts)) = (event, facts) {
+        event.extend(facts);
+    }
+}

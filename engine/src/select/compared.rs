@@ -1,0 +1,71 @@
+//! What named scores would keep, beside the selection (`output.compare`): from the same statistics, with the same groups and
+//! amount and without guards.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::criteria::Criteria;
+use super::decided::Rule;
+use super::gather::Gathered;
+use super::rank::Ranking;
+use super::score_percentiles::PercentilesOfGroups;
+use crate::base::error::Result;
+use crate::base::parallel;
+use crate::base::stop::Stop;
+use crate::plan::Plan;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::scores::ScoredWindow;
+use crate::run_directory::units::UnitRecord;
+
+/// What one of the scores keeps.
+#[derive(Debug)]
+pub(super) struct Compared {
+    pub(super) criteria: Criteria,
+    /// By number of the group, its value of the `within` column and what decides of its samples.
+    rules: Vec<(Option<Arc<str>>, Rule)>,
+}
+
+impl Compared {
+    /// Whether a sample is kept, given its windows.
+    pub(super) fn keeps(&self, windows: &[ScoredWindow], group: u32, number: u64) -> bool {
+        let criteria = &self.criteria;
+        let (group, rule) = &self.rules[group as usize];
+        let value = |statistic| criteria.value(statistic, windows);
+        let values: Vec<f64> = criteria.statistics.iter().map(value).collect();
+        let (standing, tokens) = (rule.standing(criteria, &values), criteria.tokens(windows));
+        rule.keeps(criteria, group.as_deref(), standing, tokens, number)
+    }
+}
+
+/// Selects by each score of `output.compare`, one after the other; each reads the score tables once. The columns of the last
+/// are those of all, behind those of `own`.
+pub(super) fn select(
+    plan: &Plan,
+    directory: &RunDirectory,
+    records: &[UnitRecord],
+    own: &Criteria,
+    stop: &Stop,
+) -> Result<Vec<Compared>> {
+    let mut columns = own.columns.clone();
+    let mut compared = Vec::new();
+    for formula in &plan.spec.pipeline.output.compare {
+        let criteria = Criteria::of_formula(plan, *formula, columns.clone());
+        columns.clone_from(&criteria.columns);
+        let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
+        let percentiles = &PercentilesOfGroups::new(&plan.directory)?;
+        let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
+        let groups: Vec<(&Option<String>, u32)> =
+            gathered.groups.iter().map(|(value, group)| (value, *group)).collect();
+        let mut rules = parallel::in_order(groups.len(), rayon::current_num_threads(), |index| {
+            let (value, group) = groups[index];
+            let (criteria, gathered, kept) = (&criteria, &gathered, &kept[..]);
+            let name = value.as_deref();
+            let ranking = Ranking { criteria, gathered, name, group, kept, percentiles, stop };
+            Ok((group, (name.map(Arc::from), ranking.own()?.rule)))
+        })?;
+        rules.sort_by_key(|(group, _)| *group);
+        let rules = rules.into_iter().map(|(_, rule)| rule).collect();
+        compared.push(Compared { criteria, rules });
+    }
+    Ok(compared)
+}

@@ -1,0 +1,266 @@
+//! What a selection looks at: the statistics that it uses, in the order in which their values are kept.
+
+use std::sync::Arc;
+
+use longsift_stages::contract::{Column, Merge};
+use longsift_stages::filter::guards::{Guard, Verdict, Weigh};
+use longsift_stages::score::DocumentScore;
+use longsift_stages::score::presets::Formula;
+use longsift_stages::score::settings::RelativeError;
+use longsift_stages::score::terms::{Combine, Standardise, Term};
+use longsift_stages::{Filter, Score};
+
+use super::standing::Standing;
+use crate::plan::cascade::merge_of;
+use crate::plan::{Plan, columns};
+use crate::run_directory::dropped;
+use crate::run_directory::scores::ScoredWindow;
+use crate::spec::pipeline::Samples;
+
+/// The terms, guards and amounts of a selection.
+#[derive(Clone, Debug)]
+pub(super) struct Criteria {
+    /// The statistic of every term, in their order, then those that only guards use.
+    pub(super) statistics: Vec<Statistic>,
+    /// The columns of score tables that are read, first those that a selection needs, then those of the output.
+    pub(super) columns: Vec<String>,
+    /// How many of them a selection needs.
+    pub(super) selects_by: usize,
+    pub(super) terms: Vec<Term>,
+    pub(super) combine: Combine,
+    /// Of the terms that do not say how.
+    pub(super) standardise: Standardise,
+    /// Each with the place of its statistic.
+    pub(super) guards: Vec<(Guard, usize)>,
+    pub(super) filter: Filter,
+    pub(super) samples: Samples,
+    /// The statistics that the output has.
+    pub(super) written: Vec<Statistic>,
+    pub(super) reasons: Reasons,
+}
+
+/// Why samples are not kept, as the accounting calls it.
+#[derive(Clone, Debug)]
+pub(super) struct Reasons {
+    not_selected: Arc<str>,
+    /// By statistic.
+    missing: Vec<Arc<str>>,
+    /// By guard.
+    refused: Vec<Arc<str>>,
+}
+
+/// A statistic that a selection uses.
+#[derive(Clone, Debug)]
+pub(super) struct Statistic {
+    pub(super) name: String,
+    /// How a document's value follows from those of its windows.
+    pub(super) merge: Merge,
+    /// Its place among the columns that are read.
+    pub(super) place: usize,
+    /// The place of its standard error, where the measure declares one.
+    pub(super) error: Option<usize>,
+    /// The guards before its measure.
+    pub(super) guards_before: Vec<usize>,
+}
+
+impl Reasons {
+    pub(super) fn of(statistics: &[Statistic], guards: &[(Guard, usize)]) -> Self {
+        let reason = |kind: &str, name: &str| Arc::from(format!("{kind}_{name}"));
+        Self {
+            not_selected: Arc::from(dropped::NOT_SELECTED),
+            missing: statistics.iter().map(|of| reason("no", &of.name)).collect(),
+            refused: guards.iter().map(|(of, _)| reason("guard", &of.statistic)).collect(),
+        }
+    }
+}
+
+impl Criteria {
+    /// Those of a plan, which has proven that the statistics are there.
+    pub(super) fn of(plan: &Plan) -> Self {
+        let (score, filter) = (plan.spec.score(), plan.spec.filter());
+        let declared = plan.measures.statistics();
+        let mut criteria = Self::new(plan, score, filter, Vec::new());
+        let statistic = |column: &Column| {
+            let (name, spared) = (&column.name, guards_before(plan, &column.name));
+            let (columns, merge) = (&mut criteria.columns, score.document_score);
+            Statistic::new(name, &declared, merge, columns, spared)
+        };
+        criteria.written = columns::written(&declared).map(statistic).collect();
+        criteria
+    }
+
+    /// Those of a named score with the groups and the amount of a plan and none of its guards. `columns`: those that are
+    /// read already.
+    pub(super) fn of_formula(plan: &Plan, formula: Formula, columns: Vec<String>) -> Self {
+        let of_plan = plan.spec.score();
+        let alpha = of_plan.alpha.filter(|_| formula == Formula::Longattn);
+        let (formula, terms, combine) = (Some(formula), None, None);
+        let score = Score { formula, alpha, terms, combine, ..of_plan.clone() };
+        let filter = Filter { guards: Vec::new(), ..plan.spec.filter().clone() };
+        Self::new(plan, &score, &filter, columns)
+    }
+
+    fn new(plan: &Plan, score: &Score, filter: &Filter, mut columns: Vec<String>) -> Self {
+        let declared = plan.measures.statistics();
+        let (terms, combine) = score.terms(&declared);
+        let mut statistic = |name: &str| {
+            Statistic::new(
+                name,
+                &declared,
+                score.document_score,
+                &mut columns,
+                guards_before(plan, name),
+            )
+        };
+        let mut statistics: Vec<Statistic> =
+            terms.iter().map(|term| statistic(&term.statistic)).collect();
+        let mut guards = Vec::new();
+        for guard in &filter.guards {
+            let known = statistics.iter().position(|known| known.name == guard.statistic);
+            let place = known.unwrap_or_else(|| {
+                statistics.push(statistic(&guard.statistic));
+                statistics.len() - 1
+            });
+            guards.push((guard.clone(), place));
+        }
+        Self {
+            reasons: Reasons::of(&statistics, &guards),
+            statistics,
+            written: Vec::new(),
+            selects_by: columns.len(),
+            columns,
+            terms,
+            combine,
+            standardise: score.standardise,
+            guards,
+            filter: filter.clone(),
+            samples: plan.spec.pipeline.output.samples,
+        }
+    }
+
+    /// Why a sample is not kept.
+    pub(super) fn reason(&self, standing: Standing) -> Arc<str> {
+        Arc::clone(match standing {
+            Standing::Missing(statistic) => &self.reasons.missing[statistic],
+            Standing::Refused(guard, _) => &self.reasons.refused[guard],
+            Standing::Ranked(_) => &self.reasons.not_selected,
+        })
+    }
+
+    /// The samples of one document, given all its windows: the windows of each.
+    pub(super) fn samples<'w>(
+        &self,
+        document: &'w [ScoredWindow],
+    ) -> std::slice::Chunks<'w, ScoredWindow> {
+        match self.samples {
+            Samples::Windows => document.chunks(1),
+            Samples::Documents => document.chunks(document.len().max(1)),
+        }
+    }
+
+    /// Tokens of the output that a sample would be.
+    pub(super) fn tokens(&self, sample: &[ScoredWindow]) -> u64 {
+        match (self.samples, sample.first()) {
+            (_, None) => 0,
+            (Samples::Windows, Some(window)) => window.tokens.1 - window.tokens.0,
+            (Samples::Documents, Some(first)) => first.tokens_total,
+        }
+    }
+
+    /// The index of a sample's window; none for a document.
+    pub(super) fn window(&self, sample: &[ScoredWindow]) -> Option<u32> {
+        match self.samples {
+            Samples::Windows => sample.first().map(|window| window.window),
+            Samples::Documents => None,
+        }
+    }
+
+    /// The value of a statistic of a sample; `NaN` where it has none. What a guard spares its measure has none either, also
+    /// where an earlier run with other guards has measured it.
+    pub(super) fn value(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
+        if self.is_spared(statistic, sample) { f64::NAN } else { self.measured(statistic, sample) }
+    }
+
+    fn is_spared(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> bool {
+        statistic.guards_before.iter().any(|guard| {
+            let (guard, place) = &self.guards[*guard];
+            let own = &self.statistics[*place];
+            let bounds = guard.bounds(None, None);
+            self.is_spared(own, sample)
+                || bounds.judge(self.measured(own, sample)) == Verdict::Refused
+        })
+    }
+
+    fn measured(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
+        if let (Samples::Windows, [window]) = (self.samples, sample) {
+            return window.statistic(statistic.place);
+        }
+        let windows: Vec<f64> =
+            sample.iter().map(|window| window.statistic(statistic.place)).collect();
+        statistic.merge.of(&windows)
+    }
+
+    /// Notes, by term, how far the values of a sample's windows may be off.
+    pub(super) fn add_errors(&self, sample: &[ScoredWindow], errors: &mut [RelativeError]) {
+        for (statistic, error) in self.statistics.iter().zip(errors) {
+            let Some(place) = statistic.error.filter(|_| !self.is_spared(statistic, sample)) else {
+                continue;
+            };
+            for window in sample {
+                if let Some(own) = window.statistics[place] {
+                    error.add(window.statistic(statistic.place), own);
+                }
+            }
+        }
+    }
+
+    /// Whether the tokens of samples decide anything.
+    pub(super) fn weighs_tokens(&self) -> bool {
+        self.filter.keep_tokens.is_some()
+            || self.filter.budgets.is_some()
+            || self.guards.iter().any(|(guard, _)| guard.weigh == Weigh::Tokens)
+    }
+
+    /// The columns of score tables that a selection needs, by name.
+    pub(super) fn columns(&self) -> Vec<&str> {
+        self.columns[..self.selects_by].iter().map(String::as_str).collect()
+    }
+
+    /// How a term makes its statistic comparable.
+    pub(super) fn standardise_of(&self, term: usize) -> Option<Standardise> {
+        let term = self.terms.get(term)?;
+        Some(term.standardise.unwrap_or(self.standardise))
+    }
+}
+
+impl Statistic {
+    /// `read`: the columns of score tables that are read, to which those of this one are added.
+    fn new(
+        name: &str,
+        columns: &[Column],
+        document_score: Option<DocumentScore>,
+        read: &mut Vec<String>,
+        guards_before: Vec<usize>,
+    ) -> Self {
+        let mut place = |name: &str| {
+            let known = read.iter().position(|known| known == name);
+            known.unwrap_or_else(|| {
+                read.push(name.to_owned());
+                read.len() - 1
+            })
+        };
+        let column = columns.iter().find(|column| column.name == name);
+        let merge = column.map_or(Merge::Never, |column| merge_of(column, document_score));
+        let error = column.and_then(|column| column.error).map(&mut place);
+        Self { name: name.to_owned(), merge, place: place(name), error, guards_before }
+    }
+}
+
+/// The guards before the measure that writes a statistic.
+fn guards_before(plan: &Plan, statistic: &str) -> Vec<usize> {
+    let Some((place, _)) = plan.measures.place_of(statistic) else { return Vec::new() };
+    let measure = &plan.measures.columns[usize::from(place)].measure;
+    let guards = plan.spec.filter().guards.iter().enumerate();
+    let before = guards.filter(|(_, guard)| guard.before.as_ref() == Some(measure));
+    before.map(|(index, _)| index).collect()
+}

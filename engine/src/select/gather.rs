@@ -1,0 +1,351 @@
+//! The raw statistics of all samples: read from the score tables once, units in parallel, and put into files group by group.
+
+use std::collections::BTreeMap;
+
+use longsift_stages::score::Sums;
+use longsift_stages::score::settings::RelativeError;
+
+use super::criteria::Criteria;
+use super::group_numbers::{GroupNumbers, GroupsOfSamples};
+use super::repeated_ids::{Ids, RepeatedIds, hash};
+use super::runs::{Groups, Runs};
+use crate::base::error::Result;
+use crate::base::parallel;
+use crate::base::stop::Stop;
+use crate::dataset::labels;
+use crate::plan::Plan;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::scores::{self, ScoredWindow};
+use crate::run_directory::units::UnitRecord;
+
+/// Units are read together while they have at most so many windows.
+const WINDOWS_AT_ONCE: u64 = 1 << 19;
+
+/// How a sample is written: its number in input order, its tokens where they decide anything, its statistics.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    tokens: bool,
+    statistics: usize,
+}
+
+impl Layout {
+    pub(super) fn of(criteria: &Criteria) -> Self {
+        Self { tokens: criteria.weighs_tokens(), statistics: criteria.statistics.len() }
+    }
+
+    fn bytes(self) -> usize {
+        8 * (1 + usize::from(self.tokens) + self.statistics)
+    }
+
+    fn write(self, into: &mut Vec<u8>, number: u64, tokens: u64, values: &[f64]) {
+        into.clear();
+        into.extend(number.to_le_bytes());
+        if self.tokens {
+            into.extend(tokens.to_le_bytes());
+        }
+        into.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    }
+
+    /// The number of a sample and its tokens, 0 where they decide nothing; its statistics go to `values`.
+    fn read(self, record: &[u8], values: &mut Vec<f64>) -> (u64, u64) {
+        let fields = record.as_chunks::<8>().0;
+        let (head, statistics) = fields.split_at(fields.len() - self.statistics);
+        values.clear();
+        values.extend(statistics.iter().map(|bytes| f64::from_le_bytes(*bytes)));
+        let field = |index: usize| head.get(index).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        (field(0), field(1))
+    }
+}
+
+/// The samples of all units.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    samples: Groups,
+    layout: Layout,
+    /// The group of every sample.
+    pub(super) groups_of_samples: GroupsOfSamples,
+    /// The number of the first sample of every unit, and behind them that of all samples.
+    pub(super) units: Vec<u64>,
+    /// The values of the `within` column, and the number of each.
+    pub(super) groups: BTreeMap<Option<String>, u32>,
+    /// By group.
+    pub(super) of_groups: Vec<Group>,
+    /// By term, how far the values of sampled rows may be off.
+    pub(super) errors: Vec<RelativeError>,
+    /// Windows.
+    pub(super) windows: u64,
+    /// Windows that begin before the end of the one before them.
+    pub(super) overlapping: u64,
+    pub(super) repeated_ids: RepeatedIds,
+}
+
+/// What is known of a group when all its samples are read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Group {
+    /// Its samples.
+    pub(super) samples: u64,
+    /// By statistic, of the samples that have it.
+    pub(super) sums: Vec<Sums>,
+    /// Tokens of its shortest and its longest window.
+    pub(super) lengths: (u64, u64),
+}
+
+/// One sample as it is read back.
+pub(super) struct Record<'a> {
+    /// Its number in input order.
+    pub(super) number: u64,
+    /// 0 where tokens decide nothing.
+    pub(super) tokens: u64,
+    /// By statistic; `NaN` where it has none.
+    pub(super) values: &'a [f64],
+}
+
+impl Gathered {
+    /// Reads the score tables of all units.
+    pub(super) fn read(
+        plan: &Plan,
+        directory: &RunDirectory,
+        records: &[UnitRecord],
+        criteria: &Criteria,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let mut gathering = Gathering::new(&plan.directory, criteria)?;
+        let threads = directory.concurrency(rayon::current_num_threads());
+        let mut first = 0;
+        while first < records.len() {
+            let end = end_of_batch(records, first);
+            let units = parallel::in_order(end - first, threads, |unit| {
+                stop.check()?;
+                UnitSamples::read(plan, directory, first + unit, &records[first + unit], criteria)
+            })?;
+            for unit in units {
+                gathering.add(&unit)?;
+            }
+            first = end;
+        }
+        gathering.finish(stop)
+    }
+
+    /// Whether there is only the group of a run without `within` (or of rows without a value).
+    pub(super) fn is_one_group(&self) -> bool {
+        self.groups.keys().all(Option::is_none)
+    }
+
+    /// Hands over the samples of a group in input order.
+    ///
+    /// # Errors
+    /// The files of the selection cannot be read, or a signal has come.
+    pub(super) fn visit(
+        &self,
+        group: u32,
+        stop: &Stop,
+        mut each: impl FnMut(Record<'_>),
+    ) -> Result<()> {
+        let mut values = Vec::new();
+        self.samples.visit(group as usize, stop, |record| {
+            let (number, tokens) = self.layout.read(record, &mut values);
+            each(Record { number, tokens, values: &values });
+        })
+    }
+}
+
+/// The unit behind those from `first` on that are read together.
+fn end_of_batch(records: &[UnitRecord], first: usize) -> usize {
+    let running = records[first..].iter().scan(0_u64, |windows, record| {
+        *windows = windows.saturating_add(record.counts.windows).saturating_add(1);
+        Some(*windows)
+    });
+    first + running.take_while(|windows| *windows <= WINDOWS_AT_ONCE).count().max(1)
+}
+
+/// Samples that are still coming in.
+pub(super) struct Gathering {
+    layout: Layout,
+    statistics: usize,
+    samples: Runs,
+    numbers: GroupNumbers,
+    ids: Ids,
+    units: Vec<u64>,
+    groups: BTreeMap<Option<String>, u32>,
+    of_groups: Vec<Group>,
+    errors: Vec<RelativeError>,
+    windows: u64,
+    overlapping: u64,
+    record: Vec<u8>,
+}
+
+impl Gathering {
+    pub(super) fn new(directory: &RunDirectory, criteria: &Criteria) -> Result<Self> {
+        let layout = Layout::of(criteria);
+        Ok(Self {
+            layout,
+            statistics: criteria.statistics.len(),
+            samples: Runs::new(directory, layout.bytes())?,
+            numbers: GroupNumbers::new(directory)?,
+            ids: Ids::new(directory)?,
+            units: vec![0],
+            groups: BTreeMap::new(),
+            of_groups: Vec::new(),
+            errors: vec![RelativeError::default(); criteria.terms.len()],
+            windows: 0,
+            overlapping: 0,
+            record: Vec::new(),
+        })
+    }
+
+    /// Adds the samples of the next unit.
+    pub(super) fn add(&mut self, unit: &UnitSamples) -> Result<()> {
+        let mut number_of = vec![0; unit.lengths.len()];
+        for (label, own) in &unit.groups {
+            number_of[*own as usize] = self.group(label.as_ref(), unit.lengths[*own as usize]);
+        }
+        let mut number = self.units.last().copied().unwrap_or(0);
+        let samples = unit.samples.iter().zip(unit.values.chunks_exact(self.statistics.max(1)));
+        for ((own, tokens), values) in samples {
+            let group = number_of[*own as usize];
+            let of_group = &mut self.of_groups[group as usize];
+            of_group.samples += 1;
+            for (sums, value) in of_group.sums.iter_mut().zip(values) {
+                if value.is_finite() {
+                    sums.add(*value);
+                }
+            }
+            self.layout.write(&mut self.record, number, *tokens, values);
+            self.samples.push(group as usize, &self.record)?;
+            self.numbers.push(group)?;
+            number += 1;
+        }
+        unit.ids.iter().try_for_each(|id| self.ids.push(*id))?;
+        self.errors.iter_mut().zip(&unit.errors).for_each(|(all, more)| all.append(more));
+        self.windows += unit.windows;
+        self.overlapping += unit.overlapping;
+        self.units.push(number);
+        Ok(())
+    }
+
+    /// The number of a group, which has windows of these lengths.
+    fn group(&mut self, label: Option<&String>, lengths: (u64, u64)) -> u32 {
+        let key = label.cloned();
+        let next = self.of_groups.len() as u32;
+        let group = *self.groups.entry(key).or_insert(next);
+        if group == next {
+            let sums = vec![Sums::default(); self.statistics];
+            self.of_groups.push(Group { samples: 0, sums, lengths });
+        }
+        let (shortest, longest) = &mut self.of_groups[group as usize].lengths;
+        (*shortest, *longest) = ((*shortest).min(lengths.0), (*longest).max(lengths.1));
+        group
+    }
+
+    pub(super) fn finish(self, stop: &Stop) -> Result<Gathered> {
+        Ok(Gathered {
+            samples: self.samples.finish()?,
+            layout: self.layout,
+            groups_of_samples: self.numbers.finish()?,
+            units: self.units,
+            groups: self.groups,
+            of_groups: self.of_groups,
+            errors: self.errors,
+            windows: self.windows,
+            overlapping: self.overlapping,
+            repeated_ids: self.ids.repeated(stop)?,
+        })
+    }
+}
+
+/// The samples of one unit.
+#[derive(Default)]
+pub(super) struct UnitSamples {
+    /// The values of the `within` column, and the number of each in this unit.
+    pub(super) groups: BTreeMap<Option<String>, u32>,
+    /// By group, tokens of its shortest and its longest window.
+    pub(super) lengths: Vec<(u64, u64)>,
+    /// The group of each sample, and its tokens.
+    pub(super) samples: Vec<(u32, u64)>,
+    /// The values of each sample, one behind the other.
+    pub(super) values: Vec<f64>,
+    pub(super) ids: Vec<u128>,
+    errors: Vec<RelativeError>,
+    windows: u64,
+    overlapping: u64,
+}
+
+impl UnitSamples {
+    fn read(
+        plan: &Plan,
+        directory: &RunDirectory,
+        index: usize,
+        record: &UnitRecord,
+        criteria: &Criteria,
+    ) -> Result<Self> {
+        let unit = &plan.units[index];
+        let labels = match &plan.spec.score().within {
+            Some(column) if record.counts.windows > 0 => {
+                let unreadable = record.unreadable_rows();
+                Some(labels::read_labels(&plan.dataset, unit, column, &unreadable)?)
+            }
+            _ => None,
+        };
+        let label = |document: &[ScoredWindow]| {
+            let row = document.first()?.input_row - unit.first_row;
+            labels.as_ref()?[row as usize].clone()
+        };
+        let errors = vec![RelativeError::default(); criteria.terms.len()];
+        let mut samples = Self { errors, ..Self::default() };
+        let mut document: Vec<ScoredWindow> = Vec::new();
+        scores::read(&directory.root.join(&record.scores.path), &criteria.columns(), |window| {
+            if document.first().is_some_and(|first| first.input_row != window.input_row) {
+                samples.add(criteria, &document, label(&document));
+                document.clear();
+            }
+            document.push(window);
+            Ok(())
+        })?;
+        samples.add(criteria, &document, label(&document));
+        Ok(samples)
+    }
+
+    /// Adds the samples of one document, given all its windows and its group.
+    fn add(&mut self, criteria: &Criteria, windows: &[ScoredWindow], label: Option<String>) {
+        let Some(first) = windows.first() else { return };
+        let next = self.lengths.len() as u32;
+        let group = *self.groups.entry(label).or_insert(next);
+        if group == next {
+            self.lengths.push((first.tokens_scored, first.tokens_scored));
+        }
+        self.ids.push(hash(&first.id));
+        self.windows += windows.len() as u64;
+        self.overlapping +=
+            windows.windows(2).filter(|pair| pair[1].tokens.0 < pair[0].tokens.1).count() as u64;
+        let (shortest, longest) = &mut self.lengths[group as usize];
+        for window in windows {
+            *shortest = (*shortest).min(window.tokens_scored);
+            *longest = (*longest).max(window.tokens_scored);
+        }
+        for sample in criteria.samples(windows) {
+            criteria.add_errors(sample, &mut self.errors);
+            self.samples.push((group, criteria.tokens(sample)));
+            let value = |statistic| criteria.value(statistic, sample);
+            self.values.extend(criteria.statistics.iter().map(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_read_back_as_it_was_written() {
+        for tokens in [false, true] {
+            let layout = Layout { tokens, statistics: 2 };
+            let (mut record, mut values) = (vec![7], vec![1.0]);
+            layout.write(&mut record, 5, 9, &[0.25, f64::NAN]);
+            assert_eq!(record.len(), layout.bytes());
+            let read = layout.read(&record, &mut values);
+            assert_eq!(read, (5, if tokens { 9 } else { 0 }));
+            assert!(values.len() == 2 && values[0].to_bits() == 0.25_f64.to_bits());
+            assert!(values[1].is_nan());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The number of every sample's group, in input order, in a file.
+
+use std::ops::Range;
+
+use crate::base::error::Result;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::nameless::Nameless;
+
+/// Numbers that wait until they are written.
+const WAITING: usize = 1 << 18;
+
+/// Four bytes a sample.
+const BYTES: usize = size_of::<u32>();
+
+/// Group numbers that are still coming in.
+#[derive(Debug)]
+pub(super) struct GroupNumbers {
+    file: Nameless,
+    waiting: Vec<u8>,
+}
+
+impl GroupNumbers {
+    /// None yet.
+    pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
+        Ok(Self { file: Nameless::create(directory)?, waiting: Vec::new() })
+    }
+
+    /// Adds the group of the next sample.
+    pub(super) fn push(&mut self, group: u32) -> Result<()> {
+        self.waiting.extend(group.to_le_bytes());
+        if self.waiting.len() >= WAITING * BYTES { self.write_out() } else { Ok(()) }
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        self.file.append(&self.waiting)?;
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// All are in.
+    pub(super) fn finish(mut self) -> Result<GroupsOfSamples> {
+        self.write_out()?;
+        Ok(GroupsOfSamples(self.file))
+    }
+}
+
+/// The group of every sample.
+#[derive(Debug)]
+pub(super) struct GroupsOfSamples(Nameless);
+
+impl GroupsOfSamples {
+    /// Those of some samples.
+    pub(super) fn of(&self, samples: Range<u64>) -> Result<Vec<u32>> {
+        let mut bytes = vec![0; (samples.end - samples.start) as usize * BYTES];
+        self.0.read(&mut bytes, samples.start * BYTES as u64)?;
+        let numbers = bytes.as_chunks::<BYTES>().0.iter();
+        Ok(numbers.map(|number| u32::from_le_bytes(*number)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_of_any_samples_are_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let mut numbers = GroupNumbers::new(&directory).unwrap();
+        let all: Vec<u32> = (0..WAITING as u32 * 2 + 7).map(|sample| sample * 31 % 1009).collect();
+        for group in &all {
+            numbers.push(*group).unwrap();
+        }
+        let groups = numbers.finish().unwrap();
+        for range in [0..0, 0..3, 262_140..262_150, 524_290..524_295] {
+            assert_eq!(groups.of(range.start as u64..range.end as u64).unwrap(), all[range]);
+        }
+        assert!(groups.of(524_290..524_296).is_err(), "there is no such sample");
+    }
+}

@@ -1,0 +1,139 @@
+//! Which ids more than one document has: by a hash of each, sorted through files.
+
+use sha2::{Digest, Sha256};
+
+use super::runs::Runs;
+use crate::base::error::Result;
+use crate::base::stop::Stop;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::nameless::Nameless;
+
+/// Hashes are sorted in so many parts, by their first byte.
+const PARTS: usize = 256;
+
+/// Bytes of a hash.
+const BYTES: usize = size_of::<u128>();
+
+/// Repeated hashes between two of which the first is in memory.
+const BLOCK: usize = 1024;
+
+/// Hashes of ids that are still coming in.
+#[derive(Debug)]
+pub(super) struct Ids {
+    hashes: Runs,
+    /// Where the repeated ones will go.
+    repeated: Nameless,
+}
+
+impl Ids {
+    /// None yet.
+    pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
+        Ok(Self { hashes: Runs::new(directory, BYTES)?, repeated: Nameless::create(directory)? })
+    }
+
+    /// Adds the hash of a document's id.
+    pub(super) fn push(&mut self, hash: u128) -> Result<()> {
+        let bytes = hash.to_be_bytes();
+        self.hashes.push(usize::from(bytes[0]), &bytes)
+    }
+
+    /// Those that came more than once. Memory: one part of the hashes at a time.
+    pub(super) fn repeated(self, stop: &Stop) -> Result<RepeatedIds> {
+        let hashes = self.hashes.finish()?;
+        let mut repeated = RepeatedIds { file: self.repeated, first: Vec::new(), count: 0 };
+        for part in 0..PARTS {
+            let mut sorted: Vec<u128> = Vec::new();
+            hashes.visit(part, stop, |bytes| sorted.extend(hash_of(bytes)))?;
+            sorted.sort_unstable();
+            let several =
+                sorted.chunk_by(|one, other| one == other).filter(|equal| equal.len() > 1);
+            repeated.append(several.map(|equal| equal[0]))?;
+        }
+        Ok(repeated)
+    }
+}
+
+fn hash_of(bytes: &[u8]) -> Option<u128> {
+    Some(u128::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// The hashes of ids that more than one document has, ascending, in a file.
+#[derive(Debug)]
+pub(super) struct RepeatedIds {
+    file: Nameless,
+    /// The first hash of every block.
+    first: Vec<u128>,
+    count: u64,
+}
+
+impl RepeatedIds {
+    /// How many they are.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn append(&mut self, hashes: impl Iterator<Item = u128>) -> Result<()> {
+        let mut bytes = Vec::new();
+        for hash in hashes {
+            if self.count.is_multiple_of(BLOCK as u64) {
+                self.first.push(hash);
+            }
+            self.count += 1;
+            bytes.extend(hash.to_be_bytes());
+        }
+        self.file.append(&bytes)
+    }
+
+    /// Whether another document has the same id.
+    pub(super) fn contains(&self, id: &str) -> Result<bool> {
+        if self.count == 0 {
+            return Ok(false);
+        }
+        let hash = hash(id);
+        let Some(block) = self.first.partition_point(|first| *first <= hash).checked_sub(1) else {
+            return Ok(false);
+        };
+        let start = (block * BLOCK) as u64;
+        let mut bytes = vec![0; (self.count - start).min(BLOCK as u64) as usize * BYTES];
+        self.file.read(&mut bytes, start * BYTES as u64)?;
+        Ok(bytes.as_chunks::<BYTES>().0.binary_search(&hash.to_be_bytes()).is_ok())
+    }
+}
+
+/// 128 bits of an id: two of a thousand million ids coincide with a probability of 10^-21.
+pub(super) fn hash(id: &str) -> u128 {
+    let digest = Sha256::digest(id);
+    u128::from_le_bytes(digest[..16].try_into().expect("a SHA-256 has 32 bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repeated(ids: impl Iterator<Item = String>) -> RepeatedIds {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let mut all = Ids::new(&directory).unwrap();
+        ids.for_each(|id| all.push(hash(&id)).unwrap());
+        all.repeated(&Stop::default()).unwrap()
+    }
+
+    #[test]
+    fn an_id_that_comes_three_times_is_repeated_once() {
+        let ids = repeated(["a", "b", "a", "c", "a"].map(str::to_owned).into_iter());
+        assert_eq!(ids.count(), 1);
+        let found = ["a", "b", "c", "d"].map(|id| ids.contains(id).unwrap());
+        assert_eq!(found, [true, false, false, false]);
+        assert!(!repeated(std::iter::empty()).contains("a").unwrap());
+    }
+
+    #[test]
+    fn many_repeated_ids_are_found_block_by_block() {
+        let name = |number: u32| format!("id-{number}");
+        let ids = repeated((0..9000).chain(3000..6000).map(name));
+        assert_eq!(ids.count(), 3000);
+        assert!((0..9000).all(|number| {
+            ids.contains(&name(number)).unwrap() == (3000..6000).contains(&number)
+        }));
+    }
+}

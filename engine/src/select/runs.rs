@@ -1,0 +1,168 @@
+//! Records of equal size, put by number into groups and read back group by group, each in the order they came in.
+//!
+//! They lie in a file without a name, which is gone with the process that made it, however it ends. Memory: the records that
+//! wait for their place, and sixteen bytes for each stretch of a group in the file.
+
+use crate::base::error::Result;
+use crate::base::stop::Stop;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::nameless::Nameless;
+
+/// Bytes that wait until they are written, a stretch for each group.
+const WAITING_BYTES: usize = 32 << 20;
+
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Records that are still coming in.
+#[derive(Debug)]
+pub(super) struct Runs {
+    file: Nameless,
+    /// Bytes of a record.
+    record: usize,
+    /// By group, what is not written yet.
+    waiting: Vec<Vec<u8>>,
+    waiting_bytes: usize,
+    written: u64,
+    /// By group, its stretches of the file: where each begins and its bytes.
+    stretches: Vec<Vec<(u64, u64)>>,
+}
+
+impl Runs {
+    /// No records yet, of so many bytes each.
+    pub(super) fn new(directory: &RunDirectory, record: usize) -> Result<Self> {
+        let file = Nameless::create(directory)?;
+        let (waiting, stretches) = (Vec::new(), Vec::new());
+        Ok(Self { file, record, waiting, waiting_bytes: 0, written: 0, stretches })
+    }
+
+    /// Puts the next record into a group.
+    pub(super) fn push(&mut self, group: usize, record: &[u8]) -> Result<()> {
+        debug_assert_eq!(record.len(), self.record);
+        if group >= self.waiting.len() {
+            self.waiting.resize_with(group + 1, Vec::new);
+            self.stretches.resize_with(group + 1, Vec::new);
+        }
+        self.waiting[group].extend_from_slice(record);
+        self.waiting_bytes += record.len();
+        if self.waiting_bytes >= WAITING_BYTES { self.write_out() } else { Ok(()) }
+    }
+
+    fn write_out(&mut self) -> Result<()> {
+        for (waiting, stretches) in self.waiting.iter_mut().zip(&mut self.stretches) {
+            let bytes = std::mem::take(waiting);
+            if !bytes.is_empty() {
+                self.file.append(&bytes)?;
+                stretches.push((self.written, bytes.len() as u64));
+                self.written += bytes.len() as u64;
+            }
+        }
+        self.waiting_bytes = 0;
+        Ok(())
+    }
+
+    /// All records are in.
+    pub(super) fn finish(mut self) -> Result<Groups> {
+        self.write_out()?;
+        Ok(Groups { file: self.file, record: self.record, stretches: self.stretches })
+    }
+}
+
+/// All records, group by group.
+#[derive(Debug)]
+pub(super) struct Groups {
+    file: Nameless,
+    record: usize,
+    stretches: Vec<Vec<(u64, u64)>>,
+}
+
+impl Groups {
+    /// Hands over the records of a group in the order they came in.
+    ///
+    /// # Errors
+    /// The file cannot be read, or a signal has come.
+    pub(super) fn visit(
+        &self,
+        group: usize,
+        stop: &Stop,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        let most = READ_BYTES / self.record * self.record;
+        let mut buffer = Vec::new();
+        for &(start, bytes) in self.stretches.get(group).map_or(&[][..], Vec::as_slice) {
+            for offset in (0..bytes).step_by(most) {
+                stop.check()?;
+                let length = (bytes - offset).min(most as u64) as usize;
+                if buffer.len() < length {
+                    buffer.resize(length, 0);
+                }
+                self.file.read(&mut buffer[..length], start + offset)?;
+                buffer[..length].chunks_exact(self.record).for_each(&mut each);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn directory(folder: &tempfile::TempDir) -> RunDirectory {
+        RunDirectory::of_output(&folder.path().join("out"))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn each_group_comes_back_in_the_order_it_came_in(
+            samples in prop::collection::vec((0_usize..5, any::<u64>(), prop::bool::weighted(0.1)), 0..200),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut runs = Runs::new(&directory(&folder), 8).unwrap();
+            for (group, value, write_out) in &samples {
+                runs.push(*group, &value.to_le_bytes()).unwrap();
+                if *write_out {
+                    runs.write_out().unwrap();
+                }
+            }
+            let groups = runs.finish().unwrap();
+            for group in 0..6 {
+                let mut got = Vec::new();
+                groups.visit(group, &Stop::default(), |record| got.push(record.to_vec())).unwrap();
+                let of_group = samples.iter().filter(|(own, ..)| *own == group);
+                let expected: Vec<_> = of_group.map(|(_, value, _)| value.to_le_bytes().to_vec()).collect();
+                prop_assert_eq!(got, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn many_records_are_written_out_and_leave_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut runs = Runs::new(&directory(&folder), 1 << 16).unwrap();
+        let many = WAITING_BYTES / (1 << 16) * 5 / 2;
+        for number in 0..many {
+            runs.push(number % 2, &vec![number as u8; 1 << 16]).unwrap();
+        }
+        assert!(runs.waiting_bytes < WAITING_BYTES);
+        let groups = runs.finish().unwrap();
+        assert_eq!(groups.stretches[0].len(), 3);
+        let mut seen = 0;
+        groups
+            .visit(1, &Stop::default(), |record| {
+                assert!(record.iter().all(|byte| *byte == (2 * seen + 1) as u8));
+                seen += 1;
+            })
+            .unwrap();
+        assert_eq!(seen, many / 2);
+        assert_eq!(
+            std::fs::read_dir(directory(&folder).nameless()).unwrap().count(),
+            0,
+            "the file has no name"
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! The percentile of a score among those of its group, by 65,536 bins between the lowest and the highest: counted in memory
+//! group by group, kept in a file, so that their number takes none.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::base::error::Result;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::nameless::Nameless;
+
+/// Bins of a group.
+const BINS: usize = 1 << 16;
+
+/// Bytes of a bin in the file: its number, and the percentile of the scores in it.
+const BYTES: usize = size_of::<u32>() + size_of::<f64>();
+
+/// The lowest and the highest score of a group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScoreRange {
+    lowest: f64,
+    highest: f64,
+}
+
+impl Default for ScoreRange {
+    fn default() -> Self {
+        Self { lowest: f64::INFINITY, highest: f64::NEG_INFINITY }
+    }
+}
+
+impl ScoreRange {
+    /// Takes in a score; `NaN` is none.
+    pub(super) fn add(&mut self, score: f64) {
+        self.lowest = self.lowest.min(score);
+        self.highest = self.highest.max(score);
+    }
+
+    fn bin(self, score: f64) -> u32 {
+        let share = (score - self.lowest) / (self.highest - self.lowest);
+        // Without a spread all are in one bin.
+        ((share * BINS as f64) as u32).min(BINS as u32 - 1)
+    }
+}
+
+/// How many scores of a group lie in each bin.
+#[derive(Debug)]
+pub(super) struct ScoreBins {
+    range: ScoreRange,
+    counts: Vec<u64>,
+}
+
+impl ScoreBins {
+    /// No scores yet, of a group that lies in this range.
+    pub(super) fn between(range: ScoreRange) -> Self {
+        Self { range, counts: vec![0; BINS] }
+    }
+
+    /// Counts a score of the group.
+    pub(super) fn add(&mut self, score: f64) {
+        self.counts[self.range.bin(score) as usize] += 1;
+    }
+}
+
+/// Percentiles of groups that are still coming in, from several threads.
+#[derive(Debug)]
+pub(super) struct PercentilesOfGroups(Mutex<(Nameless, u64)>);
+
+/// Where the percentiles of a group are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OfGroup {
+    range: ScoreRange,
+    /// Its first bin in the file.
+    first: u64,
+    bins: u64,
+}
+
+impl PercentilesOfGroups {
+    /// None yet.
+    pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
+        Ok(Self(Mutex::new((Nameless::create(directory)?, 0))))
+    }
+
+    /// Adds those of a group whose scores are all counted: only bins that hold any.
+    pub(super) fn add(&self, bins: &ScoreBins) -> Result<OfGroup> {
+        let total = bins.counts.iter().sum::<u64>() as f64;
+        let mut below = 0_u64;
+        let mut bytes = Vec::new();
+        for (bin, own) in (0_u32..).zip(&bins.counts).filter(|(_, own)| **own > 0) {
+            let percentile = (below as f64 + *own as f64 / 2.0) / total;
+            bytes.extend(bin.to_le_bytes());
+            bytes.extend(percentile.to_le_bytes());
+            below += own;
+        }
+        let added = (bytes.len() / BYTES) as u64;
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        file.0.append(&bytes)?;
+        let first = file.1;
+        file.1 += added;
+        Ok(OfGroup { range: bins.range, first, bins: added })
+    }
+
+    /// All are in.
+    pub(super) fn finish(self) -> ScorePercentiles {
+        ScorePercentiles(self.0.into_inner().unwrap_or_else(PoisonError::into_inner).0)
+    }
+}
+
+/// The percentiles of all groups.
+#[derive(Debug)]
+pub(super) struct ScorePercentiles(Nameless);
+
+impl ScorePercentiles {
+    /// (scores in lower bins + half of those in the own bin) ÷ scores of the group; none for `NaN`.
+    pub(super) fn of(&self, group: &OfGroup, score: f64) -> Result<Option<f64>> {
+        if score.is_nan() {
+            return Ok(None);
+        }
+        let wanted = group.range.bin(score);
+        let (mut low, mut high) = (0, group.bins);
+        while low < high {
+            let middle = low.midpoint(high);
+            let mut bytes = [0; BYTES];
+            self.0.read(&mut bytes, (group.first + middle) * BYTES as u64)?;
+            let (bin, percentile) = bytes.split_at(size_of::<u32>());
+            let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+            match number(bin).cmp(&wanted) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => {
+                    let percentile = percentile.try_into().expect("eight bytes");
+                    return Ok(Some(f64::from_le_bytes(percentile)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn percentiles(groups: &[&[f64]]) -> Vec<Vec<Option<f64>>> {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let all = PercentilesOfGroups::new(&directory).unwrap();
+        let add = |scores: &&[f64]| {
+            let mut range = ScoreRange::default();
+            scores.iter().for_each(|score| range.add(*score));
+            let mut bins = ScoreBins::between(range);
+            scores.iter().filter(|score| !score.is_nan()).for_each(|score| bins.add(*score));
+            all.add(&bins).unwrap()
+        };
+        let places: Vec<OfGroup> = groups.iter().map(add).collect();
+        let all = all.finish();
+        let of = |(scores, place): (&&[f64], &OfGroup)| {
+            scores.iter().map(|score| all.of(place, *score).unwrap()).collect()
+        };
+        groups.iter().zip(&places).map(of).collect()
+    }
+
+    #[test]
+    fn a_percentile_is_the_share_below_and_half_of_the_equals() {
+        let found =
+            percentiles(&[&[3.0, -1.0, f64::NAN, 3.0, 7.0], &[0.5, 0.5], &[f64::NAN], &[2.0]]);
+        assert_eq!(found[0], [Some(0.5), Some(0.125), None, Some(0.5), Some(0.875)]);
+        assert_eq!(found[1], [Some(0.5), Some(0.5)]);
+        assert_eq!(found[2], [None]);
+        assert_eq!(found[3], [Some(0.5)]);
+    }
+
+    #[test]
+    fn many_scores_are_ranked_to_a_bin() {
+        let scores: Vec<f64> = (0..100_000).map(|i| f64::from(i * 7919 % 100_000)).collect();
+        let found = percentiles(&[&[1.0], &scores]);
+        for (score, percentile) in scores.iter().zip(&found[1]) {
+            let exact = (score + 0.5) / 100_000.0;
+            assert!((percentile.unwrap() - exact).abs() < 1.0 / BINS as f64, "{score}");
+        }
+    }
+}

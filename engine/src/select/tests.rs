@@ -1,0 +1,343 @@
+//! The selection against one in memory: every figure, bound, score and choice.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use longsift_stages::Filter;
+use longsift_stages::contract::Merge;
+use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
+use longsift_stages::score::terms::{Combine, Scale, Scorer, Standardise, Term};
+use proptest::prelude::*;
+
+use super::calibration;
+use super::criteria::{Criteria, Reasons, Statistic};
+use super::decided::Rule;
+use super::drift;
+use super::gather::{Gathered, Gathering, UnitSamples};
+use super::rank::{Ranked, Ranking};
+use super::score_percentiles::PercentilesOfGroups;
+use crate::base::stop::Stop;
+use crate::run_directory::calibration::CalibratedGroup;
+use crate::run_directory::layout::RunDirectory;
+use crate::spec::pipeline::Samples;
+
+/// A sample: its group, its tokens, its values of three statistics.
+type Drawn = (u8, u64, [f64; 3]);
+
+const GROUPS: [Option<&str>; 3] = [None, Some("a"), Some("b")];
+
+/// Two terms, of the first two statistics; guards on any of the three.
+fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteria {
+    let filter: Filter = serde_json::from_str(filter).unwrap();
+    let term = |statistic: &str, weight| Term {
+        statistic: statistic.to_owned(),
+        weight,
+        offset: 0.0,
+        standardise: None,
+    };
+    let statistic = |name: &str| Statistic {
+        name: name.to_owned(),
+        merge: Merge::Mean,
+        place: 0,
+        error: None,
+        guards_before: Vec::new(),
+    };
+    let statistics = ["0", "1", "2"].map(statistic).to_vec();
+    let place = |guard: &Guard| guard.statistic.parse().unwrap();
+    let guards: Vec<_> = filter.guards.iter().map(|guard| (guard.clone(), place(guard))).collect();
+    Criteria {
+        reasons: Reasons::of(&statistics, &guards),
+        written: Vec::new(),
+        statistics,
+        columns: Vec::new(),
+        selects_by: 0,
+        terms: vec![term("0", 1.0), term("1", -0.5)],
+        combine,
+        standardise,
+        guards,
+        filter,
+        samples: Samples::Windows,
+    }
+}
+
+/// The samples in units of at most `unit` samples.
+fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> Gathered {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = RunDirectory::of_output(&folder.path().join("out"));
+    let mut gathering = Gathering::new(&directory, criteria).unwrap();
+    for samples in samples.chunks(unit) {
+        let mut unit = UnitSamples::default();
+        for (group, tokens, values) in samples {
+            let label = GROUPS[usize::from(*group)].map(str::to_owned);
+            let next = unit.lengths.len() as u32;
+            let own = *unit.groups.entry(label).or_insert(next);
+            if own == next {
+                unit.lengths.push((1, 1));
+            }
+            unit.samples.push((own, *tokens));
+            unit.values.extend(values);
+        }
+        gathering.add(&unit).unwrap();
+    }
+    gathering.finish(&Stop::default()).unwrap()
+}
+
+/// What was decided of every group, by its value, and the kept samples of every unit.
+fn ranked<'g>(
+    criteria: &Criteria,
+    gathered: &'g Gathered,
+) -> (BTreeMap<Option<&'g str>, Ranked>, Vec<u64>) {
+    let kept: Vec<AtomicU64> = gathered.units.iter().skip(1).map(|_| AtomicU64::new(0)).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let directory = RunDirectory::of_output(&folder.path().join("out"));
+    let percentiles = PercentilesOfGroups::new(&directory).unwrap();
+    let ranked = gathered.groups.iter().map(|(value, group)| {
+        let (name, stop) = (value.as_deref(), &Stop::default());
+        let (group, kept, percentiles) = (*group, &kept[..], &percentiles);
+        let ranking = Ranking { criteria, gathered, name, group, kept, percentiles, stop };
+        (name, ranking.own().unwrap())
+    });
+    let ranked = ranked.collect();
+    (ranked, kept.iter().map(|kept| kept.load(Ordering::Relaxed)).collect())
+}
+
+/// What the settings keep of the samples of one group, in memory.
+struct InMemory {
+    scales: Vec<Scale>,
+    bounds: Vec<Bounds>,
+    scores: Vec<f64>,
+    keep: Vec<bool>,
+    threshold: Option<f64>,
+}
+
+fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> InMemory {
+    let column =
+        |index: usize| -> Vec<f64> { samples.iter().map(|(_, _, values)| values[index]).collect() };
+    let tokens: Vec<u64> = samples.iter().map(|(_, tokens, _)| *tokens).collect();
+    let scales: Vec<Scale> =
+        (0..2).map(|index| Scale::of(&column(index), criteria.standardise)).collect();
+    let scorer =
+        Scorer::new(&criteria.terms, criteria.combine, criteria.standardise, &scales).unwrap();
+    let bounds: Vec<Bounds> = criteria
+        .guards
+        .iter()
+        .map(|(guard, statistic)| guard.bounds_of(&column(*statistic), &tokens))
+        .collect();
+    let has_all = |values: &[f64; 3]| values.iter().all(|value| value.is_finite());
+    let scores: Vec<f64> = samples
+        .iter()
+        .map(|(_, _, values)| if has_all(values) { scorer.score(&values[..2]) } else { f64::NAN })
+        .collect();
+    let passes: Vec<bool> = samples
+        .iter()
+        .map(|(_, _, values)| {
+            let guards = criteria.guards.iter().zip(&bounds);
+            let mut verdicts = guards.map(|((_, place), bounds)| bounds.judge(values[*place]));
+            verdicts.all(|verdict| verdict == Verdict::Passes)
+        })
+        .collect();
+    let kept = criteria.filter.keep(&scores, &passes, &tokens, group);
+    InMemory { scales, bounds, scores, keep: kept.keep, threshold: kept.threshold }
+}
+
+fn bits(numbers: &[f64]) -> Vec<u64> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
+    let gathered = gathered(criteria, samples, unit);
+    let (ranked, kept_of_units) = ranked(criteria, &gathered);
+    let mut expected_of_units = vec![0; samples.len().div_ceil(unit)];
+    for (index, name) in GROUPS.into_iter().enumerate() {
+        let in_group: Vec<(usize, &Drawn)> = samples
+            .iter()
+            .enumerate()
+            .filter(|(_, (own, ..))| usize::from(*own) == index)
+            .collect();
+        let Some(ranked) = ranked.get(&name) else {
+            assert!(in_group.is_empty());
+            continue;
+        };
+        let of_group: Vec<&Drawn> = in_group.iter().map(|(_, sample)| *sample).collect();
+        let expected = in_memory(criteria, name, &of_group);
+        let figures: Vec<_> = expected.scales.iter().map(|scale| scale.figures).collect();
+        assert_eq!(ranked.figures[..2], figures);
+        assert_eq!(ranked.rule.bounds, expected.bounds);
+        let numbers = in_group.iter().map(|(number, _)| *number as u64);
+        let decided: Vec<(f64, bool)> = numbers
+            .zip(&of_group)
+            .map(|(number, (_, tokens, values))| {
+                let standing = ranked.rule.standing(criteria, values);
+                let keep = ranked.rule.keeps(criteria, name, standing, *tokens, number);
+                (standing.score(), keep)
+            })
+            .collect();
+        let (scores, keep): (Vec<f64>, Vec<bool>) = decided.into_iter().unzip();
+        let known = |scores: &[f64]| scores.iter().map(|score| score + 0.0).collect::<Vec<_>>();
+        assert_eq!(bits(&known(&scores)), bits(&known(&expected.scores)));
+        assert_eq!(keep, expected.keep);
+        let lowest = ranked.totals.thresholds.iter().filter_map(|threshold| threshold.score);
+        assert_eq!(lowest.reduce(f64::min), expected.threshold);
+        let mut sorted: Vec<f64> = scores.into_iter().filter(|score| !score.is_nan()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let tenths = (1..10).filter(|_| !sorted.is_empty());
+        let deciles: Vec<f64> = tenths.map(|tenth| sorted[tenth * sorted.len() / 10]).collect();
+        assert_eq!(ranked.deciles, deciles);
+        let part = |score: &f64| deciles.iter().filter(|decile| *decile <= score).count();
+        for (index, count) in ranked.totals.parts.iter().enumerate() {
+            assert_eq!(*count, sorted.iter().filter(|score| part(score) == index).count() as u64);
+        }
+        again_by_its_calibration(criteria, &gathered, name, ranked);
+        for ((number, _), _) in in_group.iter().zip(&keep).filter(|(_, keep)| **keep) {
+            expected_of_units[number / unit] += 1;
+        }
+    }
+    assert_eq!(kept_of_units, expected_of_units);
+}
+
+/// The same samples are kept by the calibration that they made, and they have not moved.
+fn again_by_its_calibration(
+    criteria: &Criteria,
+    gathered: &Gathered,
+    name: Option<&str>,
+    ranked: &Ranked,
+) {
+    let value = name.map(str::to_owned);
+    let mut groups = calibration::groups(criteria, [(&value, ranked)].into_iter());
+    let text = serde_json::to_string(&groups.remove(0)).unwrap();
+    let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
+    let scorer = calibration::scorer(criteria, &known).unwrap();
+    let kept: Vec<AtomicU64> = gathered.units.iter().map(|_| AtomicU64::new(0)).collect();
+    let (group, stop) = (gathered.groups[&value], &Stop::default());
+    let folder = tempfile::tempdir().unwrap();
+    let directory = RunDirectory::of_output(&folder.path().join("out"));
+    let percentiles = &PercentilesOfGroups::new(&directory).unwrap();
+    let ranking = Ranking { criteria, gathered, name, group, kept: &kept, percentiles, stop };
+    let bounds = known.guards.clone();
+    let (rule, totals) =
+        ranking.by(scorer, bounds, &known.thresholds, &known.score_deciles).unwrap();
+    assert_eq!(
+        (totals.scored, totals.kept, totals.parts),
+        (known.count, known.kept, ranked.totals.parts)
+    );
+    let mut numbers = Vec::new();
+    gathered
+        .visit(group, stop, |sample| {
+            let keeps = |rule: &Rule| {
+                let standing = rule.standing(criteria, sample.values);
+                rule.keeps(criteria, name, standing, sample.tokens, sample.number)
+            };
+            numbers.push((keeps(&ranked.rule), keeps(&rule)));
+        })
+        .unwrap();
+    assert!(numbers.iter().all(|(before, now)| before == now));
+    let moved = drift::of_group(&known, std::iter::empty(), &totals);
+    assert!(moved.stability_index.is_none_or(|index| index == 0.0));
+}
+
+/// Few different numbers, so that many are equal, and some that are none.
+fn any_value() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        8 => (-3_i8..4).prop_map(|value| f64::from(value) / 7.0),
+        4 => -1.0_f64..1.0,
+        1 => prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0]),
+    ]
+}
+
+fn any_samples(most: usize) -> impl Strategy<Value = Vec<Drawn>> {
+    prop::collection::vec((0_u8..3, 0_u64..30, prop::array::uniform3(any_value())), 0..most)
+}
+
+fn any_guards() -> impl Strategy<Value = String> {
+    prop::sample::select(vec![
+        "",
+        r#"{"statistic": "2", "max": 0.2}"#,
+        r#"{"statistic": "0", "min_quantile": 0.2, "max_quantile": 0.8}"#,
+        r#"{"statistic": "2", "min_quantile": 0, "max_quantile": 1},
+           {"statistic": "1", "min": -0.3, "max_quantile": 0.5, "weigh": "tokens"}"#,
+    ])
+    .prop_map(str::to_owned)
+}
+
+fn any_amount() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        (0_u32..=20).prop_map(|share| format!(r#", "keep_fraction": {}"#, f64::from(share) / 20.0)),
+        (0_u64..400).prop_map(|tokens| format!(r#", "keep_tokens": {tokens}"#)),
+        Just(r#", "keep_tokens": {"a": 40, "b": 18446744073709551615}"#.to_owned()),
+        Just(r#", "min_score": 0.1"#.to_owned()),
+        (0_u64..200).prop_map(|tokens| format!(
+            r#", "budgets": [{{"group": "a", "max_tokens": 9, "keep_tokens": {tokens}}},
+                             {{"min_tokens": 5, "max_tokens": 20, "keep_tokens": 60}}]"#
+        )),
+    ]
+}
+
+fn any_standardise() -> impl Strategy<Value = (Standardise, Combine)> {
+    let standardise = [Standardise::ZScore, Standardise::MinMax, Standardise::Percentile];
+    let combine = prop::sample::select(vec![Combine::Sum, Combine::Least]);
+    (prop::sample::select(standardise.to_vec()), combine)
+}
+
+proptest! {
+    #[test]
+    fn a_selection_through_files_is_the_one_in_memory(
+        samples in any_samples(120), unit in 1_usize..40, guards in any_guards(), amount in any_amount(),
+        (standardise, combine) in any_standardise(),
+    ) {
+        let filter = format!(r#"{{"guards": [{guards}]{amount}}}"#);
+        check(&criteria(standardise, combine, &filter), &samples, unit);
+    }
+}
+
+proptest! {
+    // Groups with more samples than are sorted in memory.
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn so_it_is_where_samples_are_many(
+        drawn in any_samples(40), seed in any::<u64>(), guards in any_guards(), amount in any_amount(),
+        (standardise, combine) in any_standardise(),
+    ) {
+        prop_assume!(!drawn.is_empty());
+        let filter = format!(r#"{{"guards": [{guards}]{amount}}}"#);
+        let mut state = seed;
+        let samples: Vec<Drawn> = (0..15_000)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let (group, tokens, mut values) = drawn[(state >> 33) as usize % drawn.len()];
+                values[(state >> 60) as usize % 3] += f64::from((state >> 40) as u16 >> 4);
+                (group, tokens, values)
+            })
+            .collect();
+        check(&criteria(standardise, combine, &filter), &samples, 1000);
+    }
+}
+
+#[test]
+fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
+    let guard = r#"{"statistic": "2", "max": 0.5, "before": "expensive"}"#;
+    let filter = format!(r#"{{"guards": [{guard}], "keep_fraction": 0.5}}"#);
+    let criteria = criteria(Standardise::MinMax, Combine::Sum, &filter);
+    // The first two are spared the second statistic; the third has none for another reason.
+    let spared = |far| (0, 1, [far, f64::NAN, 0.9]);
+    let samples = [
+        spared(9.0),
+        spared(8.0),
+        (0, 1, [7.0, f64::NAN, 0.1]),
+        (0, 1, [6.0, 0.0, 0.1]),
+        (0, 1, [5.0, 0.0, 0.1]),
+    ];
+    let gathered = gathered(&criteria, &samples, 5);
+    let (ranked, kept) = ranked(&criteria, &gathered);
+    assert_eq!(kept, [2], "half of four");
+    assert_eq!(ranked[&None].totals.scored, 2);
+}
+
+#[test]
+fn a_signal_ends_a_selection_between_two_samples() {
+    let criteria = criteria(Standardise::ZScore, Combine::Sum, r#"{"keep_fraction": 0.5}"#);
+    let gathered = gathered(&criteria, &[(0, 1, [0.0; 3]); 9], 3);
+    let stopped = Stop::by(15);
+    assert!(gathered.visit(0, &stopped, |_| panic!("nothing is handed over")).is_err());
+}

@@ -1,0 +1,165 @@
+//! What a user should know of a selection. A warning lists groups; it does not come once for each.
+
+use longsift_stages::score::Score;
+use longsift_stages::score::settings::RelativeError;
+use longsift_stages::score::terms::Term;
+
+use super::criteria::Criteria;
+use super::drift;
+use super::gather::Gathered;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::text::count;
+use crate::run_directory::calibration::GroupDrift;
+
+/// Groups that a message names.
+const NAMED: usize = 10;
+
+/// A group as people call it.
+pub(super) fn name(value: Option<&str>) -> String {
+    value.map_or("(null)".to_owned(), |value| format!("`{value}`"))
+}
+
+/// The first of many things, and how many more there are.
+pub(super) fn listed(mut things: Vec<String>) -> String {
+    let more = things.len().saturating_sub(NAMED);
+    things.truncate(NAMED);
+    let named = things.join(", ");
+    if more > 0 { format!("{named} and {} more", count(more as u64)) } else { named }
+}
+
+/// Before anything is selected.
+pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
+    let warning = |message: String, hint: &str| {
+        Diagnostic::warning(Blame::Pipeline, message).hint(hint.to_owned())
+    };
+    let mut warnings = Vec::new();
+    if let Some(different) = different_lengths(gathered) {
+        warnings.push(warning(
+            format!("{different}: scores of different lengths do not compare"),
+            "use `windows: disjoint` or `both-ends` with `short_documents: drop`, or `score.within` a length class",
+        ));
+    }
+    if gathered.overlapping > 0 {
+        let share = 100.0 * gathered.overlapping as f64 / gathered.windows as f64;
+        warnings.push(warning(
+            format!(
+                "{} of {} windows ({share:.1} %) share tokens with the window before them, as `both-ends` cuts them",
+                gathered.overlapping, gathered.windows
+            ),
+            "where a training token must not come twice, use `windows: disjoint`",
+        ));
+    }
+    let repeated = gathered.repeated_ids.count();
+    if repeated > 0 {
+        warnings.push(warning(
+            format!(
+                "{repeated} ids occur more than once; their `longsift_sample_id` gets the file and the row"
+            ),
+            "a unique `input.id_column` makes sample ids shorter and joins safe",
+        ));
+    }
+    warnings
+}
+
+/// Which groups have windows of different lengths.
+fn different_lengths(gathered: &Gathered) -> Option<String> {
+    let lengths = gathered.groups.iter().map(|(value, group)| {
+        let (shortest, longest) = gathered.of_groups[*group as usize].lengths;
+        (value, shortest, longest)
+    });
+    let different: Vec<_> = lengths.filter(|(_, shortest, longest)| shortest != longest).collect();
+    match &different[..] {
+        [] => None,
+        [(_, shortest, longest)] if gathered.is_one_group() => {
+            Some(format!("the input has windows of {shortest} to {longest} tokens"))
+        }
+        [(value, shortest, longest)] => {
+            let group = name(value.as_deref());
+            Some(format!("group {group} has windows of {shortest} to {longest} tokens"))
+        }
+        several => {
+            let group = |(value, shortest, longest): &(&Option<String>, u64, u64)| {
+                format!("{} ({shortest} to {longest})", name(value.as_deref()))
+            };
+            let groups = count(several.len() as u64);
+            let named = listed(several.iter().map(group).collect());
+            Some(format!("{groups} groups have windows of different numbers of tokens: {named}"))
+        }
+    }
+}
+
+/// A warning where nothing was kept of some groups.
+pub(super) fn of_empty(gathered: &Gathered, empty: Vec<String>) -> Option<Diagnostic> {
+    if empty.is_empty() {
+        return None;
+    }
+    let message = if gathered.is_one_group() {
+        "nothing was kept".to_owned()
+    } else {
+        format!("nothing was kept of group {}", listed(empty))
+    };
+    Some(Diagnostic::warning(Blame::Pipeline, message))
+}
+
+/// A warning where thresholds of a calibration are no longer calibrated.
+pub(super) fn of_drift(drift: &[GroupDrift]) -> Option<Diagnostic> {
+    let much = drift.iter().filter(|group| group.count >= 100);
+    let much: Vec<(&GroupDrift, f64)> = much
+        .filter_map(|group| {
+            Some((group, group.stability_index.filter(|&index| index > drift::MUCH)?))
+        })
+        .collect();
+    let (first, index) = much.first()?;
+    let (scores, index) = match (&first.value, much.len()) {
+        (_, 2..) => {
+            let group = |(group, index): &(&GroupDrift, f64)| {
+                format!("{} ({index:.2})", name(group.value.as_deref()))
+            };
+            let named = listed(much.iter().map(group).collect());
+            (format!(" of {} groups", count(much.len() as u64)), format!("indices {named}"))
+        }
+        (Some(value), _) => (format!(" of group `{value}`"), format!("index {index:.2}")),
+        (None, _) => (String::new(), format!("index {index:.2}")),
+    };
+    let message = format!(
+        "the scores{scores} have moved from the calibration: stability {index}, much from {} on",
+        drift::MUCH
+    );
+    let hint = "look at what has changed in the input; to accept it, calibrate anew over a corpus that has it";
+    Some(Diagnostic::warning(Blame::Data, message).hint(hint))
+}
+
+/// Refuses terms that are mostly noise. `errors`: by term.
+pub(super) fn check_noise(
+    score: &Score,
+    criteria: &Criteria,
+    errors: &[RelativeError],
+) -> Result<()> {
+    let most = score.max_relative_error;
+    let noisy = |(term, error): (&Term, &RelativeError)| {
+        let noise = error.root_mean_square();
+        if term.weight == 0.0 || noise <= most {
+            return None;
+        }
+        let message = format!(
+            "the {} of sampled rows is off by {:.0} % (root mean square over {} windows), and \
+             `score.max_relative_error` allows {:.0} %",
+            term.statistic.replace('_', " "),
+            100.0 * noise,
+            count(error.windows),
+            100.0 * most
+        );
+        let without = if score.terms.is_none() && term.statistic == "far_variance" {
+            "set `alpha: 0` to rank by dependency strength alone"
+        } else {
+            "leave the term out"
+        };
+        Some(Diagnostic::error(Blame::Pipeline, message).hint(format!(
+            "the scores are kept: {without}, or raise `max_relative_error` to accept the noise; more rows or \
+             `rows: all` measure again",
+        )))
+    };
+    let problems: Vec<_> = criteria.terms.iter().zip(errors).filter_map(noisy).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems.into()) }
+}

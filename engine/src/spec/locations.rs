@@ -1,0 +1,376 @@
+//! Locations of a pipeline, by their text alone: which addresses a setting takes, what paths are relative to, and that an
+//! output does not lie in its input.
+
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+
+use longsift_stages::contract::Scheme;
+use longsift_stages::contract::location;
+use serde_json::Value as Json;
+
+use super::node::{Entry, Node, Value};
+use super::rules::stage;
+use super::schema::{self, Kind, kinds, properties};
+use super::source::{Problems, Sources};
+use crate::base::text::quoted;
+use crate::base::wildcards::{self, has_wildcard};
+
+/// A Parquet file as the output will have it, to try a glob on.
+const SOME_OUTPUT: &str = "data/train-00000-of-00001.parquet";
+
+/// A setting that names files, as the schema marks it.
+struct Setting {
+    /// `input`, or a stage.
+    section: &'static str,
+    key: &'static str,
+    /// The schemes of the addresses that it may be (`x-schemes`).
+    schemes: Vec<&'static str>,
+}
+
+/// All settings that name files.
+fn settings() -> &'static [Setting] {
+    static SETTINGS: OnceLock<Vec<Setting>> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let root = schema::pipeline();
+        let mut sections = Vec::new();
+        for (section, schema) in properties(root) {
+            for kind in kinds(root, schema) {
+                match kind {
+                    Kind::Mapping(mapping) => sections.push((section, mapping)),
+                    Kind::List { items, .. } => {
+                        for kind in kinds(root, items) {
+                            if let Kind::Stage(stages) = kind {
+                                sections.extend(stages);
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let of_section = |(section, mapping): (&'static str, &'static Json)| {
+            properties(mapping).filter_map(move |(key, schema)| {
+                let schemes = schema["x-schemes"].as_array()?;
+                let schemes = schemes.iter().filter_map(Json::as_str).collect();
+                Some(Setting { section, key, schemes })
+            })
+        };
+        sections.into_iter().flat_map(of_section).collect()
+    })
+}
+
+/// Makes relative paths of the command line absolute: they are relative to the current folder, those of the file to
+/// the file's.
+pub(crate) fn anchor(root: &mut Node, problems: &mut Problems) {
+    for Setting { section, key, .. } in settings() {
+        let Some(node) = section_mut(root, section).and_then(|section| value_mut(section, key))
+        else {
+            continue;
+        };
+        let Some(text) =
+            node.as_str().filter(|text| !text.trim().is_empty() && location::split(text).is_none())
+        else {
+            continue;
+        };
+        if problems.sources.is_file(node.span) || Path::new(text).is_absolute() {
+            continue;
+        }
+        let here = std::env::current_dir().ok();
+        if let Some(path) = here.and_then(|here| joined(&here, text)) {
+            node.value = Value::String(path);
+        } else {
+            let message =
+                format!("{} is relative to a folder that has no readable name", quoted(text));
+            problems.error(node.span, message).hint("give an absolute path");
+        }
+    }
+}
+
+/// A path below a folder; where the path is a glob, characters of the folder's own name mean themselves.
+fn joined(folder: &Path, path: &str) -> Option<String> {
+    let folder = folder.to_str()?;
+    let folder = if has_wildcard(Path::new(path)) {
+        glob::Pattern::escape(folder)
+    } else {
+        folder.to_string()
+    };
+    Path::new(&folder).join(path).into_os_string().into_string().ok()
+}
+
+fn section_mut<'n>(root: &'n mut Node, name: &str) -> Option<&'n mut Node> {
+    if matches!(name, "input" | "output") {
+        return value_mut(root, name);
+    }
+    let Value::List(stages) = &mut value_mut(root, "stages")?.value else { return None };
+    stages.iter_mut().find(|stage| stage.get("stage").and_then(Node::as_str) == Some(name))
+}
+
+fn value_mut<'n>(node: &'n mut Node, key: &str) -> Option<&'n mut Node> {
+    let Value::Mapping(entries) = &mut node.value else { return None };
+    entries.iter_mut().find(|entry| entry.key == key).map(|entry: &mut Entry| &mut entry.value)
+}
+
+/// Notes addresses where there can be none, paths that a shell would have expanded, and an output that is no folder of
+/// its own.
+pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
+    for Setting { section, key, schemes } in settings() {
+        let (section, key) = (*section, *key);
+        let place = match section {
+            "input" | "output" => root.get(section),
+            _ => root.get("stages").and_then(|stages| stage(stages, section)),
+        };
+        let Some(node) = place.and_then(|place| place.get(key)) else { continue };
+        let Some(text) = node.as_str() else { continue };
+        if let Some((scheme, name)) = location::split(text) {
+            if !schemes.contains(&scheme) {
+                let message = format!("`{key}` cannot be the address {}", quoted(text));
+                problems.error(node.span, message).hint(accepted(section, key, schemes));
+            } else if section == "output" && name.trim_matches('/').split_once('/').is_none() {
+                let message = format!("`{key}` is a whole bucket, {}", quoted(text));
+                problems
+                    .error(node.span, message)
+                    .hint("name a folder in it: beside `<path>/data` there will be `<path>.run`");
+            }
+            continue;
+        }
+        if let Some(what) = unexpanded(text) {
+            let message = format!("`{key}` is {}, and {what} is not expanded here", quoted(text));
+            problems.error(node.span, message).hint(format!(
+                "write the folder itself, or a parameter for it (`${{folder}}` and `--param folder=…`); \
+                 `./{text}` is a name that begins so"
+            ));
+        }
+        let parent = matches!(Path::new(text).components().next_back(), Some(Component::ParentDir));
+        if section == "output" && (parent || Path::new(text) == Path::new("/")) {
+            let message = format!("`{key}` is {}, no folder of its own", quoted(text));
+            problems.error(node.span, message).hint(
+                "name a folder for the output: beside `<path>/data` there will be `<path>.run`",
+            );
+        }
+    }
+}
+
+/// What a setting takes.
+fn accepted(section: &str, key: &str, schemes: &[&str]) -> String {
+    let shown = |name: &&str| {
+        let scheme = Scheme::from_name(name)?;
+        // The hub's models are no input.
+        let below = if section == "input" && scheme == Scheme::Hub { "datasets/" } else { "" };
+        Some(format!("{scheme}{below}…"))
+    };
+    let schemes: Vec<String> = schemes.iter().filter_map(shown).collect();
+    match &schemes[..] {
+        [] => format!("`{key}` takes a path of this machine"),
+        [some @ .., last] => {
+            format!("`{key}` takes a path of this machine, {} or {last}", some.join(", "))
+        }
+    }
+}
+
+/// What of a path a shell would have replaced.
+fn unexpanded(path: &str) -> Option<&'static str> {
+    let first = path.split('/').next().unwrap_or("");
+    let is_name =
+        |rest: &str| rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if first.strip_prefix('~').is_some_and(is_name) {
+        return Some("`~`");
+    }
+    let name = first.strip_prefix('$')?;
+    let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
+    (!name.is_empty() && is_name(name)).then_some("a variable of the environment")
+}
+
+/// Notes an output that lies in its own input, or the other way round. `folder` is the folder of the pipeline file.
+pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
+    let path = |section: &str| {
+        root.get(section)?
+            .get("path")
+            .filter(|path| path.as_str().is_some_and(|path| !path.trim().is_empty()))
+    };
+    let (Some(input), Some(output)) = (path("input"), path("output")) else { return };
+    let sources = problems.sources;
+    let is_glob = has_wildcard(Path::new(input.as_str().unwrap_or("")));
+    // The name of the pipeline's own folder is no glob.
+    let escaped = folder.to_str().map(|folder| PathBuf::from(glob::Pattern::escape(folder)));
+    let input_folder = escaped.filter(|_| is_glob).unwrap_or_else(|| folder.to_owned());
+    let output_path = located(output, folder, sources);
+    let as_glob = || overlap(&located(input, &input_folder, sources), true, &output_path);
+    // A name with wildcard characters that exists means itself.
+    let as_name = overlap(&located(input, folder, sources), false, &output_path);
+    let Some(why) = as_name.or_else(|| as_glob().filter(|_| is_glob)) else { return };
+    let problem = problems
+        .error(output.span, why)
+        .label(format!("`input.path` is {}", sources.in_words(input.span)));
+    problem.hint("choose a folder of its own for the output: a second run would read what the first one wrote");
+}
+
+/// Where a path points to, seen from the root of the file system, so that paths of both origins compare.
+fn located(node: &Node, folder: &Path, sources: &Sources) -> PathBuf {
+    let text = node.as_str().unwrap_or("");
+    let path = if sources.is_file(node.span) { folder.join(text) } else { PathBuf::from(text) };
+    let is_remote = location::split(text).is_some();
+    normalised(&if is_remote {
+        PathBuf::from(text)
+    } else {
+        std::path::absolute(&path).unwrap_or(path)
+    })
+}
+
+/// Why the two cannot be used together, if so.
+fn overlap(input: &Path, is_glob: bool, output: &Path) -> Option<&'static str> {
+    let text = input.to_string_lossy();
+    if input == output {
+        return Some("the output is the input");
+    }
+    let fixed = if is_glob { wildcards::split(input).0 } else { input.to_owned() };
+    let beside = |suffix: &str| {
+        let mut name = output.file_name().unwrap_or_default().to_os_string();
+        name.push(suffix);
+        output.with_file_name(name)
+    };
+    if fixed.starts_with(output.join("data"))
+        || (output.file_name().is_some() && fixed.starts_with(beside(".run")))
+    {
+        return Some("the input lies in the output");
+    }
+    let inside = if is_glob {
+        let options =
+            glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
+        let pattern = glob::Pattern::new(&text).ok();
+        pattern.is_some_and(|pattern| pattern.matches_path_with(&output.join(SOME_OUTPUT), options))
+    } else {
+        // A folder is read whole, with everything below it.
+        output.starts_with(input)
+    };
+    inside.then_some("the output lies in the input")
+}
+
+/// A path without `.` and, as far as the text tells, without `..`.
+fn normalised(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir
+                if matches!(out.components().next_back(), Some(Component::Normal(_))) =>
+            {
+                out.pop();
+            }
+            part => out.push(part),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Overrides, Spec};
+
+    fn overlaps(input: &str, output: &str) -> bool {
+        let is_glob = has_wildcard(Path::new(input));
+        overlap(&normalised(Path::new(input)), is_glob, &normalised(Path::new(output))).is_some()
+    }
+
+    #[test]
+    fn an_output_in_its_input_is_seen_through_dots_and_globs() {
+        assert!(overlaps("../data", "../data"));
+        assert!(overlaps("../data/", "./../data/out"));
+        assert!(overlaps("../data/**/*.parquet", "../data/out"));
+        assert!(overlaps("../data/*/data/*.parquet", "../data/out"));
+        assert!(overlaps("out/data/*.parquet", "out"));
+        assert!(overlaps("out.run/dropped", "out"));
+        assert!(overlaps("/a/../b", "/b/c"));
+        assert!(overlaps(".", "out"));
+        assert!(overlaps("data/x.parquet", "."));
+    }
+
+    #[test]
+    fn every_setting_that_names_files_is_marked_in_the_schema() {
+        let found: Vec<(&str, &str, usize)> = settings()
+            .iter()
+            .map(|setting| (setting.section, setting.key, setting.schemes.len()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("input", "path", 6),
+                ("input", "since", 3),
+                ("load-partial-model", "model", 6),
+                ("load-partial-model", "cache_folder", 0),
+                ("tokenize", "tokenizer", 6),
+                ("score", "calibration", 5),
+                ("output", "path", 3),
+            ]
+        );
+        for scheme in settings().iter().flat_map(|setting| &setting.schemes) {
+            assert!(Scheme::from_name(scheme).is_some(), "{scheme}");
+        }
+    }
+
+    /// Addresses are told from paths by `contract::location` alone.
+    #[test]
+    fn no_other_file_reads_the_mark_of_an_address() {
+        let marks = ["\":", "//\""].concat();
+        let schemes = Scheme::ALL.map(|scheme| format!("\"{scheme}\""));
+        let mut folders = vec![PathBuf::from("src"), PathBuf::from("../stages/src")];
+        let mut read = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in
+                std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap()
+            {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                // OpenLineage's own addresses are none of the pipeline's.
+                if path.ends_with("contract/location.rs") || path.ends_with("report/lineage.rs") {
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                let found =
+                    schemes.iter().chain([&marks]).find(|mark| text.contains(mark.as_str()));
+                assert_eq!(found, None, "{}", path.display());
+                read += 1;
+            }
+        }
+        assert!(read > 150, "{read} files");
+    }
+
+    #[test]
+    fn what_a_shell_would_expand_is_refused_and_other_names_are_not() {
+        for path in ["~", "~/out", "~me/out", "$HOME/out", "$HOME", "${HOME}/out"] {
+            assert!(unexpanded(path).is_some(), "{path}");
+        }
+        for path in ["out~", "./~/out", "a/~", "~$x/a", "$", "$/a", "out/$HOME", "$1.5/x", "~a b"] {
+            assert!(unexpanded(path).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_folder_of_a_pipeline_is_no_glob() {
+        let is_wrong = |input: &str, output: &str| {
+            let text = "version: 1\nname: n\ninput: {path: 'INPUT'}\noutput: {path: 'OUTPUT'}\nstages: []\n";
+            let text = text.replace("INPUT", input).replace("OUTPUT", output);
+            let problems = Spec::parse("/x/run[1]/p.yaml", &text, &Overrides::default());
+            let problems = problems.expect_err("it has no stages");
+            problems.iter().any(|problem| problem.message.contains("the output lies in the input"))
+        };
+        for input in ["data", "data/**/*.parquet", "../*/data/**/*.parquet", "/x/run[1]/data"] {
+            assert!(is_wrong(input, "data/out"), "{input}");
+            assert!(!is_wrong(input, "other"), "{input}");
+        }
+        assert!(!is_wrong("data/**/*.parquet", "/x/run1/data/out"));
+    }
+
+    #[test]
+    fn an_output_beside_its_input_is_fine() {
+        assert!(!overlaps("../data/*.parquet", "../data/out"));
+        assert!(!overlaps("../data", "../data-out"));
+        assert!(!overlaps("../data/part-0.parquet", "../data"));
+        assert!(!overlaps("../../data", "../data"));
+        assert!(!overlaps("raw/x.parquet", "."));
+        assert!(!overlaps("s3://bucket/data", "out"));
+    }
+}

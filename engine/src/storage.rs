@@ -1,0 +1,36 @@
+//! Bytes by location: this machine, object stores, web servers, the Hugging Face hub. Knows no model, no Parquet and no run.
+
+pub(crate) mod atomic;
+pub(crate) mod error;
+pub(crate) mod files;
+#[cfg(feature = "cloud")]
+pub(crate) mod http;
+pub(crate) mod hub;
+#[cfg(feature = "cloud")]
+pub(crate) mod objects;
+pub(crate) mod open;
+pub(crate) mod range_file;
+#[cfg(feature = "cloud")]
+pub(crate) mod ranges;
+pub(crate) mod regular;
+#[cfg(feature = "cloud")]
+pub(crate) mod retry;
+pub(crate) mod store;
+
+use longsift_stages::contract::Location;
+
+use error::StorageError;
+use range_file::RangeFile;
+
+/// Opens a file to be read by ranges: of this machine, of an object store or a web server. (Those of the hub are opened by
+/// their [tree](super::hub::tree::Tree).)
+pub(crate) fn open(at: &Location) -> Result<RangeFile, StorageError> {
+    match at {
+        Location::Path(path) => RangeFile::here(path),
+        #[cfg(feature = "cloud")]
+        Location::Address(address) => objects::open(&address.to_string()),
+        // A build without stores has refused the address by now; as a path it is not there.
+        #[cfg(not(feature = "cloud"))]
+        Location::Address(_) => RangeFile::here(&at.to_path_buf()),
+    }
+}

@@ -1,0 +1,214 @@
+//! Files that appear whole or not at all.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use longsift_stages::contract::hex;
+use sha2::{Digest, Sha256};
+
+use super::error::{StorageError, failed};
+use super::files::{TEMPORARY_PREFIX, folder_of, fsync_folder};
+use super::open::store;
+use super::store::Upload;
+use crate::storage::files::Written;
+
+/// A file that takes its name only when it is complete.
+///
+/// On this machine it is written under a temporary name (see [`TEMPORARY_PREFIX`]) in the folder where it will live.
+/// Dropped without [`AtomicFile::commit`], it leaves nothing behind; killed, it leaves a name that
+/// [`super::files::remove_leftovers`] finds. In an object store it is an upload, which has no name until it is complete.
+#[derive(Debug)]
+pub struct AtomicFile {
+    target: Target,
+    path: PathBuf,
+    bytes: u64,
+    hash: Sha256,
+}
+
+#[derive(Debug)]
+enum Target {
+    Here(Temporary),
+    Stored(Box<dyn Upload>),
+}
+
+/// A file under a temporary name, which goes when this is dropped.
+#[derive(Debug)]
+struct Temporary {
+    file: File,
+    path: PathBuf,
+    has_moved: bool,
+}
+
+impl AtomicFile {
+    /// Begins the file that will be `path`. The folder must exist.
+    pub fn create(path: &Path) -> Result<Self, StorageError> {
+        let target = match store(path) {
+            Some((store, address)) => Target::Stored(store.upload(address)?),
+            None => Target::Here(Temporary::create(path)?),
+        };
+        Ok(Self { target, path: path.to_owned(), bytes: 0, hash: Sha256::new() })
+    }
+
+    /// Makes the bytes durable, then gives the file its name (replacing what had it), then makes the name durable.
+    pub fn commit(&mut self) -> Result<Written, StorageError> {
+        match &mut self.target {
+            Target::Here(temporary) => {
+                temporary.file.sync_all().map_err(failed("fsync", &self.path))?;
+                fs::rename(&temporary.path, &self.path)
+                    .map_err(failed("rename a temporary file to", &self.path))?;
+                temporary.has_moved = true;
+                fsync_folder(folder_of(&self.path))?;
+            }
+            Target::Stored(upload) => upload.complete()?,
+        }
+        Ok(Written { bytes: self.bytes, sha256: hex(&self.hash.finalize_reset()) })
+    }
+}
+
+impl Write for AtomicFile {
+    /// Counts and hashes what is written. An error carries the path (it wraps a [`StorageError`]).
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = match &mut self.target {
+            Target::Here(temporary) => temporary.file.write(buffer),
+            Target::Stored(upload) => upload.write(buffer),
+        };
+        let written = match written {
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+            Err(error) => return Err(failed("write", &self.path)(error).into()),
+        };
+        self.hash.update(&buffer[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.target {
+            Target::Here(temporary) => temporary.file.flush(),
+            Target::Stored(upload) => upload.flush(),
+        }
+    }
+}
+
+impl Temporary {
+    /// Begins a file beside `path`.
+    fn create(path: &Path) -> Result<Self, StorageError> {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let name = path.file_name().unwrap_or(OsStr::new("file")).to_string_lossy();
+        loop {
+            let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let temporary = path.with_file_name(format!(
+                "{TEMPORARY_PREFIX}{:x}-{count:x}-{name}",
+                std::process::id()
+            ));
+            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+                Ok(file) => return Ok(Self { file, path: temporary, has_moved: false }),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed("create", path)(error)),
+            }
+        }
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.has_moved {
+            // Best effort: what stays behind has a name that the next run removes.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Writes a whole file so that readers see the old content or the new, never a part.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, StorageError> {
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(bytes).map_err(failed("write", path))?;
+    file.commit()
+}
+
+/// Writes a whole file if there is none of that name. Returns whether it did: of several writers one does.
+pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
+    if let Some((store, address)) = store(path) {
+        return store.write_new(address, bytes);
+    }
+    let mut temporary = Temporary::create(path)?;
+    temporary.file.write_all(bytes).map_err(failed("write", path))?;
+    temporary.file.sync_all().map_err(failed("fsync", path))?;
+    // Unlike a rename, a link never replaces what has the name.
+    match fs::hard_link(&temporary.path, path) {
+        Ok(()) => {
+            drop(temporary);
+            fsync_folder(folder_of(path))?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied
+            ) && !path.exists() =>
+        {
+            // A file system without links.
+            fs::rename(&temporary.path, path)
+                .map_err(failed("rename a temporary file to", path))?;
+            temporary.has_moved = true;
+            fsync_folder(folder_of(path))?;
+            Ok(true)
+        }
+        Err(error) => Err(failed("link a temporary file to", path)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::files::{read_limited, tests::names};
+
+    #[test]
+    fn a_committed_file_has_the_bytes_and_the_digest_that_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        let written = write_atomic(&path, b"abc").unwrap();
+        assert_eq!(written.bytes, 3);
+        assert_eq!(
+            written.sha256,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(read_limited(&path, 3).unwrap(), b"abc");
+        assert_eq!(names(folder.path()), ["a.txt"]);
+    }
+
+    #[test]
+    fn a_file_that_is_not_committed_leaves_nothing_and_does_not_touch_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        write_atomic(&path, b"old").unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
+        assert_eq!(names(folder.path()).len(), 2);
+        drop(file);
+        assert_eq!(names(folder.path()), ["a.txt"]);
+        assert_eq!(read_limited(&path, 10).unwrap(), b"old");
+    }
+
+    #[test]
+    fn of_many_writers_of_a_new_file_one_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record");
+        let won: Vec<bool> = std::thread::scope(|scope| {
+            let write = |number: u8| {
+                let path = &path;
+                scope.spawn(move || write_new(path, &[number; 100]).unwrap())
+            };
+            let writers: Vec<_> = (0..8).map(write).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert_eq!(won.iter().filter(|&&won| won).count(), 1);
+        let winner = won.iter().position(|&won| won).unwrap();
+        assert_eq!(read_limited(&path, 200).unwrap(), [winner as u8; 100]);
+        assert_eq!(names(folder.path()), ["record"]);
+    }
+}

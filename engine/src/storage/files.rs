@@ -1,0 +1,445 @@
+//! Every operation on files: the path in every error, writes that appear whole or not at all. Paths of run directories
+//! and outputs may be addresses of object stores: the same operations then go there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use longsift_stages::contract::hex;
+use sha2::{Digest, Sha256};
+
+use super::open::store;
+use super::regular;
+use super::store::is_address;
+use crate::storage::error::{self, StorageError, failed, is_link_circle};
+
+/// Requests to an object store that are under way at a time where many files are asked for.
+const REQUESTS_AT_ONCE: usize = 32;
+
+/// How the name of a file begins until it is committed. Readers of a folder skip hidden names, so they never see one.
+pub const TEMPORARY_PREFIX: &str = ".tmp-";
+
+/// Removes what killed runs left under temporary names in `folder` itself. Returns the names, sorted. A folder that
+/// does not exist has none.
+pub fn remove_leftovers(folder: &Path) -> Result<Vec<String>, StorageError> {
+    // A store has no name for what is not complete.
+    if store(folder).is_some() {
+        return Ok(Vec::new());
+    }
+    let mut removed = Vec::new();
+    for path in list_if_present(folder)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with(TEMPORARY_PREFIX) && size(&path)?.is_some() {
+            remove_file(&path)?;
+            removed.push(name);
+        }
+    }
+    Ok(removed)
+}
+
+/// Makes the names in a folder durable: after a rename, a file creation or a removal.
+pub fn fsync_folder(path: &Path) -> Result<(), StorageError> {
+    if store(path).is_some() {
+        return Ok(());
+    }
+    File::open(path).and_then(|folder| folder.sync_all()).map_err(failed("fsync the folder", path))
+}
+
+/// The same, where the folder may be gone.
+pub fn fsync_folder_if_present(path: &Path) -> Result<(), StorageError> {
+    if store(path).is_some() {
+        return Ok(());
+    }
+    let synced = if_present(File::open(path)).and_then(|folder| match folder {
+        Some(folder) => folder.sync_all(),
+        None => Ok(()),
+    });
+    synced.map_err(failed("fsync the folder", path))
+}
+
+/// Creates a folder and the ones above it, and makes their names durable; one that exists is fine.
+pub fn create_folder(path: &Path) -> Result<(), StorageError> {
+    if store(path).is_some() {
+        return Ok(());
+    }
+    let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
+    let created: Vec<&Path> = path.ancestors().take_while(missing).collect();
+    fs::create_dir_all(path).map_err(failed("create the folder", path))?;
+    created.into_iter().try_for_each(|folder| fsync_folder(folder_of(folder)))
+}
+
+/// Renames within one file system and makes it durable on both sides.
+pub fn rename(from: &Path, to: &Path) -> Result<(), StorageError> {
+    fs::rename(from, to).map_err(failed("rename", from))?;
+    fsync_folder(folder_of(to))?;
+    if folder_of(from) == folder_of(to) { Ok(()) } else { fsync_folder(folder_of(from)) }
+}
+
+/// Gives a staged file its final name, in the place of what has it. In a store, where nothing is renamed, it is copied, and
+/// goes with the folder that it was staged in.
+pub fn put_in_place(staged: &Path, to: &Path) -> Result<(), StorageError> {
+    match (store(staged), to.to_str()) {
+        (Some((store, from)), Some(to)) => store.copy(from, to),
+        _ => rename(staged, to),
+    }
+}
+
+/// Removes a file; one that is already gone is fine.
+pub fn remove_file(path: &Path) -> Result<(), StorageError> {
+    if let Some((store, address)) = store(path) {
+        return store.remove(address);
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a file from its beginning.
+fn reader(path: &Path) -> Result<Box<dyn Read>, StorageError> {
+    match store(path) {
+        Some((store, address)) => store.reader(address),
+        None => Ok(Box::new(regular::open(path)?)),
+    }
+}
+
+/// How many files at `path` are asked for at a time where there are many, and `here` are for a disk.
+pub fn concurrency(path: &Path, here: usize) -> usize {
+    if is_address(path) { here.max(REQUESTS_AT_ONCE) } else { here }
+}
+
+/// The names in a folder, as paths below it, sorted by bytes.
+pub fn list_folder(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
+    if let Some((store, address)) = store(path) {
+        let names = store.list(address)?;
+        return Ok(names.iter().map(|name| path.join(name)).collect());
+    }
+    let entries = fs::read_dir(path).map_err(failed("list", path))?;
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()
+        .map_err(failed("list", path))?;
+    names.sort();
+    Ok(names)
+}
+
+/// What a name in a folder stands for; links are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A folder.
+    Folder,
+    /// A regular file, a named pipe, a device, or a link that leads nowhere: what only opening can tell.
+    File,
+}
+
+/// A name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The folder's path and the name.
+    pub path: PathBuf,
+    /// What it stands for.
+    pub kind: Kind,
+    /// Whether it is a link.
+    pub is_link: bool,
+    /// Device and inode of what it stands for; none of a link that leads nowhere.
+    pub identity: Option<(u64, u64)>,
+}
+
+/// The names in a folder of this machine with what they stand for, sorted by bytes.
+pub fn entries(folder: &Path) -> Result<Vec<Entry>, StorageError> {
+    let names = fs::read_dir(folder).map_err(failed("list", folder))?;
+    let mut entries = Vec::new();
+    for name in names {
+        // One that is gone by now was never there.
+        entries.extend(entry(&name.map_err(failed("list", folder))?.path())?);
+    }
+    entries.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(entries)
+}
+
+/// What a name of this machine stands for; none where there is nothing of that name.
+pub fn entry(path: &Path) -> Result<Option<Entry>, StorageError> {
+    let read = || {
+        let Some(own) = if_present(fs::symlink_metadata(path))? else { return Ok(None) };
+        let is_link = own.is_symlink();
+        let status = match if_present(fs::metadata(path)) {
+            // Links in a circle lead nowhere, too.
+            Err(error) if is_link && is_link_circle(&error) => None,
+            followed => followed?,
+        };
+        let is_folder = status.as_ref().is_some_and(fs::Metadata::is_dir);
+        let kind = if is_folder { Kind::Folder } else { Kind::File };
+        let identity = status.map(|status| (status.dev(), status.ino()));
+        Ok(Some(Entry { path: path.to_owned(), kind, is_link, identity }))
+    };
+    read().map_err(failed("read", path))
+}
+
+/// The path without links, `.` and `..`; an address as it is.
+pub fn canonical(path: &Path) -> Result<PathBuf, StorageError> {
+    if is_address(path) {
+        return Ok(path.to_owned());
+    }
+    fs::canonicalize(path).map_err(failed("resolve", path))
+}
+
+/// Reads a whole file that must not be longer than `max_bytes`.
+pub fn read_limited(path: &Path, max_bytes: u64) -> Result<Vec<u8>, StorageError> {
+    let mut bytes = Vec::new();
+    reader(path)?
+        .take(max_bytes.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(failed("read", path))?;
+    if bytes.len() as u64 > max_bytes {
+        let why = format!("it is longer than {max_bytes} bytes");
+        return Err(failed("read", path)(io::Error::new(io::ErrorKind::FileTooLarge, why)));
+    }
+    Ok(bytes)
+}
+
+/// Bytes that an unprivileged user can still write below `path`, which need not exist yet; an object store has no end.
+pub fn free_bytes(path: &Path) -> Result<u64, StorageError> {
+    if is_address(path) {
+        return Ok(u64::MAX);
+    }
+    let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    let status = rustix::fs::statvfs(existing)
+        .map_err(|error| failed("read the free space of", existing)(error.into()))?;
+    Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+/// The length of a file in bytes; none where there is no file. A disk that does not answer is an error: what is there
+/// must never be taken for absent.
+pub fn size(path: &Path) -> Result<Option<u64>, StorageError> {
+    if let Some((store, address)) = store(path) {
+        return store.size(address);
+    }
+    let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
+    Ok(metadata.filter(fs::Metadata::is_file).map(|metadata| metadata.len()))
+}
+
+/// Whether there is a folder of that name; links are followed. A disk that does not answer is an error: what is in the
+/// folder must never be taken for absent.
+pub fn is_folder(path: &Path) -> Result<bool, StorageError> {
+    if let Some((store, address)) = store(path) {
+        return store.is_folder(address);
+    }
+    let metadata = if_present(fs::metadata(path)).map_err(failed("read", path))?;
+    Ok(metadata.is_some_and(|metadata| metadata.is_dir()))
+}
+
+/// What was found; none where there is nothing of that name.
+fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The length of a file and its SHA-256, 64 hexadecimal digits. Reads all of it, in pieces.
+pub fn digest(path: &Path) -> Result<Written, StorageError> {
+    let mut file = reader(path)?;
+    let mut hash = Sha256::new();
+    let mut bytes = 0;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(Written { bytes, sha256: hex(&hash.finalize()) }),
+            Ok(read) => {
+                hash.update(&piece[..read]);
+                bytes += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("read", path)(error)),
+        }
+    }
+}
+
+/// Reads a whole file; none where there is no file.
+pub fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, StorageError> {
+    if let Some((store, address)) = store(path) {
+        return error::if_present(store.read(address));
+    }
+    let status = if_present(fs::metadata(path)).map_err(failed("read", path))?;
+    let Some(status) = status else { return Ok(None) };
+    regular::check(&status).and_then(|()| if_present(fs::read(path))).map_err(failed("read", path))
+}
+
+/// Opens a file for appending behind its first `length` bytes, creating it if needed; what stands behind them is cut
+/// off.
+pub fn open_for_append(path: &Path, length: u64) -> Result<File, StorageError> {
+    let open = || {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        file.set_len(length)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(file)
+    };
+    open().map_err(failed("open", path))
+}
+
+/// Opens a file to which several processes append whole lines, creating it if needed.
+pub fn open_to_append(path: &Path) -> Result<File, StorageError> {
+    OpenOptions::new().append(true).create(true).open(path).map_err(failed("open", path))
+}
+
+/// Opens a file for reading and writing, creating it if needed.
+pub fn open_read_write(path: &Path) -> Result<File, StorageError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(failed("open", path))
+}
+
+/// Removes a folder with all it holds; one that is already gone is fine.
+pub fn remove_folder(path: &Path) -> Result<(), StorageError> {
+    if let Some((store, address)) = store(path) {
+        return store.remove_folder(address);
+    }
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// `longsift` in the user's cache folder: `$XDG_CACHE_HOME`, else `~/.cache`. Who has neither, as users of containers
+/// often do, gets a folder of their own for temporary files.
+pub fn user_cache_folder() -> Result<PathBuf, StorageError> {
+    let variable =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache =
+        variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|home| home.join(".cache")));
+    match cache {
+        Some(cache) => Ok(cache.join("longsift")),
+        None => temporary_cache_folder(&std::env::temp_dir()),
+    }
+}
+
+/// A folder below `temporary` that nobody else may write to; of another user's it is not told apart what is in it.
+fn temporary_cache_folder(temporary: &Path) -> Result<PathBuf, StorageError> {
+    let user = rustix::process::geteuid().as_raw();
+    let folder = temporary.join(format!("longsift-{user}"));
+    let owned = || {
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let status = fs::symlink_metadata(&folder)?;
+        if status.is_dir() && status.uid() == user && status.mode() & 0o022 == 0 {
+            return Ok(());
+        }
+        let why = "others may write to it; set `cache_folder` of `load-partial-model`, or HOME";
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    };
+    owned().map_err(failed("use the folder", &folder))?;
+    Ok(folder)
+}
+
+/// The names in a folder, as paths below it, sorted by bytes; a folder that does not exist has none.
+pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
+    if store(path).is_some() {
+        return list_folder(path);
+    }
+    match fs::metadata(path) {
+        Ok(status) if status.is_dir() => list_folder(path),
+        status => {
+            if_present(status).map_err(failed("list", path))?;
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// The folder that holds `path`.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::storage::atomic::{AtomicFile, write_atomic};
+
+    pub(in crate::storage) fn names(folder: &Path) -> Vec<String> {
+        list_folder(folder)
+            .unwrap()
+            .iter()
+            .map(|path| path.file_name().unwrap().to_string_lossy().into())
+            .collect()
+    }
+
+    #[test]
+    fn leftovers_of_a_killed_run_are_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        write_atomic(&folder.path().join("kept"), b"1").unwrap();
+        let left = AtomicFile::create(&folder.path().join("lost")).unwrap();
+        std::mem::forget(left);
+        let removed = remove_leftovers(folder.path()).unwrap();
+        assert_eq!(removed.len(), 1);
+        assert!(removed[0].starts_with(TEMPORARY_PREFIX) && removed[0].ends_with("lost"));
+        assert_eq!(names(folder.path()), ["kept"]);
+        assert!(remove_leftovers(&folder.path().join("absent")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_over_the_limit_is_refused_with_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("big");
+        write_atomic(&path, b"12345").unwrap();
+        let message = read_limited(&path, 4).unwrap_err().to_string();
+        assert!(message.contains("big") && message.contains("4 bytes"), "{message}");
+    }
+
+    #[test]
+    fn a_store_has_no_end() {
+        assert_eq!(free_bytes(Path::new("s3://bucket/out")).unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn who_has_no_home_gets_a_folder_that_only_they_may_write_to() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary_cache_folder(temporary.path()).unwrap();
+        assert!(folder.starts_with(temporary.path()));
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(temporary_cache_folder(temporary.path()).unwrap(), folder, "again");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = temporary_cache_folder(temporary.path()).unwrap_err().to_string();
+        assert!(error.contains("others may write to it"), "{error}");
+        fs::remove_dir(&folder).unwrap();
+        std::os::unix::fs::symlink(temporary.path(), &folder).unwrap();
+        assert!(temporary_cache_folder(temporary.path()).is_err(), "a link of somebody else");
+    }
+
+    #[test]
+    fn a_device_is_not_read() {
+        let error = read_if_present(Path::new("/dev/full")).unwrap_err().to_string();
+        assert!(error.ends_with("it is a device, not a regular file"), "{error}");
+        assert!(regular::open(Path::new("/dev/null")).is_err());
+    }
+
+    #[test]
+    fn free_space_is_known_for_a_folder_that_does_not_exist_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(free_bytes(&folder.path().join("a/b/c")).unwrap() > 0);
+    }
+}
+
+/// What a committed file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Length, in bytes.
+    pub bytes: u64,
+    /// SHA-256 of the bytes, 64 hexadecimal digits.
+    pub sha256: String,
+}

@@ -1,0 +1,349 @@
+//! Ranges of files over HTTP, with attempts repeated: redirects, links that expire, servers that ignore ranges, answers that
+//! are cut off, and servers that are busy.
+
+pub(crate) mod answers;
+pub(crate) mod remaining;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use longsift_stages::model::ModelProblem;
+use reqwest::header::{self, HeaderMap};
+use reqwest::{Response, StatusCode, Url};
+
+use super::error::{ErrorKind, StorageError};
+use super::retry::{Retry, RetryPolicy, retry};
+use crate::base::stop::Stop;
+use answers::{
+    Answer, ServerKind, content_range, cut, failed, found, in_full, redirected, refusal, unanswered,
+};
+use remaining::{Remaining, Sink};
+
+/// Bytes that are asked for when a file is opened: most headers of weights are shorter.
+const FIRST_BYTES: u64 = 256 << 10;
+
+/// For a connection, and for the next byte of an answer.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Bytes of a file that may be read in vain from a server that ignores ranges.
+const MOST_SKIPPED_BYTES: u64 = 16 << 30;
+
+/// Redirects that are followed for one answer.
+const MOST_REDIRECTS: usize = 10;
+
+/// Asks servers, for any number of threads.
+pub(crate) struct Client {
+    http: reqwest::Client,
+    runtime: tokio::runtime::Runtime,
+    /// Whom a token may be shown to, and the token.
+    token: Option<(Url, String)>,
+    kind: ServerKind,
+    policy: RetryPolicy,
+    stop: Stop,
+    /// Bytes of a file that may be read in vain from a server that ignores ranges.
+    most_skipped_bytes: u64,
+    /// Bytes of answers that were read.
+    received: AtomicU64,
+}
+
+/// A small file.
+pub(crate) struct Small {
+    pub(crate) bytes: Vec<u8>,
+    /// Headers of the server that was asked first.
+    pub(crate) headers: HeaderMap,
+    /// As of an opened file.
+    pub(crate) version: String,
+}
+
+/// A file that was found.
+pub(crate) struct RemoteFile {
+    url: Url,
+    /// Where the server sent us the last time.
+    location: Mutex<Option<Url>>,
+    /// Bytes of the whole file.
+    pub(crate) length: u64,
+    /// Its first bytes, as far as they were asked for.
+    pub(crate) first: Vec<u8>,
+    /// What tells its version: its length, and an entity tag or a time where the server gives one.
+    pub(crate) version: String,
+}
+
+impl RemoteFile {
+    /// A file whose length is known from elsewhere.
+    pub(crate) fn known(url: Url, length: u64) -> Self {
+        Self { url, location: Mutex::default(), length, first: Vec::new(), version: String::new() }
+    }
+
+    /// Its address, without what is signed.
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    fn location(&self) -> Option<Url> {
+        self.location.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_location(&self, location: Option<Url>) {
+        *self.location.lock().unwrap_or_else(PoisonError::into_inner) = location;
+    }
+}
+
+impl Client {
+    /// `token` is shown to the server of its address and to no other.
+    pub(crate) fn new(
+        token: Option<(Url, String)>,
+        kind: ServerKind,
+        policy: RetryPolicy,
+        stop: Stop,
+    ) -> Result<Self, ModelProblem> {
+        // Another part of the program may have chosen the same provider before.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(|error| {
+            ModelProblem::machine(format!("the network cannot be used: {error}"))
+        })?;
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("longsift/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(SILENCE)
+            .read_timeout(SILENCE)
+            .build()
+            .map_err(|error| {
+                ModelProblem::machine(format!("the network cannot be used: {}", in_full(&error)))
+            })?;
+        let (most_skipped_bytes, received) = (MOST_SKIPPED_BYTES, AtomicU64::new(0));
+        Ok(Self { http, runtime, token, kind, policy, stop, most_skipped_bytes, received })
+    }
+
+    /// The same, which reads less in vain.
+    #[must_use]
+    pub(crate) fn skipping_at_most(self, most_skipped_bytes: u64) -> Self {
+        Self { most_skipped_bytes, ..self }
+    }
+
+    /// Bytes of answers that were read so far, in vain or not.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// A whole file of at most `most` bytes; none where the server has none of that name.
+    pub(crate) fn small(&self, url: &Url, most: u64) -> Result<Option<Small>, StorageError> {
+        self.retried(|| async {
+            let Some(mut answer) = found(self.ask(url, None, None).await)? else {
+                return Ok(None);
+            };
+            let stated = answer.response.content_length();
+            let mut bytes = Vec::new();
+            let mut is_too_long = stated.is_some_and(|length| length > most);
+            while !is_too_long && let Some(piece) = self.piece(url, &mut answer.response).await? {
+                bytes.extend_from_slice(&piece);
+                is_too_long = bytes.len() as u64 > most;
+            }
+            if is_too_long {
+                let why = format!("it has more than {most} bytes");
+                return Err(failed(url, ErrorKind::Invalid, why));
+            }
+            let length = bytes.len() as u64;
+            if let Some(stated) = stated.filter(|stated| *stated != length) {
+                return Err(cut(url, length, stated));
+            }
+            let version = version(length, answer.response.headers());
+            Ok(Some(Small { bytes, headers: answer.first_headers, version }))
+        })
+    }
+
+    /// Finds a file: its length, and its first bytes. None where the server has none of that name.
+    pub(crate) fn open(&self, url: &Url) -> Result<Option<RemoteFile>, StorageError> {
+        self.find(url, FIRST_BYTES)
+    }
+
+    /// Finds a file: its length and its version, with its first byte. None where the server has none of that name.
+    pub(crate) fn status(&self, url: &Url) -> Result<Option<RemoteFile>, StorageError> {
+        self.find(url, 1)
+    }
+
+    fn find(&self, url: &Url, first_bytes: u64) -> Result<Option<RemoteFile>, StorageError> {
+        self.retried(|| async {
+            let Some(mut answer) = found(self.ask(url, None, Some(0..first_bytes)).await)? else {
+                return Ok(None);
+            };
+            let length = match answer.response.status() {
+                StatusCode::PARTIAL_CONTENT => content_range(&answer.response)
+                    .and_then(|(start, length)| length.filter(|_| start == 0)),
+                _ => answer.response.content_length(),
+            };
+            let Some(length) = length else {
+                let why = "the server does not say how long it is";
+                return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
+            };
+            let wanted = length.min(first_bytes);
+            let mut first = Vec::new();
+            while (first.len() as u64) < wanted {
+                match self.piece(url, &mut answer.response).await? {
+                    Some(piece) => first.extend_from_slice(&piece),
+                    None => return Err(cut(url, first.len() as u64, wanted)),
+                }
+            }
+            first.truncate(wanted as usize);
+            let version = version(length, answer.response.headers());
+            let location = Mutex::new(answer.location);
+            Ok(Some(RemoteFile { url: url.clone(), location, length, first, version }))
+        })
+    }
+
+    fn retried<T, F: Future<Output = Result<T, StorageError>>>(
+        &self,
+        attempt: impl FnMut() -> F,
+    ) -> Result<T, StorageError> {
+        self.runtime.block_on(retry(&self.stop, &self.policy, attempt))
+    }
+
+    /// Hands the bytes of some ranges to `sink`, in order. The ranges are ascending and do not overlap.
+    ///
+    /// What has arrived is not asked for again. Of a server that ignores ranges the file is read once from its start, as
+    /// far as the last range.
+    pub(crate) fn read(
+        &self,
+        file: &RemoteFile,
+        ranges: &[Range<u64>],
+        sink: Sink<'_>,
+    ) -> Result<(), StorageError> {
+        let mut remaining = Remaining::of(ranges);
+        let mut retry = Retry::new(&self.policy, &self.stop);
+        while let Some(wanted) = remaining.first() {
+            let before = remaining.bytes();
+            let attempt = self.runtime.block_on(self.attempt(file, wanted, &mut remaining, sink));
+            if remaining.bytes() < before {
+                retry = Retry::new(&self.policy, &self.stop);
+            }
+            if let Err(error) = attempt {
+                // The link that it was redirected to may have expired.
+                file.set_location(None);
+                self.runtime.block_on(retry.wait(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One answer to the first range that is left.
+    async fn attempt(
+        &self,
+        file: &RemoteFile,
+        wanted: Range<u64>,
+        remaining: &mut Remaining,
+        sink: Sink<'_>,
+    ) -> Result<(), StorageError> {
+        let (url, location) = (&file.url, file.location());
+        let answer = self.ask(url, location.as_ref(), Some(wanted.clone())).await;
+        let Some(mut answer) = found(answer)? else {
+            return Err(failed(url, ErrorKind::Changed, "it is gone").with_hint("run again"));
+        };
+        file.set_location(answer.location);
+        let response = &mut answer.response;
+        let changed = |length: u64| {
+            let why = format!("it has {length} bytes, and had {} a moment ago", file.length);
+            failed(url, ErrorKind::Changed, why).with_hint(self.kind.changed)
+        };
+        let partial = response.status() == StatusCode::PARTIAL_CONTENT;
+        let (mut position, end) = if partial {
+            match content_range(response) {
+                Some((_, Some(length))) if length != file.length => return Err(changed(length)),
+                Some((start, _)) if start == wanted.start => (start, wanted.end),
+                _ => {
+                    let why = "the server sent another range";
+                    return Err(failed(url, ErrorKind::Transient, why));
+                }
+            }
+        } else {
+            if let Some(length) = response.content_length().filter(|length| *length != file.length)
+            {
+                return Err(changed(length));
+            }
+            let end = remaining.end();
+            let skipped = end - remaining.bytes();
+            if skipped > self.most_skipped_bytes {
+                let why =
+                    format!("the server ignores ranges: {skipped} bytes would be read in vain");
+                return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
+            }
+            (0, end)
+        };
+        while position < end {
+            let Some(piece) = self.piece(url, response).await? else {
+                return Err(cut(url, position, end));
+            };
+            remaining.feed(position, &piece, sink)?;
+            position += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The next piece of an answer; none at its end.
+    async fn piece(
+        &self,
+        url: &Url,
+        response: &mut Response,
+    ) -> Result<Option<Bytes>, StorageError> {
+        if self.stop.check().is_err() {
+            return Err(failed(url, ErrorKind::Stopped, "stopped by a signal"));
+        }
+        let piece = response.chunk().await.map_err(|error| unanswered(url, &error))?;
+        if let Some(piece) = &piece {
+            self.received.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        }
+        Ok(piece)
+    }
+
+    /// Asks `url`, or at once the `location` it led to before, and follows redirects.
+    async fn ask(
+        &self,
+        url: &Url,
+        location: Option<&Url>,
+        range: Option<Range<u64>>,
+    ) -> Result<Answer, StorageError> {
+        let mut place = location.unwrap_or(url).clone();
+        let mut first_headers = None;
+        for _ in 0..=MOST_REDIRECTS {
+            let mut request =
+                self.http.get(place.clone()).header(header::ACCEPT_ENCODING, "identity");
+            if let Some(range) = &range {
+                let text = format!("bytes={}-{}", range.start, range.end - 1);
+                request = request.header(header::RANGE, text);
+            }
+            if let Some((known, token)) = &self.token
+                && known.origin() == place.origin()
+            {
+                request = request.bearer_auth(token);
+            }
+            let response = request.send().await.map_err(|error| unanswered(url, &error))?;
+            let headers = first_headers.get_or_insert_with(|| response.headers().clone()).clone();
+            if response.status().is_redirection() {
+                place = redirected(&place, &response, self.kind)?;
+                continue;
+            }
+            let away = (place != *url).then_some(place);
+            let elsewhere = self.kind.signs && response.url().origin() != url.origin();
+            let expires = away.is_some() && (location.is_some() || elsewhere);
+            return match refusal(&response, url, expires, self.kind) {
+                None => Ok(Answer { response, first_headers: headers, location: away }),
+                Some(refusal) => Err(refusal),
+            };
+        }
+        let why = format!("it redirects more than {MOST_REDIRECTS} times");
+        Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.address))
+    }
+}
+
+/// What tells the version of a file.
+fn version(length: u64, headers: &HeaderMap) -> String {
+    let value = headers.get(header::ETAG).or_else(|| headers.get(header::LAST_MODIFIED));
+    let value = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    format!("{length} {}", value.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! What answers and failures of a server mean, and what a user can do about them.
+
+use std::error::Error;
+
+use longsift_stages::contract::Location;
+use reqwest::header::{self, HeaderMap};
+use reqwest::{Response, StatusCode, Url};
+
+use crate::storage::error::{Cause, ErrorKind, StorageError};
+use crate::storage::retry::retry_after;
+
+/// What a server is: how its redirects are meant, and what a user can do about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerKind {
+    /// It redirects to other servers by links that are signed and expire, and only for what is there.
+    pub(super) signs: bool,
+    /// It may not be read.
+    pub(super) refused: &'static str,
+    /// It answers in a way that no server of its kind does.
+    pub(super) address: &'static str,
+    /// It has another version of a file than a moment ago.
+    pub(super) changed: &'static str,
+    /// It cannot be read by ranges.
+    pub(super) ranges: &'static str,
+}
+
+impl ServerKind {
+    /// For the hub and its mirrors.
+    pub(crate) const HUB: Self = Self {
+        signs: true,
+        refused: "check owner and name; for a private or gated repository set HF_TOKEN to a token of an account with access",
+        address: "check HF_ENDPOINT",
+        changed: "run again; name a commit, not a branch",
+        ranges: "set HF_ENDPOINT to a server that knows ranges, or download it whole and name its folder",
+    };
+
+    /// For any other server.
+    pub(crate) const WEB: Self = Self {
+        signs: false,
+        refused: "no credentials are sent to web servers; download it whole and name its folder",
+        address: "check the address",
+        changed: "run again when it does not change any more",
+        ranges: "download it whole and name its folder",
+    };
+}
+
+/// An answer, and how it was reached.
+pub(super) struct Answer {
+    pub(super) response: Response,
+    pub(super) first_headers: HeaderMap,
+    pub(super) location: Option<Url>,
+}
+
+/// The answer, or none where there is no such file.
+pub(super) fn found(answer: Result<Answer, StorageError>) -> Result<Option<Answer>, StorageError> {
+    match answer {
+        Ok(answer) if answer.response.status() == StatusCode::NOT_FOUND => Ok(None),
+        Ok(answer) => Ok(Some(answer)),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What a status means, where it is not the answer. `expires`: it was reached by a link that may have expired.
+pub(super) fn refusal(
+    response: &Response,
+    url: &Url,
+    expires: bool,
+    kind: ServerKind,
+) -> Option<StorageError> {
+    let status = response.status();
+    let text = |name: &str| response.headers().get(name)?.to_str().ok();
+    let code = text("x-error-code").map(|code| format!(" ({code})")).unwrap_or_default();
+    let answered = format!("the server answered {}{code}", status.as_u16());
+    let refused = |kind, hint| Some(failed(url, kind, answered.clone()).with_hint(hint));
+    match status.as_u16() {
+        200 | 206 => None,
+        // Links to the stores behind the hub are signed and expire.
+        400 | 401 | 403 | 404 | 410 if expires && code.is_empty() => {
+            Some(failed(url, ErrorKind::Transient, format!("a link expired: {answered}")))
+        }
+        404 if code.is_empty() || code.contains("EntryNotFound") => None,
+        404 => refused(ErrorKind::NotFound, "check the owner, the name and the revision"),
+        401 | 403 => refused(ErrorKind::Denied, kind.refused),
+        408 | 425 | 429 | 500..=599 => {
+            let retry_after = retry_after(text("retry-after"));
+            let busy = failed(url, ErrorKind::Transient, answered);
+            Some(StorageError { retry_after, ..busy })
+        }
+        416 => {
+            let shorter = failed(url, ErrorKind::Changed, "it is shorter than it was");
+            Some(shorter.with_hint(kind.changed))
+        }
+        _ => refused(ErrorKind::Invalid, kind.address),
+    }
+}
+
+/// Where a redirect leads; never from an encrypted connection to a plain one.
+pub(super) fn redirected(
+    from: &Url,
+    response: &Response,
+    kind: ServerKind,
+) -> Result<Url, StorageError> {
+    let place = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
+    let place = place.and_then(|place| from.join(place).ok());
+    match place {
+        Some(place) if place.scheme() == "https" || place.scheme() == from.scheme() => Ok(place),
+        place => {
+            let place =
+                place.map_or("nowhere".to_owned(), |place| format!("to `{}`", shown(&place)));
+            let why = format!("it redirects {place}");
+            Err(failed(from, ErrorKind::Invalid, why).with_hint(kind.address))
+        }
+    }
+}
+
+/// First byte and length of the whole file, of `bytes 0-9/100`.
+pub(super) fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
+    let text = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
+    let (range, length) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, _) = range.split_once('-')?;
+    Some((start.parse().ok()?, length.parse().ok()))
+}
+
+/// An answer that ends too early.
+pub(super) fn cut(url: &Url, received: u64, wanted: u64) -> StorageError {
+    let why = format!("the answer was cut off after {received} of {wanted} bytes");
+    failed(url, ErrorKind::Transient, why)
+}
+
+/// A request without an answer, or one that breaks off.
+pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
+    let why = in_full(error);
+    // As rustls says it; time does not help.
+    if why.contains("invalid peer certificate") {
+        return failed(url, ErrorKind::Invalid, why).with_hint(
+            "is it the right server? SSL_CERT_FILE names a file with further certificates to trust",
+        );
+    }
+    failed(url, ErrorKind::Transient, why)
+        .with_hint("run again; with `--offline` only what is already here is used")
+}
+
+/// A file that cannot be read, and why.
+pub(super) fn failed(url: &Url, kind: ErrorKind, why: impl Into<Cause>) -> StorageError {
+    StorageError::new("read", Location::parse(&shown(url)), kind, why)
+}
+
+/// An address without what is signed in it.
+pub(crate) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    let _ = url.set_password(None);
+    url.to_string()
+}
+
+/// An error with its causes; the address, which may be a signed one, is left out.
+pub(super) fn in_full(error: &reqwest::Error) -> String {
+    let mut text =
+        if error.is_timeout() { "no answer in time" } else { "the connection failed" }.to_owned();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

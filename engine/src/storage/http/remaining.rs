@@ -1,0 +1,53 @@
+//! What of a file has not arrived yet.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::storage::error::StorageError;
+
+/// Ranges that have not arrived.
+pub(super) struct Remaining(VecDeque<Range<u64>>);
+
+impl Remaining {
+    /// The ranges are ascending and do not overlap.
+    pub(super) fn of(ranges: &[Range<u64>]) -> Self {
+        Self(ranges.iter().filter(|range| !range.is_empty()).cloned().collect())
+    }
+
+    pub(super) fn first(&self) -> Option<Range<u64>> {
+        self.0.front().cloned()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().map(|range| range.end - range.start).sum()
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.0.back().map_or(0, |range| range.end)
+    }
+
+    /// Hands on what is wanted of a piece that begins at `position` of the file.
+    pub(super) fn feed(
+        &mut self,
+        position: u64,
+        piece: &[u8],
+        sink: Sink<'_>,
+    ) -> Result<(), StorageError> {
+        let end = position + piece.len() as u64;
+        while let Some(range) = self.0.front_mut() {
+            if range.start < position || range.start >= end {
+                break;
+            }
+            let upto = range.end.min(end);
+            sink(&piece[(range.start - position) as usize..(upto - position) as usize])?;
+            range.start = upto;
+            if range.is_empty() {
+                self.0.pop_front();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What takes the pieces of a file.
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), StorageError>;

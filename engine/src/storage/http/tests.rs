@@ -1,0 +1,221 @@
+//! Files that arrive whole, whatever servers do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use testkit::Random;
+use testkit::server::{Reply, Request, Server};
+
+use crate::storage::http::*;
+
+/// Three megabytes, no two stretches alike.
+fn content() -> Vec<u8> {
+    Random(1).bytes(3_000_000)
+}
+
+const RANGES: [Range<u64>; 3] = [10..20, 1_000_000..1_400_000, 2_999_990..3_000_000];
+
+fn wanted() -> Vec<u8> {
+    let content = content();
+    RANGES
+        .iter()
+        .flat_map(|range| content[range.start as usize..range.end as usize].to_vec())
+        .collect()
+}
+
+fn client(token: Option<(&str, &str)>) -> Client {
+    let policy = RetryPolicy {
+        first_wait: Duration::from_millis(1),
+        longest_wait: Duration::from_millis(20),
+        deadline: Duration::from_millis(300),
+    };
+    let token = token.map(|(url, token)| (Url::parse(url).unwrap(), token.to_owned()));
+    Client::new(token, ServerKind::HUB, policy, Stop::default())
+        .unwrap()
+        .skipping_at_most(4_000_000)
+}
+
+fn url(server: &Server, path: &str) -> Url {
+    Url::parse(&server.url()).unwrap().join(path).unwrap()
+}
+
+/// What a client reads of the ranges.
+fn read(client: &Client, url: &Url) -> Result<Vec<u8>, StorageError> {
+    let file = client.open(url)?.expect("it is there");
+    assert_eq!((file.length, file.first.len()), (3_000_000, 256 << 10));
+    let mut bytes = Vec::new();
+    client.read(&file, &RANGES, &mut |piece| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+/// A server of one file, whose every answer may be changed; the count is of answers before it.
+fn server(change: impl Fn(usize, &Request, Reply) -> Reply + Send + Sync + 'static) -> Server {
+    let (content, count) = (content(), AtomicUsize::new(0));
+    Server::new(move |request| {
+        let reply = Reply::file(&content, request);
+        change(count.fetch_add(1, Ordering::Relaxed), request, reply)
+    })
+}
+
+#[test]
+fn of_a_file_only_the_ranges_are_fetched() {
+    let server = server(|_, _, reply| reply);
+    let client = client(None);
+    assert!(read(&client, &url(&server, "x")).unwrap() == wanted());
+    assert_eq!(client.received(), (256 << 10) + 400_020);
+    let asked: Vec<_> = server.asked().iter().map(|request| request.range().unwrap()).collect();
+    assert_eq!(asked[1..], [(10, 20), (1_000_000, 1_400_000), (2_999_990, 3_000_000)]);
+}
+
+#[test]
+fn a_server_that_ignores_ranges_is_read_once_and_no_further_than_needed() {
+    let server = server(|_, _, _| Reply::whole(&content()));
+    assert!(read(&client(None), &url(&server, "x")).unwrap() == wanted());
+    assert_eq!(server.asked().len(), 2);
+    let mut impatient = client(None);
+    impatient.most_skipped_bytes = 2_000_000;
+    let problem = read(&impatient, &url(&server, "x")).unwrap_err();
+    assert_eq!(problem.kind, ErrorKind::Invalid);
+    assert!(problem.to_string().contains("ignores ranges: 2599980 bytes"), "{problem}");
+}
+
+#[test]
+fn an_answer_that_is_cut_off_goes_on_where_it_stopped() {
+    let half = server(|count, _, reply| match count % 2 {
+        0 => reply,
+        _ => Reply { cut: Some(reply.body.len() / 2), ..reply },
+    });
+    assert!(read(&client(None), &url(&half, "x")).unwrap() == wanted());
+    let starts: Vec<_> = half.asked().iter().filter_map(|asked| Some(asked.range()?.0)).collect();
+    assert!(starts.iter().any(|start| (1_000_001..1_400_000).contains(start)), "{starts:?}");
+    // The same of a server that sends all of it again.
+    let whole = server(|count, _, _| {
+        let reply = Reply::whole(&content());
+        if count == 1 { Reply { cut: Some(1_200_000), ..reply } } else { reply }
+    });
+    assert!(read(&client(None), &url(&whole, "x")).unwrap() == wanted());
+}
+
+#[test]
+fn a_token_is_shown_to_the_hub_and_to_nobody_it_redirects_to() {
+    let store = Arc::new(server(|_, _, reply| reply));
+    let target = format!("{}/blob?signature=secret", store.url());
+    let hub = Server::new(move |request| match request.path.as_str() {
+        "/old" => Reply::redirect("/new"),
+        _ => Reply::redirect(&target),
+    });
+    let client = client(Some((&hub.url(), "hf_secret")));
+    assert!(read(&client, &url(&hub, "old")).unwrap() == wanted());
+    let seen = |server: &Server| {
+        let tokens =
+            server.asked().into_iter().map(|asked| asked.headers.get("authorization").cloned());
+        tokens.collect::<Vec<_>>()
+    };
+    // One way there, which then is known.
+    assert_eq!(seen(&hub), vec![Some("Bearer hf_secret".to_owned()); 2]);
+    assert_eq!(seen(&store), vec![None; 4]);
+}
+
+#[test]
+fn a_link_that_expires_is_asked_for_again() {
+    let store = server(|_, request, reply| {
+        let uses = request.path.rsplit('=').next().unwrap().parse::<usize>().unwrap();
+        // The first link works once, for the first bytes.
+        if uses == 0 && request.range().unwrap().0 > 0 { Reply::status(403) } else { reply }
+    });
+    let (place, count) = (store.url(), AtomicUsize::new(0));
+    let hub = Server::new(move |_| {
+        Reply::redirect(&format!(
+            "{place}/blob?signature={}",
+            count.fetch_add(1, Ordering::Relaxed)
+        ))
+    });
+    assert!(read(&client(None), &url(&hub, "x")).unwrap() == wanted());
+    assert_eq!(hub.asked().len(), 2);
+}
+
+#[test]
+fn what_is_not_there_behind_a_redirect_is_not_there() {
+    // A repository that has another name now, as the hub answers.
+    let renamed = Server::new(|request| match request.path.strip_prefix("/old/") {
+        Some(name) => Reply::redirect(&format!("/new/{name}")),
+        None => Reply::status(404).with("X-Error-Code", "EntryNotFound"),
+    });
+    assert!(client(None).small(&url(&renamed, "old/x"), 10).unwrap().is_none());
+    assert_eq!(renamed.asked().len(), 2);
+    // A web server's other name.
+    let other = Server::new(|_| Reply::status(404));
+    let place = other.url();
+    let web = Server::new(move |request| Reply::redirect(&format!("{place}{}", request.path)));
+    let client = Client { kind: ServerKind::WEB, ..client(None) };
+    assert!(client.small(&url(&web, "x"), 10).unwrap().is_none());
+    assert_eq!(other.asked().len(), 1);
+}
+
+#[test]
+fn a_busy_server_is_waited_for_but_not_for_ever() {
+    let busy = server(|count, _, reply| match count {
+        0 | 2 => Reply::status(503).with("Retry-After", "0"),
+        3 => Reply::status(429),
+        _ => reply,
+    });
+    assert!(read(&client(None), &url(&busy, "x")).unwrap() == wanted());
+    let down = Server::new(|_| Reply::status(500));
+    let problem = client(None).small(&url(&down, "x?signature=secret"), 10).err().unwrap();
+    assert_eq!(problem.kind, ErrorKind::Transient);
+    assert!(problem.to_string().contains("/x`: the server answered 500"), "{problem}");
+    assert!(down.asked().len() > 3);
+    let nobody = Url::parse("http://127.0.0.1:1/x").unwrap();
+    let problem = client(None).small(&nobody, 10).err().unwrap();
+    assert!(problem.to_string().contains("the connection failed"), "{problem}");
+}
+
+#[test]
+fn a_file_that_is_not_there_or_may_not_be_read_is_not_tried_again() {
+    let server = Server::new(|request| match request.path.as_str() {
+        "/gated" => Reply::status(403).with("X-Error-Code", "GatedRepo"),
+        "/revision" => Reply::status(404).with("X-Error-Code", "RevisionNotFound"),
+        "/long" => Reply::whole(&[0; 11]),
+        "/round" => Reply::redirect("/round"),
+        _ => Reply::status(404),
+    });
+    let ask = |path| client(None).small(&url(&server, path), 10);
+    assert!(ask("none").unwrap().is_none());
+    let gated = ask("gated").err().unwrap();
+    assert!(gated.to_string().ends_with(": the server answered 403 (GatedRepo)"), "{gated}");
+    assert!(gated.hint().unwrap().contains("HF_TOKEN"));
+    assert!(ask("revision").err().unwrap().to_string().contains("RevisionNotFound"));
+    assert!(ask("long").err().unwrap().to_string().ends_with("has more than 10 bytes"));
+    assert_eq!(server.asked().len(), 4);
+    assert!(ask("round").err().unwrap().to_string().ends_with("redirects more than 10 times"));
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_refused() {
+    let changed = server(|count, request, reply| match count {
+        0 => reply,
+        _ => Reply::file(&content()[1..], request),
+    });
+    let problem = read(&client(None), &url(&changed, "x")).unwrap_err();
+    assert_eq!(problem.kind, ErrorKind::Changed);
+    assert!(
+        problem.to_string().ends_with("has 2999999 bytes, and had 3000000 a moment ago"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_small_file_that_is_cut_off_is_fetched_again() {
+    let count = AtomicUsize::new(0);
+    let server = Server::new(move |_| {
+        let reply = Reply::whole(b"0123456789");
+        let first = count.fetch_add(1, Ordering::Relaxed) == 0;
+        Reply { cut: first.then_some(4), ..reply }
+    });
+    let small = client(None).small(&url(&server, "x"), 10).unwrap().unwrap();
+    assert_eq!(small.bytes, b"0123456789");
+}

@@ -1,0 +1,60 @@
+//! Asks the hub which commit the branch of a model has.
+
+use longsift_stages::model::ModelProblem;
+use reqwest::Url;
+
+use super::home::Home;
+use super::reference::{Reference, is_commit};
+use crate::storage::http::Client;
+use crate::storage::http::answers::ServerKind;
+use crate::storage::hub::Hub;
+use crate::storage::retry::RetryPolicy;
+
+/// A file that every model has.
+const CONFIG: &str = "config.json";
+/// The longest of them.
+const MOST_CONFIG_BYTES: u64 = 16 << 20;
+
+impl Hub {
+    /// Asks which commit a branch or tag of a model has.
+    pub(super) fn ask_commit_of_model(&self, model: &Reference) -> Result<String, ModelProblem> {
+        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let url = files_of(&endpoint, model).join(CONFIG).expect("a plain name");
+        let answer = client.small(&url, MOST_CONFIG_BYTES)?.ok_or_else(|| {
+            ModelProblem::settings(format!("`{model}` has no file `{CONFIG}`"))
+                .with_hint("check the owner, the name and the revision; is it a model?")
+        })?;
+        let commit = answer.headers.get("x-repo-commit").and_then(|value| value.to_str().ok());
+        if let Some(commit) = commit.filter(|commit| is_commit(commit)) {
+            return Ok(commit.to_owned());
+        }
+        let message =
+            format!("`{}` does not say which commit `{}` has", self.home.endpoint, model.revision);
+        Err(ModelProblem::settings(message)
+            .with_hint(format!("name the commit: `hf://{}@<commit>`", model.repository())))
+    }
+
+    /// Who asks the hub, and the hub's address.
+    pub(crate) fn client(&self, policy: RetryPolicy) -> Result<(Client, Url), ModelProblem> {
+        let Home { endpoint, token, .. } = &self.home;
+        let base = Url::parse(&format!("{endpoint}/"))
+            .ok()
+            .filter(|base| matches!(base.scheme(), "http" | "https") && base.host_str().is_some());
+        let Some(base) = base else {
+            let message = format!("HF_ENDPOINT `{endpoint}` is no http address");
+            return Err(ModelProblem::settings(message)
+                .with_hint("leave it out for https://huggingface.co"));
+        };
+        let token = token.clone().map(|token| (base.clone(), token));
+        let client = Client::new(token, ServerKind::HUB, policy, self.options.stop.clone())?;
+        Ok((client, base))
+    }
+}
+
+/// The address that the files of a revision are below.
+pub(crate) fn files_of(endpoint: &Url, reference: &Reference) -> Url {
+    // A branch may have a slash in its name.
+    let revision = reference.revision.replace('/', "%2F");
+    let path = format!("{}/resolve/{revision}/", reference.repository());
+    endpoint.join(&path).expect("names and revisions are plain text")
+}

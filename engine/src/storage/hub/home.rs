@@ -1,0 +1,139 @@
+//! What this machine knows of the hub: its address, a token, and the cache of the hub's own libraries.
+//!
+//! The variables are those of these libraries: `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE`,
+//! `HF_HUB_OFFLINE` and `HF_HUB_DISABLE_IMPLICIT_TOKEN`.
+
+use std::path::{Path, PathBuf};
+
+use super::reference::{Reference, is_commit};
+use crate::storage::files;
+
+/// A token has some forty characters, a commit forty.
+const MOST_TEXT_BYTES: u64 = 4096;
+
+/// The hub as the environment describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "cloud"),
+    allow(dead_code, reason = "without the network nobody is asked")
+)]
+pub(crate) struct Home {
+    /// Where the hub is, without a slash at the end.
+    pub(crate) endpoint: String,
+    /// What says who asks.
+    pub(crate) token: Option<String>,
+    /// Whether the network is not to be used.
+    pub(crate) offline: bool,
+    /// The folder `hub` of the libraries' cache.
+    cache: Option<PathBuf>,
+}
+
+impl Home {
+    /// Reads the environment.
+    pub(crate) fn from_environment() -> Self {
+        Self::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn new(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let cache = variable("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".cache")));
+        let home = variable("HF_HOME")
+            .map(PathBuf::from)
+            .or_else(|| cache.map(|cache| cache.join("huggingface")));
+        let on = |name: &str| {
+            let value = variable(name).unwrap_or_default().to_ascii_uppercase();
+            matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")
+        };
+        let token_file = variable("HF_TOKEN_PATH")
+            .map(PathBuf::from)
+            .or_else(|| home.as_ref().map(|home| home.join("token")))
+            .filter(|_| !on("HF_HUB_DISABLE_IMPLICIT_TOKEN"));
+        let endpoint = variable("HF_ENDPOINT");
+        Self {
+            endpoint: endpoint.map_or("https://huggingface.co".to_owned(), |url| {
+                url.trim_end_matches('/').to_owned()
+            }),
+            token: variable("HF_TOKEN").or_else(|| short_text(&token_file?)),
+            offline: on("HF_HUB_OFFLINE"),
+            cache: variable("HF_HUB_CACHE")
+                .map(PathBuf::from)
+                .or_else(|| home.map(|home| home.join("hub"))),
+        }
+    }
+
+    /// The commit that a branch had when the libraries last looked.
+    pub(crate) fn commit_of(&self, model: &Reference) -> Option<String> {
+        let folder = self.cache.as_ref()?.join(model.folder_name());
+        short_text(&folder.join("refs").join(&model.revision)).filter(|commit| is_commit(commit))
+    }
+
+    /// The folder with a commit's files, as far as the libraries have fetched them.
+    pub(crate) fn snapshot(&self, model: &Reference, commit: &str) -> Option<PathBuf> {
+        let folder = self.cache.as_ref()?.join(model.folder_name()).join("snapshots").join(commit);
+        folder.is_dir().then_some(folder)
+    }
+}
+
+/// A small file's text without white space around it; none where there is none.
+pub(super) fn short_text(path: &Path) -> Option<String> {
+    let bytes = files::read_limited(path, MOST_TEXT_BYTES).ok()?;
+    let text = String::from_utf8(bytes).ok()?.trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::atomic;
+
+    fn home(variables: &[(&str, &str)]) -> Home {
+        Home::new(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_variables_mean_what_they_mean_to_the_hubs_libraries() {
+        let plain = home(&[("HOME", "/home/a")]);
+        assert_eq!(plain.endpoint, "https://huggingface.co");
+        assert_eq!((plain.token, plain.offline), (None, false));
+        assert_eq!(plain.cache.unwrap(), Path::new("/home/a/.cache/huggingface/hub"));
+        let cache = |variables: &[_]| home(variables).cache.unwrap();
+        let xdg = ("XDG_CACHE_HOME", "/x");
+        assert_eq!(cache(&[xdg]), Path::new("/x/huggingface/hub"));
+        assert_eq!(cache(&[xdg, ("HF_HOME", "/h")]), Path::new("/h/hub"));
+        assert_eq!(cache(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/h")]), Path::new("/c"));
+        let mirror = home(&[("HF_ENDPOINT", "http://mirror:8080/"), ("HF_HUB_OFFLINE", "1")]);
+        assert_eq!((mirror.endpoint.as_str(), mirror.offline), ("http://mirror:8080", true));
+    }
+
+    #[test]
+    fn a_token_comes_from_the_environment_or_from_the_file_that_login_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        atomic::write_atomic(&folder.path().join("token"), b"hf_file\n").unwrap();
+        let place = ("HF_HOME", folder.path().to_str().unwrap());
+        assert_eq!(home(&[place]).token.unwrap(), "hf_file");
+        assert_eq!(home(&[place, ("HF_TOKEN", "hf_set")]).token.unwrap(), "hf_set");
+        assert_eq!(home(&[place, ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "yes")]).token, None);
+    }
+
+    #[test]
+    fn a_branch_is_looked_up_in_the_libraries_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let repository = folder.path().join("models--a--b");
+        let commit = "0".repeat(40);
+        files::create_folder(&repository.join("refs")).unwrap();
+        files::create_folder(&repository.join("snapshots").join(&commit)).unwrap();
+        atomic::write_atomic(&repository.join("refs/main"), commit.as_bytes()).unwrap();
+        atomic::write_atomic(&repository.join("refs/odd"), b"../../elsewhere").unwrap();
+        let home = home(&[("HF_HUB_CACHE", folder.path().to_str().unwrap())]);
+        let reference = |text| Reference::parse(text).unwrap();
+        assert_eq!(home.commit_of(&reference("hf://a/b")), Some(commit.clone()));
+        assert_eq!(home.commit_of(&reference("hf://a/b@odd")), None);
+        assert_eq!(home.commit_of(&reference("hf://a/c")), None);
+        let snapshot = home.snapshot(&reference("hf://a/b"), &commit).unwrap();
+        assert_eq!(snapshot, repository.join("snapshots").join(commit));
+    }
+}

@@ -1,0 +1,171 @@
+//! What the hub's API says of a data set: the commit of a branch, the list of files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use longsift_stages::model::ModelProblem;
+use reqwest::Url;
+use reqwest::header::{self, HeaderMap};
+use serde::Deserialize;
+
+use super::reference::{Reference, is_commit};
+use super::tree::stays_below;
+use crate::storage::http::Client;
+use crate::storage::http::answers::shown;
+use crate::storage::hub::Hub;
+use crate::storage::retry::RetryPolicy;
+use crate::storage::{atomic, files};
+
+/// Bytes of one answer of the API: a page has a thousand files.
+const MOST_PAGE_BYTES: u64 = 64 << 20;
+
+/// Pages of a list: a hundred million files.
+const MOST_PAGES: usize = 100_000;
+
+#[derive(Deserialize)]
+struct Revision {
+    sha: String,
+}
+
+/// A file or a folder of a list.
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+    #[serde(default)]
+    size: u64,
+}
+
+impl Hub {
+    /// Asks the API which commit a branch or tag of a data set has.
+    pub(super) fn ask_commit_of_dataset(
+        &self,
+        reference: &Reference,
+    ) -> Result<String, ModelProblem> {
+        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let url = api(&endpoint, reference, "revision");
+        let (Revision { sha }, _) = ask(&client, &url, reference)?;
+        if is_commit(&sha) {
+            return Ok(sha);
+        }
+        let message =
+            format!("`{}` answers that `{reference}` has the commit `{sha}`", shown(&url));
+        Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"))
+    }
+
+    /// Asks the API for the files of a commit, and keeps the list at `place`.
+    pub(super) fn ask_list(
+        &self,
+        reference: &Reference,
+        place: &Path,
+    ) -> Result<BTreeMap<String, Option<u64>>, ModelProblem> {
+        let (client, endpoint) = self.client(RetryPolicy::default())?;
+        let mut url = api(&endpoint, reference, "tree");
+        url.set_query(Some("recursive=true"));
+        let (mut files, mut asked) = (BTreeMap::new(), BTreeSet::new());
+        loop {
+            let (entries, headers): (Vec<Entry>, _) = ask(&client, &url, reference)?;
+            for entry in entries.into_iter().filter(|entry| entry.kind == "file") {
+                if !stays_below(&entry.path) {
+                    let message = format!("`{reference}` has a file `{}`", entry.path);
+                    return Err(ModelProblem::checkpoint(message).with_hint(
+                        "the data set has an unsafe file name; report it to its owner",
+                    ));
+                }
+                files.insert(entry.path, Some(entry.size));
+            }
+            let next = next_page(&url, &headers).map_err(|link| {
+                let message = format!("`{}` has an invalid next-page link: `{link}`", shown(&url));
+                ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
+            })?;
+            let Some(next) = next else { break };
+            if !asked.insert(std::mem::replace(&mut url, next)) || asked.len() > MOST_PAGES {
+                let message = format!("the list of files of `{reference}` does not end");
+                return Err(ModelProblem::settings(message).with_hint("check HF_ENDPOINT"));
+            }
+        }
+        let folder = place.parent().expect("a file lies in a folder");
+        files::create_folder(folder)?;
+        let json = serde_json::to_vec(&files).expect("names and lengths");
+        atomic::write_atomic(place, &json)?;
+        Ok(files)
+    }
+}
+
+/// `…/api/datasets/owner/name/<what>/<revision>`
+fn api(endpoint: &Url, reference: &Reference, what: &str) -> Url {
+    let mut url = endpoint.clone();
+    let mut parts = url.path_segments_mut().expect("an http address has a path");
+    // A branch may have a slash in its name.
+    parts.pop_if_empty().push("api").extend(reference.repository().split('/')).push(what);
+    parts.push(&reference.revision);
+    drop(parts);
+    url
+}
+
+/// An answer of the API, and its headers.
+fn ask<T: for<'a> Deserialize<'a>>(
+    client: &Client,
+    url: &Url,
+    reference: &Reference,
+) -> Result<(T, HeaderMap), ModelProblem> {
+    let Some(answer) = client.small(url, MOST_PAGE_BYTES)? else {
+        let message = format!("`{reference}` is not there: `{}` has nothing", shown(url));
+        return Err(ModelProblem::settings(message)
+            .with_hint("check the owner, the name and the revision; is it a data set?"));
+    };
+    let json = serde_json::from_slice(&answer.bytes).map_err(|error| {
+        let message = format!("unexpected response of `{}`, not a file list: {error}", shown(url));
+        ModelProblem::settings(message).with_hint("check HF_ENDPOINT")
+    })?;
+    Ok((json, answer.headers))
+}
+
+/// Where a list goes on: `Link: <https://…>; rel="next"`; the link itself where nothing is there, or a plain connection
+/// behind an encrypted one.
+fn next_page(from: &Url, headers: &HeaderMap) -> Result<Option<Url>, String> {
+    let links = headers.get_all(header::LINK).iter().filter_map(|links| links.to_str().ok());
+    let next = links.flat_map(|links| links.split(',')).find(|link| link.contains("rel=\"next\""));
+    let Some(next) = next.map(str::trim) else { return Ok(None) };
+    let place = next.strip_prefix('<').and_then(|link| link.split_once('>'));
+    let url = place.and_then(|(place, _)| from.join(place).ok());
+    match url.filter(|url| url.scheme() == "https" || url.scheme() == from.scheme()) {
+        Some(url) => Ok(Some(url)),
+        None => Err(next.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_page_is_the_link_of_that_relation() {
+        let from = Url::parse("https://hub/api/list").unwrap();
+        let next = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::LINK, text.parse().unwrap());
+            next_page(&from, &headers).map(|url| url.map(|url| url.to_string()))
+        };
+        let there = Ok(Some("https://hub/api/list?cursor=2".to_owned()));
+        assert_eq!(next("<https://hub/api/list?cursor=2>; rel=\"next\""), there);
+        assert_eq!(next("<?cursor=1>; rel=\"prev\", <?cursor=2>; rel=\"next\""), there);
+        assert_eq!(next("<?cursor=1>; rel=\"prev\""), Ok(None));
+        for lost in ["<http://hub/api/list?cursor=2>; rel=\"next\"", "x; rel=\"next\""] {
+            assert_eq!(next(lost), Err(lost.to_owned()));
+        }
+    }
+
+    #[test]
+    fn names_are_parts_of_an_address_and_stay_in_it() {
+        let endpoint = Url::parse("https://mirror/hub/").unwrap();
+        let (reference, _) = Reference::parse_dataset("hf://datasets/a/b@refs/pr/3/x").unwrap();
+        let url = api(&endpoint, &reference, "tree");
+        assert_eq!(url.as_str(), "https://mirror/hub/api/datasets/a/b/tree/refs%2Fpr%2F3");
+        for name in ["../x", "a/../b", "/x", "a//b", "", ".", "a\\b", "x\0"] {
+            assert!(!stays_below(name), "{name:?}");
+        }
+        assert!(stays_below("data/a b%#?.parquet"));
+    }
+}

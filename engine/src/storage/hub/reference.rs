@@ -1,0 +1,237 @@
+//! `hf://owner/name@revision` and `hf://datasets/owner/name@revision/path`, as a pipeline names what is on the hub.
+
+use std::fmt;
+
+use longsift_stages::contract::{Address, Scheme};
+
+/// What follows the scheme where a data set is meant.
+const DATASETS: &str = "datasets/";
+
+/// What a repository of the hub holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A model.
+    Model,
+    /// A data set.
+    Dataset,
+}
+
+/// A repository of the hub at a revision.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    /// What it holds.
+    pub kind: Kind,
+    /// The user or organisation.
+    pub owner: String,
+    /// The repository's name.
+    pub name: String,
+    /// A commit (40 hexadecimal digits), a branch or a tag; `main` where none is given.
+    pub revision: String,
+}
+
+impl Reference {
+    /// Reads a model, `hf://owner/name`, with `@revision` or without.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what it should look like.
+    pub fn parse(path: &str) -> Result<Self, String> {
+        let wrong = |why| {
+            format!(
+                "`{path}` is not a valid hf:// reference: {why}; write `hf://owner/name@commit`"
+            )
+        };
+        let address = Address::parse(path);
+        let rest = address.as_ref().map_or(path, Address::rest);
+        if rest.starts_with(DATASETS) {
+            return Err(wrong("it is a data set".to_owned()));
+        }
+        let (repository, revision) = rest.split_once('@').unwrap_or((rest, "main"));
+        Self::new(Kind::Model, repository.trim_end_matches('/'), revision).map_err(wrong)
+    }
+
+    /// Reads a data set, `hf://datasets/owner/name`, with `@revision` or without, and the path in it: a folder, a file or
+    /// a glob, perhaps empty. A slash in the revision's name is written `%2F`, but for `refs/convert/…` and `refs/pr/…`.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what it should look like.
+    pub fn parse_dataset(path: &str) -> Result<(Self, String), String> {
+        let wrong = |why| {
+            format!(
+                "`{path}` is no data set of the hub: {why}; write `hf://datasets/owner/name@commit/path`"
+            )
+        };
+        let address = Address::parse(path);
+        let rest = address.as_ref().map_or(path, Address::rest);
+        let Some(rest) = rest.strip_prefix(DATASETS) else {
+            return Err(wrong("it does not begin with `hf://datasets/`".to_owned()));
+        };
+        let mut parts = rest.splitn(3, '/');
+        let (owner, name) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+        let mut below = parts.next().unwrap_or("");
+        let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
+        let mut revision = revision.replace("%2F", "/");
+        if revision == "refs" {
+            for _ in 0..2 {
+                let (part, rest) = below.split_once('/').unwrap_or((below, ""));
+                revision = format!("{revision}/{part}");
+                below = rest;
+            }
+        }
+        let repository = if name.is_empty() { owner.to_owned() } else { format!("{owner}/{name}") };
+        let reference = Self::new(Kind::Dataset, &repository, &revision).map_err(wrong)?;
+        Ok((reference, below.trim_end_matches('/').to_owned()))
+    }
+
+    fn new(kind: Kind, repository: &str, revision: &str) -> Result<Self, String> {
+        let Some((owner, name)) = repository.split_once('/') else {
+            return Err("it has no owner".to_owned());
+        };
+        for part in [owner, name] {
+            if !is_name(part) {
+                return Err(format!("`{part}` is not a name"));
+            }
+        }
+        if !revision.split('/').all(is_name) {
+            return Err(format!("`{revision}` is not a revision"));
+        }
+        let [owner, name, revision] = [owner, name, revision].map(str::to_owned);
+        Ok(Self { kind, owner, name, revision })
+    }
+
+    /// Whether the revision is a commit, which never means anything else later.
+    pub fn is_commit(&self) -> bool {
+        is_commit(&self.revision)
+    }
+
+    /// The same repository at a commit.
+    #[must_use]
+    pub fn at(&self, commit: &str) -> Self {
+        Self { revision: commit.to_owned(), ..self.clone() }
+    }
+
+    /// `owner/name`, or `datasets/owner/name`: where the hub has it.
+    pub fn repository(&self) -> String {
+        match self.kind {
+            Kind::Model => format!("{}/{}", self.owner, self.name),
+            Kind::Dataset => format!("{DATASETS}{}/{}", self.owner, self.name),
+        }
+    }
+
+    /// The folder of the repository in a cache, as the hub's own libraries name it.
+    pub fn folder_name(&self) -> String {
+        let kind = match self.kind {
+            Kind::Model => "models",
+            Kind::Dataset => "datasets",
+        };
+        format!("{kind}--{}--{}", self.owner, self.name)
+    }
+
+    /// The command by which the hub's own tools fetch it whole.
+    pub fn download_command(&self) -> String {
+        let kind = match self.kind {
+            Kind::Model => "",
+            Kind::Dataset => " --repo-type dataset",
+        };
+        format!("hf download {}/{}{kind} --revision {}", self.owner, self.name, self.revision)
+    }
+}
+
+/// `hf://owner/name@revision` or `hf://datasets/owner/name@revision`
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}@{}", Scheme::Hub, self.repository(), self.revision)
+    }
+}
+
+/// Whether a revision is a commit.
+pub(crate) fn is_commit(revision: &str) -> bool {
+    revision.len() == 40 && revision.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Letters, digits, `-`, `_` and `.`; not `.` or `..`, which would leave the cache.
+fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !text.is_empty() && text.len() <= 128 && !text.starts_with('.') && text.bytes().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revision_is_a_commit_a_branch_or_main() {
+        let parse = |path: &str| Reference::parse(path).unwrap();
+        let model = parse("hf://meta-llama/Llama-3.1-8B");
+        assert_eq!(model.to_string(), "hf://meta-llama/Llama-3.1-8B@main");
+        assert_eq!(model.folder_name(), "models--meta-llama--Llama-3.1-8B");
+        assert!(!model.is_commit());
+        assert!(parse(&format!("hf://a/b@{}", "0a".repeat(20))).is_commit());
+        assert_eq!(parse("hf://a/b@refs/pr/3").revision, "refs/pr/3");
+    }
+
+    #[test]
+    fn what_could_leave_the_cache_is_refused() {
+        for rest in [
+            "",
+            "a",
+            "a/",
+            "/b",
+            "../b",
+            "a/..",
+            "a/b/c",
+            "a/b@",
+            "a/b@../x",
+            "a/b@x/../y",
+            "a/b@x//y",
+            "a b/c",
+            "a/b?x",
+            "a/b#x",
+            "a/b%2f",
+            "a/b@x@y",
+            "ä/b",
+        ] {
+            let why = Reference::parse(&format!("{}{rest}", Scheme::Hub)).unwrap_err();
+            assert!(why.ends_with("write `hf://owner/name@commit`"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_data_set_has_a_path_behind_its_revision() {
+        let parse = |path: &str| {
+            let (dataset, below) = Reference::parse_dataset(path).unwrap();
+            (dataset.to_string(), below)
+        };
+        let is = |repository: &str, below: &str| {
+            (format!("hf://datasets/{repository}"), below.to_owned())
+        };
+        assert_eq!(parse("hf://datasets/a/b"), is("a/b@main", ""));
+        assert_eq!(parse("hf://datasets/a/b/data/"), is("a/b@main", "data"));
+        assert_eq!(parse("hf://datasets/a/b@v1/x/*.parquet"), is("a/b@v1", "x/*.parquet"));
+        let converted = is("a/b@refs/convert/parquet", "default/*");
+        assert_eq!(parse("hf://datasets/a/b@refs/convert/parquet/default/*"), converted);
+        assert_eq!(parse("hf://datasets/a/b@refs%2Fpr%2F3"), is("a/b@refs/pr/3", ""));
+        let (dataset, _) = Reference::parse_dataset("hf://datasets/a/b@v1").unwrap();
+        assert_eq!(dataset.folder_name(), "datasets--a--b");
+        assert_eq!(dataset.download_command(), "hf download a/b --repo-type dataset --revision v1");
+    }
+
+    #[test]
+    fn what_is_no_data_set_is_refused() {
+        for (path, why) in [
+            ("hf://a/b", "it does not begin with `hf://datasets/`"),
+            ("hf://datasets/a", "it has no owner"),
+            ("hf://datasets/", "it has no owner"),
+            ("hf://datasets/a/..", "`..` is not a name"),
+            ("hf://datasets/a/b@../x", "`..` is not a revision"),
+            ("hf://datasets/a/b@x%2F..%2Fy/z", "`x/../y` is not a revision"),
+            ("hf://datasets/a/b@", "`` is not a revision"),
+            ("hf://datasets/a/b@refs", "`refs//` is not a revision"),
+        ] {
+            let says = Reference::parse_dataset(path).unwrap_err();
+            assert!(says.contains(why), "{says}");
+            assert!(says.ends_with("write `hf://datasets/owner/name@commit/path`"), "{says}");
+        }
+        let says = Reference::parse("hf://datasets/a/b").unwrap_err();
+        assert!(says.contains("it is a data set"), "{says}");
+    }
+}

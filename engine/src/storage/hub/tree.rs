@@ -1,0 +1,163 @@
+//! Data sets of the hub: the files of one commit, each read where the hub's own libraries have it whole, else by ranges.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use longsift_stages::model::ModelProblem;
+
+use super::reference::Reference;
+use crate::storage::error::StorageError;
+use crate::storage::files;
+use crate::storage::hub::Hub;
+use crate::storage::range_file::RangeFile;
+
+/// A list of a million files has some hundred megabytes.
+const MOST_LIST_BYTES: u64 = 1 << 30;
+
+/// The files of a data set at one commit, and what of them is wanted.
+pub struct Tree {
+    /// The data set, at a commit.
+    reference: Reference,
+    /// Files and their lengths in bytes; of a file that only its name is known of, none.
+    files: BTreeMap<String, Option<u64>>,
+    /// The path behind the revision: a folder, a file or a glob.
+    wanted: String,
+    /// The folder where the hub's libraries keep files of this commit.
+    snapshot: Option<PathBuf>,
+    note: Option<String>,
+    /// Why a file that is not on this machine is not fetched.
+    why_absent: &'static str,
+    #[cfg(feature = "cloud")]
+    remote: Option<Arc<super::ranges::Remote>>,
+}
+
+impl Hub {
+    /// The files of the data set that `path` means, as the hub lists them; a list is kept in the cache, since a commit
+    /// never changes.
+    ///
+    /// # Errors
+    /// A reference that is none, a data set that is not there or may not be read, a network that does not answer.
+    pub fn dataset(&self, path: &str) -> Result<Arc<Tree>, Vec<ModelProblem>> {
+        let (reference, wanted) =
+            Reference::parse_dataset(path).map_err(|why| vec![ModelProblem::settings(why)])?;
+        self.tree(&reference, wanted).map(Arc::new).map_err(|problem| vec![problem])
+    }
+
+    fn tree(&self, branch: &Reference, wanted: String) -> Result<Tree, ModelProblem> {
+        let commit = self.pinned(branch)?;
+        let reference = branch.at(&commit);
+        let snapshot = self.home.snapshot(&reference, &commit);
+        let place = self.repository(&reference).join(format!("{commit}.json"));
+        let kept = files::read_limited(&place, MOST_LIST_BYTES).ok();
+        let kept = kept.and_then(|json| serde_json::from_slice(&json).ok());
+        let (files, note) = match (kept, &snapshot) {
+            (Some(files), _) => (files, None),
+            #[cfg(feature = "cloud")]
+            (None, _) if !self.is_offline() => (self.ask_list(&reference, &place)?, None),
+            (None, Some(folder)) => {
+                let mut files = BTreeMap::new();
+                walk(folder, "", &mut files)?;
+                let note = format!(
+                    "the list of files of `{reference}` is not on this machine: the {} files that `{}` has are used as the data set",
+                    files.len(),
+                    folder.display()
+                );
+                (files, Some(note))
+            }
+            (None, None) => return Err(self.absent(branch, &commit)),
+        };
+        Ok(Tree {
+            #[cfg(feature = "cloud")]
+            remote: self.remote(&reference)?,
+            reference,
+            files,
+            wanted,
+            snapshot,
+            note,
+            why_absent: self.why_absent(),
+        })
+    }
+}
+
+impl Tree {
+    /// The address of the data set, at its commit.
+    pub(crate) fn address(&self) -> String {
+        self.reference.to_string()
+    }
+
+    /// What is wanted of it: a folder, a file or a glob; empty for all of it.
+    pub(crate) fn wanted(&self) -> &str {
+        &self.wanted
+    }
+
+    /// The files, '/'-separated, in the order of their bytes.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// Bytes of a file, where they are known.
+    pub(crate) fn length(&self, name: &str) -> Option<u64> {
+        self.files.get(name).copied().flatten()
+    }
+
+    /// What may surprise.
+    pub(crate) fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// Opens one of its files. Nothing is asked for before something is read.
+    pub(crate) fn open(&self, name: &str) -> Result<RangeFile, ModelProblem> {
+        let length = self.length(name);
+        if let Some(file) = self.whole(name, length) {
+            return Ok(file);
+        }
+        #[cfg(feature = "cloud")]
+        if let (Some(remote), Some(length)) = (&self.remote, length) {
+            return Ok(remote.open(name, length));
+        }
+        let message =
+            format!("`{}/{name}` is not on this machine, and {}", self.reference, self.why_absent);
+        let hint = format!("fetch it with `{}`", self.reference.download_command());
+        Err(ModelProblem::settings(message).with_hint(hint))
+    }
+
+    /// The whole file in the cache of the hub's libraries.
+    fn whole(&self, name: &str, length: Option<u64>) -> Option<RangeFile> {
+        let file = RangeFile::here(&self.snapshot.as_ref()?.join(name)).ok()?;
+        // A commit never changes, whoever has its files.
+        length.is_none_or(|length| length == file.length).then(|| file.unchanging())
+    }
+}
+
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tree({}, {} files)", self.reference, self.files.len())
+    }
+}
+
+/// Whether a name that a server gives stays below the folder that it is put behind.
+#[cfg(feature = "cloud")]
+pub(super) fn stays_below(name: &str) -> bool {
+    let part = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(['\0', '\\']);
+    name.split('/').all(part)
+}
+
+/// The files below a folder, without their lengths: these are the file system's.
+fn walk(
+    folder: &Path,
+    prefix: &str,
+    into: &mut BTreeMap<String, Option<u64>>,
+) -> Result<(), StorageError> {
+    for path in files::list_folder(folder)? {
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        let name = format!("{prefix}{name}");
+        if files::is_folder(&path)? {
+            walk(&path, &format!("{name}/"), into)?;
+        } else {
+            into.insert(name, None);
+        }
+    }
+    Ok(())
+}

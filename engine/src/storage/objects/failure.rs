@@ -1,0 +1,118 @@
+//! What failures of object stores mean.
+
+use std::error::Error as _;
+
+use longsift_stages::contract::Location;
+use object_store::Error;
+
+use crate::storage::error::{ErrorKind, StorageError};
+
+/// The failure as one of a file.
+pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> StorageError {
+    let failure =
+        StorageError::new(operation, Location::parse(address), kind(error), in_words(error));
+    match error {
+        Error::Precondition { .. } | Error::NotModified { .. } => {
+            failure.with_hint("run again when it does not change any more")
+        }
+        _ => failure,
+    }
+}
+
+/// What of a file's failures it is.
+pub(super) fn kind(error: &Error) -> ErrorKind {
+    let words = || in_words(error);
+    match error {
+        Error::NotFound { .. } => ErrorKind::NotFound,
+        // Two conditional writes at a time: S3 has done neither this one nor refused it.
+        Error::AlreadyExists { .. } if words().contains("ConditionalRequestConflict") => {
+            ErrorKind::Transient
+        }
+        // Temporary credentials are renewed by whoever gave them.
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. }
+            if words().contains("Expired") =>
+        {
+            ErrorKind::Transient
+        }
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => ErrorKind::Denied,
+        Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
+            ErrorKind::Changed
+        }
+        Error::InvalidPath { .. }
+        | Error::UnknownConfigurationKey { .. }
+        | Error::NotSupported { .. }
+        | Error::NotImplemented { .. } => ErrorKind::Invalid,
+        _ => kind_of_answer(&words()),
+    }
+}
+
+/// What the status says that an error tells only in words, as those of lists do.
+fn kind_of_answer(words: &str) -> ErrorKind {
+    // Another region, or a bucket that is elsewhere.
+    if words.contains("redirect without LOCATION") {
+        return ErrorKind::Invalid;
+    }
+    let answer = words.split_once("status code: ").map_or("", |(_, answer)| answer);
+    // Credentials that are renewed, and an upload that was slow.
+    if answer.contains("Expired") || answer.contains("RequestTimeout") {
+        return ErrorKind::Transient;
+    }
+    match answer.split(' ').next().and_then(|status| status.parse().ok()) {
+        Some(401 | 403) => ErrorKind::Denied,
+        Some(404) => ErrorKind::NotFound,
+        Some(408 | 429) => ErrorKind::Transient,
+        Some(400..=499) => ErrorKind::Invalid,
+        _ => ErrorKind::Transient,
+    }
+}
+
+/// An error with its causes, each said once; of a store's answer what it says in words.
+fn in_words(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    let Some(answer) = text.find("<?xml").or_else(|| text.find("<Error>")) else { return text };
+    let said = |tag: &str| {
+        let (_, rest) = text[answer..].split_once(&format!("<{tag}>"))?;
+        Some(rest.split_once("</")?.0.to_owned())
+    };
+    let words: Vec<String> = ["Code", "Message"].into_iter().filter_map(said).collect();
+    format!("{}{}", &text[..answer], words.join(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_list_is_answered_decides_whether_it_is_asked_for_again() {
+        let kind = |answer: &str| kind(&Error::Generic { store: "S3", source: answer.into() });
+        let status = |status: &str| kind(&format!("Server returned non-2xx status code: {status}"));
+        assert_eq!(status("403 Forbidden: SignatureDoesNotMatch"), ErrorKind::Denied);
+        assert_eq!(status("404 Not Found: NoSuchBucket"), ErrorKind::NotFound);
+        assert_eq!(status("400 Bad Request: InvalidArgument"), ErrorKind::Invalid);
+        for passing in [
+            "400 Bad Request: ExpiredToken",
+            "403 Forbidden: ExpiredToken",
+            "429 Too Many Requests",
+            "503 Service Unavailable: SlowDown",
+        ] {
+            assert_eq!(status(passing), ErrorKind::Transient);
+        }
+        assert_eq!(kind("connection reset"), ErrorKind::Transient);
+    }
+
+    #[test]
+    fn an_answer_in_xml_is_told_in_words() {
+        let answer = "404: <?xml version=\"1.0\"?>\n<Error><Code>NoSuchBucket</Code><Message>No \
+                      bucket</Message></Error>";
+        let error = Error::Generic { store: "S3", source: answer.into() };
+        assert_eq!(in_words(&error), "Generic S3 error: 404: NoSuchBucket: No bucket");
+    }
+}

@@ -1,0 +1,129 @@
+//! Folders and files of object stores, as the rest of the engine uses those of a disk. A folder is what names begin with;
+//! a file appears whole.
+
+use std::io::{self, Read};
+
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{Error, ObjectMeta, ObjectStoreExt, PutMode};
+
+use super::upload::Uploading;
+use crate::storage::error::{ErrorKind, StorageError, failed, if_present};
+use crate::storage::objects::{Place, ReadOn, Version, answered, ask, open, place, put, runtime};
+use crate::storage::retry::RetryPolicy;
+use crate::storage::store::{Store, Upload};
+
+/// The largest object that a store copies by itself; larger ones are read and written.
+const LARGEST_COPY: u64 = 5_000_000_000;
+
+/// All object stores.
+#[derive(Debug)]
+pub(crate) struct ObjectStores;
+
+impl Store for ObjectStores {
+    fn read(&self, address: &str) -> Result<Vec<u8>, StorageError> {
+        Ok(read_version(address, RetryPolicy::default())?.0)
+    }
+
+    fn reader(&self, address: &str) -> Result<Box<dyn Read>, StorageError> {
+        Ok(Box::new(ReadOn { file: open(address)?, at: 0 }))
+    }
+
+    fn write_new(&self, address: &str, bytes: &[u8]) -> Result<bool, StorageError> {
+        Ok(write_version(address, bytes, None, RetryPolicy::default())?.is_some())
+    }
+
+    fn upload(&self, address: &str) -> Result<Box<dyn Upload>, StorageError> {
+        Ok(Box::new(Uploading::new(address)?))
+    }
+
+    fn copy(&self, from: &str, to: &str) -> Result<(), StorageError> {
+        let (source, target) = (place("copy", from)?, place("copy", to)?);
+        let opened = ask("copy", from, || source.client.objects.head(&source.path))?;
+        if opened.size > LARGEST_COPY || source.root != target.root {
+            return copy_by_hand(from, to);
+        }
+        ask("copy", from, || source.client.objects.copy(&source.path, &target.path))
+    }
+
+    fn remove(&self, address: &str) -> Result<(), StorageError> {
+        let Place { client, path, .. } = place("remove", address)?;
+        if_present(ask("remove", address, || client.objects.delete(&path))).map(drop)
+    }
+
+    fn remove_folder(&self, address: &str) -> Result<(), StorageError> {
+        let Place { client, path, .. } = place("remove", address)?;
+        let store = &client.objects;
+        ask("remove", address, || async {
+            let found: Vec<ObjectMeta> = store.list(Some(&path)).try_collect().await?;
+            let paths = found.into_iter().map(|object| Ok(object.location));
+            let removed = store.delete_stream(futures_util::stream::iter(paths).boxed());
+            removed.try_for_each(|_| async { Ok(()) }).await.or_else(|error| match error {
+                Error::NotFound { .. } => Ok(()),
+                error => Err(error),
+            })
+        })
+    }
+
+    fn size(&self, address: &str) -> Result<Option<u64>, StorageError> {
+        let Place { client, path, .. } = place("read", address)?;
+        let found = if_present(ask("read", address, || client.objects.head(&path)))?;
+        Ok(found.map(|object| object.size))
+    }
+
+    fn list(&self, address: &str) -> Result<Vec<String>, StorageError> {
+        let Place { client, path, .. } = place("list", address)?;
+        let prefix = (!path.is_root()).then_some(&path);
+        let found = ask("list", address, || client.objects.list_with_delimiter(prefix))?;
+        let files = found.objects.iter().map(|object| &object.location);
+        let names = files.chain(&found.common_prefixes).filter_map(Path::filename);
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn is_folder(&self, address: &str) -> Result<bool, StorageError> {
+        let Place { client, path, .. } = place("list", address)?;
+        let first = ask("list", address, || async {
+            client.objects.list(Some(&path)).next().await.transpose()
+        });
+        first.map(|found| found.is_some())
+    }
+}
+
+/// A whole object, and which version it is.
+pub(crate) fn read_version(
+    address: &str,
+    policy: RetryPolicy,
+) -> Result<(Vec<u8>, Version), StorageError> {
+    let Place { client, path, .. } = place("read", address)?;
+    runtime().block_on(answered("read", address, policy, || async {
+        let answer = client.objects.get(&path).await?;
+        let (e_tag, version) = (answer.meta.e_tag.clone(), answer.meta.version.clone());
+        Ok((answer.bytes().await?.into(), Version { e_tag, version }))
+    }))
+}
+
+/// Writes an object in the place of one version, or of none. Returns the version written; none where another one is there.
+pub(crate) fn write_version(
+    address: &str,
+    bytes: &[u8],
+    instead_of: Option<Version>,
+    policy: RetryPolicy,
+) -> Result<Option<Version>, StorageError> {
+    match put(address, bytes, &instead_of.map_or(PutMode::Create, PutMode::Update), policy) {
+        Err(error) if error.kind == ErrorKind::Changed => {}
+        written => return written.map(Some),
+    }
+    // An answer that got lost has left our own bytes.
+    let found = if_present(read_version(address, policy))?;
+    Ok(found.filter(|(found, _)| found == bytes).map(|(_, version)| version))
+}
+
+/// Copies an object that is too large for the store to copy.
+fn copy_by_hand(from: &str, to: &str) -> Result<(), StorageError> {
+    let mut target = Uploading::new(to)?;
+    io::copy(&mut ObjectStores.reader(from)?, &mut target)
+        .map_err(failed("copy", from.as_ref()))?;
+    target.complete()
+}

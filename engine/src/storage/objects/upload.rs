@@ -1,0 +1,167 @@
+//! Objects that are written in parts, several of them under way at a time.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use longsift_stages::contract::Location;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::{MultipartId, PutMode, PutPayload};
+use sha2::{Digest, Sha256};
+use tokio::task::JoinSet;
+
+use crate::storage::error::{ErrorKind, StorageError};
+use crate::storage::objects::{Place, ReadOn, answered, ask, open, place, put, runtime};
+use crate::storage::retry::RetryPolicy;
+use crate::storage::store::Upload;
+
+/// Bytes of a part. A store takes 10,000 of them, so that an object has at most 80 GB.
+const PART_BYTES: usize = 8 << 20;
+/// Parts that are under way while the next one is written: 32 MiB of memory for an upload.
+const PARTS_AT_ONCE: usize = 4;
+
+/// An object that is being written; what fits into one part is sent in one piece when it is complete.
+pub(super) struct Uploading {
+    address: Arc<str>,
+    place: Place,
+    parts: Option<Parts>,
+    buffer: Vec<u8>,
+    hash: Sha256,
+}
+
+struct Parts {
+    store: Arc<dyn MultipartStore>,
+    id: Arc<MultipartId>,
+    begun: usize,
+    under_way: JoinSet<Result<(usize, PartId), StorageError>>,
+    /// Parts by their place, as the store calls them.
+    done: Vec<(usize, PartId)>,
+}
+
+impl Uploading {
+    pub(super) fn new(address: &str) -> Result<Self, StorageError> {
+        let place = place("create", address)?;
+        let (buffer, hash) = (Vec::new(), Sha256::new());
+        Ok(Self { address: address.into(), place, parts: None, buffer, hash })
+    }
+
+    /// Sends what is in the buffer as a part.
+    fn send(&mut self) -> Result<(), StorageError> {
+        let path = &self.place.path;
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            none => {
+                let store = self.place.client.parts.clone().ok_or_else(|| {
+                    let at = Location::parse(&self.address);
+                    StorageError::new("write", at, ErrorKind::Invalid, "its server takes no parts")
+                })?;
+                let id = Arc::new(ask("write", &self.address, || store.create_multipart(path))?);
+                let (under_way, done) = (JoinSet::new(), Vec::new());
+                none.insert(Parts { store, id, begun: 0, under_way, done })
+            }
+        };
+        let payload = PutPayload::from(std::mem::take(&mut self.buffer));
+        let (store, id) = (Arc::clone(&parts.store), Arc::clone(&parts.id));
+        let (address, path, index) = (Arc::clone(&self.address), path.clone(), parts.begun);
+        let part = async move {
+            let sent = answered("write", &address, RetryPolicy::default(), || {
+                store.put_part(&path, &id, index, payload.clone())
+            });
+            Ok((index, sent.await?))
+        };
+        parts.under_way.spawn_on(part, runtime().handle());
+        parts.begun += 1;
+        parts.wait(PARTS_AT_ONCE)
+    }
+
+    /// Whether the object is there with the bytes that were written: an answer may have got lost.
+    fn is_complete(&self) -> io::Result<bool> {
+        let (mut found, mut hash) = (ReadOn { file: open(&self.address)?, at: 0 }, Sha256::new());
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            match found.read(&mut piece)? {
+                0 => return Ok(hash.finalize() == self.hash.clone().finalize()),
+                read => hash.update(&piece[..read]),
+            }
+        }
+    }
+}
+
+impl Parts {
+    /// Waits until fewer than `most` parts are under way.
+    fn wait(&mut self, most: usize) -> Result<(), StorageError> {
+        runtime().block_on(async {
+            while self.under_way.len() >= most.max(1) {
+                let Some(done) = self.under_way.join_next().await else { break };
+                self.done.push(done.expect("a request does not panic")?);
+            }
+            Ok(())
+        })
+    }
+
+    /// All parts in their order, once they are done.
+    fn ids(&mut self) -> Vec<PartId> {
+        self.done.sort_unstable_by_key(|(index, _)| *index);
+        self.done.iter().map(|(_, id)| id.clone()).collect()
+    }
+}
+
+impl Write for Uploading {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let length = bytes.len().min(PART_BYTES - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..length]);
+        self.hash.update(&bytes[..length]);
+        if self.buffer.len() == PART_BYTES {
+            self.send()?;
+        }
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Upload for Uploading {
+    fn complete(&mut self) -> Result<(), StorageError> {
+        if self.parts.is_none() {
+            let policy = RetryPolicy::default();
+            return put(&self.address, &self.buffer, &PutMode::Overwrite, policy).map(drop);
+        }
+        if !self.buffer.is_empty() {
+            self.send()?;
+        }
+        let parts = self.parts.as_mut().expect("parts were sent");
+        parts.wait(1)?;
+        let (path, ids) = (&self.place.path, parts.ids());
+        let done = ask("write", &self.address, || {
+            parts.store.complete_multipart(path, &parts.id, ids.clone())
+        });
+        // To a store that has completed it, an upload is gone.
+        if let Err(error) = done
+            && !self.is_complete().unwrap_or(false)
+        {
+            return Err(error);
+        }
+        // There is nothing to give up any more.
+        self.parts = None;
+        Ok(())
+    }
+}
+
+impl Drop for Uploading {
+    fn drop(&mut self) {
+        let Some(mut parts) = self.parts.take() else { return };
+        // Best effort: a process that is killed leaves its parts, too; the store's own rules remove them.
+        runtime().block_on(async {
+            parts.under_way.shutdown().await;
+            let _ = parts.store.abort_multipart(&self.place.path, &parts.id).await;
+        });
+    }
+}
+
+impl fmt::Debug for Uploading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Uploading").field(&self.address).finish()
+    }
+}

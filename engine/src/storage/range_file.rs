@@ -1,0 +1,289 @@
+//! An open file that is read by ranges, wherever it is.
+
+use std::fs::File;
+#[cfg(feature = "cloud")]
+use std::ops::Range;
+#[cfg(feature = "cloud")]
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+#[cfg(feature = "cloud")]
+use std::sync::OnceLock;
+use std::time::UNIX_EPOCH;
+
+#[cfg(feature = "cloud")]
+use bytes::Bytes;
+
+use super::error::{StorageError, failed};
+#[cfg(feature = "cloud")]
+use super::ranges::{Blocks, coalesced};
+use super::regular;
+
+/// Bytes at a file's end that are fetched in one piece: most footers are shorter.
+#[cfg(feature = "cloud")]
+pub(super) const TAIL_BYTES: u64 = 64 << 10;
+
+/// What fetches ranges of a file that is elsewhere.
+#[cfg(feature = "cloud")]
+pub(super) trait FetchRange: std::fmt::Debug + Send + Sync {
+    /// Exactly these bytes, of the version that was opened.
+    fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError>;
+}
+
+/// An open file. What is read of a file that is elsewhere is kept in blocks, in memory, for a while: a work unit is looked
+/// through before it is read, and its columns are read side by side.
+#[derive(Debug)]
+pub(crate) struct RangeFile {
+    /// Length, in bytes, when it was opened.
+    pub(crate) length: u64,
+    /// Of a file that does not change, or whose reading fails once it has.
+    stamp: Option<Stamp>,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Here(File, PathBuf),
+    #[cfg(feature = "cloud")]
+    Elsewhere(Elsewhere),
+}
+
+#[cfg(feature = "cloud")]
+#[derive(Debug)]
+struct Elsewhere {
+    source: Box<dyn FetchRange>,
+    /// The address and, behind a zero, what tells the version: what blocks are kept under.
+    key: String,
+    /// The file's end, as far as it came when the file was opened.
+    tail: Bytes,
+    /// What will be read, in pieces that are fetched at once: ascending, disjoint.
+    wanted: OnceLock<Vec<Range<u64>>>,
+}
+
+/// What tells that a file is still the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// Length, in bytes.
+    pub(crate) size: u64,
+    /// Time of the last modification, in nanoseconds since 1970; 0 where there is none.
+    pub(crate) modified_ns: i128,
+}
+
+impl RangeFile {
+    /// Opens a file of this machine.
+    pub(super) fn here(path: &Path) -> Result<Self, StorageError> {
+        let file = regular::open(path)?;
+        let status = file.metadata().map_err(failed("read", path))?;
+        let content = Content::Here(file, path.to_owned());
+        Ok(Self { length: status.len(), stamp: None, content })
+    }
+
+    /// The same file, which nobody writes to any more.
+    pub(super) fn unchanging(self) -> Self {
+        Self { stamp: Some(Stamp { size: self.length, modified_ns: 0 }), ..self }
+    }
+
+    /// A file that `source` fetches. `key`: its address and version; `tail`: its end, as far as it is known.
+    #[cfg(feature = "cloud")]
+    pub(super) fn elsewhere(
+        source: impl FetchRange + 'static,
+        key: String,
+        stamp: Stamp,
+        tail: Bytes,
+    ) -> Self {
+        let (source, wanted) = (Box::new(source), OnceLock::new());
+        let content = Content::Elsewhere(Elsewhere { source, key, tail, wanted });
+        Self { length: stamp.size, stamp: Some(stamp), content }
+    }
+
+    /// Size and time of modification: of a file of this machine now, of another when it was opened. (Reading that fails
+    /// once it has changed.)
+    pub(crate) fn stamp(&self) -> Result<Stamp, StorageError> {
+        match (&self.content, self.stamp) {
+            (Content::Here(file, path), None) => {
+                let status = file.metadata().map_err(failed("read", path))?;
+                Ok(Stamp { size: status.len(), modified_ns: modified_ns(&status) })
+            }
+            (_, stamp) => Ok(stamp.unwrap_or(Stamp { size: self.length, modified_ns: 0 })),
+        }
+    }
+
+    /// Says which parts will be read: of a file that is elsewhere these are fetched, small ones that lie close together at
+    /// once, and what lies between others is not. Said once; without it whole blocks are fetched.
+    pub(crate) fn want(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        match &self.content {
+            Content::Here(..) => drop(ranges),
+            #[cfg(feature = "cloud")]
+            Content::Elsewhere(file) => {
+                let range = |(start, length): (u64, u64)| {
+                    start..self.length.min(start.saturating_add(length))
+                };
+                let ranges = ranges.into_iter().map(range).collect();
+                let _ = file.wanted.set(coalesced(ranges, Blocks::block_bytes()));
+            }
+        }
+    }
+
+    /// Exactly these bytes, which are not kept.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn range(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
+        match &self.content {
+            Content::Here(file, path) => {
+                let mut bytes = vec![0; (range.end - range.start) as usize];
+                file.read_exact_at(&mut bytes, range.start).map_err(failed("read", path))?;
+                Ok(bytes.into())
+            }
+            Content::Elsewhere(file) => file.source.fetch(range),
+        }
+    }
+
+    /// What tells the version of a file that is elsewhere, with its length.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn version(&self) -> String {
+        let version = match &self.content {
+            Content::Here(..) => "",
+            Content::Elsewhere(file) => {
+                file.key.split_once('\0').map_or("", |(_, version)| version)
+            }
+        };
+        format!("{} {version}", self.length)
+    }
+
+    /// Fills the beginning of `buffer` from `offset`; 0 at the end of the file.
+    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, StorageError> {
+        match &self.content {
+            Content::Here(file, path) => regular::read_at(file, path, buffer, offset),
+            #[cfg(feature = "cloud")]
+            Content::Elsewhere(_) if offset >= self.length || buffer.is_empty() => Ok(0),
+            #[cfg(feature = "cloud")]
+            Content::Elsewhere(file) => {
+                let (start, block) = file.block(offset, self.length)?;
+                let rest = &block[(offset - start) as usize..];
+                let length = rest.len().min(buffer.len());
+                buffer[..length].copy_from_slice(&rest[..length]);
+                Ok(length)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "cloud")]
+impl Elsewhere {
+    /// The bytes around `offset`, and where they begin.
+    fn block(&self, offset: u64, length: u64) -> Result<(u64, Bytes), StorageError> {
+        let tail_start = length - self.tail.len() as u64;
+        if offset >= tail_start {
+            return Ok((tail_start, self.tail.clone()));
+        }
+        if let Some(found) = Blocks::around(&self.key, offset) {
+            return Ok(found);
+        }
+        let range = self.piece(offset, length);
+        let start = range.start;
+        let block = self.source.fetch(range)?;
+        Blocks::put(&self.key, start, block.clone());
+        Ok((start, block))
+    }
+
+    /// What is fetched where `offset` is wanted: the file's end, a piece of what will be read, else a block.
+    fn piece(&self, offset: u64, length: u64) -> Range<u64> {
+        let tail_start = length.saturating_sub(TAIL_BYTES);
+        if offset >= tail_start {
+            return tail_start..length;
+        }
+        let wanted = self.wanted.get().map_or(&[][..], Vec::as_slice);
+        let next = wanted.partition_point(|piece| piece.end <= offset);
+        if let Some(piece) = wanted.get(next).filter(|piece| piece.contains(&offset)) {
+            return piece.clone();
+        }
+        let block = Blocks::block_bytes();
+        let start = offset / block * block;
+        start..(start + block).min(length)
+    }
+}
+
+/// Gives what is kept of files elsewhere its part of a run's memory.
+pub(crate) fn share_memory(memory_limit_bytes: u64) {
+    #[cfg(feature = "cloud")]
+    Blocks::limit(memory_limit_bytes);
+    #[cfg(not(feature = "cloud"))]
+    let _ = memory_limit_bytes;
+}
+
+/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
+fn modified_ns(status: &std::fs::Metadata) -> i128 {
+    let Ok(time) = status.modified() else { return 0 };
+    let signed =
+        |duration: std::time::Duration| i128::try_from(duration.as_nanos()).unwrap_or(i128::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => signed(after),
+        Err(before) => -signed(before.duration()),
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "cloud")]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    struct Asked(Arc<Mutex<Vec<Range<u64>>>>);
+
+    impl FetchRange for Asked {
+        fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
+            self.0.lock().unwrap().push(range.clone());
+            Ok(range.map(|position| (position % 251) as u8).collect())
+        }
+    }
+
+    fn file(name: &str, length: u64) -> (RangeFile, Asked) {
+        let asked = Asked(Arc::default());
+        let stamp = Stamp { size: length, modified_ns: 0 };
+        let file = RangeFile::elsewhere(asked.clone(), name.to_owned(), stamp, Bytes::new());
+        (file, asked)
+    }
+
+    fn read(file: &RangeFile, range: Range<u64>) {
+        let mut at = range.start;
+        let mut buffer = vec![0; 100_000];
+        while at < range.end {
+            let most = (range.end - at).min(buffer.len() as u64) as usize;
+            let read = file.read_at(&mut buffer[..most], at).unwrap();
+            for (byte, position) in buffer[..read].iter().zip(at..) {
+                assert_eq!(u64::from(*byte), position % 251);
+            }
+            at += read as u64;
+        }
+    }
+
+    #[test]
+    fn of_what_will_be_read_nothing_is_fetched_twice_and_nothing_between() {
+        const MB: u64 = 1 << 20;
+        let (file, asked) = file("two columns", 40 * MB);
+        // Two columns of six megabytes with ten megabytes between them, and a small one right behind the first.
+        file.want([(MB, 6 * MB), (17 * MB, 6 * MB), (7 * MB + 10, 1000)]);
+        for _pass in 0..2 {
+            for step in 0..6 {
+                read(&file, (1 + step) * MB..(2 + step) * MB);
+                read(&file, (17 + step) * MB..(18 + step) * MB);
+            }
+            read(&file, 7 * MB + 10..7 * MB + 1010);
+        }
+        let mut asked = asked.0.lock().unwrap().clone();
+        let bytes: u64 = asked.iter().map(|range| range.end - range.start).sum();
+        assert_eq!(bytes, 12 * MB + 1010);
+        asked.sort_unstable_by_key(|range| range.start);
+        assert!(asked.windows(2).all(|pair| pair[0].end <= pair[1].start), "{asked:?}");
+    }
+
+    #[test]
+    fn the_end_of_a_file_is_one_piece() {
+        let (file, asked) = file("a footer", 10 << 20);
+        read(&file, (10 << 20) - 8..10 << 20);
+        read(&file, (10 << 20) - 60_000..(10 << 20) - 8);
+        let tail = (10 << 20) - TAIL_BYTES..10 << 20;
+        assert_eq!(*asked.0.lock().unwrap(), std::slice::from_ref(&tail));
+        assert_eq!(file.read_at(&mut [0; 8], 10 << 20).unwrap(), 0);
+    }
+}

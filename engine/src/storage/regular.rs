@@ -1,0 +1,63 @@
+//! Regular files of this machine, told from what only looks like one before it is opened.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+use super::error::{StorageError, failed};
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// Of what is none, before it is opened: opening a named pipe waits for whoever writes to it.
+pub fn open(path: &Path) -> Result<File, StorageError> {
+    fs::metadata(path)
+        .and_then(|status| check(&status))
+        .and_then(|()| File::open(path))
+        .map_err(failed("open", path))
+}
+
+/// That a name stands for a regular file.
+pub(super) fn check(status: &fs::Metadata) -> io::Result<()> {
+    let kind = status.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    if kind.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let what = match () {
+        () if kind.is_fifo() => "named pipe",
+        () if kind.is_socket() => "socket",
+        () => "device",
+    };
+    let why = format!("it is a {what}, not a regular file");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+/// Fills the beginning of `buffer` from `offset` of an open file; 0 at its end.
+pub(super) fn read_at(
+    file: &File,
+    path: &Path,
+    buffer: &mut [u8],
+    offset: u64,
+) -> Result<usize, StorageError> {
+    loop {
+        match file.read_at(buffer, offset) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read.map_err(failed("read", path)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_file() {
+        let error = open(Path::new("/no/such/file")).unwrap_err();
+        assert!(error.to_string().starts_with("cannot open `/no/such/file`"), "{error}");
+    }
+}

@@ -1,0 +1,121 @@
+//! How long failures of stores and servers are borne, and the waits between attempts.
+
+use std::time::{Duration, Instant};
+
+use super::error::{ErrorKind, StorageError};
+use crate::base::stop::Stop;
+
+/// How often a signal is looked for meanwhile.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long one is willing to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetryPolicy {
+    /// Before the second attempt; each further wait is twice as long.
+    pub(crate) first_wait: Duration,
+    /// The longest wait between two attempts.
+    pub(crate) longest_wait: Duration,
+    /// Without any progress, over all attempts.
+    pub(crate) deadline: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            first_wait: Duration::from_millis(250),
+            longest_wait: Duration::from_secs(30),
+            deadline: Duration::from_mins(5),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// How long to wait before the next attempt, `elapsed` after the first; none where the deadline comes first. What a
+    /// server asks for (`Retry-After`) is granted whole: an attempt before that time is one more that it has to refuse.
+    fn wait(&self, own: Duration, asked: Option<Duration>, elapsed: Duration) -> Option<Duration> {
+        let wait = asked.unwrap_or(own.min(self.longest_wait));
+        (elapsed.saturating_add(wait) <= self.deadline).then_some(wait)
+    }
+}
+
+/// The attempts at one thing.
+pub(super) struct Retry<'a> {
+    policy: &'a RetryPolicy,
+    stop: &'a Stop,
+    since: Instant,
+    wait: Duration,
+}
+
+impl<'a> Retry<'a> {
+    pub(super) fn new(policy: &'a RetryPolicy, stop: &'a Stop) -> Self {
+        Self { policy, stop, since: Instant::now(), wait: policy.first_wait }
+    }
+
+    /// Waits before the next attempt.
+    ///
+    /// # Errors
+    /// There is none: the failure will not pass, the deadline has come, or a signal.
+    pub(super) async fn wait(&mut self, error: StorageError) -> Result<(), StorageError> {
+        if error.kind != ErrorKind::Transient {
+            return Err(error);
+        }
+        let Some(wait) = self.policy.wait(self.wait, error.retry_after, self.since.elapsed())
+        else {
+            let tried = self.since.elapsed().as_secs();
+            let source = format!("{}; tried for {tried} s", error.source).into();
+            return Err(StorageError { source, ..error });
+        };
+        tracing::warn!("{error}; trying again in {:.1} s", wait.as_secs_f64());
+        let until = Instant::now() + wait;
+        while let Some(rest) = until.checked_duration_since(Instant::now()) {
+            if self.stop.check().is_err() {
+                let source = format!("{}; stopped by a signal", error.source).into();
+                return Err(StorageError { kind: ErrorKind::Stopped, source, hint: None, ..error });
+            }
+            tokio::time::sleep(rest.min(STOP_INTERVAL)).await;
+        }
+        self.wait = (self.wait * 2).min(self.policy.longest_wait);
+        Ok(())
+    }
+}
+
+/// Tries until it works, cannot work, has taken too long, or a signal has come.
+pub(super) async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
+    stop: &Stop,
+    policy: &RetryPolicy,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, StorageError> {
+    let mut retry = Retry::new(policy, stop);
+    loop {
+        match attempt().await {
+            Ok(done) => return Ok(done),
+            Err(error) => retry.wait(error).await?,
+        }
+    }
+}
+
+/// What a server says in `Retry-After`, where it says seconds.
+pub(super) fn retry_after(value: Option<&str>) -> Option<Duration> {
+    value?.trim().parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_asks_for_is_granted_up_to_the_deadline() {
+        let policy = RetryPolicy::default();
+        let seconds = Duration::from_secs;
+        let wait = |own, asked: Option<u64>, elapsed| {
+            policy.wait(seconds(own), asked.map(seconds), seconds(elapsed))
+        };
+        assert_eq!(wait(1, None, 0), Some(seconds(1)));
+        assert_eq!(wait(60, None, 0), Some(seconds(30)));
+        assert_eq!(wait(1, Some(0), 0), Some(seconds(0)));
+        assert_eq!(wait(1, Some(120), 0), Some(seconds(120)));
+        assert_eq!(wait(1, Some(120), 180), Some(seconds(120)));
+        assert_eq!(wait(1, Some(120), 181), None);
+        assert_eq!(wait(1, Some(u64::MAX), 1), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! Commands that look at models, machines and text.
+
+pub(crate) mod bench;
+pub(crate) mod inspect;
+pub(crate) mod reference;
+pub(crate) mod tokens;
+pub(crate) mod tune;

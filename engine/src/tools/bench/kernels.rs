@@ -1,0 +1,210 @@
+//! The kernels alone, on one thread and on all, beside the processor's limits in the same run.
+
+use longsift_kernels::bench::Case;
+use longsift_kernels::{ElementType, Kernel};
+
+use super::figures::{BenchOptions, Figure, Figures, MOST_REPEATS};
+use crate::base::text::count;
+
+/// Key heads of the measured window: what is a head's is paid per head, so a few stand for all.
+const KEY_HEADS: usize = 2;
+
+/// Seconds that kernels may take where nobody asked for more: with what surrounds them less than a minute.
+const BUDGET_SECONDS: f64 = 45.0;
+
+/// Seconds in which the limits are measured, once beside each window.
+const LIMITS_SECONDS: f64 = 0.15;
+
+/// Tokens of the window by which a kernel's speed is guessed.
+const PROBE_TOKENS: usize = 1024;
+
+/// A case, and how often it is measured.
+#[derive(Clone, Debug, PartialEq)]
+struct Turn {
+    case: Case,
+    /// What one measurement takes, in seconds.
+    seconds: f64,
+    repeats: usize,
+}
+
+pub(super) fn measure(options: &BenchOptions, figures: &mut Figures<'_>) {
+    let kernels = chosen(options.all_kernels);
+    let mut turns = Vec::new();
+    for case in cases(options, &kernels, rayon::current_num_threads()) {
+        let probe = Case { tokens: PROBE_TOKENS, threads: 1, ..case };
+        let seconds = probe.measure(1).seconds * case.pairs() / probe.pairs() / case.threads as f64;
+        turns.push(Turn { case, seconds: seconds + LIMITS_SECONDS, repeats: 0 });
+    }
+    share_out(options, &mut turns);
+    let work = |turn: &Turn| (1e3 * turn.seconds * turn.repeats as f64) as u64;
+    figures.progress.phase("kernel", turns.iter().map(work).sum());
+    for turn in turns.iter().filter(|turn| turn.repeats > 0) {
+        one(&turn.case, turn.repeats, figures);
+        figures.progress.steps(work(turn));
+    }
+    for turn in turns.iter().filter(|turn| turn.repeats == 0) {
+        figures.left_out.push(format!(
+            "{}, {} tokens: about {:.0} s; `--repeats 1` measures it",
+            series(&turn.case),
+            count(turn.case.tokens as u64),
+            turn.seconds
+        ));
+    }
+}
+
+/// The kernels that runs choose on this machine, for a table of float32 and for one of bf16; of `all`, the others behind
+/// them, the slowest last.
+fn chosen(all: bool) -> Vec<Kernel> {
+    let mut chosen = vec![Kernel::detect(ElementType::F32), Kernel::detect(ElementType::Bf16)];
+    if all {
+        chosen.extend(Kernel::ALL.iter().rev().filter(|kernel| kernel.is_supported()));
+    }
+    let mut seen = Vec::new();
+    chosen.retain(|kernel| !seen.contains(kernel) && (seen.push(*kernel), true).1);
+    chosen
+}
+
+fn cases(options: &BenchOptions, kernels: &[Kernel], all: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &kernel in kernels {
+        for &head_dim in &options.head_dims {
+            for threads in if all > 1 { vec![1, all] } else { vec![1] } {
+                for &tokens in &options.windows {
+                    cases.push(Case { kernel, head_dim, tokens, key_heads: KEY_HEADS, threads });
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// Decides how often each case is measured: as often as was asked for; else up to [`MOST_REPEATS`] times within
+/// [`BUDGET_SECONDS`]. Every case gets its first turn before one gets a second, quick ones before slow ones.
+fn share_out(options: &BenchOptions, turns: &mut [Turn]) {
+    if let Some(repeats) = options.repeats.or(options.all_kernels.then_some(MOST_REPEATS)) {
+        for turn in turns {
+            turn.repeats = repeats.max(1);
+        }
+        return;
+    }
+    let mut order: Vec<usize> = (0..turns.len()).collect();
+    order.sort_by(|a, b| turns[*a].seconds.total_cmp(&turns[*b].seconds));
+    let mut left = BUDGET_SECONDS;
+    for _ in 0..MOST_REPEATS {
+        for &place in &order {
+            let turn = &mut turns[place];
+            if turn.seconds <= left {
+                left -= turn.seconds;
+                turn.repeats += 1;
+            }
+        }
+    }
+}
+
+/// The line that a case is a point of.
+fn series(case: &Case) -> String {
+    let threads = match case.threads {
+        1 => "1 thread".to_owned(),
+        threads => format!("{threads} threads"),
+    };
+    format!("{}, d={}, {threads}", case.kernel.name(), case.head_dim)
+}
+
+fn one(case: &Case, repeats: usize, figures: &mut Figures<'_>) {
+    let speed = case.measure(repeats);
+    let series = series(case);
+    let mut add = |group, value, unit| {
+        let (series, at) = (series.clone(), case.tokens as f64);
+        figures.add(Figure { group, series, at, at_unit: "tokens", value, unit });
+    };
+    add("kernel", case.pairs() / speed.seconds, "pairs/s");
+    // A table of 32 query heads, the geometry of Llama 3.1 8B at a head width of 128.
+    add(
+        "kernel, 32 heads",
+        case.tokens as f64 * KEY_HEADS as f64 / 8.0 / speed.seconds,
+        "tokens/s",
+    );
+    add("kernel, of limit", 100.0 * speed.share, "%");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Overrides;
+
+    fn options(repeats: Option<usize>, all_kernels: bool) -> BenchOptions {
+        BenchOptions {
+            pipeline: None,
+            overrides: Overrides::default(),
+            windows: vec![4096, 8192, 16_384, 32_768],
+            head_dims: vec![64, 128],
+            repeats,
+            all_kernels,
+        }
+    }
+
+    /// Turns of a processor that measures so many pairs a second, by kernel.
+    fn turns(options: &BenchOptions, speeds: &[(Kernel, f64)]) -> Vec<Turn> {
+        let kernels: Vec<Kernel> = speeds.iter().map(|(kernel, _)| *kernel).collect();
+        let speed = |of: Kernel| speeds.iter().find(|(kernel, _)| *kernel == of).unwrap().1;
+        let mut turns: Vec<Turn> = cases(options, &kernels, 2)
+            .into_iter()
+            .map(|case| {
+                let seconds = case.pairs() / speed(case.kernel) / case.threads as f64;
+                Turn { case, seconds: seconds + LIMITS_SECONDS, repeats: 0 }
+            })
+            .collect();
+        share_out(options, &mut turns);
+        turns
+    }
+
+    fn seconds(turns: &[Turn]) -> f64 {
+        turns.iter().map(|turn| turn.seconds * turn.repeats as f64).sum()
+    }
+
+    #[test]
+    fn runs_choose_the_first_kernels_and_the_portable_one_comes_last() {
+        let chosen_by_runs = chosen(false);
+        assert_eq!(chosen_by_runs[0], Kernel::detect(ElementType::F32));
+        assert!(chosen_by_runs.contains(&Kernel::detect(ElementType::Bf16)));
+        let all = chosen(true);
+        assert!(all.starts_with(&chosen_by_runs));
+        let supported = Kernel::ALL.iter().filter(|kernel| kernel.is_supported()).count();
+        assert_eq!(all.len(), supported);
+        assert_eq!(all.last(), Some(&Kernel::PortableF32));
+    }
+
+    #[test]
+    fn kernels_take_less_than_a_minute_whatever_their_speed() {
+        for speed in [5e7, 4e8, 2e9, 1e11] {
+            let turns = turns(&options(None, false), &[(Kernel::PortableF32, speed)]);
+            assert!(seconds(&turns) <= BUDGET_SECONDS, "{turns:?}");
+            assert!(
+                turns.iter().filter(|turn| turn.case.tokens == 4096).all(|turn| turn.repeats > 0)
+            );
+        }
+        let quick = turns(&options(None, false), &[(Kernel::Avx2F32, 1e11)]);
+        assert!(quick.iter().all(|turn| turn.repeats == MOST_REPEATS));
+    }
+
+    #[test]
+    fn long_windows_of_a_slow_kernel_are_left_out_before_short_ones() {
+        let turns = turns(&options(None, false), &[(Kernel::PortableF32, 8e7)]);
+        let left_out: Vec<usize> =
+            turns.iter().filter(|turn| turn.repeats == 0).map(|turn| turn.case.tokens).collect();
+        assert!(
+            !left_out.is_empty() && left_out.iter().all(|tokens| *tokens >= 16_384),
+            "{turns:?}"
+        );
+    }
+
+    #[test]
+    fn every_case_is_measured_as_often_as_asked_for() {
+        let speeds = [(Kernel::Avx2F32, 1e9), (Kernel::PortableF32, 1e7)];
+        for (options, repeats) in
+            [(options(Some(2), false), 2), (options(None, true), MOST_REPEATS)]
+        {
+            assert!(turns(&options, &speeds).iter().all(|turn| turn.repeats == repeats));
+        }
+    }
+}

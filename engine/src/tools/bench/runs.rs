@@ -1,0 +1,138 @@
+//! Whole runs: how time and memory grow with the window, the threads and the number of documents.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::figures::{BenchOptions, Figure, Figures, file_stem, scratch};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::options::PlanOptions;
+use crate::run_directory::summary::Summary;
+
+/// What one run is given.
+#[derive(Clone, Copy)]
+struct Setting {
+    window: Option<usize>,
+    threads: usize,
+    rows: u64,
+}
+
+pub(super) fn measure(
+    pipeline: &Path,
+    options: &BenchOptions,
+    figures: &mut Figures<'_>,
+) -> Result<()> {
+    let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
+    let (rows, threads) = (plan.rows(), rayon::current_num_threads());
+    let mut longest = u64::MAX;
+    if let Some(attention) = &plan.attention {
+        longest = attention.model.spec().trained_positions().unwrap_or(u64::MAX);
+        // The table is built before anything is measured.
+        attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    }
+    drop(plan);
+    let whole = Setting { window: None, threads, rows };
+    let windows = options.windows.iter().filter(|window| **window as u64 <= longest);
+    let windows = windows.map(|window| {
+        let setting = Setting { window: Some(*window), ..whole };
+        ("run by window", (*window as f64, "tokens"), setting)
+    });
+    let counts = std::iter::successors(Some(1), |count| Some(count * 2));
+    let counts = counts.take_while(|count| *count <= threads).map(|threads| {
+        ("run by threads", (threads as f64, "threads"), Setting { threads, ..whole })
+    });
+    let parts = [4, 2, 1]
+        .map(|part| rows.div_ceil(part))
+        .map(|rows| ("run by documents", (rows as f64, "documents"), Setting { rows, ..whole }));
+    let all: Vec<_> = windows.chain(counts).chain(parts).collect();
+    figures.progress.phase("run", (all.len() * options.repeats().max(1)) as u64);
+    let mut runs = Runs { pipeline, options, figures };
+    for (group, at, setting) in all {
+        runs.measure(group, at, setting)?;
+    }
+    Ok(())
+}
+
+struct Runs<'a, 'b> {
+    pipeline: &'a Path,
+    options: &'a BenchOptions,
+    figures: &'a mut Figures<'b>,
+}
+
+impl Runs<'_, '_> {
+    /// Runs the pipeline once per repeat; adds the median time, what it comes to a token, and the largest memory.
+    fn measure(
+        &mut self,
+        group: &'static str,
+        at: (f64, &'static str),
+        setting: Setting,
+    ) -> Result<()> {
+        let mut summaries = Vec::new();
+        for _ in 0..self.options.repeats().max(1) {
+            summaries.push(self.run(setting)?);
+            self.figures.progress.step();
+        }
+        summaries.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let middle = &summaries[summaries.len() / 2];
+        if middle.windows_scored == 0 {
+            return Ok(());
+        }
+        let memory = summaries.iter().filter_map(|summary| summary.peak_memory_bytes).max();
+        let mut add = |series: &str, value: f64, unit| {
+            self.figures.add(Figure {
+                group,
+                series: series.to_owned(),
+                at: at.0,
+                at_unit: at.1,
+                value,
+                unit,
+            });
+        };
+        add("time", middle.seconds, "s");
+        add("scored", middle.tokens_scored as f64 / middle.seconds, "tokens/s");
+        if let Some(memory) = memory {
+            add("peak memory", memory as f64, "bytes");
+        }
+        Ok(())
+    }
+
+    /// One run in a process of its own, into a folder that is removed.
+    fn run(&self, setting: Setting) -> Result<Summary> {
+        let folder = scratch()?;
+        let output = folder.path().join(file_stem(self.pipeline));
+        let failed = |why: String| {
+            Diagnostic::error(
+                Blame::Machine,
+                format!("a run of `{}` failed: {why}", self.pipeline.display()),
+            )
+        };
+        let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
+        let mut command = Command::new(program);
+        command.arg("run").arg(self.pipeline).arg("--quiet");
+        for set in &self.options.overrides.set {
+            command.args(["--set", set]);
+        }
+        for param in &self.options.overrides.param {
+            command.args(["--param", param]);
+        }
+        command.arg("--set").arg(format!("output.path={}", output.display()));
+        if let Some(window) = setting.window {
+            command.arg("--set").arg(format!("stages.tokenize.window_tokens={window}"));
+        }
+        command.args([
+            "--threads",
+            &setting.threads.to_string(),
+            "--limit",
+            &setting.rows.to_string(),
+        ]);
+        let answer =
+            command.stderr(Stdio::piped()).output().map_err(|error| failed(error.to_string()))?;
+        if !answer.status.success() {
+            let errors = String::from_utf8_lossy(&answer.stderr);
+            return Err(failed(errors.trim().to_owned()).into());
+        }
+        let text = String::from_utf8_lossy(&answer.stdout);
+        serde_json::from_str(text.lines().last().unwrap_or_default())
+            .map_err(|error| failed(format!("its summary cannot be read: {error}")).into())
+    }
+}

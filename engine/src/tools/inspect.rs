@@ -1,0 +1,321 @@
+//! `longsift inspect`: what of a checkpoint is read, what it takes, and what to write into a pipeline.
+//!
+//! A `config.json` alone is enough; with weights beside it their headers are checked too.
+
+use std::fmt::{self, Write};
+use std::path::Path;
+
+use longsift_kernels::Kernel;
+use longsift_stages::first_layer_attention::FirstLayerAttention;
+use longsift_stages::load_partial_model::Precision;
+use longsift_stages::model::{LayerZeroSpec, ModelConfig, ModelFolder};
+use serde::Serialize;
+
+use crate::base::diagnostic::Diagnostic;
+use crate::base::error::Result;
+use crate::base::machine::free_memory_bytes;
+use crate::base::text::{bytes, count};
+
+/// Window lengths that memory is shown for, in tokens.
+const WINDOWS: [u64; 6] = [4_096, 8_192, 32_768, 131_072, 262_144, 1_048_576];
+
+/// Memory of common cards, in 10^9 bytes.
+const CARDS: [u64; 5] = [16, 24, 40, 80, 141];
+
+/// The share of a card's memory that is left alone: the default of `headroom_fraction`.
+const HEADROOM: f64 = 0.15;
+
+/// What there is to know about a checkpoint before it is used.
+#[derive(Clone, Debug, Serialize)]
+pub struct Page {
+    /// The first layer.
+    pub layer: LayerZeroSpec,
+    /// The number format that the config states.
+    pub stated_dtype: Option<String>,
+    /// How the weights are quantised according to the config: `gptq`, `mlx`, ….
+    pub quantization: Option<String>,
+    /// Why the weights cannot be used, or `None` if their headers are in order.
+    pub weights_problem: Option<String>,
+    /// Bytes of the whole checkpoint; none without weights.
+    pub checkpoint_bytes: Option<u64>,
+    /// Bytes that are read of it; without weights, what the stated number format would take.
+    pub bytes_to_read: u64,
+    /// The layer-zero table, by precision.
+    pub tables: Vec<Table>,
+    /// Bytes of projections in memory beside the table; 0 for models whose table holds the heads themselves.
+    pub packed_bytes: u64,
+    /// What `config.json` leaves open and the weights will decide.
+    pub undecided: Option<String>,
+    /// Memory per window, by length.
+    pub windows: Vec<Window>,
+    /// Bytes of memory that this machine has free; null where the system does not tell.
+    pub free_memory_bytes: Option<u64>,
+    /// The BOS token, if the model has one.
+    pub bos_token_id: Option<u32>,
+    /// Positions the model was trained for, as far as the config tells.
+    pub trained_positions: Option<u64>,
+}
+
+/// A layer-zero table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// `f32` or `bf16`.
+    pub precision: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes of one row.
+    pub row_bytes: u64,
+}
+
+/// What windows of one length take.
+#[derive(Clone, Debug, Serialize)]
+pub struct Window {
+    /// Tokens of the window.
+    pub tokens: u64,
+    /// Bytes of memory on the CPU that one window takes, besides the table.
+    pub cpu_bytes: u64,
+    /// Bytes of its queries and keys in bf16: what a card would hold per window.
+    pub card_bytes: u64,
+    /// How many windows fit a card beside a bf16 table, by the card's memory in 10^9 bytes.
+    pub fitting: Vec<(u64, u64)>,
+    /// How many windows fit the memory that this machine has free, beside an f32 table.
+    pub fitting_here: Option<u64>,
+    /// Whether the first layer sees the default far distance of such a window.
+    pub sees_far: bool,
+    /// Whether the model has positions for such a window at all.
+    pub has_positions: bool,
+}
+
+/// Looks at a model folder; reads no weights.
+///
+/// # Errors
+/// A config that cannot be read, or a model whose first layer is not understood. Problems of the weights are part of
+/// the page, because the config alone is worth looking at.
+pub fn inspect(folder: &Path) -> Result<Page> {
+    let config = ModelConfig::read(folder, None)?;
+    let weights = with_weights(config.clone());
+    let config = weights.as_ref().map_or(config, |model| model.config().clone());
+    let bytes_per_number = if config.stated_dtype() == Some("float32") { 4 } else { 2 };
+    let (checkpoint_bytes, bytes_to_read, weights_problem, undecided) = match weights {
+        Ok(model) => (Some(model.checkpoint_bytes()), model.bytes_to_read(), None, None),
+        Err(why) => {
+            (None, config.bytes_to_read_at(bytes_per_number), Some(why), config.undecided())
+        }
+    };
+    let layer = config.spec().clone();
+    let tables = [Precision::F32, Precision::Bf16].map(|precision| Table {
+        precision: precision.name(),
+        bytes: config.table_bytes(precision),
+        row_bytes: config.row_bytes(precision),
+    });
+    let free = free_memory_bytes();
+    let beside = Beside {
+        card: tables[1].bytes,
+        here: free.map(|free| free.saturating_sub(tables[0].bytes + config.packed_bytes())),
+    };
+    Ok(Page {
+        windows: WINDOWS.map(|tokens| window(&layer, &beside, tokens)).to_vec(),
+        free_memory_bytes: free,
+        trained_positions: layer.trained_positions(),
+        layer,
+        stated_dtype: config.stated_dtype().map(str::to_owned),
+        quantization: config.quantization().map(str::to_owned),
+        weights_problem,
+        checkpoint_bytes,
+        bytes_to_read,
+        tables: tables.to_vec(),
+        packed_bytes: config.packed_bytes(),
+        undecided,
+        bos_token_id: config.bos_token_id(),
+    })
+}
+
+fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String> {
+    if !config.has_weights() {
+        return Err("there are no weights here; figures come from config.json alone".to_owned());
+    }
+    config.with_weights().map_err(|problems| {
+        let problems = problems.into_iter().map(Diagnostic::from);
+        let messages: Vec<String> = problems
+            .map(|problem| match problem.hint {
+                Some(hint) => format!("{}; {hint}", problem.message),
+                None => problem.message,
+            })
+            .collect();
+        messages.join("; ")
+    })
+}
+
+/// What windows share memory with.
+struct Beside {
+    /// Bytes of the table on a card.
+    card: u64,
+    /// Bytes that are left on this machine.
+    here: Option<u64>,
+}
+
+fn window(layer: &LayerZeroSpec, beside: &Beside, tokens: u64) -> Window {
+    let threads = rayon::current_num_threads();
+    let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
+    let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);
+    let heads = (layer.query_heads + layer.key_heads) * layer.head_dim;
+    let card_bytes = heads * 2 * tokens + 4 * tokens;
+    let fitting = |card: u64| {
+        let budget = (card as f64 * 1e9 * (1.0 - HEADROOM)) as u64;
+        (card, budget.saturating_sub(beside.card) / card_bytes)
+    };
+    let distance = FirstLayerAttention::default().distance(tokens);
+    let cpu_bytes = longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
+        + rotary
+        + layer.source_bytes(tokens);
+    Window {
+        tokens,
+        cpu_bytes,
+        fitting_here: beside.here.map(|bytes| bytes / cpu_bytes),
+        card_bytes,
+        fitting: CARDS.map(fitting).to_vec(),
+        sees_far: layer.distance_problem(distance).is_none(),
+        has_positions: layer.window_problem(tokens).is_none(),
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layer = &self.layer;
+        writeln!(
+            f,
+            "{}, {} layers, hidden size {}",
+            layer.model_type,
+            layer.layers,
+            count(layer.hidden_size)
+        )?;
+        let mut line = |name: &str, value: &str| writeln!(f, "  {name:<12} {value}");
+        if layer.unverified {
+            line(
+                "unverified",
+                "this family's arithmetic was never compared with the model's own code",
+            )?;
+        }
+        line(
+            "layer 0",
+            &format!(
+                "{} query heads, {} key heads of {}",
+                layer.query_heads, layer.key_heads, layer.head_dim
+            ),
+        )?;
+        line("sees", &self.sight())?;
+        let positions = self.trained_positions.map_or("not stated".to_owned(), count);
+        let learned = layer.learned_positions.is_some();
+        let kind = if learned { "learned: no longer window has scores" } else { "trained" };
+        line("positions", &format!("{positions} {kind}"))?;
+        line("vocabulary", &format!("{} entries", count(layer.vocabulary_size)))?;
+        line("reads", &self.reads())?;
+        if let Some(method) = &self.quantization {
+            let less =
+                if self.checkpoint_bytes.is_some() { "" } else { ", so less is read than that" };
+            line(
+                "quantised",
+                &format!(
+                    "by `{method}`{less}; packed weights are unpacked when the table is built"
+                ),
+            )?;
+        }
+        for table in &self.tables {
+            let row = bytes(table.row_bytes);
+            line(
+                "table",
+                &format!("{:>9} in {}, {row} a row", bytes(table.bytes), table.precision),
+            )?;
+        }
+        if self.packed_bytes > 0 {
+            line("projections", &format!("{:>9} in memory beside it", bytes(self.packed_bytes)))?;
+        }
+        if let Some(open) = &self.undecided {
+            line("undecided", open)?;
+        }
+        if let Some(problem) = &self.weights_problem {
+            line("weights", problem)?;
+        }
+        writeln!(f, "\nmemory per window, besides the table")?;
+        f.write_str(&self.window_table())?;
+        if let Some(free) = self.free_memory_bytes {
+            let fitting = self.windows.iter().filter_map(|window| window.fitting_here.map(count));
+            let fitting: Vec<String> = fitting.collect();
+            let fitting = fitting.join(", ");
+            writeln!(f, "  of these lengths fit this machine, {} free: {fitting}", bytes(free))?;
+        }
+        writeln!(f, "\nfor the pipeline\n{}", self.settings())
+    }
+}
+
+impl Page {
+    fn sight(&self) -> String {
+        let Some(sight) = self.layer.visible_distances() else {
+            return "the whole window".to_owned();
+        };
+        let first = match self.layer.first_layer_that_sees_all {
+            Some(index) => format!("layer {index} is the first that sees all"),
+            None => "no layer sees all".to_owned(),
+        };
+        format!("{} tokens back, and the far distance must be below that; {first}", count(sight))
+    }
+
+    fn reads(&self) -> String {
+        match self.checkpoint_bytes {
+            Some(all) => format!(
+                "{} of {} of the checkpoint ({:.1} %): embedding, first norm, query and key projections",
+                bytes(self.bytes_to_read),
+                bytes(all),
+                100.0 * self.bytes_to_read as f64 / all as f64
+            ),
+            None => format!("about {} of the checkpoint", bytes(self.bytes_to_read)),
+        }
+    }
+
+    fn window_table(&self) -> String {
+        let mut text = String::from("     tokens        CPU  on a card");
+        for card in CARDS {
+            let _ = write!(text, "  {:>6}", format!("{card} GB"));
+        }
+        text.push_str("   windows that fit, beside a bf16 table\n");
+        for window in &self.windows {
+            let _ = write!(
+                text,
+                "  {:>9}  {:>9}  {:>9}",
+                count(window.tokens),
+                bytes(window.cpu_bytes),
+                bytes(window.card_bytes)
+            );
+            for (_, fitting) in &window.fitting {
+                let _ = write!(text, "  {:>6}", count(*fitting));
+            }
+            text.push_str(match window {
+                Window { has_positions: false, .. } => "   longer than the learned positions\n",
+                Window { sees_far: false, .. } => "   layer 0 does not see k = S/4\n",
+                _ => "\n",
+            });
+        }
+        text
+    }
+
+    /// A window within the trained positions whose default far distance the first layer sees.
+    fn window_tokens(&self) -> u64 {
+        let mut tokens = self.trained_positions.unwrap_or(4_096).min(32_768);
+        let distance = |tokens| FirstLayerAttention::default().distance(tokens);
+        while tokens > 2 && self.layer.distance_problem(distance(tokens)).is_some() {
+            tokens /= 2;
+        }
+        tokens
+    }
+
+    /// The settings that follow from the model.
+    fn settings(&self) -> String {
+        let tokens = self.window_tokens();
+        let bos = u8::from(self.bos_token_id.is_some());
+        format!(
+            "  - stage: load-partial-model\n    precision: f32   # exact; bf16 halves the table to {}\n  \
+             - stage: tokenize\n    window_tokens: {tokens}\n    bos: {bos}",
+            bytes(self.tables[1].bytes)
+        )
+    }
+}

@@ -1,0 +1,282 @@
+//! Schemas and reference pages, both from the doc comments of the settings.
+
+use std::fmt::Write as _;
+
+use longsift_stages::contract::{self as columns, Column};
+use longsift_stages::{Role, StageSettings};
+use schemars::schema_for;
+use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
+
+use crate::run_directory::calibration::Calibration;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::run_directory::summary::Summary;
+use crate::spec::rules::contract;
+use crate::spec::schema::{self, Kind, words};
+
+/// Every JSON Schema that longsift publishes, by the name of its file in `schemas/` (`pipeline` is
+/// `schemas/pipeline.schema.json`). To publish another one, add a line here, with [`schema::polished`], and rewrite the
+/// files.
+pub fn schemas() -> Vec<(&'static str, Value)> {
+    vec![
+        ("pipeline", schema::pipeline().clone()),
+        ("summary", schema::polished(&schema_for!(Summary))),
+        ("manifest", schema::polished(&schema_for!(Manifest))),
+        ("calibration", schema::polished(&schema_for!(Calibration))),
+        ("lock", schema::polished(&schema_for!(PipelineLock))),
+    ]
+}
+
+/// A schema as the text of its file.
+pub fn schema_text(schema: &Value) -> String {
+    format!("{schema:#}\n")
+}
+
+/// The names that have a reference page: all stages, and the sections around them.
+pub fn page_names() -> Vec<&'static str> {
+    [schema::stage_names(), &["input", "output"]].concat()
+}
+
+/// The reference page of a stage or section, or the list of all without a name. `None` for an unknown name.
+///
+/// Lines are at most `width` terminal columns wide where their words allow it; `color` adds ANSI colours.
+pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<String> {
+    let page = Page { width: width.clamp(40, 200), color };
+    let Some(name) = name else { return Some(page.list()) };
+    let root = schema::pipeline();
+    let known = page_names().into_iter().find(|known| *known == name)?;
+    let settings = match schema::stages(root).into_iter().find(|(stage, _)| *stage == name) {
+        Some((_, settings)) => settings,
+        None => schema::resolved(root, &root["properties"][known]),
+    };
+    Some(page.settings(known, settings))
+}
+
+/// What a stage or section is for, in full: the doc comment of its settings.
+fn about(name: &str) -> String {
+    let schema = match name {
+        "load-partial-model" => schema_for!(longsift_stages::LoadPartialModel),
+        "tokenize" => schema_for!(longsift_stages::Tokenize),
+        "shard-across-devices" => schema_for!(longsift_stages::ShardAcrossDevices),
+        "first-layer-attention" => schema_for!(longsift_stages::FirstLayerAttention),
+        "recurrence" => schema_for!(longsift_stages::Recurrence),
+        "compression" => schema_for!(longsift_stages::Compression),
+        "lexical" => schema_for!(longsift_stages::Lexical),
+        "score" => schema_for!(longsift_stages::Score),
+        "filter" => schema_for!(longsift_stages::Filter),
+        "input" => schema_for!(crate::spec::pipeline::Input),
+        _ => schema_for!(crate::spec::pipeline::Output),
+    };
+    schema::description(&schema::polished(&schema)).to_string()
+}
+
+/// What a stage or section is for, in a line.
+fn summary(name: &str) -> String {
+    let root = schema::pipeline();
+    let stage = schema::stages(root).into_iter().find(|(stage, _)| *stage == name);
+    stage.map_or_else(|| about(name), |(_, settings)| schema::description(settings).to_string())
+}
+
+struct Page {
+    width: usize,
+    color: bool,
+}
+
+impl Page {
+    fn list(&self) -> String {
+        let names = page_names();
+        let column = names.iter().map(|name| name.width()).max().unwrap_or(0) + 2;
+        let mut out = String::new();
+        for name in names {
+            if name == "input" {
+                out.push_str("\nSections around the stages:\n");
+            }
+            let text = wrapped(&summary(name), self.width.saturating_sub(column), column);
+            let _ = writeln!(
+                out,
+                "{}{}{}",
+                self.strong(name),
+                " ".repeat(column - name.width()),
+                text.trim_start()
+            );
+        }
+        out.push_str("\n`longsift stages NAME` lists the settings of one.\n");
+        out
+    }
+
+    fn settings(&self, name: &str, settings: &Value) -> String {
+        let mut out =
+            format!("{}\n\n{}\n", self.strong(name), wrapped(&about(name), self.width, 0));
+        for (key, setting) in schema::properties(settings).filter(|(key, _)| *key != "stage") {
+            let takes = words::in_words(schema::pipeline(), setting);
+            let _ = write!(
+                out,
+                "\n{}: {takes}{}\n",
+                self.strong(key),
+                default_in_words(settings, key, setting)
+            );
+            let _ = writeln!(out, "{}", wrapped(schema::description(setting), self.width - 4, 4));
+            self.values(setting, &mut out);
+            self.items(setting, &mut out);
+        }
+        self.statistics(name, &mut out);
+        out
+    }
+
+    /// What a measure writes of every window.
+    fn statistics(&self, name: &str, out: &mut String) {
+        let stage = contract(name);
+        let Some(Role::Measure(measure)) = stage.as_ref().map(StageSettings::role) else { return };
+        out.push_str("\nStatistics of a window, as columns of `scores/`:\n");
+        for Column { name, kind, unit, doc, .. } in measure.columns() {
+            let kind = match kind {
+                columns::Kind::Number => "a number",
+                columns::Kind::Count => "a count",
+                columns::Kind::Numbers => "a list of numbers",
+            };
+            let _ = writeln!(out, "\n{}: {kind}, {unit}", self.strong(&name));
+            let _ = writeln!(out, "{}", wrapped(&doc, self.width - 4, 4));
+        }
+    }
+
+    /// What each of a list has, where the list holds settings of their own.
+    fn items(&self, setting: &Value, out: &mut String) {
+        let root = schema::pipeline();
+        for kind in schema::kinds(root, setting) {
+            let Kind::List { items, .. } = kind else { continue };
+            let item = schema::resolved(root, items);
+            for (key, setting) in schema::properties(item) {
+                let takes = words::in_words(root, setting);
+                let default = default_in_words(item, key, setting);
+                let _ = writeln!(out, "\n    - {}: {takes}{default}", self.strong(key));
+                let text = wrapped(schema::description(setting), self.width - 8, 8);
+                let _ = writeln!(out, "{text}");
+            }
+        }
+    }
+
+    /// The values of a setting that has names for them, with what each means.
+    fn values(&self, setting: &Value, out: &mut String) {
+        for kind in schema::kinds(schema::pipeline(), setting) {
+            let Kind::Names(names) = kind else { continue };
+            let column = names.iter().map(|(name, _)| name.width()).max().unwrap_or(0) + 8;
+            for (name, meaning) in names {
+                let text = wrapped(meaning, self.width.saturating_sub(column), column);
+                let gap = " ".repeat(column - 6 - name.width());
+                let _ = writeln!(out, "      {}{gap}{}", self.strong(name), text.trim_start());
+            }
+        }
+    }
+
+    fn strong(&self, text: &str) -> String {
+        if self.color { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_string() }
+    }
+}
+
+/// Whether a setting must be given, and what it is where it is not.
+fn default_in_words(settings: &Value, key: &str, setting: &Value) -> String {
+    match setting.get("default") {
+        _ if schema::is_required(settings, key) => ", required".to_string(),
+        Some(Value::String(text)) => format!(", default `{text}`"),
+        Some(Value::Number(number)) => match number.as_u64() {
+            Some(integer) => format!(", default {}", words::grouped(integer.into())),
+            None => format!(", default {number}"),
+        },
+        Some(Value::Bool(boolean)) => format!(", default `{boolean}`"),
+        _ => ", optional".to_string(),
+    }
+}
+
+/// Text broken into lines of at most `width` columns, each behind `indent` spaces.
+fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let mut lines = Vec::new();
+    for paragraph in text.split("\n\n") {
+        let mut line = String::new();
+        for word in paragraph.split_whitespace() {
+            if !line.is_empty() && line.width() + 1 + word.width() > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines.iter().map(|line| format!("{:indent$}{line}", "")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn schemas_in_the_repository_are_current() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../schemas");
+        for (name, schema) in schemas() {
+            let path = folder.join(format!("{name}.schema.json"));
+            if std::env::var_os("UPDATE_SCHEMAS").is_some() {
+                std::fs::write(&path, schema_text(&schema))
+                    .expect("the folder `schemas` can be written");
+            }
+            let current =
+                std::fs::read_to_string(&path).unwrap_or_default() == schema_text(&schema);
+            assert!(
+                current,
+                "schemas/{name}.schema.json is stale; `UPDATE_SCHEMAS=1 cargo test -p longsift-engine schemas` rewrites it"
+            );
+        }
+    }
+
+    #[test]
+    fn every_schema_is_a_valid_one() {
+        for (name, schema) in schemas() {
+            assert!(jsonschema::meta::is_valid(&schema), "{name}");
+            jsonschema::validator_for(&schema).expect(name);
+        }
+    }
+
+    #[test]
+    fn the_page_of_a_stage_has_every_setting_with_type_range_and_default() {
+        insta::assert_snapshot!(stage_page(Some("tokenize"), 80, false).expect("a page"));
+    }
+
+    #[test]
+    fn the_page_of_a_filter_has_the_settings_of_a_guard_and_of_a_budget() {
+        insta::assert_snapshot!(stage_page(Some("filter"), 80, false).expect("a page"));
+    }
+
+    #[test]
+    fn the_list_has_every_stage_and_section() {
+        insta::assert_snapshot!(stage_page(None, 100, false).expect("a page"));
+    }
+
+    #[test]
+    fn the_page_of_a_measure_has_its_statistics_and_so_has_the_manual() {
+        insta::assert_snapshot!(stage_page(Some("lexical"), 80, false).expect("a page"));
+        let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/measures.md");
+        let manual = std::fs::read_to_string(manual).expect("the page");
+        for stage in schema::stage_names().iter().filter_map(|name| contract(name)) {
+            let Role::Measure(measure) = stage.role() else { continue };
+            assert!(manual.contains(&format!("\n## {}\n", stage.name())), "{}", stage.name());
+            let page = stage_page(Some(stage.name()), 100, false).expect("a page");
+            for Column { name, unit, .. } in measure.columns() {
+                assert!(page.contains(&format!("\n{name}: ")), "{name}");
+                assert!(manual.contains(&format!("\n| `{name}` | {unit} | ")), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_page_describes_every_setting() {
+        for name in page_names() {
+            let page = stage_page(Some(name), 100, false).expect("a page");
+            assert!(page.lines().all(|line| line.width() <= 100), "{page}");
+            assert!(!page.contains("\n    \n"), "a setting without a description: {page}");
+        }
+        assert_eq!(stage_page(Some("nothing"), 100, false), None);
+    }
+}

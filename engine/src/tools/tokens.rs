@@ -1,0 +1,65 @@
+//! `longsift tokens`: the windows of a pipeline as JSON lines, to see exactly what is scored.
+
+use serde_json::json;
+
+use crate::base::error::Result;
+use crate::base::text::{self, json_safe};
+use crate::dataset::documents;
+use crate::plan::Plan;
+use crate::score::prepare::{Outcome, prepare};
+
+/// Hands `print` one line of JSON per window, and one per document that has none, until it answers that nobody reads
+/// them. `ids_sha256` is over the scored sequence (BOS included) as little-endian 32-bit integers.
+pub fn print(
+    plan: &Plan,
+    with_ids: bool,
+    mut print: impl FnMut(&str) -> Result<bool>,
+) -> Result<()> {
+    let mut print = |line: &serde_json::Value| print(&json_safe(&line.to_string()));
+    for unit in &plan.units {
+        let faults = plan.faults(unit)?;
+        let bytes = plan.batch_bytes();
+        for batch in documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults)? {
+            for document in prepare(plan, &unit.file_path, batch?) {
+                let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
+                let cut = match document.outcome {
+                    Outcome::Measure(cut) => cut,
+                    Outcome::Endless(problem) => return Err((*problem).into()),
+                    Outcome::Drop { reason, tokens_total, .. } => {
+                        line["dropped"] = json!(reason);
+                        line["tokens_total"] = json!(tokens_total);
+                        if !print(&line)? {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                    Outcome::Quarantine(bad) => {
+                        line["quarantined"] = json!(bad.code);
+                        line["message"] = json!(bad.message);
+                        if !print(&line)? {
+                            return Ok(());
+                        }
+                        continue;
+                    }
+                };
+                for window in &cut.windows {
+                    let tokens = &cut.ids[window.token_start as usize..window.token_end as usize];
+                    let ids = plan.bos.before(tokens);
+                    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+                    line["window"] = json!(window.index);
+                    line["token_start"] = json!(window.token_start);
+                    line["token_end"] = json!(window.token_end);
+                    line["tokens_total"] = json!(cut.ids.len());
+                    line["ids_sha256"] = json!(text::sha256_hex(&bytes));
+                    if with_ids {
+                        line["ids"] = json!(ids);
+                    }
+                    if !print(&line)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! `longsift tune`: how many windows in flight, and how many heads at a time, by measuring.
+//!
+//! The windows are of the pipeline's length, their token ids drawn at random: time and memory depend on the length alone.
+
+use std::fmt::{self, Write};
+use std::time::{Duration, Instant};
+
+use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
+use longsift_stages::shard_across_devices::ShardAcrossDevices;
+use serde::Serialize;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::stop::Stop;
+use crate::base::text::{bytes, count};
+use crate::devices::device::Device;
+use crate::devices::dispatch::terms::Policy;
+use crate::devices::scheduler::{Message, Scheduler};
+use crate::plan::Plan;
+use crate::plan::attention::Attention;
+
+/// The share by which a larger number must be faster to be worth it: less is noise.
+const WORTH: f64 = 1.03;
+/// Windows in flight on a device that are tried at most.
+const MOST_IN_FLIGHT: usize = 64;
+/// Windows measured for one point, at most.
+const MOST_WINDOWS: usize = 512;
+
+/// One setting that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Windows in flight on each device.
+    pub windows_in_flight: usize,
+    /// Key heads of a window at a time.
+    pub key_heads: usize,
+    /// Windows measured.
+    pub windows: usize,
+    /// Tokens a second, all devices together.
+    pub tokens_per_second: f64,
+    /// The most bytes that were reserved on one device.
+    pub reserved_bytes: u64,
+}
+
+/// What was measured, and what to write into the pipeline.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tuned {
+    /// The devices.
+    pub devices: String,
+    /// Tokens of a window.
+    pub window_tokens: usize,
+    /// More and more windows in flight, with all heads at a time.
+    pub in_flight: Vec<Point>,
+    /// Fewer and fewer heads at a time, with the best number of windows.
+    pub heads: Vec<Point>,
+    /// The stage as it should be.
+    pub stage: ShardAcrossDevices,
+    /// The same as YAML.
+    pub yaml: String,
+}
+
+/// Measures the devices of `plan`, `seconds` for each setting.
+pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
+    let attention = plan.needed_attention()?;
+    let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    let settings = &attention.measure;
+    let tokens = plan.spec.tokenize().window_tokens as usize;
+    let layer =
+        FirstLayer::new(attention.model.spec().clone(), opened.table, settings.mask, tokens);
+    let mut random = Random(1);
+    let mut window = || {
+        let vocabulary = layer.spec().vocabulary_size;
+        settings.window((0..tokens).map(|_| (random.next() % vocabulary) as u32).collect())
+    };
+    let bench = Bench { attention, layer: &layer, tokens, stop };
+    let all = layer.spec().key_heads as usize;
+    // The first window warms caches up and says how long one takes.
+    let first = bench.measure(1, all, vec![window()])?;
+    let one = tokens as f64 / first.tokens_per_second;
+    let devices = attention.devices.list.len();
+    let mut windows = |in_flight: usize| -> Vec<WindowTokens> {
+        let fitting = (seconds / one.max(1e-6) * devices as f64) as usize;
+        let number =
+            fitting.clamp(2 * in_flight * devices, MOST_WINDOWS.max(2 * in_flight * devices));
+        (0..number).map(|_| window()).collect()
+    };
+    let mut in_flight = Vec::new();
+    for number in
+        (0..).map(|power| 1 << power).take_while(|number| *number <= bench.most_in_flight())
+    {
+        in_flight.push(bench.measure(number, all, windows(number))?);
+    }
+    let best = best(&in_flight);
+    let mut heads = vec![best];
+    let mut at_a_time = all;
+    while at_a_time > 1 {
+        at_a_time = at_a_time.div_ceil(2);
+        let number = best.windows_in_flight;
+        heads.push(bench.measure(number, at_a_time, windows(number))?);
+    }
+    let chosen = self::best(&heads);
+    let mut stage = attention.sharing.clone();
+    stage.workers_per_device = Some(longsift_stages::shard_across_devices::WorkersPerDevice::Same(
+        chosen.windows_in_flight as u32,
+    ));
+    stage.key_heads_at_once = (chosen.key_heads < all).then_some(chosen.key_heads as u32);
+    let yaml = yaml(&stage);
+    let devices = attention.devices.names();
+    Ok(Tuned { devices, window_tokens: tokens, in_flight, heads, stage, yaml })
+}
+
+/// The first point that no later one beats by what is worth it.
+fn best(points: &[Point]) -> Point {
+    let mut best = points[0];
+    for point in points {
+        if point.tokens_per_second > WORTH * best.tokens_per_second {
+            best = *point;
+        }
+    }
+    best
+}
+
+/// A small generator of numbers: the ids only have to differ.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+}
+
+struct Bench<'a> {
+    attention: &'a Attention,
+    layer: &'a FirstLayer,
+    tokens: usize,
+    stop: &'a Stop,
+}
+
+impl Bench<'_> {
+    /// As many windows as fit the memory of the smallest device.
+    fn most_in_flight(&self) -> usize {
+        let spec = self.layer.spec();
+        let table_bytes = self.layer.table().bytes();
+        let fitting = self.attention.devices.list.iter().map(|device| {
+            let window = device.compute.window_bytes(spec, self.tokens, 0..spec.key_heads as usize);
+            let resident = device.compute.resident_bytes(spec, table_bytes);
+            let many = Device { workers: MOST_IN_FLIGHT, ..device.clone() };
+            many.windows_that_fit(window, resident)
+        });
+        let limit = if self.attention.devices.is_cpu() {
+            2 * self.attention.devices.threads
+        } else {
+            MOST_IN_FLIGHT
+        };
+        fitting.min().unwrap_or(1).min(limit)
+    }
+
+    fn measure(
+        &self,
+        in_flight: usize,
+        key_heads: usize,
+        windows: Vec<WindowTokens>,
+    ) -> Result<Point> {
+        let one = |device: &Device| Device { workers: in_flight, ..device.clone() };
+        let devices: Vec<Device> = self.attention.devices.list.iter().map(one).collect();
+        let policy = Policy { key_heads_at_once: Some(key_heads), ..self.attention.policy() };
+        let number = windows.len();
+        let warm_up: Vec<WindowTokens> = windows.iter().take(devices.len()).cloned().collect();
+        let taken = Scheduler::run(&devices, self.layer, policy, |scheduler| -> Result<_> {
+            // A window per device: tables are brought there before the clock starts.
+            self.pass(scheduler, &devices, warm_up)?;
+            let started = Instant::now();
+            let reserved = self.pass(scheduler, &devices, windows)?;
+            Ok((started.elapsed(), reserved))
+        });
+        let (time, reserved_bytes) = taken?;
+        let tokens_per_second = (number * self.tokens) as f64 / time.as_secs_f64().max(1e-9);
+        let windows_in_flight = in_flight;
+        Ok(Point {
+            windows_in_flight,
+            key_heads,
+            windows: number,
+            tokens_per_second,
+            reserved_bytes,
+        })
+    }
+
+    /// Measures windows, and says what was reserved at most on one device.
+    fn pass(
+        &self,
+        scheduler: &Scheduler<'_>,
+        devices: &[Device],
+        windows: Vec<WindowTokens>,
+    ) -> Result<u64> {
+        let (mut left, mut reserved) = (windows.len(), 0);
+        for window in windows {
+            scheduler.submit(window);
+        }
+        while left > 0 {
+            self.stop.check()?;
+            let message = scheduler.wait(Duration::from_millis(20));
+            let standings = devices.iter().filter_map(|device| device.ledger.standing().ok());
+            reserved = standings.map(|standing| standing.reserved).fold(reserved, u64::max);
+            match message {
+                Some(Message::Window { result: Ok(_), .. }) => left -= 1,
+                Some(Message::Window { result: Err(why), .. }) => {
+                    return Err(Diagnostic::error(Blame::Machine, why.message).into());
+                }
+                Some(Message::Dead(why)) => {
+                    return Err(Diagnostic::error(Blame::Machine, why).into());
+                }
+                Some(Message::Bug(panic)) => {
+                    return Err(Diagnostic::error(Blame::Bug, panic).into());
+                }
+                Some(Message::Step { device, step }) if step.is_warning() => {
+                    let on = device.map_or("all devices", |at| devices[at].compute.name());
+                    tracing::warn!("{on}: {}: {}", step.name().replace('_', " "), step.facts());
+                }
+                Some(Message::Step { .. }) | None => {}
+            }
+        }
+        Ok(reserved)
+    }
+}
+
+/// The stage as it is written in a pipeline. JSON values are YAML values.
+fn yaml(stage: &ShardAcrossDevices) -> String {
+    let mut text = "  - stage: shard-across-devices\n".to_owned();
+    if let serde_json::Value::Object(settings) = serde_json::to_value(stage).expect("plain data") {
+        for (key, value) in settings {
+            let value = match value {
+                serde_json::Value::String(word) => word,
+                other => other.to_string(),
+            };
+            let _ = writeln!(text, "    {key}: {value}");
+        }
+    }
+    text
+}
+
+impl fmt::Display for Tuned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}, windows of {} tokens", self.devices, count(self.window_tokens as u64))?;
+        let all = self.in_flight.iter().chain(&self.heads);
+        let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
+        for (title, points) in
+            [("windows in flight", &self.in_flight), ("key heads at a time", &self.heads)]
+        {
+            writeln!(f, "\n{title:>20}    tokens/s   reserved")?;
+            for point in points {
+                let number = if title.starts_with("windows") {
+                    point.windows_in_flight
+                } else {
+                    point.key_heads
+                };
+                let bar = "█".repeat((30.0 * point.tokens_per_second / fastest.max(1.0)) as usize);
+                writeln!(
+                    f,
+                    "{number:>20} {:>11} {:>10}  {bar}",
+                    count(point.tokens_per_second as u64),
+                    bytes(point.reserved_bytes)
+                )?;
+            }
+        }
+        write!(f, "\n{}", self.yaml)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(windows_in_flight: usize, tokens_per_second: f64) -> Point {
+        Point { windows_in_flight, key_heads: 8, windows: 9, tokens_per_second, reserved_bytes: 1 }
+    }
+
+    #[test]
+    fn a_larger_number_must_be_faster_by_more_than_noise() {
+        let points = [point(1, 100.0), point(2, 102.0), point(4, 104.0), point(8, 105.0)];
+        assert_eq!(best(&points).windows_in_flight, 4);
+        assert_eq!(best(&[point(1, 100.0), point(2, 90.0)]).windows_in_flight, 1);
+    }
+}

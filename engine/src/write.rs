@@ -1,0 +1,384 @@
+//! The write phase: a second read of the input, only kept rows, all columns, byte-exact slices of the text.
+//!
+//! Every part is staged in the run directory; [`commit`] moves them into place together.
+
+mod batches;
+pub(crate) mod by_shards;
+pub(crate) mod commit;
+mod cuts;
+mod output_files;
+mod output_rows;
+pub(crate) mod slices;
+pub(crate) mod staged;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::SchemaRef;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::parallel;
+use crate::base::stop::Stop;
+use crate::dataset::documents::{content_hash, document_contents};
+use crate::dataset::metadata::output_metadata;
+use crate::dataset::part::PartWriter;
+use crate::dataset::units::WorkUnit;
+use crate::dataset::{labels, row_bytes, rows};
+use crate::plan::Plan;
+use crate::plan::columns::{added, schema};
+use crate::run_directory::dropped::{self, DroppedRow};
+use crate::run_directory::layout::{PartFolders, RunDirectory};
+use crate::run_directory::quarantine;
+use crate::run_directory::scores::{self, ScoredWindow};
+use crate::run_directory::selected::{self, SelectedRow};
+use crate::run_directory::summary::LabelCounts;
+use crate::run_directory::units::{Part, UnitRecord};
+use crate::select::Selection;
+use crate::select::samples::Sample;
+use crate::spec::pipeline::Samples;
+use crate::storage::files;
+use cuts::{Share, Stretch};
+use output_files::OutputFiles;
+use output_rows::{OutputRow, by_bytes};
+use staged::{Fates, Staged, StagedStretch};
+
+/// Kept rows are read again in batches of at most this many.
+const BATCH_ROWS: usize = 256;
+
+/// Host memory that a unit takes while it is written: an encoded row group, and two batches of whole rows.
+const BYTES_PER_WRITER: u64 = 512 << 20;
+
+/// The measured windows of a unit, by row.
+type Windows = BTreeMap<u64, Vec<ScoredWindow>>;
+
+/// What the write phase works with.
+pub struct Writer<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Where the score tables are.
+    pub scores: &'a RunDirectory,
+    /// One record per unit.
+    pub records: &'a [UnitRecord],
+    /// What is kept.
+    pub selection: &'a Selection,
+    /// Where shards of the write phase put their parts of this selection.
+    pub written: PartFolders,
+    /// Whether to stop.
+    pub stop: &'a Stop,
+}
+
+impl Writer<'_> {
+    /// Writes the parts of the selection into `folders`. Parts that an interrupted run has already staged there are written
+    /// again: they are the same bytes.
+    pub fn stage(&self, folders: &PartFolders, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
+        let (stretches, schema) = (self.stretches(), schema(self.plan));
+        let by_shards = files::is_folder(&self.written.records)?;
+        let units = parallel::in_order(stretches.len(), self.writers(), |index| {
+            self.stop.check()?;
+            let stretch = &stretches[index];
+            let before = if by_shards { self.written_before(stretch)? } else { None };
+            if let Some(before) = before {
+                self.plan.units[stretch.units.clone()].iter().for_each(&each);
+                return Ok((before, &self.written));
+            }
+            Ok((self.stage_stretch(stretch, &schema, folders, &each)?, folders))
+        })?;
+        let directory = &self.plan.directory;
+        let mut staged = Staged::default();
+        for (unit, folders) in units {
+            staged.add(unit, folders, directory);
+        }
+        let records = &folders.records;
+        if let Some(part) =
+            quarantine::write_files(&records.join(quarantine::FILES), &self.plan.dataset)?
+        {
+            staged.moves.push((records.join(&part.path), directory.root.join(&part.path)));
+            staged.quarantined_files = Some(part);
+        }
+        if staged.data.is_empty() {
+            // An output that keeps nothing has a file without rows, which says the columns.
+            let name = cuts::name(0, 1);
+            let output = &self.plan.spec.pipeline.output;
+            let path = folders.data.join(&name);
+            let writer = PartWriter::create(&path, &schema, &self.metadata(), output.compression)?;
+            staged.add_data(Part::new(name, &writer.finish()?), folders, directory);
+        }
+        Ok(staged)
+    }
+
+    /// The units, cut into stretches whose rows go into files together.
+    fn stretches(&self) -> Vec<Stretch> {
+        let shares: Vec<Share> = (0..self.records.len()).map(|unit| self.share(unit)).collect();
+        cuts::stretches(&shares, self.plan.spec.pipeline.output.part_bytes)
+    }
+
+    /// What a unit adds to the output: of its bytes in the input the share that is kept.
+    fn share(&self, index: usize) -> Share {
+        let (kept, samples) = (self.selection.kept(index), self.selection.samples(index));
+        let unit = &self.plan.units[index];
+        let groups = &self.plan.dataset.files[unit.file].row_groups[unit.row_groups.clone()];
+        let bytes: u64 = groups.iter().map(|group| group.compressed_bytes).sum();
+        if self.marks() {
+            let without_sample: u64 = self.records[index].counts.rows_dropped.values().sum();
+            return Share { rows: samples + without_sample, bytes };
+        }
+        let bytes = u128::from(bytes) * u128::from(kept) / u128::from(samples.max(1));
+        Share { rows: kept, bytes: bytes as u64 }
+    }
+
+    /// Whether nothing is left out, and the output says what is kept.
+    fn marks(&self) -> bool {
+        self.plan.spec.filter().mark_only
+    }
+
+    /// How many units are written at a time.
+    fn writers(&self) -> usize {
+        let fit = self.plan.spec.pipeline.input.memory_limit_bytes / BYTES_PER_WRITER;
+        let threads = self.plan.options.threads.unwrap_or_else(rayon::current_num_threads);
+        threads.min(usize::try_from(fit).unwrap_or(usize::MAX)).max(1)
+    }
+
+    /// Writes the rows of a stretch of units to its files, and of each unit what became of its samples.
+    fn stage_stretch(
+        &self,
+        stretch: &Stretch,
+        schema: &SchemaRef,
+        folders: &PartFolders,
+        each: impl Fn(&WorkUnit),
+    ) -> Result<StagedStretch> {
+        let rows = stretch.units.clone().map(|unit| self.share(unit).rows).sum();
+        let metadata = self.metadata();
+        let compression = self.plan.spec.pipeline.output.compression;
+        let mut output =
+            OutputFiles::new(stretch, rows, &folders.data, schema, &metadata, compression);
+        let (mut staged, mut labels) = (StagedStretch::default(), staged::Labels::new());
+        for index in stretch.units.clone() {
+            self.stop.check()?;
+            self.stage_unit(index, folders, schema, &mut output, &mut staged, &mut labels)?;
+            each(&self.plan.units[index]);
+        }
+        staged.data = output.finish()?;
+        staged.labels = staged::shares(labels);
+        Ok(staged)
+    }
+
+    fn stage_unit(
+        &self,
+        index: usize,
+        folders: &PartFolders,
+        schema: &SchemaRef,
+        output: &mut OutputFiles<'_>,
+        staged: &mut StagedStretch,
+        labels: &mut staged::Labels,
+    ) -> Result<()> {
+        let unit = &self.plan.units[index];
+        let windows = self.windows(index)?;
+        let samples = self.selection.of_unit(self.plan, index, &windows)?;
+        let without_sample = match &self.records[index].dropped {
+            Some(part) if self.marks() => dropped::read(&self.scores.root.join(&part.path))?,
+            _ => Vec::new(),
+        };
+        let before = output.written();
+        self.write_rows(unit, &samples, &without_sample, &windows, schema, output)?;
+        let fates = Fates::of(&samples, |row| windows[&row].len() as u64);
+        let all = (samples.len() + without_sample.len()) as u64;
+        let expected = if self.marks() { all } else { fates.kept };
+        let written = output.written() - before;
+        fates.check(&self.records[index].counts, expected, written).map_err(|violation| {
+            Diagnostic::error(Blame::Bug, format!("{}: {violation}", unit.file_path))
+        })?;
+        staged.dropped.extend(write_dropped(unit, &samples, &windows, &folders.records)?);
+        staged.selection.extend(self.write_selected(unit, &samples, &windows, &folders.records)?);
+        staged.fates.add(&fates);
+        self.add_labels(index, &samples, labels)
+    }
+
+    /// The key-values of output files.
+    fn metadata(&self) -> Vec<(String, String)> {
+        output_metadata(&self.plan.dataset.metadata, &added(self.plan))
+    }
+
+    /// The measured windows of a unit, by row.
+    fn windows(&self, index: usize) -> Result<Windows> {
+        let mut windows = Windows::new();
+        if self.records[index].counts.windows > 0 {
+            let path = self.scores.root.join(&self.records[index].scores.path);
+            scores::read(&path, &self.selection.columns(), |window| {
+                windows.entry(window.input_row).or_default().push(window);
+                Ok(())
+            })?;
+        }
+        Ok(windows)
+    }
+
+    /// Writes the samples of a unit that are in the output, and the rows that gave none, in input order.
+    fn write_rows(
+        &self,
+        unit: &WorkUnit,
+        samples: &[Sample],
+        without_sample: &[DroppedRow],
+        windows: &Windows,
+        schema: &SchemaRef,
+        output: &mut OutputFiles<'_>,
+    ) -> Result<()> {
+        let marks = self.marks();
+        let mut written: HashMap<u64, Vec<&Sample>> = HashMap::new();
+        for sample in samples.iter().filter(|sample| marks || sample.keep()) {
+            written.entry(sample.row).or_default().push(sample);
+        }
+        let without_sample: HashMap<u64, &DroppedRow> =
+            without_sample.iter().map(|dropped| (dropped.input_row, dropped)).collect();
+        let mut rows: Vec<u64> = written.keys().chain(without_sample.keys()).copied().collect();
+        rows.sort_unstable();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let batches = rows::read_rows(&self.plan.dataset, unit, &rows, BATCH_ROWS)?;
+        std::thread::scope(|scope| {
+            // The next batch is read while this one is written; without room in the channel there are two at most.
+            let (sender, read) = sync_channel(0);
+            scope.spawn(move || {
+                // A closed channel means that the writer has stopped.
+                batches.into_iter().try_for_each(|batch| sender.send(batch))
+            });
+            for batch in read {
+                self.stop.check()?;
+                let (numbers, batch) = batch?;
+                self.verify(unit, &numbers, &batch, windows)?;
+                let mut rows: Vec<OutputRow<'_>> = Vec::new();
+                for (position, row) in numbers.iter().enumerate() {
+                    if let Some(dropped) = without_sample.get(row) {
+                        rows.push(OutputRow::without_sample(position, dropped));
+                    }
+                    for sample in written.get(row).into_iter().flatten() {
+                        rows.push(OutputRow::of(position, sample, &windows[row]));
+                    }
+                }
+                let others = self.other_bytes(&batch)?;
+                for some in by_bytes(&rows, &others) {
+                    output.write(&self.batch(unit, schema, &batch, some)?)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// For each row, the bytes that every window of it comes with: all columns but the one windows are cut from.
+    fn other_bytes(&self, batch: &RecordBatch) -> Result<Vec<u64>> {
+        let content = self.plan.content_column();
+        let in_windows = self.plan.spec.pipeline.output.samples == Samples::Windows;
+        let schema = batch.schema();
+        let others: Vec<ArrayRef> = schema
+            .fields()
+            .iter()
+            .zip(batch.columns())
+            .filter(|(field, _)| !in_windows || field.name() != content)
+            .map(|(_, column)| Arc::clone(column))
+            .collect();
+        Ok(row_bytes::stored_row_bytes(&others, batch.num_rows())?)
+    }
+
+    /// The documents are still those that were scored.
+    fn verify(
+        &self,
+        unit: &WorkUnit,
+        rows: &[u64],
+        batch: &RecordBatch,
+        windows: &Windows,
+    ) -> Result<()> {
+        let contents = document_contents(&self.plan.dataset, batch, &self.plan.columns)?;
+        for (row, content) in rows.iter().zip(contents) {
+            // Rows without a sample were not hashed.
+            let Some(measured) = windows.get(row) else { continue };
+            let same =
+                content.is_ok_and(|content| content_hash(&content) == measured[0].content_hash);
+            if !same {
+                return Err(Diagnostic::error(
+                    Blame::Data,
+                    format!(
+                        "{}, row {row}: the document is not the one that was scored",
+                        unit.file_path
+                    ),
+                )
+                .hint(
+                    "the file was changed between scoring and writing; run again to score it anew, with `--fresh` if its size and time did not change",
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what became of the samples of a unit, and why.
+    fn write_selected(
+        &self,
+        unit: &WorkUnit,
+        samples: &[Sample],
+        windows: &Windows,
+        folder: &Path,
+    ) -> Result<Option<Part>> {
+        let rows = samples.iter().map(|sample| SelectedRow {
+            input_row: sample.row,
+            id: &windows[&sample.row][0].id,
+            window: sample.window,
+            group: sample.group.as_deref(),
+            statistics: &sample.used,
+            score: sample.score,
+            percentile: sample.percentile,
+            reason: sample.reason.as_deref(),
+        });
+        let rows: Vec<SelectedRow<'_>> = rows.collect();
+        let path = format!("selection/part-{}.parquet", unit.name());
+        let statistics = self.selection.used();
+        selected::write_at(&folder.join(&path), path, &unit.file_path, &statistics, &rows)
+    }
+
+    /// Counts the samples of a unit by label of `output.report_by`, and how many of them are kept.
+    fn add_labels(
+        &self,
+        index: usize,
+        samples: &[Sample],
+        labels: &mut staged::Labels,
+    ) -> Result<()> {
+        let plan = self.plan;
+        let Some(column) = &plan.spec.pipeline.output.report_by else { return Ok(()) };
+        if samples.is_empty() {
+            return Ok(());
+        }
+        let (unit, unreadable) = (&plan.units[index], self.records[index].unreadable_rows());
+        let of_rows = labels::read_labels(&plan.dataset, unit, column, &unreadable)?;
+        for sample in samples {
+            let label = of_rows[(sample.row - unit.first_row) as usize].clone();
+            let kept = u64::from(sample.keep());
+            let compared = sample.compared.iter().map(|keep| u64::from(*keep)).collect();
+            staged::count(labels, label, &LabelCounts { samples: 1, kept, compared });
+        }
+        Ok(())
+    }
+}
+
+fn write_dropped(
+    unit: &WorkUnit,
+    samples: &[Sample],
+    windows: &Windows,
+    folder: &Path,
+) -> Result<Option<Part>> {
+    let rows: Vec<DroppedRow> = samples
+        .iter()
+        .filter_map(|sample| {
+            Some(DroppedRow {
+                input_row: sample.row,
+                id: windows[&sample.row][0].id.clone(),
+                window: sample.window,
+                reason: Arc::clone(sample.reason.as_ref()?),
+                score: Some(sample.score).filter(|score| !score.is_nan()),
+            })
+        })
+        .collect();
+    let path = format!("dropped/select-{}.parquet", unit.name());
+    dropped::write_at(&folder.join(&path), path, &unit.file_path, &rows)
+}

@@ -1,0 +1,102 @@
+//! Rows of the output: the columns of the input, and ours.
+
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    UInt32Array,
+};
+use arrow_schema::SchemaRef;
+use arrow_select::take::take;
+
+use super::output_rows::OutputRow;
+use super::slices::slices;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::dataset::units::WorkUnit;
+use crate::run_directory::scores::ScoredWindow;
+use crate::select::samples::Sample;
+use crate::spec::pipeline::Samples;
+use crate::write::Writer;
+
+impl Writer<'_> {
+    /// Rows of the output of one input batch.
+    pub(super) fn batch(
+        &self,
+        unit: &WorkUnit,
+        schema: &SchemaRef,
+        input: &RecordBatch,
+        rows: &[OutputRow<'_>],
+    ) -> Result<RecordBatch> {
+        let bug = |error: arrow_schema::ArrowError| {
+            Diagnostic::error(Blame::Bug, format!("{}: {error}", unit.file_path))
+        };
+        let positions = UInt32Array::from_iter_values(rows.iter().map(|row| row.position as u32));
+        let content = self.plan.content_column();
+        let in_windows = self.plan.spec.pipeline.output.samples == Samples::Windows;
+        let mut columns = Vec::with_capacity(schema.fields().len());
+        for (column, (field, target)) in
+            input.columns().iter().zip(input.schema().fields().iter().zip(schema.fields()))
+        {
+            columns.push(if in_windows && field.name() == content {
+                slices(column, target.data_type(), rows).map_err(bug)?
+            } else {
+                take(column, &positions, None).map_err(bug)?
+            });
+        }
+        columns.extend(self.longsift_columns(unit, rows)?);
+        Ok(RecordBatch::try_new(Arc::clone(schema), columns).map_err(bug)?)
+    }
+
+    fn longsift_columns(&self, unit: &WorkUnit, rows: &[OutputRow<'_>]) -> Result<Vec<ArrayRef>> {
+        let int32 = |value: &dyn Fn(&ScoredWindow) -> u32| -> ArrayRef {
+            let values = rows.iter().map(|row| row.window.map(|window| value(window) as i32));
+            Arc::new(values.collect::<Int32Array>())
+        };
+        let int64 = |value: &dyn Fn(&ScoredWindow) -> Option<u64>| -> ArrayRef {
+            let values = rows.iter().map(|row| row.window.and_then(value));
+            Arc::new(values.map(|value| value.map(|value| value as i64)).collect::<Int64Array>())
+        };
+        let float = |value: &dyn Fn(&Sample) -> f64| -> ArrayRef {
+            let values = rows.iter().map(|row| row.sample.map(value));
+            Arc::new(
+                values.map(|value| value.filter(|value| !value.is_nan())).collect::<Float64Array>(),
+            )
+        };
+        let ids: Vec<String> =
+            rows.iter().map(|row| self.sample_id(unit, row)).collect::<Result<_>>()?;
+        let tokens_total = rows.iter().map(|row| row.tokens_total.map(|tokens| tokens as i64));
+        let first: [ArrayRef; 2] =
+            [Arc::new(StringArray::from_iter_values(ids)), float(&|sample| sample.score)];
+        let statistics =
+            (0..self.selection.statistics()).map(|index| float(&|sample| sample.statistics[index]));
+        let last: [ArrayRef; 7] = [
+            int32(&|window| window.window),
+            int32(&|window| window.windows),
+            int64(&|window| Some(window.tokens.0)),
+            int64(&|window| Some(window.tokens.1)),
+            int64(&|window| window.bytes.map(|bytes| bytes.0)),
+            int64(&|window| window.bytes.map(|bytes| bytes.1)),
+            Arc::new(tokens_total.collect::<Int64Array>()),
+        ];
+        let mut columns: Vec<ArrayRef> = first.into_iter().chain(statistics).chain(last).collect();
+        if self.marks() {
+            let kept = rows.iter().map(|row| Some(row.reason.is_none()));
+            columns.push(Arc::new(kept.collect::<BooleanArray>()));
+            columns.push(Arc::new(rows.iter().map(|row| row.reason).collect::<StringArray>()));
+        }
+        Ok(columns)
+    }
+
+    /// `<id>#<window>`; file and row tell documents of the same id apart.
+    fn sample_id(&self, unit: &WorkUnit, row: &OutputRow<'_>) -> Result<String> {
+        let mut id = row.id.to_owned();
+        if self.selection.is_repeated(&id)? {
+            id = format!("{id}@{}:{}", unit.file_path, row.row);
+        }
+        Ok(match row.window {
+            Some(window) => format!("{id}#{}", window.window),
+            None => id,
+        })
+    }
+}

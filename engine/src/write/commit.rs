@@ -1,0 +1,283 @@
+//! The commit of a selection: all its files at once, or none.
+//!
+//! The files of a selection are staged first. Then an intent record with every rename and removal is made durable;
+//! from that moment the commit will happen, now or when any later run replays the record. `data/` therefore never
+//! shows a mixture of two selections to anyone who looks after a run has ended or before one has begun.
+
+use std::collections::HashSet;
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::parallel;
+use crate::run_directory::hold::RunLock;
+use crate::run_directory::layout::RunDirectory;
+use crate::storage::error::ErrorKind;
+use crate::storage::{atomic, files};
+
+/// Files of a commit for each request that is under way at a time.
+const FILES_PER_REQUEST: usize = 128;
+
+/// What a commit does, relative to the folder that holds the run directory and the output.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// From where to where, in order.
+    pub renames: Vec<(PathBuf, PathBuf)>,
+    /// What goes away.
+    pub removals: Vec<PathBuf>,
+}
+
+impl Intent {
+    /// Adds a rename of one file below the common folder.
+    pub fn rename(&mut self, directory: &RunDirectory, from: &Path, to: &Path) {
+        self.renames.push((relative(directory, from), relative(directory, to)));
+    }
+
+    /// Adds removals, each unless a rename puts a new file there.
+    pub fn remove(&mut self, directory: &RunDirectory, paths: impl Iterator<Item = PathBuf>) {
+        let renamed: HashSet<&Path> = self.renames.iter().map(|(_, to)| to.as_path()).collect();
+        let paths = paths.map(|path| relative(directory, &path));
+        self.removals.extend(paths.filter(|path| !renamed.contains(path.as_path())));
+    }
+}
+
+/// Makes the intent durable, then does what it says. Of several processes that try, one does.
+///
+/// # Errors
+/// Also where `alone` is lost: nothing that another process has committed meanwhile is touched.
+pub fn commit(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
+    files::create_folder(&directory.data())?;
+    let json = serde_json::to_vec_pretty(intent).expect("an intent is plain data");
+    if atomic::write_new(&directory.intent(), &json)? {
+        // The process may have slept before it wrote: then what it speaks of is another one's by now.
+        if let Err(lost) = alone.check() {
+            if files::read_if_present(&directory.intent())?.is_some_and(|found| found == json) {
+                files::remove_file(&directory.intent())?;
+            }
+            return Err(lost);
+        }
+        return act(directory, intent, alone);
+    }
+    let message = format!(
+        "another process has begun a commit in `{}` since this run began",
+        directory.root.display()
+    );
+    Err(Diagnostic::error(Blame::Machine, message)
+        .hint("run again: its commit is finished first, and this run resumes from its scores")
+        .into())
+}
+
+/// Finishes a commit that an interrupted run has begun. Returns whether there was one.
+pub fn replay(directory: &RunDirectory, alone: &RunLock) -> Result<bool> {
+    let Some(bytes) = files::read_if_present(&directory.intent())? else { return Ok(false) };
+    let intent: Intent = serde_json::from_slice(&bytes).map_err(|error| {
+        Diagnostic::error(
+            Blame::Data,
+            format!("the intent record `{}` cannot be read: {error}", directory.intent().display()),
+        )
+        .hint("it was damaged after it was written; `--fresh` starts the run anew")
+    })?;
+    act(directory, &intent, alone)?;
+    Ok(true)
+}
+
+/// Finishes a commit that an interrupted selection has begun, before this process takes part in the directory beside
+/// others. One that another process is busy with is left to it.
+pub fn finish_open(directory: &RunDirectory) -> Result<()> {
+    if files::size(&directory.intent())?.is_some()
+        && let Ok(alone) = directory.lock()
+    {
+        replay(directory, &alone)?;
+    }
+    Ok(())
+}
+
+/// Every step can be repeated: a source that is gone has been renamed before. A process that slept meanwhile stops at the
+/// next one.
+fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()> {
+    let base = base(directory);
+    for path in intent.renames.iter().flat_map(|(from, to)| [from, to]).chain(&intent.removals) {
+        if path.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(Diagnostic::error(
+                Blame::Data,
+                format!(
+                    "the intent record `{}` leaves its folder: `{}`",
+                    directory.intent().display(),
+                    path.display()
+                ),
+            )
+            .hint("it was not written by longsift; remove it, or start anew with `--fresh`")
+            .into());
+        }
+    }
+    alone.confirm()?;
+    files::remove_file(&directory.success())?;
+    parallel::in_order(
+        intent.removals.len(),
+        concurrency(&base, intent.removals.len()),
+        |index| {
+            alone.confirm()?;
+            Ok(files::remove_file(&base.join(&intent.removals[index]))?)
+        },
+    )?;
+    parallel::in_order(intent.renames.len(), concurrency(&base, intent.renames.len()), |index| {
+        alone.confirm()?;
+        let (from, to) = &intent.renames[index];
+        put_in_place(&base.join(from), &base.join(to))
+    })?;
+    let mut folders: Vec<&Path> = intent
+        .renames
+        .iter()
+        .flat_map(|(from, to)| [from.parent(), to.parent()])
+        .flatten()
+        .collect();
+    folders.extend(intent.removals.iter().filter_map(|path| path.parent()));
+    folders.sort_unstable();
+    folders.dedup();
+    let folders = folders.into_iter().map(|folder| base.join(folder));
+    // The names of the folders, too: a run that created them may have been killed before it brought them to disk.
+    for folder in folders.chain([directory.output.clone(), base.clone()]) {
+        // A run that was killed at its last step has removed the staging folder already.
+        files::fsync_folder_if_present(&folder)?;
+    }
+    alone.confirm()?;
+    atomic::write_atomic(&directory.success(), b"")?;
+    alone.confirm()?;
+    directory.remove_attempts()?;
+    alone.confirm()?;
+    files::remove_file(&directory.intent())?;
+    Ok(files::fsync_folder(&directory.root)?)
+}
+
+/// How many of `files` steps are taken at a time: in a store, few files one after the other. What a process that falls
+/// asleep has under way then is a single request, which the store has before it sleeps, and nothing reaches the store
+/// after another process has taken over.
+fn concurrency(base: &Path, files: usize) -> usize {
+    files::concurrency(base, 1).min(files / FILES_PER_REQUEST).max(1)
+}
+
+/// Moves a file of a selection into place, unless that was done before.
+fn put_in_place(from: &Path, to: &Path) -> Result<()> {
+    files::create_folder(to.parent().unwrap_or(Path::new("/")))?;
+    let gone = match files::put_in_place(from, to) {
+        Err(error) if error.kind == ErrorKind::NotFound => error,
+        done => return Ok(done?),
+    };
+    if files::size(to)?.is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "the commit cannot be finished: neither `{}` nor `{}` is there ({gone})",
+        from.display(),
+        to.display()
+    );
+    Err(Diagnostic::error(Blame::Data, message)
+        .hint("a file of the run directory was removed from outside; `--fresh` starts the run anew")
+        .into())
+}
+
+fn base(directory: &RunDirectory) -> PathBuf {
+    directory.root.parent().unwrap_or(Path::new("/")).to_owned()
+}
+
+fn relative(directory: &RunDirectory, path: &Path) -> PathBuf {
+    path.strip_prefix(base(directory))
+        .expect("a run only touches its run directory and its output")
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with old data and a staged selection, and the intent between them.
+    fn prepared(folder: &Path) -> (RunDirectory, Intent) {
+        let directory = RunDirectory::of_output(&folder.join("out"));
+        let staged = directory.staging().join("data");
+        for path in [directory.data(), staged.clone()] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        for (path, text) in [
+            (directory.data().join("a"), "old a"),
+            (directory.data().join("c"), "old c"),
+            (staged.join("a"), "new a"),
+            (staged.join("b"), "new b"),
+        ] {
+            std::fs::write(path, text).unwrap();
+        }
+        let mut intent = Intent::default();
+        intent.rename(&directory, &staged.join("a"), &directory.data().join("a"));
+        intent.rename(&directory, &staged.join("b"), &directory.data().join("b"));
+        let before = ["a", "c"].map(|name| directory.data().join(name));
+        intent.remove(&directory, before.into_iter());
+        (directory, intent)
+    }
+
+    fn data(directory: &RunDirectory) -> Vec<(String, String)> {
+        let mut found: Vec<(String, String)> = std::fs::read_dir(directory.data())
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                (
+                    entry.file_name().into_string().unwrap(),
+                    std::fs::read_to_string(entry.path()).unwrap(),
+                )
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn a_commit_stopped_before_any_step_is_finished_by_the_next_run() {
+        let new = vec![("a".to_owned(), "new a".to_owned()), ("b".to_owned(), "new b".to_owned())];
+        for steps_done in 0..=4 {
+            let folder = tempfile::tempdir().unwrap();
+            let (directory, intent) = prepared(folder.path());
+            let json = serde_json::to_vec(&intent).unwrap();
+            std::fs::write(directory.intent(), json).unwrap();
+            // The steps of `act`, in its order, as far as the interrupted run got.
+            if steps_done >= 1 {
+                std::fs::remove_file(directory.data().join("c")).unwrap();
+            }
+            for name in ["a", "b"].iter().take(usize::saturating_sub(steps_done, 1)) {
+                std::fs::rename(
+                    directory.staging().join("data").join(name),
+                    directory.data().join(name),
+                )
+                .unwrap();
+            }
+            if steps_done >= 4 {
+                std::fs::remove_dir_all(directory.staging()).unwrap();
+            }
+            assert!(replay(&directory, &directory.take().unwrap()).unwrap());
+            assert_eq!(data(&directory), new, "after {steps_done} steps");
+            assert!(
+                directory.success().exists()
+                    && !directory.intent().exists()
+                    && !directory.staging().exists()
+            );
+            assert!(
+                !replay(&directory, &directory.take().unwrap()).unwrap(),
+                "there is nothing left to replay"
+            );
+        }
+    }
+
+    #[test]
+    fn an_intent_that_leaves_its_folder_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, mut intent) = prepared(folder.path());
+        intent.removals.push(PathBuf::from("../elsewhere"));
+        std::fs::write(directory.intent(), serde_json::to_vec(&intent).unwrap()).unwrap();
+        assert!(
+            replay(&directory, &directory.take().unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("leaves its folder")
+        );
+        assert_eq!(data(&directory).len(), 2, "nothing was done");
+    }
+}

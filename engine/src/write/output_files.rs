@@ -1,0 +1,98 @@
+//! The files of the output that the rows of a stretch of units go to.
+
+use std::path::Path;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+
+use super::cuts::Stretch;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::dataset::part::PartWriter;
+use crate::run_directory::units::Part;
+use crate::spec::pipeline::Compression;
+
+/// The files of a stretch while they are written, one after the other: each gets the same number of rows.
+pub(super) struct OutputFiles<'a> {
+    /// Their names.
+    pub(super) names: &'a [String],
+    /// Where they are staged.
+    pub(super) folder: &'a Path,
+    pub(super) schema: &'a SchemaRef,
+    pub(super) metadata: &'a [(String, String)],
+    pub(super) compression: Compression,
+    /// How many rows there will be.
+    expected: u64,
+    written: u64,
+    open: Option<PartWriter>,
+    finished: Vec<Part>,
+}
+
+impl<'a> OutputFiles<'a> {
+    /// None is open yet. `expected`: rows of all files together.
+    pub(super) fn new(
+        stretch: &'a Stretch,
+        expected: u64,
+        folder: &'a Path,
+        schema: &'a SchemaRef,
+        metadata: &'a [(String, String)],
+        compression: Compression,
+    ) -> Self {
+        let (open, finished) = (None, Vec::new());
+        let names = &stretch.files;
+        Self { names, folder, schema, metadata, compression, expected, written: 0, open, finished }
+    }
+
+    /// Rows written so far.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Appends rows; a file that has all of its own is finished.
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let mut first = 0;
+        while first < batch.num_rows() {
+            let file = self.finished.len();
+            let Some(name) = self.names.get(file) else {
+                let message = format!("more than {} rows of a stretch of units", self.expected);
+                return Err(Diagnostic::error(Blame::Bug, message).into());
+            };
+            let mut writer = match self.open.take() {
+                Some(writer) => writer,
+                None => self.create(name)?,
+            };
+            let left = self.end(file) - self.written;
+            let rows = usize::try_from(left).unwrap_or(usize::MAX).min(batch.num_rows() - first);
+            writer.write(&batch.slice(first, rows))?;
+            first += rows;
+            self.written += rows as u64;
+            if self.written == self.end(file) {
+                self.finished.push(Part::new(name.clone(), &writer.finish()?));
+            } else {
+                self.open = Some(writer);
+            }
+        }
+        Ok(())
+    }
+
+    /// The files; all rows are in.
+    pub(super) fn finish(self) -> Result<Vec<Part>> {
+        if self.open.is_some() || self.finished.len() != self.names.len() {
+            let (expected, written) = (self.expected, self.written);
+            let message = format!("{expected} rows of a stretch of units, {written} were written");
+            return Err(Diagnostic::error(Blame::Bug, message).into());
+        }
+        Ok(self.finished)
+    }
+
+    /// Rows up to the end of a file.
+    fn end(&self, file: usize) -> u64 {
+        let rows = u128::from(self.expected) * (file as u128 + 1);
+        (rows / self.names.len() as u128) as u64
+    }
+
+    fn create(&self, name: &str) -> Result<PartWriter> {
+        let path = self.folder.join(name);
+        Ok(PartWriter::create(&path, self.schema, self.metadata, self.compression)?)
+    }
+}

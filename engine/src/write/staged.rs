@@ -1,0 +1,237 @@
+//! What a selection has written and not yet committed, and what became of every measured row and window.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::run_directory::counts::Counts;
+use crate::run_directory::dropped::NOT_SELECTED;
+use crate::run_directory::layout::{PartFolders, RunDirectory};
+use crate::run_directory::summary::{LabelCounts, LabelShares};
+use crate::run_directory::units::Part;
+use crate::select::samples::Sample;
+
+/// The parts of a selection, staged.
+#[derive(Debug, Default)]
+pub struct Staged {
+    /// Files of `data/`, by their final name.
+    pub data: Vec<Part>,
+    /// Files of `dropped/` that belong to the selection, below the run directory.
+    pub dropped: Vec<Part>,
+    /// Files of `selection/`, below the run directory.
+    pub selection: Vec<Part>,
+    /// The records of input files that cannot be opened, if any.
+    pub quarantined_files: Option<Part>,
+    /// Where every part lies now, and where it will.
+    pub moves: Vec<(PathBuf, PathBuf)>,
+    /// What became of the measured rows and windows.
+    pub fates: Fates,
+    labels: Labels,
+}
+
+/// What a stretch of units adds to them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct StagedStretch {
+    pub(super) data: Vec<Part>,
+    pub(super) dropped: Vec<Part>,
+    pub(super) selection: Vec<Part>,
+    pub(super) fates: Fates,
+    pub(super) labels: LabelShares,
+}
+
+impl Staged {
+    /// Adds the parts of a stretch, which lie in `folders`, behind those of the stretches before it.
+    pub(super) fn add(
+        &mut self,
+        stretch: StagedStretch,
+        folders: &PartFolders,
+        directory: &RunDirectory,
+    ) {
+        for part in stretch.data {
+            self.add_data(part, folders, directory);
+        }
+        for part in stretch.dropped.iter().chain(&stretch.selection) {
+            self.moves.push((folders.records.join(&part.path), directory.root.join(&part.path)));
+        }
+        self.dropped.extend(stretch.dropped);
+        self.selection.extend(stretch.selection);
+        self.fates.add(&stretch.fates);
+        for (label, counts) in stretch.labels {
+            count(&mut self.labels, label, &counts);
+        }
+    }
+
+    /// Adds a file of `data/`, which lies in that of `folders`.
+    pub(super) fn add_data(&mut self, part: Part, folders: &PartFolders, directory: &RunDirectory) {
+        let from = folders.data.join(&part.path);
+        self.moves.push((from, directory.data().join(&part.path)));
+        self.data.push(part);
+    }
+
+    /// By label of `output.report_by`, ascending: all samples and those that are kept.
+    pub fn label_shares(&self) -> LabelShares {
+        shares(self.labels.clone())
+    }
+}
+
+/// Samples and kept samples, by label.
+pub(super) type Labels = BTreeMap<Option<String>, LabelCounts>;
+
+/// Adds to the counts of a label.
+pub(super) fn count(labels: &mut Labels, label: Option<String>, more: &LabelCounts) {
+    let counts = labels.entry(label).or_default();
+    counts.samples += more.samples;
+    counts.kept += more.kept;
+    counts.compared.resize(more.compared.len(), 0);
+    counts.compared.iter_mut().zip(&more.compared).for_each(|(kept, more)| *kept += more);
+}
+
+/// The counts, ascending by label.
+pub(super) fn shares(labels: Labels) -> LabelShares {
+    labels.into_iter().collect()
+}
+
+/// What became of measured rows and windows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fates {
+    /// Rows with at least one kept sample.
+    pub rows_kept: u64,
+    /// Rows of which nothing is kept, by reason.
+    pub rows_dropped: BTreeMap<String, u64>,
+    /// Samples kept.
+    pub kept: u64,
+    /// Windows of kept samples.
+    pub windows_kept: u64,
+    /// Windows that are not kept, by reason.
+    pub windows_dropped: BTreeMap<String, u64>,
+}
+
+impl Fates {
+    /// Those of some samples; `windows_of`: the number of windows of a row. A row of which nothing is kept has been ranked
+    /// where any of its samples has, else it has the reason of the first.
+    pub(super) fn of(samples: &[Sample], windows_of: impl Fn(u64) -> u64) -> Self {
+        let mut fates = Self::default();
+        for samples in samples.chunk_by(|a, b| a.row == b.row) {
+            // A document is one sample, however many windows it has.
+            let windows = if samples[0].window.is_some() { 1 } else { windows_of(samples[0].row) };
+            for sample in samples {
+                match &sample.reason {
+                    None => fates.windows_kept += windows,
+                    Some(reason) => add(&mut fates.windows_dropped, reason, windows),
+                }
+            }
+            let kept = samples.iter().filter(|sample| sample.keep()).count() as u64;
+            fates.kept += kept;
+            if kept > 0 {
+                fates.rows_kept += 1;
+                continue;
+            }
+            let mut reasons = samples.iter().filter_map(|sample| sample.reason.as_deref());
+            let first = reasons.clone().next().unwrap_or(NOT_SELECTED);
+            let ranked = reasons.any(|reason| reason == NOT_SELECTED);
+            add(&mut fates.rows_dropped, if ranked { NOT_SELECTED } else { first }, 1);
+        }
+        fates
+    }
+
+    /// Adds those of other samples.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.rows_kept += other.rows_kept;
+        self.kept += other.kept;
+        self.windows_kept += other.windows_kept;
+        other
+            .rows_dropped
+            .iter()
+            .for_each(|(reason, rows)| add(&mut self.rows_dropped, reason, *rows));
+        for (reason, windows) in &other.windows_dropped {
+            add(&mut self.windows_dropped, reason, *windows);
+        }
+    }
+
+    /// That these are all rows and windows that a unit measured, and that the `expected` rows were written. A violation is a
+    /// bug.
+    pub(super) fn check(&self, counts: &Counts, expected: u64, written: u64) -> Result<(), String> {
+        for (what, kept, rest, all) in [
+            ("rows", self.rows_kept, &self.rows_dropped, counts.rows_scored),
+            ("windows", self.windows_kept, &self.windows_dropped, counts.windows),
+        ] {
+            let rest: u64 = rest.values().sum();
+            if kept + rest != all {
+                return Err(format!(
+                    "{all} {what} were measured, but {kept} are kept and {rest} not selected"
+                ));
+            }
+        }
+        if expected != written {
+            return Err(format!("{expected} rows belong into the output, {written} were written"));
+        }
+        Ok(())
+    }
+}
+
+/// Adds to the count of a reason.
+fn add(reasons: &mut BTreeMap<String, u64>, reason: &str, number: u64) {
+    match reasons.get_mut(reason) {
+        Some(count) => *count += number,
+        None => drop(reasons.insert(reason.to_owned(), number)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_a_window_or_a_sample_that_went_nowhere_is_noticed() {
+        let counts = Counts { rows_scored: 3, windows: 7, ..Counts::default() };
+        let reasons = |reasons: &[(&str, u64)]| {
+            reasons.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
+        };
+        let fates = Fates {
+            rows_kept: 1,
+            rows_dropped: reasons(&[(NOT_SELECTED, 2)]),
+            kept: 2,
+            windows_kept: 2,
+            windows_dropped: reasons(&[("guard_copy_share", 1), (NOT_SELECTED, 4)]),
+        };
+        assert_eq!(fates.check(&counts, 2, 2), Ok(()));
+        assert!(fates.check(&counts, 2, 1).unwrap_err().contains("1 were written"));
+        let row = Fates { rows_kept: 0, ..fates.clone() };
+        assert!(row.check(&counts, 2, 2).unwrap_err().contains("3 rows were measured"));
+        let window = Fates { windows_dropped: reasons(&[(NOT_SELECTED, 4)]), ..fates };
+        assert!(window.check(&counts, 2, 2).unwrap_err().contains("7 windows were measured"));
+    }
+
+    #[test]
+    fn a_row_that_was_ranked_is_not_counted_for_a_guard() {
+        let sample = |row, reason: Option<&str>| Sample {
+            row,
+            window: Some(0),
+            tokens: 1,
+            group: None,
+            used: Vec::new(),
+            statistics: Vec::new(),
+            percentile: None,
+            compared: Vec::new(),
+            score: 0.0,
+            reason: reason.map(Into::into),
+        };
+        let (guard, missing) = (Some("guard_copy_share"), Some("no_copy_share"));
+        let samples = [
+            sample(0, guard),
+            sample(0, Some(NOT_SELECTED)),
+            sample(1, guard),
+            sample(1, missing),
+            sample(2, missing),
+            sample(2, None),
+        ];
+        let fates = Fates::of(&samples, |_| 2);
+        let count = |reasons: &BTreeMap<String, u64>, reason: &str| reasons.get(reason).copied();
+        assert_eq!((fates.rows_kept, fates.kept, fates.windows_kept), (1, 1, 1));
+        assert_eq!(count(&fates.rows_dropped, NOT_SELECTED), Some(1));
+        assert_eq!(count(&fates.rows_dropped, "guard_copy_share"), Some(1));
+        assert_eq!(count(&fates.windows_dropped, "guard_copy_share"), Some(2));
+        assert_eq!(count(&fates.windows_dropped, "no_copy_share"), Some(2));
+    }
+}

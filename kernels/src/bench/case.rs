@@ -1,0 +1,186 @@
+//! One measurement: a window, timed between measurements of the limits.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use half::bf16;
+
+use super::clock::Clock;
+use super::limits::Limits;
+use crate::gather::{TableView, TableWindow};
+use crate::kernel::{ElementType, Kernel};
+use crate::rope::{Rope, RopeStyle};
+use crate::statistics::{AttentionShape, LogitRules, Measure};
+use crate::stream::attention_statistics;
+
+/// Rows of the table that windows are gathered from.
+const TABLE_ROWS: usize = 997;
+/// Query heads that share a key head, as in Llama 3.1 8B.
+const GROUP: usize = 4;
+
+/// One measurement: a causal window of `key_heads · 4` query heads, gathered from a table and rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Tokens of the window.
+    pub tokens: usize,
+    /// Key heads; four query heads share each.
+    pub key_heads: usize,
+    /// Threads of the pool that the window runs in.
+    pub threads: usize,
+}
+
+/// What a case gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// Seconds that one window takes on the wall's clock, median.
+    pub seconds: f64,
+    /// Seconds of processor time that it takes, of all threads together, median.
+    pub processor_seconds: f64,
+    /// Causal (query, key) pairs a second and thread, median; by processor time where it is known.
+    pub pairs: f64,
+    /// The limits, median over repeats.
+    pub limits: Limits,
+    /// Share of the limit that is reached, median over repeats: multiply-adds of queries and keys (nothing else counts)
+    /// of the multiply limit for float32; for bf16 pairs of the slower of the two limits.
+    pub share: f64,
+}
+
+impl Case {
+    /// Causal pairs of the case's window.
+    pub fn pairs(&self) -> f64 {
+        let pairs = self.tokens as f64 * (self.tokens as f64 + 1.0) / 2.0;
+        pairs * (self.key_heads * GROUP) as f64
+    }
+
+    /// Pairs a second that `limits` allow: for float32 the multiply-adds alone count.
+    fn pairs_within(&self, limits: &Limits) -> f64 {
+        let multiply = limits.multiply / self.head_dim as f64;
+        match self.kernel.element_type() {
+            ElementType::F32 => multiply,
+            ElementType::Bf16 => multiply.min(limits.exponential),
+        }
+    }
+
+    /// Runs the case `repeats` times, at least once, each time between measurements of the limits.
+    ///
+    /// # Panics
+    /// If the processor lacks the kernel or no pool of threads can be started.
+    pub fn measure(&self, repeats: usize) -> Speed {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.threads)
+            .build()
+            .expect("a pool of threads starts");
+        let window = OwnWindow::new(self);
+        let mut runs: Vec<(f64, f64, Limits, f64)> = Vec::new();
+        let mut before = pool.install(|| Limits::measure(self.kernel));
+        for _ in 0..repeats.max(1) {
+            let wall = Instant::now();
+            let clocks = pool.broadcast(|_| Clock::start());
+            pool.install(|| window.run(self));
+            let busy = pool.broadcast(|context| clocks[context.index()].seconds());
+            let wall = wall.elapsed().as_secs_f64();
+            let after = pool.install(|| Limits::measure(self.kernel));
+            let limits = before.mean(&after);
+            let pairs = self.pairs() / busy.iter().sum::<f64>();
+            runs.push((wall, pairs, limits, pairs / self.pairs_within(&limits)));
+            before = after;
+        }
+        Speed {
+            seconds: median(runs.iter().map(|run| run.0)),
+            processor_seconds: median(runs.iter().map(|run| self.pairs() / run.1)),
+            pairs: median(runs.iter().map(|run| run.1)),
+            limits: Limits {
+                multiply: median(runs.iter().map(|run| run.2.multiply)),
+                exponential: median(runs.iter().map(|run| run.2.exponential)),
+            },
+            share: median(runs.iter().map(|run| run.3)),
+        }
+    }
+}
+
+/// A window and the table it is gathered from.
+struct OwnWindow {
+    floats: Vec<f32>,
+    rounded: Vec<bf16>,
+    ids: Vec<u32>,
+    rope: Rope,
+}
+
+impl OwnWindow {
+    fn new(case: &Case) -> Self {
+        let width = case.key_heads * (GROUP + 1) * case.head_dim;
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let floats: Vec<f32> = (0..TABLE_ROWS * width).map(|_| 2.5 * next()).collect();
+        let rounded = match case.kernel.element_type() {
+            ElementType::F32 => Vec::new(),
+            ElementType::Bf16 => floats.iter().map(|&value| bf16::from_f32(value)).collect(),
+        };
+        let pairs = case.head_dim / 2;
+        let frequencies: Vec<f32> =
+            (0..pairs).map(|pair| 5e5_f32.powf(-(pair as f32) / pairs as f32)).collect();
+        let ids = (0..case.tokens).map(|token| (token * 389 % TABLE_ROWS) as u32).collect();
+        Self {
+            floats,
+            rounded,
+            ids,
+            rope: Rope::new(RopeStyle::Half, &frequencies, 1.0, case.tokens),
+        }
+    }
+
+    fn run(&self, case: &Case) {
+        let &Case { kernel, head_dim, tokens, key_heads, .. } = case;
+        let shape = AttentionShape { tokens, query_heads: key_heads * GROUP, key_heads, head_dim };
+        let table = match kernel.element_type() {
+            ElementType::F32 => TableView::F32(&self.floats),
+            ElementType::Bf16 => TableView::Bf16(&self.rounded),
+        };
+        let width = key_heads * (GROUP + 1) * head_dim;
+        let source = TableWindow::new(table, width, &self.ids, &shape, Some(&self.rope))
+            .expect("table, ids and rotations were made for the case");
+        let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: false };
+        let rules = LogitRules::causal(head_dim);
+        black_box(attention_statistics(kernel, &shape, &rules, &measure, &source));
+    }
+}
+
+/// The middle value; of an even number, the mean of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        f64::midpoint(values[middle - 1], values[middle])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_can_be_measured_and_no_share_is_beyond_reason() {
+        for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported()) {
+            let case = Case { kernel, head_dim: 32, tokens: 300, key_heads: 1, threads: 2 };
+            let speed = case.measure(3);
+            assert!(speed.pairs > 0.0 && speed.seconds > 0.0, "{speed:?}");
+            assert!(speed.share > 0.0 && speed.share < 2.0, "{speed:?}");
+        }
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "these values are exact")]
+    fn the_median_is_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
+    }
+}

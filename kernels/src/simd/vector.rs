@@ -1,0 +1,111 @@
+//! What a vector can do.
+
+use std::ops::Range;
+
+/// Operations on [`Self::LANES`] floats at a time.
+pub(crate) trait Simd: Copy {
+    /// As many floats as the processor takes at once.
+    type Vector: Copy;
+    /// Floats in a vector.
+    const LANES: usize;
+
+    /// `value` in every lane.
+    fn splat(self, value: f32) -> Self::Vector;
+    /// The first [`Self::LANES`] values of `from`.
+    fn load(self, from: &[f32]) -> Self::Vector;
+    /// Writes the vector to the start of `to`.
+    fn store(self, vector: Self::Vector, to: &mut [f32]);
+    /// `a + b`
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a - b`
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a·b`
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a / b`
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a·b + c`, rounded once where the processor can, else twice.
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// `a` where `a > b`, else `b`: a `NaN` in `b` stays, one in `a` does not.
+    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a` where `a < b`, else `b`.
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// The lanes `lanes` of `vector`, the others of `otherwise`.
+    fn select(
+        self,
+        lanes: Range<usize>,
+        vector: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector;
+    /// `2^x` for `x` in [-126, 126]; `NaN` stays `NaN`.
+    fn exp2(self, x: Self::Vector) -> Self::Vector;
+    /// The sum of all lanes, added in halves.
+    fn sum(self, vector: Self::Vector) -> f32;
+    /// The largest lane.
+    fn largest(self, vector: Self::Vector) -> f32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Portable;
+    #[cfg(target_arch = "x86_64")]
+    use crate::simd::{Avx2, Avx512, Degree5};
+
+    /// What every implementation must do, over all ranges of lanes.
+    fn check<S: Simd>(simd: S) {
+        let values: Vec<f32> = (0..S::LANES).map(|lane| ((lane * 7) % 5) as f32 - 1.5).collect();
+        let vector = simd.load(&values);
+        let read = |vector: S::Vector| {
+            let mut out = vec![0.0; S::LANES];
+            simd.store(vector, &mut out);
+            out
+        };
+        assert_eq!(read(vector), values);
+        let two = simd.splat(2.0);
+        let lanes = |f: &dyn Fn(f32) -> f32| values.iter().map(|&x| f(x)).collect::<Vec<_>>();
+        assert_eq!(read(simd.add(vector, two)), lanes(&|x| x + 2.0));
+        assert_eq!(read(simd.sub(vector, two)), lanes(&|x| x - 2.0));
+        assert_eq!(read(simd.mul_add(vector, two, vector)), lanes(&|x| 3.0 * x));
+        assert_eq!(read(simd.mul(vector, two)), lanes(&|x| 2.0 * x));
+        assert_eq!(read(simd.div(vector, two)), lanes(&|x| x / 2.0));
+        assert_eq!(read(simd.min(vector, simd.splat(0.5))), lanes(&|x| x.min(0.5)));
+        assert_eq!(read(simd.max(vector, simd.splat(0.5))), lanes(&|x| x.max(0.5)));
+        assert!(read(simd.max(two, simd.splat(f32::NAN))).iter().all(|x| x.is_nan()));
+        assert!((simd.sum(vector) - values.iter().sum::<f32>()).abs() < 1e-6);
+        let largest = values.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        assert!((simd.largest(vector) - largest).abs() < 1e-6);
+        for start in 0..S::LANES {
+            for end in start..=S::LANES {
+                let kept = read(simd.select(start..end, vector, two));
+                for (lane, kept) in kept.into_iter().enumerate() {
+                    let want = if (start..end).contains(&lane) { values[lane] } else { 2.0 };
+                    assert!((kept - want).abs() < 1e-9, "lane {lane} of {start}..{end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_vector_does_what_its_operations_say() {
+        check(Portable);
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2() {
+                check(Avx2::new());
+            }
+            #[target_feature(enable = "avx512f,avx512dq")]
+            fn avx512() {
+                check(Avx512::<Degree5>::new());
+            }
+            if crate::Kernel::Avx2F32.is_supported() {
+                // SAFETY: the line above saw the features.
+                unsafe { avx2() }
+            }
+            if crate::Kernel::Avx512F32.is_supported() {
+                // SAFETY: the line above saw the features.
+                unsafe { avx512() }
+            }
+        }
+    }
+}

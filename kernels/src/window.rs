@@ -1,0 +1,48 @@
+//! A window as the blocks of its rows see it.
+
+use std::ops::Range;
+
+use crate::kernel::Kernel;
+use crate::masks::Segments;
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
+
+/// What all blocks of a window have in common.
+pub(crate) struct Window<'a> {
+    pub(crate) kernel: Kernel,
+    pub(crate) shape: &'a AttentionShape,
+    pub(crate) rules: &'a LogitRules,
+    pub(crate) segments: Segments,
+    pub(crate) source: &'a dyn QueryKeySource,
+    pub(crate) bins: usize,
+    /// The rows that are measured; all of them without it.
+    pub(crate) sample: Option<&'a RowSample>,
+}
+
+impl Window<'_> {
+    /// How many rows are measured.
+    pub(crate) fn rows(&self) -> usize {
+        self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
+    }
+
+    /// The position in the window of a measured row.
+    #[inline(always)]
+    pub(crate) fn position(&self, row: usize) -> usize {
+        self.sample.map_or(row, |sample| sample.positions[row])
+    }
+
+    /// How many rows of the window a measured row stands for.
+    pub(crate) fn weight(&self, row: usize) -> f64 {
+        self.sample.map_or(1.0, |sample| sample.weights[row])
+    }
+
+    /// Gathers the queries of measured rows: `[rows, head_dim]`.
+    pub(crate) fn gather(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        let Some(sample) = self.sample else {
+            return self.source.queries(head, rows, out);
+        };
+        let positions = sample.positions[rows].iter();
+        for (position, out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
+            self.source.queries(head, *position..position + 1, out);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+"""The driver of `--engine ray`, with a cluster that fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from typing import Any
+
+import pytest
+from longsift import ray as driver
+
+
+class RayError(Exception):
+    """As `ray.exceptions` has it."""
+
+
+class RayTaskError(RayError):
+    """As `ray.exceptions` has it: an error of the code that a worker ran."""
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A `ray` that has exceptions and nothing else."""
+    module: Any = types.ModuleType("ray")
+    module.exceptions = types.ModuleType("ray.exceptions")
+    module.exceptions.RayError, module.exceptions.RayTaskError = RayError, RayTaskError
+    monkeypatch.setitem(sys.modules, "ray", module)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", module.exceptions)
+    return module
+
+
+def run(monkeypatch: pytest.MonkeyPatch, error: Exception) -> int:
+    """The exit code of a driver that meets `error`."""
+
+    def drive(job: driver.Job, summary_to: object) -> int:
+        raise error
+
+    job = {name: None for name in driver.Job.__annotations__}
+    monkeypatch.setattr(driver, "drive", drive)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["ray", json.dumps(job)])
+    return driver.main()
+
+
+@pytest.mark.parametrize("error", [RayError("a node died"), ConnectionError("no cluster there")])
+def test_a_cluster_that_fails_is_worth_a_retry(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    assert run(monkeypatch, error) == 4
+    assert f"the Ray cluster failed: {error}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RayTaskError("in a worker"), KeyError("in the driver")])
+def test_a_bug_is_no_failure_of_the_cluster(ray: Any, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        run(monkeypatch, error)
+
+
+def test_an_error_raised_inside_ray_is_the_clusters(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exec("def init():\n    raise RuntimeError('no address')", ray.__dict__)
+    try:
+        ray.init()
+    except RuntimeError as error:
+        assert driver.is_of_cluster(error)

@@ -1,0 +1,78 @@
+//! From which distance on something is far.
+
+use serde::Serialize;
+
+use super::Decimal;
+
+/// From which distance on, in tokens, something is far.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FarDistance {
+    /// `S - 3·⌊S/4⌋` in a window of S tokens: a quarter as the script published with `LongAttn` takes it.
+    PublishedQuarter,
+    /// `⌈f·S⌉`, of the decimal as written.
+    Fraction(Decimal),
+    /// The same in all windows.
+    Tokens(u32),
+}
+
+impl FarDistance {
+    /// The far distance `k` in a window of `tokens` tokens.
+    pub fn of(self, tokens: u64) -> u64 {
+        match self {
+            Self::PublishedQuarter => tokens - 3 * (tokens / 4),
+            Self::Fraction(fraction) => fraction.ceil_of(tokens),
+            Self::Tokens(distance) => u64::from(distance),
+        }
+    }
+
+    /// The fewest tokens, at least two, of a window in which one token is far from another: `k < S`, which then holds for
+    /// all longer windows too. More than 2^32 where no window has that.
+    pub fn min_tokens(self) -> u64 {
+        let (mut shortest, mut longest) = (2, (1 << 32) + 1);
+        while shortest < longest {
+            let tokens = u64::midpoint(shortest, longest);
+            if self.of(tokens) < tokens {
+                longest = tokens;
+            } else {
+                shortest = tokens + 1;
+            }
+        }
+        shortest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_fraction_rounds_up_as_the_decimal_written() {
+        let third = FarDistance::Fraction(Decimal(0.3));
+        assert_eq!((third.of(10), third.of(11)), (3, 4));
+        assert_eq!(FarDistance::Fraction(Decimal(0.125)).of(257), 33);
+        assert_eq!(FarDistance::Tokens(7).of(10), 7);
+        let quarter = FarDistance::PublishedQuarter;
+        assert_eq!((quarter.of(10), quarter.of(96), quarter.of(257)), (4, 24, 65));
+    }
+
+    #[test]
+    fn the_shortest_window_is_the_first_with_a_far_token() {
+        assert_eq!(FarDistance::PublishedQuarter.min_tokens(), 4);
+        assert_eq!(FarDistance::Fraction(Decimal(0.125)).min_tokens(), 2);
+        assert_eq!(FarDistance::Fraction(Decimal(0.9)).min_tokens(), 10);
+        assert_eq!(FarDistance::Tokens(1).min_tokens(), 2);
+        assert_eq!(FarDistance::Tokens(4096).min_tokens(), 4097);
+        assert!(FarDistance::Fraction(Decimal(1.0)).min_tokens() > 1 << 32);
+    }
+
+    proptest! {
+        #[test]
+        fn windows_are_long_enough_from_one_length_on(millionths in 1_u32..1_000_000, tokens in 2_u64..3_000_000) {
+            let distance = FarDistance::Fraction(Decimal(f64::from(millionths) / 1e6));
+            prop_assert_eq!(distance.of(tokens) < tokens, tokens >= distance.min_tokens());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Budgets of tokens by group and length.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::contract::BrokenRule;
+
+/// A budget of tokens for samples of some groups and lengths.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// A value of the `within` column. Default: any, the null group too; each group then has a budget of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The fewest tokens of a sample of this budget. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_tokens: Option<u64>,
+    /// The most tokens of a sample of this budget, itself included. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// The budget: samples are kept in rank order until the next would exceed it.
+    pub keep_tokens: u64,
+}
+
+/// Hands out the budgets of one group: samples are asked for in rank order.
+#[derive(Clone, Debug)]
+pub struct Spending<'b> {
+    budgets: Vec<(&'b Budget, Left)>,
+}
+
+/// What is left of a budget.
+#[derive(Clone, Copy, Debug)]
+enum Left {
+    Tokens(u64),
+    /// A sample would have exceeded it: later ones are not kept, even where they would fit.
+    Nothing,
+}
+
+impl Budget {
+    fn concerns(&self, group: Option<&str>) -> bool {
+        self.group.as_deref().is_none_or(|wanted| group == Some(wanted))
+    }
+
+    fn is_for(&self, tokens: u64) -> bool {
+        self.min_tokens.is_none_or(|min| tokens >= min)
+            && self.max_tokens.is_none_or(|max| tokens <= max)
+    }
+}
+
+/// Which budget decides of a sample: the first that is for its group and its length. None where no budget is for it.
+pub fn deciding(budgets: &[Budget], group: Option<&str>, tokens: u64) -> Option<usize> {
+    budgets.iter().position(|budget| budget.concerns(group) && budget.is_for(tokens))
+}
+
+impl<'b> Spending<'b> {
+    /// The budgets that concern a group: `None` for a null and without a `within` column.
+    pub fn of_group(budgets: &'b [Budget], group: Option<&str>) -> Self {
+        let whole = |budget: &'b Budget| (budget, Left::Tokens(budget.keep_tokens));
+        Self {
+            budgets: budgets.iter().filter(|budget| budget.concerns(group)).map(whole).collect(),
+        }
+    }
+
+    /// Whether the next sample in rank order is kept. The first budget that is for its length decides; without one it is
+    /// not kept.
+    pub fn keeps(&mut self, tokens: u64) -> bool {
+        let Some((_, left)) = self.budgets.iter_mut().find(|(budget, _)| budget.is_for(tokens))
+        else {
+            return false;
+        };
+        *left = match *left {
+            Left::Tokens(left) => left.checked_sub(tokens).map_or(Left::Nothing, Left::Tokens),
+            Left::Nothing => Left::Nothing,
+        };
+        matches!(left, Left::Tokens(_))
+    }
+}
+
+/// Every rule that `budgets` break. `has_groups`: whether the score has a `within` column.
+pub fn broken_rules(budgets: &[Budget], has_groups: bool) -> Vec<BrokenRule> {
+    let mut broken = Vec::new();
+    for (index, budget) in budgets.iter().enumerate() {
+        if let (Some(min), Some(max)) = (budget.min_tokens, budget.max_tokens)
+            && min > max
+        {
+            let message = format!(
+                "`min_tokens` {min} is above `max_tokens` {max}: no sample has such a length"
+            );
+            broken.push(BrokenRule::new(
+                format!("budgets.{index}.min_tokens"),
+                message,
+                "swap them, or remove one",
+            ));
+        }
+        if let Some(group) = &budget.group
+            && !has_groups
+        {
+            broken.push(BrokenRule::new(
+                format!("budgets.{index}.group"),
+                format!("a budget of group `{group}`, but the score has no groups"),
+                "name the column of the groups with `within:` in stage `score`, or remove `group`",
+            ));
+        }
+        let hides = |earlier: &Budget| {
+            let reaches = |group: &Option<String>| group.is_none() || *group == budget.group;
+            reaches(&earlier.group)
+                && earlier.min_tokens.unwrap_or(0) <= budget.min_tokens.unwrap_or(0)
+                && earlier.max_tokens.unwrap_or(u64::MAX) >= budget.max_tokens.unwrap_or(u64::MAX)
+        };
+        if let Some(earlier) = budgets[..index].iter().position(hides) {
+            broken.push(BrokenRule::new(
+                format!("budgets.{index}.keep_tokens"),
+                format!("no sample reaches this budget: number {} of the list is for all of them", earlier + 1),
+                "the first budget that is for a sample decides: move this one before it, or remove it",
+            ));
+        }
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budgets(text: &str) -> Vec<Budget> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn kept(budgets: &[Budget], group: Option<&str>, samples: &[u64]) -> Vec<bool> {
+        let mut spending = Spending::of_group(budgets, group);
+        samples.iter().map(|tokens| spending.keeps(*tokens)).collect()
+    }
+
+    #[test]
+    fn a_budget_ends_at_the_first_sample_that_would_exceed_it() {
+        let budgets = budgets(r#"[{"keep_tokens": 25}]"#);
+        assert_eq!(kept(&budgets, None, &[10, 10, 10, 1]), [true, true, false, false]);
+        assert_eq!(kept(&budgets, None, &[10, 15, 1]), [true, true, false]);
+        assert_eq!(kept(&budgets, None, &[u64::MAX, 1]), [false, false]);
+    }
+
+    #[test]
+    fn the_first_budget_for_a_sample_decides_and_none_keeps_nothing() {
+        let budgets = budgets(
+            r#"[{"group": "books", "min_tokens": 100, "keep_tokens": 200}, {"max_tokens": 99, "keep_tokens": 50}]"#,
+        );
+        assert_eq!(
+            kept(&budgets, Some("books"), &[100, 99, 50, 100, 100]),
+            [true, false, false, true, false]
+        );
+        assert_eq!(kept(&budgets, Some("books"), &[50, 100, 1, 100]), [true, true, false, true]);
+        assert_eq!(kept(&budgets, Some("code"), &[100, 50]), [false, true]);
+        assert_eq!(kept(&budgets, None, &[100, 50]), [false, true], "the null group is any group");
+    }
+
+    #[test]
+    fn budgets_that_cannot_be_meant_are_named() {
+        let broken = |text: &str, has_groups| {
+            let rules = broken_rules(&budgets(text), has_groups);
+            rules
+                .into_iter()
+                .map(|rule| format!("{}: {}", rule.setting, rule.message))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            broken(
+                r#"[{"group": "a", "min_tokens": 9, "max_tokens": 8, "keep_tokens": 1}]"#,
+                false
+            ),
+            [
+                "budgets.0.min_tokens: `min_tokens` 9 is above `max_tokens` 8: no sample has such a length",
+                "budgets.0.group: a budget of group `a`, but the score has no groups",
+            ]
+        );
+        let hidden = r#"[{"max_tokens": 9, "keep_tokens": 1}, {"group": "a", "max_tokens": 8, "keep_tokens": 1},
+                         {"max_tokens": 10, "keep_tokens": 1}]"#;
+        assert_eq!(
+            broken(hidden, true),
+            [
+                "budgets.1.keep_tokens: no sample reaches this budget: number 1 of the list is for all of them"
+            ]
+        );
+        assert_eq!(
+            broken(r#"[{"group": "a", "keep_tokens": 1}, {"keep_tokens": 1}]"#, true),
+            [""; 0]
+        );
+    }
+}

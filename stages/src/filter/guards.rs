@@ -1,0 +1,310 @@
+//! Guards: bounds on statistics that a sample must keep to, before the ranking.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::contract::{BrokenRule, Decimal};
+
+/// Bounds on one statistic. A sample outside is not kept, whatever its score, and is counted as `guard_<statistic>`; one
+/// without the statistic as `no_<statistic>`. It stays one of the samples that `keep_fraction` is a share of, and its
+/// figures enter those of its group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Guard {
+    /// The name of the statistic: any single number that a measure of the pipeline writes.
+    pub statistic: String,
+    /// The lowest value that passes. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// The highest value that passes. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+    /// The same as a quantile of each group, 0 to 1: `0.2` lets the fifth with the lowest values fail, ends included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub min_quantile: Option<Decimal>,
+    /// The same as a quantile of each group, 0 to 1: `0.8` lets the fifth with the highest values fail, ends included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub max_quantile: Option<Decimal>,
+    /// What quantiles count: `samples` (default), or their `tokens`, so that a fifth is a fifth of the text.
+    #[serde(default)]
+    pub weigh: Weigh,
+    /// A measure that is spared the windows which `min` and `max` refuse: the guard is looked at before it. Such windows are
+    /// counted as not measured. A quantile cannot: it is known when all windows are measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+/// What quantiles count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Weigh {
+    /// Every sample counts one.
+    #[default]
+    Samples,
+    /// A sample counts its tokens.
+    Tokens,
+}
+
+/// The bounds of a guard in one group, ends included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// The lowest value that passes; null without one.
+    pub low: Option<f64>,
+    /// The highest value that passes; null without one.
+    pub high: Option<f64>,
+}
+
+/// What a guard says of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may be kept.
+    Passes,
+    /// `guard_<statistic>`: its value is out of bounds.
+    Refused,
+    /// `no_<statistic>`: it has no finite value.
+    Missing,
+}
+
+impl Guard {
+    /// The bounds in a group, from the values at its quantiles where the guard has any.
+    pub fn bounds(&self, low_quantile: Option<f64>, high_quantile: Option<f64>) -> Bounds {
+        let stricter = |one: Option<f64>, other: Option<f64>, choose: fn(f64, f64) -> f64| {
+            one.into_iter().chain(other).reduce(choose)
+        };
+        Bounds {
+            low: stricter(self.min, low_quantile, f64::max),
+            high: stricter(self.max, high_quantile, f64::min),
+        }
+    }
+
+    /// The bounds in a group with these values, and the tokens of each sample: `[samples]`. What is not finite has no part
+    /// in a quantile. Cost: a sort, where there is a quantile.
+    pub fn bounds_of(&self, values: &[f64], tokens: &[u64]) -> Bounds {
+        if self.min_quantile.is_none() && self.max_quantile.is_none() {
+            return self.bounds(None, None);
+        }
+        let samples = values.iter().zip(tokens).filter(|(value, _)| value.is_finite());
+        let mut samples: Vec<_> =
+            samples.map(|(value, tokens)| (*value, self.weight(*tokens))).collect();
+        samples.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let at = |quantile: Option<Decimal>| quantile.and_then(|q| quantile_of(&samples, q));
+        self.bounds(at(self.min_quantile), at(self.max_quantile))
+    }
+
+    /// What a sample with so many tokens weighs in the guard's quantiles.
+    pub fn weight(&self, tokens: u64) -> u64 {
+        if self.weigh == Weigh::Tokens { tokens } else { 1 }
+    }
+
+    /// Every rule that the guard at `setting` (`guards.0`) breaks.
+    pub fn broken_rules(&self, setting: &str) -> Vec<BrokenRule> {
+        let mut broken = Vec::new();
+        let mut rule = |key: &str, message: String, hint: &str| {
+            broken.push(BrokenRule::new(format!("{setting}.{key}"), message, hint));
+        };
+        let Self { statistic, min, max, min_quantile, max_quantile, weigh: _, before } = self;
+        let quantiles = min_quantile.is_some() || max_quantile.is_some();
+        if min.is_none() && max.is_none() && !quantiles {
+            let message = format!("the guard on `{statistic}` has no bounds");
+            rule("statistic", message, "add `min`, `max`, `min_quantile` or `max_quantile`");
+        }
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            rule(
+                "min",
+                format!("`min` {min} is above `max` {max}: nothing passes"),
+                "swap them, or remove one",
+            );
+        }
+        if let (Some(min), Some(max)) = (min_quantile, max_quantile)
+            && min > max
+        {
+            let message =
+                format!("`min_quantile` {min} is above `max_quantile` {max}: nothing passes");
+            rule("min_quantile", message, "swap them, or remove one");
+        }
+        for (key, quantile) in [("min_quantile", min_quantile), ("max_quantile", max_quantile)] {
+            if let Some(quantile) = quantile
+                && !(0.0..=1.0).contains(&quantile.0)
+            {
+                let message = format!("`{key}` is {quantile}, not a number from 0 to 1");
+                rule(key, message, "a quantile is a share of the group: 0.2 for a fifth");
+            }
+        }
+        if let Some(measure) = before
+            && quantiles
+        {
+            let message = format!("a quantile is not known before `{measure}`");
+            rule("before", message, "give the bound as `min` or `max`, or remove `before`");
+        }
+        broken
+    }
+}
+
+impl Bounds {
+    /// What the bounds say of a value; `NaN` where the sample has none.
+    pub fn judge(&self, value: f64) -> Verdict {
+        let inside =
+            self.low.is_none_or(|low| value >= low) && self.high.is_none_or(|high| value <= high);
+        match (value.is_finite(), inside) {
+            (false, _) => Verdict::Missing,
+            (true, true) => Verdict::Passes,
+            (true, false) => Verdict::Refused,
+        }
+    }
+}
+
+/// The weight that the values up to the quantile must have at least: the first value at which the running weight of
+/// ascending values reaches it is the quantile. `total`: the weight of all, below 2^63.
+pub fn quantile_weight(quantile: Decimal, total: u64) -> u64 {
+    quantile.ceil_of(total).max(1)
+}
+
+/// The smallest value v with weight(x ≤ v) ≥ q · weight(all). `samples`: values, ascending, and their weights.
+fn quantile_of(samples: &[(f64, u64)], quantile: Decimal) -> Option<f64> {
+    let wanted = quantile_weight(quantile, samples.iter().map(|(_, weight)| weight).sum());
+    let reached = samples.iter().scan(0, |sum, (value, weight)| {
+        *sum += weight;
+        Some((*sum, *value))
+    });
+    reached.filter(|(sum, _)| *sum >= wanted).map(|(_, value)| value).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn guard(text: &str) -> Guard {
+        let mut guard = serde_json::json!({ "statistic": "copy_share" });
+        let more: serde_json::Map<_, _> = serde_json::from_str(text).unwrap();
+        guard.as_object_mut().unwrap().extend(more);
+        serde_json::from_value(guard).unwrap()
+    }
+
+    fn bounds(text: &str, values: &[f64], tokens: &[u64]) -> (Option<f64>, Option<f64>) {
+        let Bounds { low, high } = guard(text).bounds_of(values, tokens);
+        (low, high)
+    }
+
+    #[test]
+    fn bounds_let_their_own_value_pass() {
+        let bounds = guard(r#"{"min": 0.1, "max": 0.4}"#).bounds_of(&[], &[]);
+        let verdicts = [0.09, 0.1, 0.4, 0.41].map(|value| bounds.judge(value));
+        assert_eq!(
+            verdicts,
+            [Verdict::Refused, Verdict::Passes, Verdict::Passes, Verdict::Refused]
+        );
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(bounds.judge(value), Verdict::Missing);
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_the_smallest_value_that_enough_of_the_group_reach() {
+        let values: Vec<f64> = (1..=10).rev().map(f64::from).collect();
+        let quantiles = |text| bounds(text, &values, &[1; 10]);
+        assert_eq!(
+            quantiles(r#"{"min_quantile": 0.2, "max_quantile": 0.8}"#),
+            (Some(2.0), Some(8.0))
+        );
+        assert_eq!(quantiles(r#"{"min_quantile": 0.21}"#), (Some(3.0), None));
+        assert_eq!(quantiles(r#"{"min_quantile": 0, "max_quantile": 1}"#), (Some(1.0), Some(10.0)));
+        assert_eq!(
+            bounds(
+                r#"{"max_quantile": 0.29}"#,
+                &(0..100).map(f64::from).collect::<Vec<_>>(),
+                &[1; 100]
+            )
+            .1,
+            Some(28.0)
+        );
+    }
+
+    #[test]
+    fn a_quantile_may_count_tokens() {
+        let (values, tokens) = ([1.0, 2.0, 3.0], [10, 70, 20]);
+        assert_eq!(bounds(r#"{"max_quantile": 0.5}"#, &values, &tokens).1, Some(2.0));
+        assert_eq!(
+            bounds(r#"{"max_quantile": 0.1, "weigh": "tokens"}"#, &values, &tokens).1,
+            Some(1.0)
+        );
+        assert_eq!(
+            bounds(r#"{"max_quantile": 0.11, "weigh": "tokens"}"#, &values, &tokens).1,
+            Some(2.0)
+        );
+        assert_eq!(
+            bounds(r#"{"max_quantile": 0.81, "weigh": "tokens"}"#, &values, &tokens).1,
+            Some(3.0)
+        );
+    }
+
+    #[test]
+    fn samples_without_the_statistic_have_no_part_in_its_quantiles() {
+        let values = [f64::NAN, 5.0, f64::INFINITY, 7.0, f64::NEG_INFINITY];
+        assert_eq!(
+            bounds(r#"{"min_quantile": 0.5, "max_quantile": 0.6}"#, &values, &[1; 5]),
+            (Some(5.0), Some(7.0))
+        );
+        assert_eq!(bounds(r#"{"min_quantile": 0.5}"#, &[f64::NAN], &[1]), (None, None));
+    }
+
+    #[test]
+    fn the_stricter_of_a_bound_and_a_quantile_decides() {
+        let values = [1.0, 2.0, 3.0, 4.0];
+        let text = r#"{"min": 1.5, "min_quantile": 0.5, "max": 2.5, "max_quantile": 0.75}"#;
+        assert_eq!(bounds(text, &values, &[1; 4]), (Some(2.0), Some(2.5)));
+    }
+
+    #[test]
+    fn every_bound_that_cannot_be_meant_is_named() {
+        let broken = |text: &str| {
+            let rules = guard(text).broken_rules("guards.2");
+            rules
+                .into_iter()
+                .map(|rule| format!("{}: {}", rule.setting, rule.message))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(broken(r#"{"max": 0.4, "before": "first-layer-attention"}"#), [""; 0]);
+        assert_eq!(broken("{}"), ["guards.2.statistic: the guard on `copy_share` has no bounds"]);
+        assert_eq!(
+            broken(r#"{"min": 2, "max": 1}"#),
+            ["guards.2.min: `min` 2 is above `max` 1: nothing passes"]
+        );
+        assert_eq!(
+            broken(r#"{"min_quantile": 1.5, "max_quantile": -0.5, "before": "x"}"#),
+            [
+                "guards.2.min_quantile: `min_quantile` 1.5 is above `max_quantile` -0.5: nothing passes",
+                "guards.2.min_quantile: `min_quantile` is 1.5, not a number from 0 to 1",
+                "guards.2.max_quantile: `max_quantile` is -0.5, not a number from 0 to 1",
+                "guards.2.before: a quantile is not known before `x`",
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_quantile_has_the_weight_and_nothing_below_it_has(
+            samples in prop::collection::vec((0_u8..9, 1_u64..50), 1..40), percent in 0_u32..=100, tokens: bool,
+        ) {
+            let (values, sizes): (Vec<f64>, Vec<u64>) = samples.iter().map(|&(x, n)| (f64::from(x), n)).unzip();
+            let quantile = Decimal(f64::from(percent) / 100.0);
+            let weigh = if tokens { Weigh::Tokens } else { Weigh::Samples };
+            let guard = Guard { min_quantile: Some(quantile), weigh, ..guard("{}") };
+            let low = guard.bounds_of(&values, &sizes).low.unwrap();
+            let weight = |inside: &dyn Fn(f64) -> bool| -> u64 {
+                let inside = values.iter().zip(&sizes).filter(|(value, _)| inside(**value));
+                inside.map(|(_, size)| if tokens { *size } else { 1 }).sum()
+            };
+            let all = weight(&|_| true);
+            prop_assert!(100 * weight(&|value| value <= low) >= u64::from(percent) * all);
+            let below = weight(&|value| value < low);
+            prop_assert!(below == 0 || 100 * below < u64::from(percent) * all);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The settings of a filter with guards, and what it keeps of a group.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::budgets::{self, Budget, Spending};
+use super::guards::Guard;
+use super::{KeepTokens, Kept, ranked, within_budget};
+use crate::contract::{BrokenRule, Column, Decimal, Kind};
+use crate::measures::statistics;
+
+/// Keeps the best samples: those that pass all `guards`, by exactly one of `keep_fraction`, `keep_tokens`, `budgets` and
+/// `min_score`. The ranking is stable: equal scores keep their input order. What is kept comes out in input order. With
+/// `score.calibration` the stored threshold and guards decide instead.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    /// Bounds on statistics that a sample must keep to, before the ranking. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<Guard>,
+    /// The share of samples that is kept, 0 to 1, rounded down to whole samples, inside each group: of all its samples with
+    /// a score, those outside a guard too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub keep_fraction: Option<Decimal>,
+    /// A budget of tokens of the output: samples are kept in rank order until the next would exceed it. One number for
+    /// every group, or a map from group to number (groups not named keep nothing).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_tokens: Option<KeepTokens>,
+    /// Budgets of tokens by length, too: a list, of which the first that is for a sample's group and length decides. A
+    /// sample that none is for is not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub budgets: Option<Vec<Budget>>,
+    /// The lowest score that is kept. Any finite number: z-scores are around 0, min-max scores between -alpha and 1,
+    /// percentiles between 0 and 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_score: Option<f64>,
+    /// Whether all samples are written, with the columns `longsift_kept` and `longsift_reason`, instead of those that are
+    /// kept alone: for a look at what a filter does, or for a trainer that decides later. A row of the input that gave no
+    /// sample is there once, whole. Counts, lists of what was dropped and calibrations are those of the same filter
+    /// without it. Default: no.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mark_only: bool,
+}
+
+impl Filter {
+    /// Which samples of one group are kept, by whichever of the settings is there (all that pass without one).
+    ///
+    /// `scores`, `passes` (all guards), `tokens` (what a sample takes of a budget): `[samples]`, in input order. `group` is
+    /// the value of the `within` column, `None` for a null and without one. `NaN` is never kept and does not count towards
+    /// the fraction; a sample that does not pass is never kept and does. Cost: one sort.
+    pub fn keep(
+        &self,
+        scores: &[f64],
+        passes: &[bool],
+        tokens: &[u64],
+        group: Option<&str>,
+    ) -> Kept {
+        let ranking = ranked(scores);
+        let scored = ranking.len() as u64;
+        let mut kept: Vec<usize> = ranking.into_iter().filter(|&sample| passes[sample]).collect();
+        if let Some(min_score) = self.min_score {
+            kept.retain(|&sample| scores[sample] >= min_score);
+        } else if let Some(fraction) = self.keep_fraction {
+            kept.truncate(usize::try_from(fraction.floor_of(scored)).unwrap_or(usize::MAX));
+        } else if let Some(budget) = &self.keep_tokens {
+            let fit = within_budget(kept.iter().map(|&sample| tokens[sample]), budget.of(group));
+            kept.truncate(fit);
+        } else if let Some(budgets) = &self.budgets {
+            let mut spending = Spending::of_group(budgets, group);
+            kept.retain(|&sample| spending.keeps(tokens[sample]));
+        }
+        let last = kept.last().map(|&sample| scores[sample]);
+        let mut keep = vec![false; scores.len()];
+        for sample in kept {
+            keep[sample] = true;
+        }
+        Kept { keep, threshold: self.min_score.or(last) }
+    }
+
+    /// Every rule that the settings break among themselves. `has_groups`: whether the score has a `within` column.
+    /// `measures`: those of the pipeline, in its order, with their columns.
+    pub fn broken_rules(
+        &self,
+        has_groups: bool,
+        measures: &[(&str, Vec<Column>)],
+    ) -> Vec<BrokenRule> {
+        let columns: Vec<Column> =
+            measures.iter().flat_map(|(_, columns)| columns.clone()).collect();
+        let mut broken = Vec::new();
+        for (index, guard) in self.guards.iter().enumerate() {
+            let setting = format!("guards.{index}");
+            let statistic = format!("{setting}.statistic");
+            broken.extend(statistics::scalar(&statistic, &guard.statistic, &columns).err());
+            broken.extend(guard.broken_rules(&setting));
+            broken.extend(before_another_measure(&setting, guard, measures));
+        }
+        broken
+            .extend(budgets::broken_rules(self.budgets.as_deref().unwrap_or_default(), has_groups));
+        broken
+    }
+}
+
+/// A guard with `before` names a measure of the pipeline, and another than the one that it reads.
+fn before_another_measure(
+    setting: &str,
+    guard: &Guard,
+    measures: &[(&str, Vec<Column>)],
+) -> Option<BrokenRule> {
+    let before = guard.before.as_deref()?;
+    let setting = format!("{setting}.before");
+    let Some((_, spared)) = measures.iter().find(|(name, _)| *name == before) else {
+        let names: Vec<_> = measures.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let message = format!("the pipeline has no measure `{before}`");
+        let known = format!("the pipeline has {}", names.join(", "));
+        let hint = match statistics::nearest(before, measures.iter().map(|(name, _)| *name)) {
+            Some(meant) => format!("did you mean `{meant}`? {known}"),
+            None => known,
+        };
+        return Some(BrokenRule::new(setting, message, hint));
+    };
+    let own = |column: &Column| column.kind != Kind::Numbers && column.name == guard.statistic;
+    spared.iter().any(own).then(|| {
+        let message =
+            format!("`{}` is what `{before}` measures: it is not known before", guard.statistic);
+        BrokenRule::new(setting, message, "name a measure that comes later, or remove `before`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Measure;
+    use crate::first_layer_attention::FirstLayerAttention;
+    use crate::measures::Recurrence;
+
+    fn settings(text: &str) -> Filter {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn kept(text: &str, scores: &[f64], passes: &[bool]) -> Kept {
+        settings(text).keep(scores, passes, &vec![10; scores.len()], None)
+    }
+
+    #[test]
+    fn a_fraction_is_one_of_all_samples_with_a_score() {
+        let scores = [9.0, 8.0, 7.0, 6.0, f64::NAN];
+        let passes = [false, true, false, true, true];
+        let got = kept(r#"{"keep_fraction": 0.25}"#, &scores, &passes);
+        assert_eq!(
+            got,
+            Kept { keep: vec![false, true, false, false, false], threshold: Some(8.0) }
+        );
+        let all = kept(r#"{"keep_fraction": 1}"#, &scores, &passes);
+        assert_eq!(all, Kept { keep: vec![false, true, false, true, false], threshold: Some(6.0) });
+    }
+
+    #[test]
+    fn a_sample_that_does_not_pass_takes_nothing_of_a_budget() {
+        let scores = [9.0, 8.0, 7.0];
+        for amount in [
+            r#"{"keep_tokens": 10}"#,
+            r#"{"budgets": [{"keep_tokens": 10}]}"#,
+            r#"{"min_score": 7.5}"#,
+        ] {
+            let got = kept(amount, &scores, &[false, true, true]);
+            assert_eq!(got.keep, [false, true, false], "{amount}");
+        }
+    }
+
+    #[test]
+    fn without_an_amount_all_that_pass_are_kept() {
+        assert_eq!(
+            kept("{}", &[1.0, f64::NAN, 2.0], &[true, true, false]).keep,
+            [true, false, false]
+        );
+    }
+
+    #[test]
+    fn every_mistake_of_a_filter_is_named_at_its_place() {
+        let measures = [
+            ("recurrence", Recurrence::default().columns()),
+            ("first-layer-attention", FirstLayerAttention::default().columns()),
+        ];
+        let broken = |text: &str| {
+            let rules = settings(text).broken_rules(false, &measures);
+            rules.into_iter().map(|rule| (rule.setting, rule.message)).collect::<Vec<_>>()
+        };
+        let guards = |guards: &str| broken(&format!(r#"{{"guards": [{guards}]}}"#));
+        assert_eq!(
+            guards(r#"{"statistic": "copy_share", "max": 0.4, "before": "first-layer-attention"}"#),
+            []
+        );
+        let named = |setting: &str, message: &str| (setting.to_owned(), message.to_owned());
+        assert_eq!(
+            guards(
+                r#"{"statistic": "copy_shares", "min": 1, "max": 0.4},
+                   {"statistic": "copy_share", "max": 0.4, "before": "first_layer_attention"},
+                   {"statistic": "copy_share", "max": 0.4, "before": "recurrence"}"#
+            ),
+            [
+                named(
+                    "guards.0.statistic",
+                    "no measure of the pipeline writes the statistic `copy_shares`"
+                ),
+                named("guards.0.min", "`min` 1 is above `max` 0.4: nothing passes"),
+                named("guards.1.before", "the pipeline has no measure `first_layer_attention`"),
+                named(
+                    "guards.2.before",
+                    "`copy_share` is what `recurrence` measures: it is not known before"
+                ),
+            ]
+        );
+        assert_eq!(
+            broken(r#"{"budgets": [{"group": "books", "keep_tokens": 1}]}"#),
+            [named("budgets.0.group", "a budget of group `books`, but the score has no groups")]
+        );
+    }
+}

@@ -1,0 +1,121 @@
+//! The rotary tables that the windows of a run share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use longsift_kernels::{Rope, Rotation};
+
+/// Tables that are kept: more than one only where frequencies depend on the length of the window.
+const MOST_TABLES: usize = 4;
+
+/// The rotary tables in use. A table serves every window of its frequencies that is not longer.
+#[derive(Debug, Default)]
+pub(super) struct RotaryTables {
+    kept: Mutex<Vec<Table>>,
+}
+
+#[derive(Clone, Debug)]
+struct Table {
+    inverse_frequencies: Vec<f32>,
+    tokens: usize,
+    rope: Arc<Rope>,
+}
+
+impl RotaryTables {
+    /// A table of `rotation` for windows of `tokens` tokens: one that is kept, or `build` of `longest` tokens.
+    ///
+    /// Nothing is locked while `build` runs: it works on the threads of the pool, and one of these could take up another
+    /// window meanwhile and ask for a table, too. Threads that ask for the same table at once may each build it.
+    pub(super) fn get(
+        &self,
+        rotation: &Rotation,
+        tokens: usize,
+        longest: usize,
+        build: impl FnOnce(&Rotation, usize) -> Rope,
+    ) -> Arc<Rope> {
+        if let Some(rope) = find(&self.lock(), rotation, tokens) {
+            return rope;
+        }
+        let length = tokens.max(longest);
+        let rope = Arc::new(build(rotation, length));
+        let mut kept = self.lock();
+        if let Some(rope) = find(&kept, rotation, tokens) {
+            return rope;
+        }
+        if kept.len() == MOST_TABLES {
+            kept.remove(0);
+        }
+        let inverse_frequencies = rotation.inverse_frequencies.clone();
+        kept.push(Table { inverse_frequencies, tokens: length, rope: Arc::clone(&rope) });
+        rope
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Table>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn find(kept: &[Table], rotation: &Rotation, tokens: usize) -> Option<Arc<Rope>> {
+    let bits = |frequencies: &[f32]| frequencies.iter().map(|f| f.to_bits()).collect::<Vec<_>>();
+    let wanted = bits(&rotation.inverse_frequencies);
+    let table = kept
+        .iter()
+        .find(|table| table.tokens >= tokens && bits(&table.inverse_frequencies) == wanted)?;
+    Some(Arc::clone(&table.rope))
+}
+
+#[cfg(test)]
+mod tests {
+    use longsift_kernels::RopeStyle;
+
+    use super::*;
+
+    fn rotation(frequency: f32) -> Rotation {
+        let style = RopeStyle::Half;
+        Rotation { style, inverse_frequencies: vec![frequency], attention_factor: 1.0 }
+    }
+
+    fn built(rotation: &Rotation, tokens: usize) -> Rope {
+        rotation.table(tokens)
+    }
+
+    fn never(_: &Rotation, _: usize) -> Rope {
+        panic!("a kept table fits")
+    }
+
+    #[test]
+    fn nothing_is_locked_while_a_table_is_built() {
+        let tables = RotaryTables::default();
+        // What a thread of the pool does that takes up another window while this one waits.
+        let inner = rotation(0.25);
+        tables.get(&rotation(0.5), 8, 8, |outer, length| {
+            tables.get(&inner, 4, 4, built);
+            built(outer, length)
+        });
+        tables.get(&inner, 4, 4, never);
+        tables.get(&rotation(0.5), 8, 8, never);
+    }
+
+    #[test]
+    fn a_table_serves_shorter_windows_of_its_frequencies() {
+        let tables = RotaryTables::default();
+        let long = tables.get(&rotation(0.5), 3, 100, built);
+        assert!(Arc::ptr_eq(&long, &tables.get(&rotation(0.5), 100, 100, never)));
+        assert!(!Arc::ptr_eq(&long, &tables.get(&rotation(0.5), 101, 100, built)));
+        assert!(!Arc::ptr_eq(&long, &tables.get(&rotation(0.25), 3, 100, built)));
+    }
+
+    #[test]
+    fn the_oldest_table_makes_room() {
+        let tables = RotaryTables::default();
+        for frequency in 1..=MOST_TABLES as u8 + 1 {
+            tables.get(&rotation(f32::from(frequency)), 2, 2, built);
+        }
+        let mut built_again = false;
+        tables.get(&rotation(1.0), 2, 2, |rotation, tokens| {
+            built_again = true;
+            built(rotation, tokens)
+        });
+        assert!(built_again);
+        assert_eq!(tables.lock().len(), MOST_TABLES);
+    }
+}

@@ -1,0 +1,12 @@
+//! The measures: stages that turn windows into figures. One file each.
+
+pub mod compression;
+mod first_layer_attention;
+pub mod lexical;
+pub mod recurrence;
+pub mod speed;
+pub mod statistics;
+
+pub use compression::Compression;
+pub use lexical::Lexical;
+pub use recurrence::Recurrence;

@@ -1,0 +1,263 @@
+//! Measures, per window, how far a general compressor shrinks its text.
+
+use std::io::{self, Write};
+
+use flate2::Compression as Level;
+use flate2::write::ZlibEncoder;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::contract::{
+    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Unmeasured, Value, Window,
+};
+
+/// Measures, per window, how far DEFLATE shrinks its text: a baseline that a score has to beat, and a guard against text
+/// that repeats itself or does not at all. It needs no model. It sees the last 32 KiB of text only, and gives duplicated
+/// halves its highest `deflate_gain`: no ranking should rest on it alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Compression {
+    /// Tells this stage from another `compression` of the pipeline: its statistics are then `NAME_gzip_ratio` and so on.
+    /// Lower case letters, digits and `_`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
+    pub name: Option<String>,
+    /// Of which text `gzip_ratio` is: of the `window` (default), like every other statistic, or of its whole `document`,
+    /// as `OLMo` 3 filters. `deflate_gain` is of the window always.
+    #[serde(default)]
+    pub scope: Scope,
+}
+
+/// Of which text a ratio is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// The window's own.
+    #[default]
+    Window,
+    /// Its document's: all windows of a document have the same value.
+    Document,
+}
+
+impl Measure for Compression {
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let (merge, of) = match self.scope {
+            Scope::Window => (Merge::Mean, "window"),
+            Scope::Document => (Merge::First, "document"),
+        };
+        vec![
+            Column {
+                name: "gzip_ratio".into(),
+                kind: Kind::Number,
+                unit: "compressed bytes per byte".into(),
+                doc: format!("bytes of the {of} as a gzip file of the default level, to those of its text").into(),
+                merge,
+                orientation: Orientation::Lower,
+                error: None,
+            },
+            Column {
+                name: "deflate_gain".into(),
+                kind: Kind::Number,
+                unit: "share of the second half's compressed bytes".into(),
+                doc: "what the first half of the window saves when the second is compressed behind it; blind beyond 32 KiB, and \
+                      highest where the halves are duplicates"
+                    .into(),
+                merge: Merge::Mean,
+                orientation: Orientation::Higher,
+                error: None,
+            },
+        ]
+    }
+
+    fn needs(&self) -> Needs {
+        let document_text = self.scope == Scope::Document;
+        Needs { window_text: true, document_text, ..Needs::default() }
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn facts(&self) -> serde_json::Value {
+        // The name is no fact: it changes what figures are called.
+        let Self { name: _, scope } = self;
+        json!({ "scope": scope })
+    }
+
+    fn document(&self, text: &[u8]) -> Vec<Value> {
+        vec![Value::number(gzip_ratio(text.len(), zlib_bytes(text)))]
+    }
+
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+        let text = window.text.expect("the measure asks for the window's text");
+        let half = window.text_half.expect("a window with text knows where its half is");
+        let whole = zlib_bytes(text);
+        let ratio = match self.scope {
+            Scope::Window => Value::number(gzip_ratio(text.len(), whole)),
+            Scope::Document => window.document[0].clone(),
+        };
+        Ok(Figures(vec![ratio, Value::number(deflate_gain(text, half, whole))]))
+    }
+}
+
+/// Header and trailer of a zlib stream, and of a gzip file: what lies between is the same.
+const ZLIB_FRAME: u64 = 2 + 4;
+const GZIP_FRAME: u64 = 10 + 8;
+
+/// Bytes of a text as a gzip file to those of the text, from those of its zlib stream; none of an empty text.
+///
+/// What the annotator of `OLMo` 3 computes of documents, with flate2's `GzEncoder` at the default level, 6.
+fn gzip_ratio(text_bytes: usize, zlib_bytes: u64) -> Option<f64> {
+    let compressed = zlib_bytes - ZLIB_FRAME + GZIP_FRAME;
+    (text_bytes > 0).then(|| compressed as f64 / text_bytes as f64)
+}
+
+/// `1 - (C(AB) - C(A)) / C(B)`, where C is the length of a zlib stream of level 6, A the text before `half` and B the rest;
+/// none where one of them is empty. `whole`: C(AB).
+fn deflate_gain(text: &[u8], half: usize, whole: u64) -> Option<f64> {
+    let (first, second) = text.split_at_checked(half)?;
+    if first.is_empty() || second.is_empty() {
+        return None;
+    }
+    let (first, second) = (zlib_bytes(first) as f64, zlib_bytes(second) as f64);
+    Some(1.0 - (whole as f64 - first) / second)
+}
+
+/// Bytes of `text` as a zlib stream of level 6.
+pub fn zlib_bytes(text: &[u8]) -> u64 {
+    let mut stream = ZlibEncoder::new(Written(0), Level::new(6));
+    stream.write_all(text).expect(NO_WRITE_FAILS);
+    stream.finish().expect(NO_WRITE_FAILS).0
+}
+
+/// Counts what is written to it.
+struct Written(u64);
+
+const NO_WRITE_FAILS: &str = "counting does not fail";
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    /// English-looking text that never changes: words of a small vocabulary, drawn by a linear congruence.
+    fn text(sentences: usize, seed: u32) -> Vec<u8> {
+        const WORDS: &str = "the of and to in that which was river house evening letter walked stood old answer light \
+                             through window never before between garden table morning voice remember across";
+        let words: Vec<&str> = WORDS.split_whitespace().collect();
+        let mut state = seed;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % below
+        };
+        let mut text = String::new();
+        for _ in 0..sentences {
+            let chosen: Vec<&str> = (0..5 + next(9)).map(|_| words[next(words.len())]).collect();
+            text += &chosen.join(" ");
+            text += ". ";
+        }
+        text.into_bytes()
+    }
+
+    fn figures(settings: &Compression, text: &[u8], half: usize, document: &[Value]) -> Vec<Value> {
+        let ids = [0; 4];
+        let window =
+            Window { ids: &ids, text: Some(text), text_half: Some(half), document, evidence: &[] };
+        settings.figures(&window).unwrap().0
+    }
+
+    /// Fails when an update of the compressor changes sizes: raise [`Compression::version`] then, because figures of before
+    /// and after do not compare.
+    #[test]
+    fn sizes_are_those_of_version_1() {
+        let settings = Compression::default();
+        assert_eq!(settings.version(), 1);
+        let sizes = |text: &[u8]| (text.len(), zlib_bytes(text));
+        let (short, long) = (text(3, 1), text(4000, 2));
+        let repeated = short.repeat(500);
+        let noise: Vec<u8> =
+            text(600, 3).iter().enumerate().map(|(i, b)| b.wrapping_mul(i as u8 | 1)).collect();
+        assert_eq!(
+            [sizes(b"a"), sizes(&short), sizes(&long), sizes(&repeated), sizes(&noise)],
+            [(1, 9), (201, 117), (219_812, 41_821), (100_500, 892), (33_001, 25_846)]
+        );
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_a_gzip_file_of_the_default_level() {
+        for text in [text(1, 4), text(100, 4), text(9000, 4), vec![b'.'; 1 << 17]] {
+            let mut file = GzEncoder::new(Vec::new(), Level::default());
+            file.write_all(&text).unwrap();
+            let expected = file.finish().unwrap().len() as f64 / text.len() as f64;
+            let ratio = figures(&Compression::default(), &text, 0, &[])[0].clone();
+            assert_eq!(ratio, Value::Number(expected));
+        }
+    }
+
+    #[test]
+    fn a_first_half_saves_what_the_second_repeats() {
+        let (a, b) = (text(60, 5), text(60, 6));
+        let halves = |first: &[u8], second: &[u8]| {
+            let both = [first, second].concat();
+            deflate_gain(&both, first.len(), zlib_bytes(&both)).unwrap()
+        };
+        let (duplicated, other) = (halves(&a, &a), halves(&a, &b));
+        assert!(duplicated > 0.9, "{duplicated}");
+        assert!(other > 0.0 && other < 0.5, "{other}: the words alone");
+        let a_window = [vec![b'.'; 1 << 15], b].concat();
+        assert!(halves(&a, &a_window) < 0.1, "what lies 32 KiB back saves nothing");
+    }
+
+    #[test]
+    fn an_empty_text_or_half_has_nulls() {
+        let settings = Compression::default();
+        assert_eq!(figures(&settings, b"", 0, &[]), [Value::Null, Value::Null]);
+        for half in [0, 4, 5] {
+            assert_eq!(figures(&settings, b"text", half, &[])[1], Value::Null);
+        }
+        assert_eq!(settings.document(b""), [Value::Null]);
+    }
+
+    #[test]
+    fn the_scope_concerns_the_ratio_alone() {
+        let (window, document) = (text(50, 7), text(500, 8));
+        let settings = |scope| Compression { scope, ..Compression::default() };
+        let of_window = figures(&settings(Scope::Window), &window, 900, &[]);
+        let shared = settings(Scope::Document).document(&document);
+        let of_document = figures(&settings(Scope::Document), &window, 900, &shared);
+        assert_eq!(of_document[0], figures(&settings(Scope::Window), &document, 900, &[])[0]);
+        assert_ne!(of_document[0], of_window[0]);
+        assert_eq!(of_document[1], of_window[1]);
+        let merges = |scope| settings(scope).columns()[0].merge;
+        assert_eq!((merges(Scope::Window), merges(Scope::Document)), (Merge::Mean, Merge::First));
+        let needs = |scope| settings(scope).needs().document_text;
+        assert_eq!((needs(Scope::Window), needs(Scope::Document)), (false, true));
+    }
+
+    #[test]
+    fn the_scope_is_a_fact_and_the_name_is_none() {
+        let settings = |text| serde_json::from_str::<Compression>(text).unwrap();
+        assert_eq!(
+            settings("{}").facts(),
+            settings(r#"{"scope": "window", "name": "own"}"#).facts()
+        );
+        assert_ne!(settings("{}").facts(), settings(r#"{"scope": "document"}"#).facts());
+    }
+}

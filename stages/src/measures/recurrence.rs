@@ -1,0 +1,146 @@
+//! Measures, per window, how much of it was said far before: of its token ids alone.
+
+mod bits;
+mod count;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+pub use count::Counts;
+pub use scan::Scan;
+
+use crate::contract::{
+    Column, Decimal, FarDistance, Figures, Kind, Measure, Merge, Orientation, Unmeasured, Value,
+    Window,
+};
+
+/// Measures, per window, which share of its second half a lookup of the last two tokens could have found far before,
+/// copied passages left out: token ids alone decide, without a model or a device. It sees verbatim repetition of three
+/// tokens: no paraphrase and no reasoning. Beside it stand what tells such a window from junk: how much is copied, how
+/// much recurs nearby, and how widely the far links spread.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recurrence {
+    /// Tells this stage from another `recurrence` of the pipeline: its statistics are then `NAME_far_recurrence` and so
+    /// on. Lower case letters, digits and `_`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
+    pub name: Option<String>,
+    /// The far distance `k` as a share f of each window of S tokens, above 0 and below 1: `⌈f·S⌉`. Default 0.125: a
+    /// quarter tells whole documents from two joined halves better, but from eight joined pieces and from duplicates
+    /// worse; a sixteenth the reverse.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.000_001, max = 0.999_999))]
+    pub min_distance_fraction: Option<Decimal>,
+    /// The far distance `k` in tokens, instead of a share of the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_215))]
+    pub min_distance_tokens: Option<u32>,
+}
+
+impl Recurrence {
+    /// From which distance on a recurrence is far.
+    pub fn distance(&self) -> FarDistance {
+        match (self.min_distance_tokens, self.min_distance_fraction) {
+            (Some(tokens), _) => FarDistance::Tokens(tokens),
+            (None, fraction) => FarDistance::Fraction(fraction.unwrap_or(Decimal(0.125))),
+        }
+    }
+}
+
+impl Measure for Recurrence {
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let share = |name: &'static str, doc: &'static str| Column {
+            name: name.into(),
+            kind: Kind::Number,
+            unit: "share of the second half".into(),
+            doc: doc.into(),
+            merge: Merge::Mean,
+            orientation: Orientation::Higher,
+            error: None,
+        };
+        vec![
+            share(
+                "far_recurrence",
+                "tokens that the two before them would find at least k tokens back, copied passages left out",
+            ),
+            share(
+                "near_recurrence",
+                "tokens that the two before them would find less than a sixteenth of the window back, copied passages left \
+                 out; falls where sentences were put in another order",
+            ),
+            Column {
+                unit: "share of the possible pairs".into(),
+                ..share(
+                    "link_coverage",
+                    "how many different pairs of 32 parts of the window the tokens of far_recurrence link: how widely, not how often",
+                )
+            },
+            share(
+                "copy_share",
+                "tokens in a passage of at least eight that stands at least a sixteenth of the window before: a guard",
+            ),
+            share(
+                "far_first4_share",
+                "as far_recurrence with copied passages, of which the first four tokens of a match count",
+            ),
+            share("far_with_copies_share", "as far_recurrence, with copied passages"),
+            Column {
+                kind: Kind::Numbers,
+                unit: "tokens by distance".into(),
+                merge: Merge::Never,
+                ..share(
+                    "recurrence_histogram",
+                    "tokens of the second half by distance to the last earlier occurrence, copied or not: bin 0 has none, bin b \
+                     is [2^(b-1), 2^b)",
+                )
+            },
+            Column {
+                kind: Kind::Count,
+                unit: "tokens".into(),
+                merge: Merge::Max,
+                ..share("recurrence_distance", "k, from which distance on a recurrence is far")
+            },
+        ]
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn facts(&self) -> serde_json::Value {
+        // The name is no fact: it changes what figures are called. The settings are, as the distance that they mean.
+        let Self { name: _, min_distance_fraction: _, min_distance_tokens: _ } = self;
+        json!({ "min_distance": self.distance() })
+    }
+
+    fn min_tokens(&self) -> u64 {
+        self.distance().min_tokens()
+    }
+
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+        thread_local!(static SCAN: RefCell<Scan> = RefCell::default());
+        let counts = SCAN.with_borrow_mut(|scan| Counts::of(window.ids, self.distance(), scan));
+        let share = |count| Value::number(counts.share(count));
+        Ok(Figures(vec![
+            share(counts.far),
+            share(counts.near),
+            Value::number(counts.link_coverage()),
+            share(counts.copied),
+            share(counts.far_first4),
+            share(counts.far_with_copies),
+            Value::Numbers(counts.bins.iter().map(|&tokens| tokens as f64).collect()),
+            Value::Count(counts.min_distance),
+        ]))
+    }
+}

@@ -1,0 +1,146 @@
+//! How much recurs in a window: whole numbers, from which every share is one division.
+
+use super::bits::{self, WORD};
+use super::scan::Scan;
+use crate::contract::FarDistance;
+
+/// Of how many parts of a window pairs are linked.
+const CHUNKS: u64 = 32;
+/// The last positions of a run of matches at one distance that `far_first4` counts.
+const FIRST_OF_RUN: usize = 4;
+
+/// What was counted in the second half of a window, in tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tokens of the window, S.
+    pub tokens: u64,
+    /// Those of the second half, `⌊S/2⌋`: the others are context.
+    pub scored: u64,
+    /// From which distance on a recurrence is far: k.
+    pub min_distance: u64,
+    /// `⌈S/16⌉`: from which distance on a recurring 8-gram is a copy, and below which a recurrence is near.
+    pub copy_distance: u64,
+    /// Far and not copied.
+    pub far: u64,
+    /// Far.
+    pub far_with_copies: u64,
+    /// Far, and among the first four tokens of a match.
+    pub far_first4: u64,
+    /// In an 8-gram that recurs from far.
+    pub copied: u64,
+    /// Near and not copied.
+    pub near: u64,
+    /// By distance: bin 0 recurs not, bin b is `[2^(b-1), 2^b)`. Sums to `scored`.
+    pub bins: Vec<u64>,
+    /// The same without copies.
+    pub bins_new: Vec<u64>,
+    /// The same of the first four tokens of a match, and of those that recur not.
+    pub bins_first4: Vec<u64>,
+    /// Different pairs of chunks, 32 of the window, that the tokens of `far` link.
+    pub linked_pairs: u64,
+    /// Pairs of chunks that a far recurrence could link.
+    pub possible_pairs: u64,
+}
+
+impl Counts {
+    /// Counts a window of any length, of ids up to 2^32 - 1.
+    ///
+    /// Cost: linear in text; the memory of `scan` is used again.
+    pub fn of(ids: &[u32], distance: FarDistance, scan: &mut Scan) -> Self {
+        let tokens = ids.len() as u64;
+        let copy_distance = tokens.div_ceil(16);
+        scan.window(ids, copy_distance as usize, (tokens - tokens / 2) as usize);
+        let mut counts = Self {
+            tokens,
+            scored: tokens / 2,
+            min_distance: distance.of(tokens),
+            copy_distance,
+            ..Self::default()
+        };
+        counts.possible_pairs = counts.possible_pairs();
+        counts.count(scan);
+        counts
+    }
+
+    /// `count / scored`; none in a window without scored tokens.
+    pub fn share(&self, count: u64) -> Option<f64> {
+        (self.scored > 0).then(|| count as f64 / self.scored as f64)
+    }
+
+    /// `linked_pairs / possible_pairs`; none where no pair is far apart.
+    pub fn link_coverage(&self) -> Option<f64> {
+        (self.possible_pairs > 0).then(|| self.linked_pairs as f64 / self.possible_pairs as f64)
+    }
+
+    fn count(&mut self, scan: &Scan) {
+        let (distances, first) = (scan.distances(), (self.tokens - self.scored) as usize);
+        // Runs of matches are longer than it matters where they were so before the first scored token.
+        let start = first.saturating_sub(FIRST_OF_RUN);
+        let (mut before, mut previous, mut run) = (0, 0, 0);
+        // Recurring tokens by bin, whether copied, whether among the first of their run.
+        let mut cells = [[0_u64; 4]; 33];
+        let mut links = [0_u32; CHUNKS as usize];
+        let mut copied_alone = 0;
+        for word in start / WORD..scan.recurring().len() {
+            let copied = scan.copied()[word] & bits::from(first, word);
+            let recurring = scan.recurring()[word];
+            self.copied += u64::from(copied.count_ones());
+            copied_alone += u64::from((copied & !recurring).count_ones());
+            for bit in bits::ones(recurring & bits::from(start, word)) {
+                let token = word * WORD + bit;
+                let distance = distances[token];
+                let goes_on = distance == before && token == previous + 1;
+                run = if goes_on { run + 1 } else { 1 };
+                (before, previous) = (distance, token);
+                if token < first {
+                    continue;
+                }
+                let (copied, is_first) = (bits::is_set(copied, bit), run <= FIRST_OF_RUN);
+                let bin = u32::BITS - distance.leading_zeros();
+                cells[bin as usize][2 * usize::from(copied) + usize::from(is_first)] += 1;
+                let is_far = u64::from(distance) >= self.min_distance;
+                let is_near = u64::from(distance) < self.copy_distance;
+                self.far_with_copies += u64::from(is_far);
+                self.far_first4 += u64::from(is_far && is_first);
+                self.near += u64::from(is_near && !copied);
+                if is_far && !copied {
+                    self.far += 1;
+                    let earlier = self.chunk((token - distance as usize) as u64);
+                    links[self.chunk(token as u64)] |= 1 << earlier;
+                }
+            }
+        }
+        self.linked_pairs = links.iter().map(|earlier| u64::from(earlier.count_ones())).sum();
+        let once = self.scored - cells.iter().flatten().sum::<u64>();
+        let bins = |recur_not: u64, count: fn(&[u64; 4]) -> u64| {
+            let number = 1 + u64::BITS - self.tokens.saturating_sub(1).leading_zeros();
+            let recurring = cells[1..number as usize].iter().map(count);
+            std::iter::once(recur_not).chain(recurring).collect()
+        };
+        self.bins = bins(once, |cell| cell.iter().sum());
+        self.bins_new =
+            bins(once - copied_alone, |[new_later, new_first, ..]| new_later + new_first);
+        self.bins_first4 = bins(once, |[_, new_first, _, copied_first]| new_first + copied_first);
+    }
+
+    /// The chunk of a position of the window.
+    fn chunk(&self, position: u64) -> usize {
+        (CHUNKS * position / self.tokens) as usize
+    }
+
+    /// A pair is possible where the last position of the later chunk is scored, and far from the first of the other.
+    fn possible_pairs(&self) -> u64 {
+        let edge = |chunk: u64| (chunk * self.tokens).div_ceil(CHUNKS);
+        let chunks =
+            (0..CHUNKS).map(|chunk| edge(chunk)..edge(chunk + 1)).filter(|chunk| !chunk.is_empty());
+        let scored = chunks.clone().filter(|later| 2 * (later.end - 1) >= self.tokens);
+        let far = |later: std::ops::Range<u64>| {
+            let reach = (later.end - 1).checked_sub(self.min_distance);
+            chunks
+                .clone()
+                .filter(move |earlier| reach.is_some_and(|last| earlier.start <= last))
+                .count() as u64
+        };
+        scored.map(far).sum()
+    }
+}

@@ -1,0 +1,198 @@
+//! The definition, slow and plain, and the settings.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// The definition of `tests/recurrence_cases.json`, sentence by sentence: quadratic.
+fn by_definition(ids: &[u32], k: usize) -> (Counts, Vec<u32>, Vec<bool>) {
+    let tokens = ids.len();
+    let last_earlier = |end: usize, length: usize| {
+        let gram = |end: usize| &ids[end + 1 - length..=end];
+        (end + 1 >= length).then(|| (length - 1..end).rev().find(|&p| gram(p) == gram(end)))?
+    };
+    let d: Vec<usize> =
+        (0..tokens).map(|t| last_earlier(t, 3).map_or(0, |earlier| t - earlier)).collect();
+    let copied = |t: usize| {
+        (t.max(7)..=(t + 7).min(tokens - 1))
+            .any(|e| last_earlier(e, 8).is_some_and(|earlier| 16 * (e - earlier) >= tokens))
+    };
+    let c: Vec<bool> = (0..tokens).map(copied).collect();
+    let mut r = vec![0; tokens];
+    for t in 0..tokens {
+        r[t] = match d[t] {
+            0 => 0,
+            distance if t > 0 && d[t - 1] == distance => r[t - 1] + 1,
+            _ => 1,
+        };
+    }
+    let scored: Vec<usize> = (0..tokens).filter(|t| 2 * t >= tokens).collect();
+    let count = |which: &dyn Fn(usize) -> bool| scored.iter().filter(|t| which(**t)).count() as u64;
+    let bit_length = |number: usize| (usize::BITS - number.leading_zeros()) as usize;
+    let bins = |which: &dyn Fn(usize) -> bool| {
+        let mut bins = vec![0; 1 + bit_length(tokens.saturating_sub(1))];
+        scored.iter().filter(|t| which(**t)).for_each(|&t| bins[bit_length(d[t])] += 1);
+        bins
+    };
+    let chunk = |t: usize| 32 * t / tokens;
+    let mut links: Vec<(usize, usize)> = scored
+        .iter()
+        .filter(|&&t| d[t] >= k && !c[t])
+        .map(|&t| (chunk(t - d[t]), chunk(t)))
+        .collect();
+    links.sort_unstable();
+    links.dedup();
+    let positions = |wanted: usize| {
+        let mut positions = (0..tokens).filter(|t| chunk(*t) == wanted);
+        positions.next().map(|first| (first, positions.next_back().unwrap_or(first)))
+    };
+    let chunks: Vec<(usize, usize)> = (0..32).filter_map(positions).collect();
+    let possible = chunks.iter().flat_map(|(first, _)| {
+        chunks.iter().filter(move |(_, last)| last >= &(first + k) && 2 * last >= tokens)
+    });
+    let counts = Counts {
+        tokens: tokens as u64,
+        scored: scored.len() as u64,
+        min_distance: k as u64,
+        copy_distance: tokens.div_ceil(16) as u64,
+        far: count(&|t| d[t] >= k && !c[t]),
+        far_with_copies: count(&|t| d[t] >= k),
+        far_first4: count(&|t| d[t] >= k && r[t] <= 4),
+        copied: count(&|t| c[t]),
+        near: count(&|t| d[t] > 0 && 16 * d[t] < tokens && !c[t]),
+        bins: bins(&|_| true),
+        bins_new: bins(&|t| !c[t]),
+        bins_first4: bins(&|t| r[t] <= 4),
+        linked_pairs: links.len() as u64,
+        possible_pairs: possible.count() as u64,
+    };
+    (counts, d.iter().map(|&distance| distance as u32).collect(), c)
+}
+
+/// Windows with something to find: few different ids, copies at any distance, runs and periods.
+fn window() -> impl Strategy<Value = Vec<u32>> {
+    let fresh = (1_u32..40).prop_flat_map(|ids| prop::collection::vec(0..ids, 0..60));
+    let wide = prop::collection::vec(prop_oneof![any::<u32>(), Just(u32::MAX)], 0..60);
+    let copy = (any::<prop::sample::Index>(), 1_usize..30, 1_usize..5);
+    let pieces = prop::collection::vec((prop_oneof![fresh, wide], copy), 0..6);
+    pieces.prop_map(|pieces| {
+        let mut ids = Vec::new();
+        for (fresh, (start, length, times)) in pieces {
+            ids.extend(fresh);
+            if !ids.is_empty() {
+                let start = start.index(ids.len());
+                let copied = ids[start..ids.len().min(start + length)].to_vec();
+                (0..times).for_each(|_| ids.extend(&copied));
+            }
+        }
+        ids
+    })
+}
+
+fn distance() -> impl Strategy<Value = FarDistance> {
+    prop_oneof![
+        3 => Just(FarDistance::Fraction(Decimal(0.125))),
+        1 => (1_u32..1000).prop_map(|thousandths| FarDistance::Fraction(Decimal(f64::from(thousandths) / 1e3))),
+        1 => (1_u32..300).prop_map(FarDistance::Tokens),
+    ]
+}
+
+fn copied_tokens(scan: &Scan, tokens: usize) -> Vec<bool> {
+    (0..tokens).map(|token| scan.copied()[token / 64] >> (token % 64) & 1 != 0).collect()
+}
+
+proptest! {
+    #[test]
+    fn counts_are_those_of_the_definition(windows in prop::collection::vec(window(), 1..4), distance in distance()) {
+        let mut scan = Scan::default();
+        for ids in windows {
+            let got = Counts::of(&ids, distance, &mut scan);
+            let (expected, distances, copied) = by_definition(&ids, distance.of(ids.len() as u64) as usize);
+            prop_assert_eq!(&got, &expected, "{:?}", ids);
+            prop_assert_eq!(scan.distances(), &distances);
+            // A scored token has the same copies, whether those of the others are known or not.
+            let known = |scan: &Scan| copied_tokens(scan, ids.len());
+            let first = ids.len().div_ceil(2);
+            prop_assert_eq!(&known(&scan)[first..], &copied[first..]);
+            scan.window(&ids, ids.len().div_ceil(16), 0);
+            prop_assert_eq!(known(&scan), copied);
+        }
+    }
+
+    #[test]
+    fn other_names_for_the_same_tokens_change_nothing(ids in window(), distance in distance()) {
+        // Odd multipliers are bijections of 32 bits.
+        let renamed: Vec<u32> = ids.iter().map(|id| id.wrapping_mul(0x9e37_79b1)).collect();
+        let counts = |ids: &[u32]| Counts::of(ids, distance, &mut Scan::default());
+        prop_assert_eq!(counts(&ids), counts(&renamed));
+    }
+}
+
+fn figures(settings: &Recurrence, ids: &[u32]) -> Vec<Value> {
+    let window = Window { ids, text: None, text_half: None, document: &[], evidence: &[] };
+    settings.figures(&window).unwrap().0
+}
+
+#[test]
+fn figures_stand_in_the_order_of_their_columns() {
+    let settings = Recurrence::default();
+    // Sixteen tokens that come back at 64 of 128, then a trigram that does at 40.
+    let mut ids: Vec<u32> = (0..128).collect();
+    ids.copy_within(16..32, 80);
+    ids.copy_within(60..63, 100);
+    let values = figures(&settings, &ids);
+    let named: Vec<_> =
+        settings.columns().iter().map(|column| column.name.to_string()).zip(values).collect();
+    let share = |name: &str, tokens: f64| (name.to_owned(), Value::Number(tokens / 64.0));
+    assert_eq!(
+        named[..6],
+        [
+            share("far_recurrence", 1.0),
+            share("near_recurrence", 0.0),
+            ("link_coverage".to_owned(), Value::Number(1.0 / 328.0)),
+            share("copy_share", 16.0),
+            share("far_first4_share", 5.0),
+            share("far_with_copies_share", 15.0),
+        ]
+    );
+    let histogram = vec![49.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 14.0];
+    assert_eq!(named[6], ("recurrence_histogram".to_owned(), Value::Numbers(histogram)));
+    assert_eq!(named[7], ("recurrence_distance".to_owned(), Value::Count(16)));
+    assert_eq!(named.len(), 8);
+}
+
+#[test]
+fn a_window_without_a_second_half_has_nulls() {
+    for ids in [&[][..], &[7]] {
+        let values = figures(&Recurrence::default(), ids);
+        assert!(values[..6].iter().all(|value| *value == Value::Null), "{values:?}");
+        assert_eq!(values[6..], [Value::Numbers(vec![0.0]), Value::Count(ids.len() as u64)]);
+    }
+}
+
+#[test]
+fn a_distance_as_long_as_the_window_links_nothing() {
+    let settings = Recurrence { min_distance_tokens: Some(64), ..Recurrence::default() };
+    assert_eq!(
+        settings.min_tokens(),
+        65,
+        "the engine drops shorter windows; an evaluation refuses them"
+    );
+    let values = figures(&settings, &[7; 64]);
+    assert_eq!((&values[0], &values[2]), (&Value::Number(0.0), &Value::Null));
+}
+
+#[test]
+fn settings_that_mean_the_same_are_the_same_facts() {
+    let settings = |text| serde_json::from_str::<Recurrence>(text).unwrap();
+    let default = settings("{}");
+    assert_eq!(
+        default.facts(),
+        settings(r#"{"min_distance_fraction": 0.125, "name": "near"}"#).facts()
+    );
+    assert_eq!(settings(r#"{"name": "near"}"#).name(), Some("near"));
+    for other in [r#"{"min_distance_fraction": 0.25}"#, r#"{"min_distance_tokens": 1024}"#] {
+        assert_ne!(default.facts(), settings(other).facts());
+    }
+    assert!(serde_json::from_str::<Recurrence>(r#"{"min_distance": 4}"#).is_err());
+}

@@ -1,0 +1,116 @@
+//! Statistics by name: which one a term or a guard means, and what to do where it means none.
+
+use crate::contract::{BrokenRule, Column, Kind, Measure};
+use crate::first_layer_attention::FirstLayerAttention;
+
+use super::{Compression, Lexical, Recurrence};
+
+/// The statistic of that name that a term or a guard may take: a single number of one of `columns`, those of the pipeline.
+///
+/// # Errors
+/// What is wrong with the name, at `setting`.
+pub fn scalar<'c>(
+    setting: &str,
+    name: &str,
+    columns: &'c [Column],
+) -> Result<&'c Column, BrokenRule> {
+    let scalars = || columns.iter().filter(|column| column.kind != Kind::Numbers);
+    let known = || {
+        let names: Vec<_> = scalars().map(|column| format!("`{}`", column.name)).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    let Some(column) = columns.iter().find(|column| column.name == name) else {
+        let message = format!("no measure of the pipeline writes the statistic `{name}`");
+        let hint = match (measure_of(name), nearest(name, scalars().map(|column| &*column.name))) {
+            (Some(measure), _) => format!("add `- stage: {measure}`, which writes it"),
+            (None, Some(meant)) => format!("did you mean `{meant}`? the pipeline has {}", known()),
+            (None, None) => format!("the pipeline has {}", known()),
+        };
+        return Err(BrokenRule::new(setting, message, hint));
+    };
+    if column.kind == Kind::Numbers {
+        let message = format!("`{name}` is a list of numbers, not a single one");
+        return Err(BrokenRule::new(setting, message, format!("use one of {}", known())));
+    }
+    Ok(column)
+}
+
+/// The stage that writes a statistic of that name with its default settings.
+fn measure_of(name: &str) -> Option<&'static str> {
+    let measures: [(&str, &dyn Measure); 4] = [
+        ("first-layer-attention", &FirstLayerAttention::default()),
+        ("recurrence", &Recurrence::default()),
+        ("compression", &Compression::default()),
+        ("lexical", &Lexical::default()),
+    ];
+    let writes = |measure: &dyn Measure| measure.columns().iter().any(|column| column.name == name);
+    measures.into_iter().find_map(|(stage, measure)| writes(measure).then_some(stage))
+}
+
+/// The name that a mistyped one most likely means, if any is near enough: a third of its letters may differ.
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // Case and the choice between `-`, `_` and a space are the likeliest mistakes of all: they count as none.
+    let normalised = |name: &str| name.to_lowercase().replace(['-', ' '], "_");
+    let typed = normalised(name);
+    let length = typed.chars().count();
+    known
+        .into_iter()
+        .filter(|known| known.len().abs_diff(length) <= known.len().max(length) / 3)
+        .map(|known| (strsim::damerau_levenshtein(&typed, &normalised(known)), known))
+        .filter(|(distance, known)| *distance <= known.len().max(length) / 3)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns() -> Vec<Column> {
+        Recurrence::default().columns()
+    }
+
+    fn refused(name: &str, columns: &[Column]) -> (String, String) {
+        let rule = scalar("terms.0.statistic", name, columns).unwrap_err();
+        assert_eq!(rule.setting, "terms.0.statistic");
+        (rule.message, rule.hint)
+    }
+
+    #[test]
+    fn a_statistic_is_found_by_its_name() {
+        assert_eq!(scalar("", "copy_share", &columns()).unwrap().name, "copy_share");
+        assert_eq!(scalar("", "recurrence_distance", &columns()).unwrap().kind, Kind::Count);
+    }
+
+    #[test]
+    fn a_misspelt_statistic_is_answered_with_the_nearest_and_the_list() {
+        let (message, hint) = refused("far_recurence", &columns());
+        assert_eq!(message, "no measure of the pipeline writes the statistic `far_recurence`");
+        assert!(hint.starts_with("did you mean `far_recurrence`? the pipeline has `far_recurrence`, `near_recurrence`"), "{hint}");
+        assert!(!hint.contains("histogram"), "a list is no term: {hint}");
+        assert!(
+            refused("Link-Coverage", &columns()).1.starts_with("did you mean `link_coverage`?")
+        );
+        assert!(refused("quality", &columns()).1.starts_with("the pipeline has `far_recurrence`"));
+        assert_eq!(refused("quality", &[]).1, "the pipeline has none");
+        assert!(refused(&"x".repeat(1 << 20), &columns()).1.starts_with("the pipeline has"));
+    }
+
+    #[test]
+    fn a_statistic_of_another_measure_is_answered_with_its_stage() {
+        let hint = |name: &str| refused(name, &columns()).1;
+        assert_eq!(
+            hint("dependency_strength"),
+            "add `- stage: first-layer-attention`, which writes it"
+        );
+        assert_eq!(hint("gzip_ratio"), "add `- stage: compression`, which writes it");
+        assert_eq!(hint("unique_token_share"), "add `- stage: lexical`, which writes it");
+    }
+
+    #[test]
+    fn a_list_is_no_single_number() {
+        let (message, hint) = refused("recurrence_histogram", &columns());
+        assert_eq!(message, "`recurrence_histogram` is a list of numbers, not a single one");
+        assert!(hint.starts_with("use one of `far_recurrence`"), "{hint}");
+    }
+}

@@ -1,0 +1,62 @@
+//! What layer 0 sees: all earlier tokens, or a window of them.
+
+use super::first_layer::FirstLayer;
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+
+/// Sets that every layer slides over `window` tokens. The transformers library does so for these model types
+/// whatever `layer_types` says; a list that says otherwise is a contradiction, and nothing is guessed.
+pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, window: Option<u64>) {
+    let Some(window) = window else { return };
+    let types = config.optional_texts("layer_types").unwrap_or_default();
+    if let Some(other) = types.iter().find(|kind| **kind != "sliding_attention") {
+        let model_type = config.optional_text("model_type").unwrap_or_default();
+        config.note(ModelProblem::settings(format!(
+            "config.json contradicts itself: with `sliding_window` {window} every layer of a `{model_type}` model \
+             slides, but `layer_types` has `{other}`"
+        )));
+    }
+    first.spec.window = Some(window);
+    first.spec.first_layer_that_sees_all = None;
+}
+
+/// Sets what layer 0 sees where each layer either slides over `window` tokens or sees all.
+///
+/// `layer_types` of config.json decides where it is there; otherwise `slides` says it of a layer's index.
+pub(super) fn slide(
+    first: &mut FirstLayer,
+    config: &Fields<'_>,
+    window: Option<u64>,
+    slides: impl Fn(u64) -> bool,
+) {
+    let types = config.optional_texts("layer_types");
+    let slides = |layer: u64| match types.as_ref().and_then(|types| types.get(layer as usize)) {
+        Some(kind) => *kind == "sliding_attention",
+        None => slides(layer),
+    };
+    for kind in types.iter().flatten() {
+        if !["full_attention", "sliding_attention"].contains(kind) {
+            config.note(ModelProblem::settings(format!(
+                "layer type `{kind}` is not supported for this model type"
+            )));
+            return;
+        }
+    }
+    if let Some(window) = window {
+        slide_window(first, window, slides);
+    }
+}
+
+/// Sets what layer 0 sees where `slides` says of each layer whether it sees only `window` tokens.
+pub(super) fn slide_window(first: &mut FirstLayer, window: u64, slides: impl Fn(u64) -> bool) {
+    if slides(0) {
+        first.spec.window = Some(window);
+        first.spec.first_layer_that_sees_all = (0..first.spec.layers).find(|layer| !slides(*layer));
+    }
+}
+
+/// Whether layer 0 slides: as `layer_types` says, or by the family's default.
+pub(super) fn layer_zero_slides(config: &Fields<'_>, default: bool) -> bool {
+    let types = config.optional_texts("layer_types").unwrap_or_default();
+    types.first().map_or(default, |kind| *kind == "sliding_attention")
+}

@@ -1,0 +1,89 @@
+//! Stored tensors by name, checked for type and shape; what is missing or wrong is noted.
+
+use safetensors::Dtype;
+
+use super::form::Form;
+use super::method::Method;
+use crate::model::entry::StoredType;
+use crate::model::problem::ModelProblem;
+use crate::model::stored::{Stored, StoredTensors};
+
+/// The types that plain weights, scales and biases have.
+pub(super) const FLOATS: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::BF16];
+
+/// A matrix, how it is stored and where.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) form: Box<dyn Form>,
+    /// In the form's order.
+    pub(crate) stored: Vec<Stored>,
+}
+
+/// Looks for the tensors that a needed one is stored as, and notes what is missing or wrong.
+pub(crate) struct Finder<'a> {
+    pub(crate) tensors: &'a mut StoredTensors,
+    /// Prefixes that names on disk may have, the usual one first.
+    pub(crate) prefixes: &'static [&'static str],
+    /// What `config.json` calls the quantisation, for messages.
+    pub(crate) quantization: Option<&'a str>,
+    pub(crate) method: &'a Method,
+    pub(crate) missing: Vec<String>,
+    pub(crate) problems: Vec<ModelProblem>,
+}
+
+impl Finder<'_> {
+    /// The name with the prefix that this checkpoint uses.
+    pub(crate) fn on_disk(&self, name: &str) -> Option<String> {
+        let names = self.prefixes.iter().map(|prefix| format!("{prefix}{name}"));
+        names.into_iter().find(|name| self.tensors.has(name))
+    }
+
+    /// A tensor that must be there.
+    pub(super) fn stored(&mut self, name: &str) -> Option<Stored> {
+        if !self.tensors.has(name) {
+            self.missing.push(name.to_owned());
+        }
+        self.tensors.find(name)
+    }
+
+    /// A tensor that must be there, of one of some types.
+    pub(super) fn typed(&mut self, name: &str, types: &[Dtype]) -> Option<Stored> {
+        let stored = self.stored(name)?;
+        if matches!(stored.entry.dtype, StoredType::Numbers(dtype) if types.contains(&dtype)) {
+            return Some(stored);
+        }
+        let (method, hint) = match self.quantization {
+            Some(method) => (
+                format!(" (the checkpoint is quantised: `{method}`)"),
+                "use the checkpoint it was made from",
+            ),
+            None => (String::new(), "take the config.json that came with these weights"),
+        };
+        let supported = types.iter().map(|dtype| dtype.to_string().to_lowercase());
+        let supported: Vec<String> = supported.collect();
+        let message = format!(
+            "`{name}` has numbers of type {}{method}; supported are {}",
+            stored.entry.dtype,
+            supported.join(", ")
+        );
+        self.problems.push(ModelProblem::settings(message).with_hint(hint));
+        None
+    }
+
+    /// A tensor that must be there, of one of some types and exactly that shape.
+    pub(super) fn shaped(&mut self, name: &str, types: &[Dtype], shape: &[u64]) -> Option<Stored> {
+        let stored = self.typed(name, types)?;
+        if stored.entry.shape == shape {
+            return Some(stored);
+        }
+        self.wrong_shape(&stored, &format!("{shape:?}"));
+        None
+    }
+
+    pub(super) fn wrong_shape(&mut self, stored: &Stored, implied: &str) {
+        self.problems.push(ModelProblem::checkpoint(format!(
+            "`{}` in `{}` has shape {:?}; config.json implies {implied}",
+            stored.name, stored.file, stored.entry.shape
+        )));
+    }
+}

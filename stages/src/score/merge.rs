@@ -1,0 +1,41 @@
+//! A document's value of a statistic from those of its windows.
+
+use super::DocumentScore;
+use crate::contract::Merge;
+
+impl Merge {
+    /// A document's value from those of its windows, in their order; `NaN` without windows, where a window has none
+    /// (`NaN`), and for [`Merge::Never`].
+    pub fn of(self, windows: &[f64]) -> f64 {
+        match self {
+            Self::Mean => DocumentScore::Mean.of(windows),
+            Self::Max => DocumentScore::Max.of(windows),
+            Self::First => windows.first().copied().unwrap_or(f64::NAN),
+            Self::Never => f64::NAN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_merge_by_the_declared_rule() {
+        let windows = [1.0, 4.0, 1.0];
+        assert!((Merge::Mean.of(&windows) - 2.0).abs() < f64::EPSILON);
+        assert!((Merge::Max.of(&windows) - 4.0).abs() < f64::EPSILON);
+        assert!((Merge::First.of(&windows) - 1.0).abs() < f64::EPSILON);
+        assert!(Merge::Never.of(&windows).is_nan());
+    }
+
+    #[test]
+    fn a_window_without_a_value_leaves_its_document_without() {
+        for merge in [Merge::Mean, Merge::Max, Merge::First] {
+            assert!(merge.of(&[]).is_nan());
+            assert!(merge.of(&[f64::NAN, 1.0]).is_nan());
+        }
+        assert!(Merge::Mean.of(&[1.0, f64::NAN]).is_nan());
+        assert!(Merge::Max.of(&[1.0, f64::NAN, 2.0]).is_nan());
+    }
+}

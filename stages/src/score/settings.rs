@@ -1,0 +1,269 @@
+//! The settings of a score over any statistics.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::DocumentScore;
+use super::presets::{DEFAULT_ALPHA, Formula};
+use super::terms::{Combine, Standardise, Term};
+use crate::contract::{BrokenRule, Column, Location};
+use crate::measures::statistics;
+
+/// Turns the statistics of all windows into one comparable number each: terms
+/// `weight · standardised(statistic) + offset`, combined. A `formula` names the terms, or `terms` writes them out. It
+/// needs the figures of the whole corpus, so it runs after every window is measured, and again in seconds when only its
+/// own settings change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Score {
+    /// The named score. Default `longattn` where there are no `terms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formula: Option<Formula>,
+    /// Weight of the uniformity term of `longattn`, 0 to 100. Default 0.5, as published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 100.0))]
+    pub alpha: Option<f64>,
+    /// The terms, written out, instead of a `formula`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub terms: Option<Vec<Term>>,
+    /// How `terms` are combined: their `sum` (default), or the `least` of them, so that a sample is worth as much as its
+    /// weakest side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub combine: Option<Combine>,
+    /// How statistics are made comparable, where a term does not say it. `z-score` (default) is the `LongAttn` paper,
+    /// `min-max` its published code, `percentile` is the one that outliers do not move.
+    #[serde(default)]
+    pub standardise: Standardise,
+    /// The largest relative standard error of a term's statistic, a root mean square over windows; only sampled rows have
+    /// one. Default 0.1: what a noisier term does to a ranking is in `docs/benchmarks.md`. Beyond it the selection is
+    /// refused unless the term's weight is 0 or this is raised.
+    #[serde(default = "default_max_relative_error")]
+    #[schemars(range(min = 0.0, max = 100.0))]
+    pub max_relative_error: f64,
+    /// A column of the input: figures, ranking, guards and the filter's fraction or budget are taken inside each of its
+    /// values. A null is a group of its own. Default: one group. Scores of different domains rarely compare.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
+    /// How the windows of a document become one value of every statistic when `output.samples` is `documents`: their
+    /// `mean` or their `max`. Default: each statistic's own way, the mean for most. Not used with `samples: windows`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document_score: Option<DocumentScore>,
+    /// A `calibration.json` of an earlier run, relative to the pipeline file's folder: its figures, guards and thresholds
+    /// are used instead of this corpus's own, so that an increment is filtered like the corpus before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-schemes" = ["s3", "gs", "az", "http", "https"]))]
+    pub calibration: Option<Location>,
+}
+
+fn default_max_relative_error() -> f64 {
+    0.1
+}
+
+impl Score {
+    /// Writes out what holds where nothing is said.
+    pub fn fill_in_defaults(&mut self) {
+        if self.terms.is_some() {
+            self.combine.get_or_insert_default();
+        } else if *self.formula.get_or_insert_default() == Formula::Longattn {
+            self.alpha.get_or_insert(DEFAULT_ALPHA);
+        }
+    }
+
+    /// The terms of the score and how they are combined. `columns`: those of the pipeline's measures.
+    pub fn terms(&self, columns: &[Column]) -> (Vec<Term>, Combine) {
+        if let Some(terms) = &self.terms {
+            return (terms.clone(), self.combine.unwrap_or_default());
+        }
+        let attention = columns.iter().any(|column| column.name == "dependency_strength");
+        self.formula.unwrap_or_default().terms(self.alpha.unwrap_or(DEFAULT_ALPHA), attention)
+    }
+
+    /// Every rule that the settings break among themselves.
+    pub fn broken_rules(&self) -> Vec<BrokenRule> {
+        let mut broken = Vec::new();
+        match (&self.formula, &self.terms) {
+            (Some(formula), Some(_)) => broken.push(BrokenRule::new(
+                "terms",
+                format!("`terms` and `formula: {}` exclude each other", formula.name()),
+                "keep one: a formula stands for terms of its own",
+            )),
+            (_, None) if self.combine.is_some() => broken.push(BrokenRule::new(
+                "combine",
+                "`combine` has no meaning without `terms`",
+                "remove it: a formula combines its own terms",
+            )),
+            _ => {}
+        }
+        if self.alpha.is_some()
+            && (self.terms.is_some() || self.formula.unwrap_or_default() != Formula::Longattn)
+        {
+            broken.push(BrokenRule::new(
+                "alpha",
+                "`alpha` belongs to `formula: longattn`",
+                "remove it; the weight of a term is its `weight`",
+            ));
+        }
+        let terms = self.terms.as_deref().unwrap_or_default();
+        if !terms.is_empty() && terms.iter().all(|term| term.weight == 0.0) {
+            broken.push(BrokenRule::new(
+                "terms",
+                "all weights are 0: every sample has the same score",
+                "give at least one term a `weight` other than 0",
+            ));
+        }
+        broken
+    }
+
+    /// Every term that does not mean a single number of the pipeline's measures.
+    pub fn unknown_statistics(&self, columns: &[Column]) -> Vec<BrokenRule> {
+        let setting = |index: usize| match self.terms {
+            Some(_) => format!("terms.{index}.statistic"),
+            None => "formula".to_owned(),
+        };
+        let unknown = |(index, term): (usize, &Term)| {
+            statistics::scalar(&setting(index), &term.statistic, columns).err()
+        };
+        self.terms(columns).0.iter().enumerate().filter_map(unknown).collect()
+    }
+}
+
+/// The relative standard error of a statistic over windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RelativeError {
+    /// Windows with an error and a value above 0.
+    pub windows: u64,
+    squares: f64,
+}
+
+impl RelativeError {
+    /// Counts a window whose statistic is `value` and its standard error `error`.
+    pub fn add(&mut self, value: f64, error: f64) {
+        if value > 0.0 {
+            self.windows += 1;
+            self.squares += (error / value).powi(2);
+        }
+    }
+
+    /// Counts the windows of another part, behind these.
+    pub fn append(&mut self, other: &Self) {
+        self.windows += other.windows;
+        self.squares += other.squares;
+    }
+
+    /// The root mean square; 0 without windows.
+    pub fn root_mean_square(&self) -> f64 {
+        (self.squares / self.windows.max(1) as f64).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Measure;
+    use crate::first_layer_attention::FirstLayerAttention;
+    use crate::measures::Recurrence;
+
+    fn settings(text: &str) -> Score {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn broken(text: &str) -> Vec<String> {
+        let rules = settings(text).broken_rules();
+        rules.into_iter().map(|rule| format!("{}: {}", rule.setting, rule.message)).collect()
+    }
+
+    #[test]
+    fn the_default_is_longattn() {
+        let (terms, combine) = settings("{}").terms(&[]);
+        assert_eq!((terms, combine), Formula::Longattn.terms(0.5, false));
+        assert_eq!(settings("{}").max_relative_error.to_bits(), 0.1_f64.to_bits());
+        assert_eq!(
+            settings(r#"{"alpha": 2}"#).terms(&[]).0[1].weight.to_bits(),
+            (-2.0_f64).to_bits()
+        );
+    }
+
+    #[test]
+    fn defaults_that_are_written_out_say_the_same_and_break_no_rule() {
+        let terms = r#"{"terms": [{"statistic": "copy_share"}]}"#;
+        for text in ["{}", terms, r#"{"formula": "far-recurrence"}"#, r#"{"alpha": 2}"#] {
+            let mut filled = settings(text);
+            filled.fill_in_defaults();
+            assert_eq!(filled.terms(&[]), settings(text).terms(&[]), "{text}");
+            assert_eq!(filled.broken_rules(), []);
+        }
+        let mut default = settings("{}");
+        default.fill_in_defaults();
+        assert_eq!((default.formula, default.alpha), (Some(Formula::Longattn), Some(0.5)));
+    }
+
+    #[test]
+    fn balanced_recurrence_takes_attention_in_where_it_is_measured() {
+        let balanced = settings(r#"{"formula": "balanced-recurrence"}"#);
+        let (recurrence, attention) =
+            (Recurrence::default().columns(), FirstLayerAttention::default().columns());
+        assert_eq!(balanced.terms(&recurrence).0.len(), 4);
+        assert_eq!(balanced.terms(&[recurrence, attention].concat()).0.len(), 5);
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_all_named() {
+        let terms = r#""terms": [{"statistic": "copy_share", "weight": 0}]"#;
+        assert_eq!(
+            broken(&format!(r#"{{"formula": "far-recurrence", "alpha": 1, {terms}}}"#)),
+            [
+                "terms: `terms` and `formula: far-recurrence` exclude each other",
+                "alpha: `alpha` belongs to `formula: longattn`",
+                "terms: all weights are 0: every sample has the same score",
+            ]
+        );
+        assert_eq!(
+            broken(r#"{"combine": "least"}"#),
+            ["combine: `combine` has no meaning without `terms`"]
+        );
+        assert_eq!(
+            broken(r#"{"formula": "balanced-recurrence", "alpha": 0.5}"#),
+            ["alpha: `alpha` belongs to `formula: longattn`"]
+        );
+        for fine in [
+            "{}",
+            r#"{"alpha": 0}"#,
+            r#"{"formula": "longattn", "alpha": 0.5}"#,
+            r#"{"terms": [{"statistic": "a", "weight": 0}, {"statistic": "b"}], "combine": "least"}"#,
+        ] {
+            assert_eq!(broken(fine), [""; 0], "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_statistic_that_nothing_writes_is_named_at_its_term() {
+        let columns = Recurrence::default().columns();
+        let unknown = |text: &str| {
+            let rules = settings(text).unknown_statistics(&columns);
+            rules.into_iter().map(|rule| (rule.setting, rule.hint)).collect::<Vec<_>>()
+        };
+        assert_eq!(unknown(r#"{"formula": "balanced-recurrence"}"#), []);
+        let hint = "add `- stage: first-layer-attention`, which writes it".to_owned();
+        assert_eq!(
+            unknown("{}"),
+            [("formula".to_owned(), hint.clone()), ("formula".to_owned(), hint)]
+        );
+        let terms =
+            unknown(r#"{"terms": [{"statistic": "copy_share"}, {"statistic": "copy_shares"}]}"#);
+        assert_eq!(terms.len(), 1);
+        assert_eq!(terms[0].0, "terms.1.statistic");
+    }
+
+    #[test]
+    fn a_relative_error_is_a_root_mean_square_over_windows_that_have_one() {
+        let (mut one, mut other) = (RelativeError::default(), RelativeError::default());
+        assert_eq!(one.root_mean_square().to_bits(), 0.0_f64.to_bits());
+        one.add(2.0, 0.6);
+        one.add(0.0, 0.6);
+        other.add(1.0, 0.4);
+        one.append(&other);
+        assert_eq!(one.windows, 2);
+        assert!((one.root_mean_square() - 0.125_f64.sqrt()).abs() < 1e-12);
+    }
+}

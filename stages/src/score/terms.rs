@@ -1,0 +1,384 @@
+//! A score as terms: which statistics, how each is made comparable, and how they are combined.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::figures::ColumnFigures;
+use super::percentile::{Histogram, Percentiles};
+
+/// One statistic of a score: `weight · standardised(statistic) + offset`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Term {
+    /// The name of the statistic: any single number that a measure of the pipeline writes.
+    pub statistic: String,
+    /// The factor of the standardised statistic; negative where less is better. Default 1.
+    #[serde(default = "default_weight")]
+    pub weight: f64,
+    /// What is added. Default 0. With `combine: least` it says how much lower a side may stand before it decides; a ranking by
+    /// `sum` does not depend on it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub offset: f64,
+    /// How the statistic is made comparable. Default: `standardise` of the score.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standardise: Option<Standardise>,
+}
+
+fn default_weight() -> f64 {
+    1.0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+fn is_zero(offset: &f64) -> bool {
+    *offset == 0.0
+}
+
+/// How the terms of a score are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Combine {
+    /// Their sum: a strong side makes up for a weak one.
+    #[default]
+    Sum,
+    /// The least of them: a sample is worth as much as its weakest side.
+    Least,
+}
+
+impl Combine {
+    /// The score as people write it: `dependency_strength - 0.5 · far_variance`, `the least of a, 1.2 - b`.
+    pub fn formula(self, terms: &[Term]) -> String {
+        match self {
+            Self::Least => {
+                let sides: Vec<String> =
+                    terms.iter().map(|term| sum_of(std::slice::from_ref(term))).collect();
+                format!("the least of {}", sides.join(", "))
+            }
+            Self::Sum => sum_of(terms),
+        }
+    }
+}
+
+fn sum_of(terms: &[Term]) -> String {
+    let mut text = String::new();
+    let mut add = |negative: bool, addend: &str| {
+        text += match (text.is_empty(), negative) {
+            (true, false) => "",
+            (true, true) => "-",
+            (false, false) => " + ",
+            (false, true) => " - ",
+        };
+        text += addend;
+    };
+    for Term { statistic, weight, offset, standardise: _ } in terms {
+        // `1.2 - copy_share` reads better than `-copy_share + 1.2`.
+        let first = *weight < 0.0 && *offset > 0.0;
+        if first {
+            add(false, &offset.to_string());
+        }
+        let factor = weight.abs().to_string();
+        let weighted =
+            if factor == "1" { statistic.clone() } else { format!("{factor} · {statistic}") };
+        add(*weight < 0.0, &weighted);
+        if !first && *offset != 0.0 {
+            add(*offset < 0.0, &offset.abs().to_string());
+        }
+    }
+    text
+}
+
+/// How a statistic is made comparable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standardise {
+    /// `(x - mean) / sample standard deviation`; 0 where all values are equal.
+    #[default]
+    ZScore,
+    /// `(x - min) / (max - min)`; 0.5 where all values are equal.
+    MinMax,
+    /// The share of the group's values below it, by 4,096 bins between the least and the greatest; 0.5 where all values are
+    /// equal.
+    Percentile,
+}
+
+/// What a statistic of one group is made comparable with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// Mean, deviation, least and greatest value of the samples that have the statistic.
+    pub figures: ColumnFigures,
+    /// Their histogram, where a term takes percentiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<Histogram>,
+}
+
+impl Scale {
+    /// The scale of the finite ones among `values`, in input order: the same values in the same order give the same bits.
+    pub fn of(values: &[f64], standardise: Standardise) -> Self {
+        let finite = values.iter().copied().filter(|value| value.is_finite());
+        let figures = ColumnFigures::of(finite.clone());
+        let histogram = (standardise == Standardise::Percentile).then(|| {
+            let mut histogram = Histogram::between(figures.min, figures.max);
+            finite.for_each(|value| histogram.add(value));
+            histogram
+        });
+        Self { figures, histogram }
+    }
+}
+
+/// Makes the values of one statistic in one group comparable.
+#[derive(Clone, Debug, PartialEq)]
+enum Comparable {
+    /// All values are equal.
+    Flat(f64),
+    ZScore {
+        mean: f64,
+        standard_deviation: f64,
+    },
+    MinMax {
+        min: f64,
+        max: f64,
+    },
+    Percentile(Percentiles),
+}
+
+impl Comparable {
+    /// None where the scale has no percentiles, and they are asked for.
+    fn new(standardise: Standardise, scale: &Scale) -> Option<Self> {
+        let ColumnFigures { mean, standard_deviation, min, max } = scale.figures;
+        Some(match standardise {
+            // The deviation of a column with a spread below 1e-154 underflows to 0 as well.
+            Standardise::ZScore if max <= min || standard_deviation <= 0.0 => Self::Flat(0.0),
+            Standardise::ZScore => Self::ZScore { mean, standard_deviation },
+            Standardise::MinMax if max <= min => Self::Flat(0.5),
+            Standardise::MinMax => Self::MinMax { min, max },
+            Standardise::Percentile => Self::Percentile(scale.histogram.as_ref()?.percentiles()),
+        })
+    }
+
+    fn of(&self, value: f64) -> f64 {
+        match self {
+            Self::Flat(all) => *all,
+            Self::ZScore { mean, standard_deviation } => (value - mean) / standard_deviation,
+            Self::MinMax { min, max } => (value - min) / (max - min),
+            Self::Percentile(percentiles) => percentiles.of(value),
+        }
+    }
+}
+
+/// Scores the samples of one group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scorer {
+    /// Weight and offset of each term.
+    terms: Vec<(f64, f64, Comparable)>,
+    combine: Combine,
+}
+
+impl Scorer {
+    /// `scales`: one for each term. None where a term takes percentiles and its scale has none, or their numbers differ.
+    ///
+    /// `standardise`: of the terms that do not say how.
+    pub fn new(
+        terms: &[Term],
+        combine: Combine,
+        standardise: Standardise,
+        scales: &[Scale],
+    ) -> Option<Self> {
+        let comparable = |(term, scale): (&Term, &Scale)| {
+            let comparable = Comparable::new(term.standardise.unwrap_or(standardise), scale)?;
+            Some((term.weight, term.offset, comparable))
+        };
+        let scored = terms.iter().zip(scales).map(comparable).collect::<Option<Vec<_>>>()?;
+        (scored.len() == terms.len().max(scales.len())).then_some(Self { terms: scored, combine })
+    }
+
+    /// The score of a sample, `NaN` where one of its statistics is not finite. `values`: one for each term.
+    ///
+    /// A sum takes the first term as it is and adds the others in their order, and an offset of 0 adds nothing, so that
+    /// `z(x) - alpha · z(y)` has the bits that it has written out.
+    pub fn score(&self, values: &[f64]) -> f64 {
+        if !values.iter().all(|value| value.is_finite()) {
+            return f64::NAN;
+        }
+        let term = |((weight, offset, comparable), value): (&(f64, f64, Comparable), &f64)| {
+            let weighted = weight * comparable.of(*value);
+            if *offset == 0.0 { weighted } else { weighted + offset }
+        };
+        let terms = self.terms.iter().zip(values).map(term);
+        let score = match self.combine {
+            Combine::Sum => terms.reduce(|sum, term| sum + term),
+            Combine::Least => terms.reduce(|least, term| if term < least { term } else { least }),
+        };
+        score.unwrap_or(f64::NAN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::score::presets::Formula;
+
+    fn term(statistic: &str, weight: f64) -> Term {
+        Term { statistic: statistic.into(), weight, offset: 0.0, standardise: None }
+    }
+
+    /// The scores of samples by columns.
+    fn scores(
+        terms: &[Term],
+        combine: Combine,
+        standardise: Standardise,
+        columns: &[&[f64]],
+    ) -> Vec<f64> {
+        let scale = |(term, column): (&Term, &&[f64])| {
+            Scale::of(column, term.standardise.unwrap_or(standardise))
+        };
+        let scales: Vec<Scale> = terms.iter().zip(columns).map(scale).collect();
+        let scorer = Scorer::new(terms, combine, standardise, &scales).unwrap();
+        let values = |sample| columns.iter().map(|column| column[sample]).collect::<Vec<_>>();
+        (0..columns[0].len()).map(|sample| scorer.score(&values(sample))).collect()
+    }
+
+    fn bits(scores: &[f64]) -> Vec<u64> {
+        scores.iter().map(|score| score.to_bits()).collect()
+    }
+
+    /// Any finite number, the awkward ones often.
+    fn number() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            -2.0_f64..2.0,
+            prop::sample::select(vec![0.0, -0.0, 1.0, 1e-300, 5e-324, 1e300, 0.1]),
+        ]
+    }
+
+    /// Equation 8 of Wu et al. 2025, written out.
+    fn longattn(min_max: bool, alpha: f64, strength: &[f64], variance: &[f64]) -> Vec<f64> {
+        let standardised = |values: &[f64]| -> Vec<f64> {
+            let ColumnFigures { mean, standard_deviation, min, max } =
+                ColumnFigures::of(values.iter().copied());
+            let standardised = |value: &f64| match min_max {
+                true if max <= min => 0.5,
+                true => (value - min) / (max - min),
+                false if max <= min || standard_deviation <= 0.0 => 0.0,
+                false => (value - mean) / standard_deviation,
+            };
+            values.iter().map(standardised).collect()
+        };
+        let terms = standardised(strength).into_iter().zip(standardised(variance));
+        terms.map(|(strength, variance)| strength - alpha * variance).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn longattn_has_the_bits_that_it_has_written_out(
+            samples in prop::collection::vec((number(), number()), 0..40),
+            alpha in prop_oneof![Just(0.5), Just(0.0), 0.0_f64..100.0],
+            min_max: bool,
+        ) {
+            let (strength, variance): (Vec<f64>, Vec<f64>) = samples.into_iter().unzip();
+            let standardise = if min_max { Standardise::MinMax } else { Standardise::ZScore };
+            let expected = longattn(min_max, alpha, &strength, &variance);
+            let terms = [term("dependency_strength", 1.0), term("far_variance", -alpha)];
+            let got = scores(&terms, Combine::Sum, standardise, &[&strength, &variance]);
+            prop_assert_eq!(bits(&got), bits(&expected));
+        }
+    }
+
+    #[test]
+    fn the_least_side_decides() {
+        let near = Term { offset: 0.2, ..term("near", 1.0) };
+        let copied = Term { offset: 1.2, ..term("copied", -1.0) };
+        let terms = [term("far", 1.0), near, copied];
+        let columns: [&[f64]; 3] =
+            [&[1.0, 2.0, 3.0, 4.0, 5.0], &[9.0, 8.0, 7.0, 6.0, 5.0], &[0.0, 0.0, 0.0, 0.0, 1.0]];
+        let got = scores(&terms, Combine::Least, Standardise::Percentile, &columns);
+        let expected = [0.1, 0.3, 0.5, 0.5, 0.1 + 0.2];
+        for (got, expected) in got.iter().zip(expected) {
+            assert!((got - expected).abs() < 1e-12, "{got} {expected}");
+        }
+    }
+
+    #[test]
+    fn each_term_may_be_standardised_in_its_own_way() {
+        let percentile = Term { standardise: Some(Standardise::Percentile), ..term("a", 1.0) };
+        let column: &[f64] = &[0.0, 1.0, 2.0, 3.0];
+        let got = scores(
+            &[percentile, term("b", 2.0)],
+            Combine::Sum,
+            Standardise::MinMax,
+            &[column, column],
+        );
+        assert_eq!(bits(&got), bits(&[0.125, 0.375 + 2.0 / 3.0, 0.625 + 4.0 / 3.0, 0.875 + 2.0]));
+    }
+
+    #[test]
+    fn a_value_that_is_not_finite_spoils_its_sample_and_no_figure() {
+        let (one, other) = ([1.0, f64::NAN, 3.0, 5.0], [2.0, 4.0, f64::INFINITY, 6.0]);
+        let terms = [term("one", 1.0), term("other", 1.0)];
+        for standardise in [Standardise::ZScore, Standardise::MinMax, Standardise::Percentile] {
+            let got = scores(&terms, Combine::Sum, standardise, &[&one, &other]);
+            assert_eq!(
+                got.iter().map(|score| score.is_nan()).collect::<Vec<_>>(),
+                [false, true, true, false]
+            );
+            assert_eq!(Scale::of(&one, standardise), Scale::of(&[1.0, 3.0, 5.0], standardise));
+        }
+    }
+
+    #[test]
+    fn a_group_of_equal_values_or_none_has_no_spread() {
+        for (standardise, flat) in
+            [(Standardise::ZScore, 0.0), (Standardise::MinMax, 0.5), (Standardise::Percentile, 0.5)]
+        {
+            let got = scores(&[term("x", 1.0)], Combine::Sum, standardise, &[&[7.0, 7.0]]);
+            assert_eq!(bits(&got), bits(&[flat, flat]));
+            let nobody = Scale::of(&[f64::NAN], standardise);
+            let scorer =
+                Scorer::new(&[term("x", 1.0)], Combine::Sum, standardise, &[nobody]).unwrap();
+            assert_eq!(scorer.score(&[3.0]).to_bits(), flat.to_bits());
+        }
+    }
+
+    #[test]
+    fn a_calibration_without_percentiles_serves_no_term_of_them() {
+        let scale = Scale::of(&[1.0, 2.0], Standardise::ZScore);
+        let scorer = |standardise, scales: &[Scale]| {
+            Scorer::new(&[term("x", 1.0)], Combine::Sum, standardise, scales)
+        };
+        assert!(scorer(Standardise::MinMax, std::slice::from_ref(&scale)).is_some());
+        assert_eq!(scorer(Standardise::Percentile, std::slice::from_ref(&scale)), None);
+        assert_eq!(scorer(Standardise::ZScore, &[]), None);
+        assert_eq!(scorer(Standardise::ZScore, &[scale.clone(), scale]), None);
+    }
+
+    #[test]
+    fn a_scale_comes_back_from_its_file() {
+        let scale = Scale::of(&[0.1, 0.7, 0.1 + 0.2], Standardise::Percentile);
+        let text = serde_json::to_string(&scale).unwrap();
+        assert_eq!(serde_json::from_str::<Scale>(&text).unwrap(), scale);
+    }
+
+    #[test]
+    fn a_score_is_written_as_people_write_it() {
+        let formula = |formula: Formula| {
+            let (terms, combine) = formula.terms(0.5, true);
+            combine.formula(&terms)
+        };
+        assert_eq!(formula(Formula::Longattn), "dependency_strength - 0.5 · far_variance");
+        assert_eq!(formula(Formula::FarRecurrence), "far_recurrence");
+        assert_eq!(
+            formula(Formula::BalancedRecurrence),
+            "the least of far_recurrence, link_coverage, near_recurrence + 0.2, 1.2 - copy_share, \
+             dependency_strength + 0.3"
+        );
+        let below = Term { offset: -2.0, ..term("x", -3.0) };
+        assert_eq!(Combine::Sum.formula(&[below, term("y", 0.0)]), "-3 · x - 2 + 0 · y");
+    }
+
+    #[test]
+    fn a_term_needs_its_statistic_alone() {
+        let read: Term = serde_json::from_str(r#"{"statistic": "far_recurrence"}"#).unwrap();
+        assert_eq!(read, term("far_recurrence", 1.0));
+        assert!(serde_json::from_str::<Term>(r#"{"statistic": "x", "wieght": 2}"#).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! What the byte-level tokenizers do before they merge, by the name that a GGUF file has for it
+//! (`tokenizer.ggml.pre`): as the tokenizer.json of the models of that name says it.
+
+use serde_json::{Value, json};
+
+/// A tokenizer's steps around its merges.
+pub(super) struct Steps {
+    /// Whether texts are composed (NFC).
+    pub(super) composes: bool,
+    /// Whether a piece that is a token stays one, whatever the merges make of it.
+    pub(super) ignores_merges: bool,
+    /// The pre-tokenizer.
+    pub(super) pre_tokenizer: Value,
+}
+
+/// The names that are known.
+pub(super) const NAMES: [&str; 16] = [
+    "gpt-2",
+    "phi-2",
+    "mpt",
+    "olmo",
+    "llama-bpe",
+    "llama3",
+    "llama-v3",
+    "qwen2",
+    "smollm",
+    "starcoder",
+    "refact",
+    "command-r",
+    "deepseek-coder",
+    "deepseek-v3",
+    "falcon",
+    "gpt2",
+];
+
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const DEEPSEEK3: &str = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+
+impl Steps {
+    /// The steps of that name; none for one that is not known.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let digits = |alone: bool| json!({"type": "Digits", "individual_digits": alone});
+        let plain = |steps: &[Value]| Self {
+            composes: false,
+            ignores_merges: false,
+            pre_tokenizer: json!({"type": "Sequence", "pretokenizers": steps}),
+        };
+        let composed = |steps: &[Value]| Self { composes: true, ..plain(steps) };
+        Some(match name {
+            "gpt-2" | "gpt2" | "phi-2" => plain(&[bytes(true)]),
+            // Those of GPT-NeoX.
+            "mpt" | "olmo" => composed(&[bytes(true)]),
+            "llama-bpe" | "llama3" | "llama-v3" => {
+                Self { ignores_merges: true, ..plain(&[split(LLAMA3), bytes(false)]) }
+            }
+            "qwen2" => composed(&[split(QWEN2), bytes(false)]),
+            "smollm" | "starcoder" | "refact" => plain(&[digits(true), bytes(true)]),
+            "command-r" => composed(&[digits(true), bytes(true)]),
+            "deepseek-coder" => plain(&[
+                split("[\r\n]"),
+                split(r"\s?\p{L}+"),
+                split(r"\s?\p{P}+"),
+                split("[一-龥ࠀ-一가-\u{d7ff}]+"),
+                digits(true),
+                bytes(false),
+            ]),
+            "deepseek-v3" => plain(&[
+                split(r"\p{N}{1,3}"),
+                split("[一-龥\u{3040}-ゟ゠-ヿ]+"),
+                split(DEEPSEEK3),
+                bytes(false),
+            ]),
+            "falcon" => {
+                let punctuation = json!({"type": "Punctuation", "behavior": "Contiguous"});
+                plain(&[punctuation, bytes(true), digits(false), split("[0-9][0-9][0-9]")])
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Bytes written as characters; `cuts`: cut by GPT-2's pattern first.
+fn bytes(cuts: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": cuts})
+}
+
+fn split(pattern: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_steps_that_the_crate_reads() {
+        for name in NAMES {
+            let steps = Steps::of(name).unwrap().pre_tokenizer;
+            let read = serde_json::from_value::<tokenizers::PreTokenizerWrapper>(steps);
+            assert!(read.is_ok(), "{name}");
+        }
+        assert!(Steps::of("default").is_none());
+    }
+}

@@ -1,0 +1,259 @@
+//! Parts that do not come apart any further (a megabyte of one letter, of blanks, of joined emoji), merged stretch by
+//! stretch: the same tokens in time that grows with the text and memory that does not.
+//!
+//! Byte-pair merging joins, again and again, the neighbours whose merge has the lowest rank, the leftmost of these first.
+//! From that follow two laws:
+//!
+//! 1. Some neighbouring tokens of an answer are the answer to their own text: within them the same merges were the next
+//!    at every step, since none reached across their ends.
+//! 2. Tokens are the answer to their text if each two neighbours are the answer to theirs: the first merge across a place
+//!    would also be the first across it in the text of the two tokens around it.
+//!
+//! So when two stretches that overlap have one token in common, at the same place, what the first has before it and what
+//! the second has from it on are together the answer for both: the two tokens around the seam are neighbours in the first.
+
+use std::ops::Range;
+
+use tokenizers::models::ModelWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::{Model, Tokenizer};
+
+use super::memo::PartToken;
+use super::parts::{Parts, Recipe};
+use super::patterns::PreTokenizerStep;
+use super::problem::Refusal;
+
+/// Bytes of a stretch. A part that is not longer than two is encoded whole.
+const STRETCH_BYTES: usize = 64 << 10;
+/// Bytes of a stretch that the next one encodes again.
+const OVERLAP_BYTES: usize = 8 << 10;
+
+/// How the long parts of a tokenizer are merged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LongParts {
+    /// Whether the model merges bytes, each written as a character; otherwise characters, or the bytes of unknown ones.
+    of_bytes: bool,
+    /// [`STRETCH_BYTES`]; tests choose others.
+    pub(super) stretch: usize,
+    /// [`OVERLAP_BYTES`].
+    pub(super) overlap: usize,
+}
+
+impl LongParts {
+    /// How long parts are merged; none where more than merges decides about tokens, or some text has none.
+    pub(super) fn new(tokenizer: &Tokenizer, recipe: &Recipe) -> Option<Self> {
+        let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
+        let affixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
+        if affixes.into_iter().flatten().any(|affix| !affix.is_empty()) {
+            return None;
+        }
+        let of_bytes = match &recipe.parts {
+            Parts::Pieces(_) if merges_bytes(&recipe.part.pre_tokenizer.0) => true,
+            Parts::Unmerged(pairs) if pairs.knows_every_character() => false,
+            _ => return None,
+        };
+        let vocabulary = model.get_vocab();
+        let has = |byte: u8| {
+            vocabulary.contains_key(byte_character(byte).encode_utf8(&mut [0; 4]) as &str)
+        };
+        // A token that is taken whole, by `ignore_merges`, is shorter than any stretch.
+        let longest = vocabulary.keys().map(String::len).max()?;
+        let mut ids: Vec<u32> = vocabulary.values().copied().collect();
+        ids.sort_unstable();
+        let (stretch, overlap) = (STRETCH_BYTES, OVERLAP_BYTES);
+        let usable = longest < overlap
+            && ids.windows(2).all(|pair| pair[0] != pair[1])
+            && (!of_bytes || (0..=u8::MAX).filter(|byte| may_be_text(*byte)).all(has));
+        usable.then_some(Self { of_bytes, stretch, overlap })
+    }
+
+    /// Whether a part is long.
+    pub(super) fn is_long(&self, part: &str) -> bool {
+        part.len() > 2 * self.stretch
+    }
+
+    /// The tokens of a part. `encode`: the tokens of a stretch of its text, from byte 0 of the stretch on; needed for a
+    /// model of characters.
+    pub(super) fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        part: &str,
+        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
+    ) -> Result<Vec<PartToken>, Refusal> {
+        if !self.of_bytes {
+            return self.merge(part.len(), |at| part.ceil_char_boundary(at), encode);
+        }
+        let of_bytes = |range: Range<usize>| bytes_tokens(tokenizer, &part.as_bytes()[range]);
+        let mut tokens = self.merge(part.len(), |at| at, of_bytes)?;
+        for (_, end) in &mut tokens {
+            *end = part.ceil_char_boundary(*end as usize) as u32;
+        }
+        Ok(tokens)
+    }
+
+    /// Encodes stretch after stretch. `boundary`: the first place at or behind a byte at which a stretch may end.
+    fn merge(
+        &self,
+        length: usize,
+        boundary: impl Fn(usize) -> usize,
+        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
+    ) -> Result<Vec<PartToken>, Refusal> {
+        let (mut answer, mut bytes) = (Vec::new(), self.stretch);
+        let mut stretch = Stretch::new(0, boundary(bytes.min(length)), &encode)?;
+        while stretch.end < length {
+            let next = match stretch.last_seam_before(stretch.end.saturating_sub(self.overlap)) {
+                Some(start) => {
+                    let end = boundary((start + bytes).min(length));
+                    Some(Stretch::new(start, end, &encode)?)
+                }
+                None => None,
+            };
+            match next.and_then(|next| Some((stretch.shared_token(&next)?, next))) {
+                Some(((before, from), next)) if next.end > stretch.end => {
+                    answer.extend(stretch.tokens.drain(..before));
+                    stretch = next;
+                    stretch.drop_before(from);
+                    bytes = self.stretch;
+                }
+                // Nothing in common: look at twice as much.
+                _ => {
+                    bytes *= 2;
+                    let end = boundary((stretch.start + bytes).min(length));
+                    stretch = Stretch::new(stretch.start, end, &encode)?;
+                }
+            }
+        }
+        answer.extend(stretch.tokens);
+        Ok(answer)
+    }
+}
+
+/// A stretch of a part and its tokens, with their ends in bytes of the part.
+struct Stretch {
+    start: usize,
+    end: usize,
+    tokens: Vec<PartToken>,
+}
+
+impl Stretch {
+    fn new(
+        start: usize,
+        end: usize,
+        encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
+    ) -> Result<Self, Refusal> {
+        let mut tokens = encode(start..end)?;
+        for (_, token_end) in &mut tokens {
+            *token_end += start as u32;
+        }
+        Ok(Self { start, end, tokens })
+    }
+
+    /// The place between two tokens that is nearest before byte `most`; none at the stretch's start. Tokens that end
+    /// inside a character have its end, so there is a place only where ends differ.
+    fn last_seam_before(&self, most: usize) -> Option<usize> {
+        let before = self.tokens.partition_point(|(_, end)| *end as usize <= most);
+        let seam = self.tokens[..before].last()?.1;
+        // All tokens of the character at the seam are before it.
+        (self.start < seam as usize).then_some(seam as usize)
+    }
+
+    /// The first token that both stretches have, as an index into each.
+    fn shared_token(&self, next: &Self) -> Option<(usize, usize)> {
+        let own = self.tokens.partition_point(|(_, end)| *end as usize <= next.start);
+        let (mut one, mut other) = (own, 0);
+        while one < self.tokens.len() && other < next.tokens.len() {
+            let starts = (self.token_start(one), next.token_start(other));
+            if starts.0 == starts.1 && self.tokens[one] == next.tokens[other] {
+                return Some((one, other));
+            }
+            if starts.0 <= starts.1 { one += 1 } else { other += 1 }
+        }
+        None
+    }
+
+    fn token_start(&self, index: usize) -> usize {
+        index.checked_sub(1).map_or(self.start, |before| self.tokens[before].1 as usize)
+    }
+
+    fn drop_before(&mut self, from: usize) {
+        self.start = self.token_start(from);
+        self.tokens.drain(..from);
+    }
+}
+
+/// The tokens of some bytes, with their ends in bytes.
+fn bytes_tokens(tokenizer: &Tokenizer, bytes: &[u8]) -> Result<Vec<PartToken>, Refusal> {
+    let written: String = bytes.iter().map(|byte| byte_character(*byte)).collect();
+    let tokens = tokenizer.get_model().tokenize(&written)?;
+    let mut end = 0;
+    let token = |token: tokenizers::Token| {
+        end += written[token.offsets.0..token.offsets.1].chars().count() as u32;
+        (token.id, end)
+    };
+    Ok(tokens.into_iter().map(token).collect())
+}
+
+/// Whether the steps do nothing but write bytes as characters.
+fn merges_bytes(steps: &[PreTokenizerStep]) -> bool {
+    matches!(steps, [PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(bytes))]
+        if !bytes.use_regex && !bytes.add_prefix_space)
+}
+
+/// Whether a byte occurs in UTF-8.
+fn may_be_text(byte: u8) -> bool {
+    !matches!(byte, 0xC0 | 0xC1 | 0xF5..)
+}
+
+/// The character that byte-level tokenizers write for a byte (`openai/gpt-2`, `src/encoder.py`, `bytes_to_unicode`).
+fn byte_character(byte: u8) -> char {
+    let code = match byte {
+        b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => u32::from(byte),
+        0..=b' ' => 256 + u32::from(byte),
+        0x7F..=0xA0 => 256 + 33 + u32::from(byte - 0x7F),
+        0xAD => 256 + 67,
+    };
+    char::from_u32(code).expect("these codes are letters")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+    use super::*;
+
+    #[test]
+    fn every_byte_has_the_crates_character() {
+        let characters: BTreeSet<char> = (0..=u8::MAX).map(byte_character).collect();
+        assert_eq!(characters, ByteLevel::alphabet().into_iter().collect());
+        assert_eq!([b'\n', b' ', 0x7F, 0xA0, 0xAD].map(byte_character), ['Ċ', 'Ġ', 'ġ', 'ł', 'Ń']);
+    }
+
+    /// Merges that depend on all that stands before: pairs from the left.
+    fn pairs_of_two(range: &Range<usize>) -> Vec<PartToken> {
+        let ends = (0..range.len()).step_by(2).map(|at| (at + 2).min(range.len()));
+        ends.map(|end| (7, end as u32)).collect()
+    }
+
+    #[test]
+    fn stretches_meet_at_a_token_that_both_have() {
+        let long = LongParts { of_bytes: false, stretch: 10, overlap: 4 };
+        for length in 1..100 {
+            let tokens = long.merge(length, |at| at, |range| Ok(pairs_of_two(&range))).unwrap();
+            assert_eq!(tokens, pairs_of_two(&(0..length)), "{length}");
+        }
+    }
+
+    #[test]
+    fn stretches_that_never_meet_become_the_whole() {
+        let long = LongParts { of_bytes: false, stretch: 10, overlap: 4 };
+        // Ids say where the stretch began.
+        let encode = |range: Range<usize>| {
+            let id = range.start as u32;
+            Ok((1..=range.len() as u32).map(|end| (id, end)).collect())
+        };
+        let tokens = long.merge(95, |at| at, encode).unwrap();
+        assert_eq!(tokens, (1..=95).map(|end| (0, end)).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,173 @@
+//! The bytes that a token stands for.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+/// The bytes of each token of a vocabulary: what a text that was encoded gives back when they are joined. A character that is
+/// split over tokens stays split.
+///
+/// Takes as much memory as the vocabulary's bytes, and four bytes per id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenBytes {
+    bytes: Vec<u8>,
+    /// Where the bytes of each id end; those of the one before are where they begin.
+    ends: Vec<u32>,
+}
+
+/// How the texts of tokens are written in a vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// A character for each byte, as in GPT-2.
+    ByteLevel,
+    /// `▁` for a space, `<0xNN>` for a byte, as `SentencePiece` writes them.
+    SentencePiece,
+}
+
+impl TokenBytes {
+    /// None where tokens do not say what bytes they stand for: a vocabulary of words leaves out the spaces between them.
+    pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        let written = Written::of(tokenizer)?;
+        let added = tokenizer.get_added_tokens_decoder();
+        let vocabulary = tokenizer.get_vocab(true);
+        let mut tokens: Vec<(u32, &str)> =
+            vocabulary.iter().map(|(token, id)| (*id, token.as_str())).collect();
+        tokens.sort_unstable();
+        tokens.dedup_by_key(|(id, _)| *id);
+        let byte_of_char = byte_of_char();
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+        for (id, token) in tokens {
+            // Ids that no token has stand for nothing.
+            ends.resize(id as usize, end(&bytes)?);
+            match (written, added.get(&id)) {
+                (_, Some(added)) => bytes.extend(added.content.as_bytes()),
+                (Written::ByteLevel, None) => {
+                    for character in token.chars() {
+                        match byte_of_char.get(&character) {
+                            Some(byte) => bytes.push(*byte),
+                            None => bytes.extend(character.to_string().as_bytes()),
+                        }
+                    }
+                }
+                (Written::SentencePiece, None) => match byte_token(token) {
+                    Some(byte) => bytes.push(byte),
+                    None => bytes.extend(token.replace('▁', " ").as_bytes()),
+                },
+            }
+            ends.push(end(&bytes)?);
+        }
+        Some(Self { bytes, ends })
+    }
+
+    /// The bytes of a token; none for an id that no token has.
+    pub fn bytes_of(&self, id: u32) -> &[u8] {
+        let place = id as usize;
+        let Some(end) = self.ends.get(place) else { return &[] };
+        let start = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start as usize..*end as usize]
+    }
+
+    /// The bytes of a window, joined.
+    pub fn joined(&self, ids: &[u32]) -> Vec<u8> {
+        ids.iter().flat_map(|id| self.bytes_of(*id)).copied().collect()
+    }
+}
+
+/// A vocabulary is read from at most 256 MiB.
+fn end(bytes: &[u8]) -> Option<u32> {
+    u32::try_from(bytes.len()).ok()
+}
+
+impl Written {
+    fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        let part = |part: serde_json::Result<Value>| part.unwrap_or_default();
+        let steps = [
+            part(serde_json::to_value(tokenizer.get_normalizer())),
+            part(serde_json::to_value(tokenizer.get_pre_tokenizer())),
+            part(serde_json::to_value(tokenizer.get_decoder())),
+        ];
+        let has = |wanted: &dyn Fn(&str) -> bool| steps.iter().any(|step| mentions(step, wanted));
+        if has(&|text| text == "ByteLevel") {
+            Some(Self::ByteLevel)
+        } else if has(&|text| text == "Metaspace" || text == "ByteFallback" || text.contains('▁'))
+        {
+            Some(Self::SentencePiece)
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether any text in a description of steps is wanted.
+fn mentions(value: &Value, wanted: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        Value::String(text) => wanted(text),
+        Value::Array(items) => items.iter().any(|item| mentions(item, wanted)),
+        Value::Object(fields) => fields.values().any(|field| mentions(field, wanted)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// `<0x0A>`.
+fn byte_token(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
+}
+
+/// GPT-2's alphabet: bytes that print stand for themselves, the others for the characters from U+0100 on, in their order.
+fn byte_of_char() -> HashMap<char, u8> {
+    let prints = |byte: &u8| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
+    let (printing, other): (Vec<u8>, Vec<u8>) = (0..=u8::MAX).partition(prints);
+    let themselves = printing.into_iter().map(|byte| (char::from(byte), byte));
+    let others = ('\u{100}'..).zip(other);
+    themselves.chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::tokenize::Encoder;
+    use crate::tokenize::fixtures::encoder_with;
+
+    fn round_trip(encoder: &Encoder, text: &str) -> Vec<u8> {
+        let ids = encoder.encode(text, usize::MAX).unwrap().ids;
+        encoder.token_bytes().unwrap().joined(&ids)
+    }
+
+    #[test]
+    fn byte_level_tokens_give_the_text_back() {
+        let encoder = encoder_with(|_| ());
+        for text in ["hello there", "schön\n\t\u{0}", "漢字 😀\r\n", "a<s>b"] {
+            assert_eq!(round_trip(&encoder, text), text.as_bytes(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sentence_piece_tokens_are_spaces_and_bytes() {
+        let encoder = encoder_with(|form| {
+            form["pre_tokenizer"] = json!(null);
+            form["normalizer"] =
+                json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+            form["decoder"] = json!({"type": "ByteFallback"});
+            form["model"] = json!({"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "merges": [],
+                "vocab": {"<unk>": 0, "▁": 1, "a": 2, "<0x0A>": 3, "<0xC3>": 4, "<0xB6>": 5, "▁▁": 9}});
+        });
+        assert_eq!(round_trip(&encoder, "a a\nö"), "a a\nö".as_bytes());
+        let bytes = encoder.token_bytes().unwrap();
+        assert_eq!(bytes.bytes_of(9), b"  ");
+        assert_eq!([bytes.bytes_of(8), bytes.bytes_of(1_000_000)], [b"", b""], "no token");
+    }
+
+    #[test]
+    fn words_leave_out_the_spaces_between_them() {
+        let encoder = encoder_with(|form| {
+            form["pre_tokenizer"] = json!({"type": "Whitespace"});
+            form["decoder"] = json!(null);
+            form["model"] =
+                json!({"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1}});
+        });
+        assert_eq!(encoder.token_bytes(), None);
+    }
+}

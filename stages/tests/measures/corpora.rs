@@ -1,0 +1,56 @@
+//! Documents of the shared folder beside the repository, and the bytes of their tokens.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use longsift_stages::tokenize::{Encoder, SpecialTokensInText};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::RowAccessor;
+use serde_json::Value;
+
+use super::Outcome;
+
+/// A path of the shared folder.
+pub(super) fn shared(path: &str) -> PathBuf {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    std::env::var_os("LONGSIFT_SHARED").map_or_else(beside, PathBuf::from).join(path)
+}
+
+/// The texts of a shared corpus, by `data_id`.
+pub(super) fn texts(file: &str) -> Outcome<BTreeMap<String, String>> {
+    let reader = SerializedFileReader::new(File::open(shared("corpora").join(file))?)?;
+    let fields = reader.metadata().file_metadata().schema().get_fields();
+    let column = |name| fields.iter().position(|field| field.name() == name).ok_or(name);
+    let (ids, texts) = (column("data_id")?, column("text")?);
+    let document = |row: parquet::errors::Result<parquet::record::Row>| {
+        let row = row?;
+        Ok((row.get_string(ids)?.clone(), row.get_string(texts)?.clone()))
+    };
+    reader.get_row_iter(None)?.map(document).collect()
+}
+
+/// The tokenizer of a shared folder: `models/mini`.
+pub(super) fn tokenizer(folder: &str) -> Outcome<Encoder> {
+    let path = shared(folder).join("tokenizer.json");
+    Ok(Encoder::open(&path, SpecialTokensInText::Parse)?)
+}
+
+/// The bytes of each token of a byte-level tokenizer: `[ids]`.
+pub(super) fn token_bytes(folder: &str) -> Outcome<Vec<Vec<u8>>> {
+    let tokenizer = fs::read(shared(folder).join("tokenizer.json"))?;
+    let tokenizer: Value = serde_json::from_slice(&tokenizer)?;
+    let vocabulary = tokenizer["model"]["vocab"].as_object().ok_or("no vocabulary")?;
+    // The published alphabet: printable bytes stand for themselves, the others for the letters from 256 on, in order.
+    let printable = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let bytes = (0..=255).filter(printable).chain((0..=255).filter(|byte| !printable(byte)));
+    let letters = (0..=255_u8).filter(printable).map(char::from).chain('\u{100}'..);
+    let alphabet: BTreeMap<char, u8> = letters.zip(bytes).collect();
+    let mut all = vec![Vec::new(); vocabulary.len()];
+    for (token, id) in vocabulary {
+        let id = usize::try_from(id.as_u64().ok_or("an id is no number")?)?;
+        let bytes = token.chars().filter_map(|letter| alphabet.get(&letter)).copied();
+        *all.get_mut(id).ok_or("ids have holes")? = bytes.collect();
+    }
+    Ok(all)
+}

@@ -1,0 +1,92 @@
+//! What some tests need and not every machine has, as cfgs. A test can be ignored only when it is compiled, so the build
+//! scripts of the crates with such tests include this file and say which of it their tests ask for.
+//!
+//! The answers are those of the machine that builds. When something is installed later, `touch` the build script.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A cfg, and whether this machine has what it stands for.
+type Probe = (&'static str, fn() -> bool);
+
+/// Every cfg that a build script may ask for.
+const PROBES: [Probe; 10] = [
+    ("longsift_shared", shared),
+    ("longsift_preload", preload),
+    ("longsift_mounts", mounts),
+    ("longsift_systemd", systemd),
+    ("longsift_cxx", cxx),
+    ("longsift_io_counts", io_counts),
+    ("longsift_avx2", || processor_has(&["avx2", "fma"])),
+    ("longsift_avx512", || processor_has(&["avx512f", "avx512dq"])),
+    ("longsift_avx512_bf16", || processor_has(&["avx512f", "avx512dq", "avx512_bf16"])),
+    ("longsift_amx", || processor_has(&["avx512f", "avx512dq", "amx_tile", "amx_bf16"])),
+];
+
+/// Sets those of the cfgs `names` whose probe succeeds.
+pub(crate) fn set(names: &[&str]) {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=../testkit/probe.rs");
+    for name in names {
+        let (_, has) = PROBES.iter().find(|(known, _)| known == name).expect("a cfg of the table");
+        println!("cargo::rustc-check-cfg=cfg({name})");
+        if has() {
+            println!("cargo::rustc-cfg={name}");
+        }
+    }
+}
+
+/// Cases, models and corpora beside the repository, or where `LONGSIFT_SHARED` says.
+fn shared() -> bool {
+    println!("cargo::rerun-if-env-changed=LONGSIFT_SHARED");
+    let named = std::env::var_os("LONGSIFT_SHARED").map(PathBuf::from);
+    let folder = named.clone().unwrap_or_else(|| PathBuf::from("../../shared"));
+    // One file of it: a folder would be walked at every build, and what is missing would be looked for at every build.
+    let known = folder.join("conformance/ranking_cases.json");
+    if known.exists() {
+        println!("cargo::rerun-if-changed={}", known.display());
+    } else if named.is_some() {
+        println!("cargo::warning=LONGSIFT_SHARED: there is no `{}`", known.display());
+    }
+    known.exists()
+}
+
+/// Libraries that are put before libc: the faults of `tests/faults` are injected by one.
+fn preload() -> bool {
+    let target = |name: &str| std::env::var(name).unwrap_or_default();
+    target("CARGO_CFG_TARGET_OS") == "linux" && target("CARGO_CFG_TARGET_ENV") == "gnu"
+}
+
+/// File systems that a user without rights may mount, in a namespace.
+fn mounts() -> bool {
+    let script = "mount -t tmpfs none /mnt";
+    succeeds("unshare", &["--user", "--map-root-user", "--mount", "sh", "-euc", script])
+}
+
+fn systemd() -> bool {
+    succeeds("systemd-analyze", &["--version"])
+}
+
+/// A C++ compiler, for the emulation of the code for GPUs.
+fn cxx() -> bool {
+    println!("cargo::rerun-if-env-changed=CXX");
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    succeeds(&compiler, &["--version"])
+}
+
+/// The system's count of what a process has read.
+fn io_counts() -> bool {
+    std::fs::read_to_string("/proc/self/io").is_ok_and(|text| text.contains("rchar: "))
+}
+
+/// Instructions of the processor, by the names that Linux has for them.
+fn processor_has(flags: &[&str]) -> bool {
+    let text = std::fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    flags.iter().all(|flag| line.split_whitespace().any(|word| word == *flag))
+}
+
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    let done = Command::new(program).args(arguments).output();
+    done.is_ok_and(|done| done.status.success())
+}

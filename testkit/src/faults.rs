@@ -1,0 +1,164 @@
+//! Faults of the file system, put between the binary that ships and libc: see `preloaded/interposer.c`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{Answer, Workspace};
+
+/// What happens to an operation.
+#[derive(Clone, Debug, Default)]
+pub struct Fault {
+    /// `kill`, `torn`, `short`, or the name of an error: `EIO`; nothing, to watch only.
+    pub action: &'static str,
+    /// The number of the operation, from 1.
+    pub at: usize,
+    /// Whether every later operation that counts fails, too.
+    pub stays: bool,
+    /// Which operations count: those whose line `kind path` contains this text.
+    pub matching: String,
+}
+
+/// What a command did under the interposer.
+#[derive(Debug)]
+pub struct Traced {
+    /// What it answered.
+    pub answer: Answer,
+    /// Its operations, a line `kind path` each; names of temporary files without their numbers.
+    pub operations: Vec<String>,
+}
+
+/// The interposer. A test that asks for it is ignored where the cfg `longsift_preload` is not set.
+pub fn interposer() -> &'static Path {
+    Path::new(concat!(env!("OUT_DIR"), "/interposer.so"))
+}
+
+/// The operation without the numbers that differ from process to process.
+fn without_numbers(operation: &str) -> String {
+    let Some(start) = operation.find(".tmp-") else { return operation.to_owned() };
+    let (before, name) = operation.split_at(start + ".tmp-".len());
+    let name = name.splitn(3, '-').last().unwrap_or_default();
+    format!("{before}{name}")
+}
+
+/// Where a command waits: before the `at`-th operation whose line `kind path` contains a text.
+#[derive(Clone, Copy, Debug)]
+pub struct Pause {
+    /// The text.
+    pub matching: &'static str,
+    /// The number of the operation, from 1.
+    pub at: usize,
+}
+
+/// A command that waits, or is about to.
+#[derive(Debug)]
+pub struct Paused {
+    /// The process.
+    pub child: Child,
+    /// The file that is there while it waits.
+    waiting: TempDir,
+}
+
+impl Paused {
+    /// Starts a command that has the interposer before it and waits at a place.
+    pub fn start(mut command: Command, pause: &Pause) -> Self {
+        let waiting = TempDir::new().unwrap();
+        command
+            .env("LONGSIFT_FAULT_ACTION", "pause")
+            .env("LONGSIFT_FAULT_AT", pause.at.to_string())
+            .env("LONGSIFT_FAULT_MATCH", pause.matching)
+            .env("LONGSIFT_FAULT_PAUSED", waiting.path().join("waiting"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Self { child: command.spawn().unwrap(), waiting }
+    }
+
+    /// Waits until the command waits.
+    pub fn wait_for_pause(&mut self) {
+        let waits = self.waiting.path().join("waiting");
+        assert!(wait_until(&mut self.child, || waits.exists()), "it ended without coming there");
+    }
+
+    /// Sends the command a signal and waits until it has come.
+    pub fn signal(&mut self, signal: Signal) {
+        let process = self.child.id();
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        wait_until(&mut self.child, || pending_signals(process) == 0);
+    }
+
+    /// Lets the command go on, to its end.
+    pub fn go_on(self) -> Answer {
+        fs::remove_file(self.waiting.path().join("waiting")).unwrap();
+        Answer::of(self.child.wait_with_output().unwrap())
+    }
+}
+
+/// Waits for something while a process works; says whether it came before the process ended.
+pub fn wait_until(child: &mut Child, moment: impl Fn() -> bool) -> bool {
+    while !moment() {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// The signals that a process has been sent and has not received, a bit each.
+fn pending_signals(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let pending = status.lines().filter_map(|line| line.strip_prefix("ShdPnd:"));
+    pending.map(|bits| u64::from_str_radix(bits.trim(), 16).unwrap()).sum()
+}
+
+impl Workspace {
+    /// Starts a command that waits at a place.
+    pub fn start_paused(&self, arguments: &[&str], pause: &Pause) -> Paused {
+        Paused::start(self.interposed(arguments), pause)
+    }
+
+    /// Runs a command that is killed just before the `at`-th operation whose line `kind path` contains `matching`.
+    pub fn killed(&self, arguments: &[&str], matching: &str, at: usize) {
+        let fault = Fault { action: "kill", at, stays: false, matching: matching.to_owned() };
+        let answer = self.with_fault(arguments, Some(&fault)).answer;
+        assert_eq!(answer.code, -1, "no operation {at} of `{matching}`:\n{}", answer.all());
+    }
+
+    /// The command with the interposer before it.
+    pub fn interposed(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(arguments);
+        command
+            .env("LD_PRELOAD", interposer())
+            .env("LONGSIFT_FAULT_ROOT", self.path("").canonicalize().unwrap());
+        command
+    }
+
+    /// Runs a command with a fault, or only watches it.
+    pub fn with_fault(&self, arguments: &[&str], fault: Option<&Fault>) -> Traced {
+        fault.unwrap_or(&Fault::default()).of(self.interposed(arguments))
+    }
+}
+
+impl Fault {
+    /// Runs a command that has the interposer before it with this fault; none where it has no action.
+    pub fn of(&self, mut command: Command) -> Traced {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        command.env("LONGSIFT_FAULT_TRACE", log.path()).stdin(Stdio::null());
+        if !self.action.is_empty() {
+            command
+                .env("LONGSIFT_FAULT_ACTION", self.action)
+                .env("LONGSIFT_FAULT_AT", self.at.to_string())
+                .env("LONGSIFT_FAULT_MATCH", &self.matching);
+        }
+        if self.stays {
+            command.env("LONGSIFT_FAULT_STAYS", "1");
+        }
+        let answer = Answer::of(command.output().unwrap());
+        let operations = fs::read_to_string(log.path()).unwrap();
+        Traced { answer, operations: operations.lines().map(without_numbers).collect() }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the tests of longsift stand on. Nothing here knows the engine: it drives the program whose path it is handed.
+//!
+//! * [`workspace`]: a folder of one test and the command in it;
+//! * [`faults`]: operations on files that fail, tear, wait or are the process's last; a clock that the test moves;
+//! * [`disk`]: a disk that loses its power;
+//! * [`server`], [`bucket`]: web servers and object stores where any request can go wrong;
+//! * [`tables`], [`damage`]: Parquet files, well made and otherwise;
+//! * [`models`], [`pipelines`]: tiny checkpoints and pipeline files;
+//! * [`random`]: the one generator of random numbers.
+#![allow(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+#![allow(clippy::return_self_not_must_use, reason = "an answer that is checked need not be used")]
+#![allow(
+    clippy::new_without_default,
+    reason = "nobody asks for the default of a server or a model"
+)]
+
+pub mod bucket;
+pub mod damage;
+pub mod disk;
+pub mod faults;
+pub mod models;
+pub mod pipelines;
+pub mod random;
+pub mod server;
+pub mod tables;
+pub mod workspace;
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use models::Tiny;
+pub use pipelines::Pipeline;
+pub use random::Random;
+pub use workspace::{Answer, Workspace, result_folders};
+
+/// A folder with a library that answers like NVIDIA's management library: `preloaded/fake_nvml.c`.
+pub fn fake_nvml() -> &'static Path {
+    Path::new(concat!(env!("OUT_DIR"), "/nvml"))
+}
+
+/// A library that lets a program reach no network, and counts its attempts: `preloaded/no_network.c`.
+pub fn no_network() -> &'static Path {
+    Path::new(concat!(env!("OUT_DIR"), "/no_network.so"))
+}
+
+/// Copies what is in a folder into another one, with its times of modification; links stay links.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+        let status = fs::symlink_metadata(&from).unwrap();
+        if status.is_dir() {
+            copy_folder(&from, &to);
+        } else if status.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&from).unwrap(), &to).unwrap();
+        } else {
+            fs::copy(&from, &to).unwrap();
+            let copy = fs::File::options().write(true).open(&to).unwrap();
+            copy.set_modified(status.modified().unwrap()).unwrap();
+        }
+    }
+}
+
+/// Every file below a folder, sorted; none where there is no such folder.
+pub fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Bytes in hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
+}

@@ -1,0 +1,128 @@
+//! What a disk that loses its power keeps and loses.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use testkit::disk::{Disk, Seen, State, Survives, changes};
+
+/// Does changes: a line `kind path …` each, as the interposer writes them; the bytes of a write stand behind it.
+fn apply(disk: &mut Disk, lines: &[&str]) {
+    for change in changes(lines.concat().as_bytes()) {
+        disk.apply(&change);
+    }
+}
+
+/// An empty disk after changes.
+fn after(lines: &[&str]) -> Disk {
+    let mut disk = Disk::holding(tempfile::tempdir().unwrap().path());
+    apply(&mut disk, lines);
+    disk
+}
+
+fn kept(disk: &Disk, survives: Survives) -> Vec<(String, String)> {
+    let text = |(path, bytes): (String, _)| (path, String::from_utf8_lossy(bytes).into_owned());
+    let state: State = disk.after_power_cut(survives);
+    state.iter().map(|(path, bytes)| text((path.clone(), bytes))).collect()
+}
+
+fn file(name: &str, text: &str) -> Vec<(String, String)> {
+    vec![(name.to_owned(), text.to_owned())]
+}
+
+const WRITTEN: [&str; 2] = ["create a\n", "write a 0 3\nnew"];
+
+#[test]
+fn what_was_not_brought_to_disk_is_lost() {
+    let disk = after(&WRITTEN);
+    assert_eq!(kept(&disk, Survives::OnlySynced), []);
+    assert_eq!(kept(&disk, Survives::AllNames), file("a", ""), "the name, and none of its bytes");
+    assert_eq!(kept(&disk, Survives::AllBytes), [], "the bytes, and no name");
+    assert_eq!(disk.now().len(), 1);
+}
+
+#[test]
+fn bytes_need_an_fsync_of_the_file_and_its_name_one_of_the_folder() {
+    let bytes = after(&[WRITTEN[0], WRITTEN[1], "fsync a\n"]);
+    assert_eq!(kept(&bytes, Survives::OnlySynced), []);
+    assert_eq!(kept(&bytes, Survives::AllNames), file("a", "new"));
+    let name = after(&[WRITTEN[0], WRITTEN[1], "fsync .\n"]);
+    assert_eq!(kept(&name, Survives::OnlySynced), file("a", ""));
+    let both = after(&[WRITTEN[0], WRITTEN[1], "fsync a\n", "fsync .\n"]);
+    assert_eq!(kept(&both, Survives::OnlySynced), file("a", "new"));
+}
+
+#[test]
+fn a_rename_without_an_fsync_of_the_folder_may_be_undone() {
+    let before = ["create f\n", "write f 0 3\nold", "fsync f\n", "fsync .\n"];
+    let replaced = ["create t\n", "write t 0 3\nnew", "fsync t\n", "rename t f\n"];
+    let mut disk = after(&[&before[..], &replaced].concat());
+    assert_eq!(kept(&disk, Survives::OnlySynced), file("f", "old"));
+    assert_eq!(kept(&disk, Survives::AllNames), file("f", "new"));
+    apply(&mut disk, &["fsync .\n"]);
+    assert_eq!(kept(&disk, Survives::OnlySynced), file("f", "new"));
+    // The classic: renamed before its bytes were brought to disk.
+    let torn = ["create t\n", "write t 0 3\nnew", "rename t f\n", "fsync .\n"];
+    let disk = after(&[&before[..], &torn].concat());
+    assert_eq!(kept(&disk, Survives::OnlySynced), file("f", ""));
+}
+
+#[test]
+fn a_file_that_moves_between_folders_is_never_in_neither() {
+    let lines = [
+        "mkdir x\n",
+        "mkdir y\n",
+        "create x/a\n",
+        "write x/a 0 1\nz",
+        "fsync x/a\n",
+        "fsync x\n",
+        "fsync y\n",
+        "fsync .\n",
+        "rename x/a y/a\n",
+    ];
+    let disk = after(&lines);
+    let mut places = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let found = kept(&disk, Survives::Apart { seed });
+        assert!(!found.is_empty(), "seed {seed}");
+        places.insert(found);
+    }
+    assert!(places.len() >= 2, "before and after the move: {places:?}");
+}
+
+#[test]
+fn of_bytes_that_are_not_safe_any_part_may_be_there() {
+    let disk = after(&["create a\n", "fsync .\n", "write a 0 6\nabcdef"]);
+    let found: std::collections::BTreeSet<String> =
+        (0..200).map(|seed| kept(&disk, Survives::Some { seed }).remove(0).1).collect();
+    assert!(
+        found.contains("abcdef") && found.contains("abc") && found.contains("ab\0\0\0\0"),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().all(|text| "abcdef".starts_with(text.trim_end_matches('\0'))),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_write_in_the_middle_and_a_cut_are_done_in_their_place() {
+    let disk = after(&[
+        "create a\n",
+        "write a 0 4\nabcd",
+        "write a 6 1\nx",
+        "write a 1 2\nBC",
+        "truncate a 7\n",
+    ]);
+    assert_eq!(**disk.now()["a"], *b"aBCd\0\0x");
+    let disk =
+        after(&["create a\n", "write a 0 4\nabcd", "truncate a 2\n", "link a b\n", "unlink a\n"]);
+    assert_eq!(disk.now().into_keys().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(**disk.now()["b"], *b"ab");
+}
+
+#[test]
+fn a_state_is_new_once() {
+    let mut seen = Seen::default();
+    let state = after(&WRITTEN).now();
+    assert!(seen.is_new(&state));
+    assert!(!seen.is_new(&after(&WRITTEN).now()), "the same bytes elsewhere");
+    assert!(seen.is_new(&after(&[WRITTEN[0], "write a 0 3\nold"]).now()));
+}

@@ -1,0 +1,157 @@
+//! What is put before libc does to a program what it is told to, and writes down what the program did.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use testkit::disk::{Disk, Survives, changes};
+use testkit::faults::{Fault, Pause, Paused, interposer};
+use testkit::{Answer, Workspace};
+
+/// The program under test is this one: it carries out the steps of the variable `STEPS`, in the current folder.
+#[test]
+#[ignore = "it is the program of the other tests: each of them runs it"]
+fn program() {
+    for step in std::env::var("STEPS").unwrap().split("; ") {
+        let words: Vec<&str> = step.split(' ').collect();
+        match words[..] {
+            ["write", path, text] => fs::write(path, text).unwrap(),
+            ["sync", path] => File::open(path).unwrap().sync_all().unwrap(),
+            ["rename", from, to] => fs::rename(from, to).unwrap(),
+            ["mkdir", path] => fs::create_dir(path).unwrap(),
+            ["remove", path] => fs::remove_file(path).unwrap(),
+            ["sleep", seconds] => {
+                let begun = Instant::now();
+                std::thread::sleep(Duration::from_secs(seconds.parse().unwrap()));
+                fs::write("slept", begun.elapsed().as_secs().to_string()).unwrap();
+            }
+            _ => panic!("no step `{step}`"),
+        }
+    }
+}
+
+const PROGRAM: [&str; 3] = ["--exact", "program", "--ignored"];
+
+/// A folder in which the program carries out steps.
+fn workspace() -> Workspace {
+    Workspace::of(std::env::current_exe().unwrap())
+}
+
+fn command(workspace: &Workspace, steps: &str) -> Command {
+    let mut command = workspace.interposed(&PROGRAM);
+    command.env("STEPS", steps);
+    command
+}
+
+fn fault(action: &'static str, matching: &str, at: usize) -> Fault {
+    Fault { action, at, stays: false, matching: matching.to_owned() }
+}
+
+fn text(workspace: &Workspace, name: &str) -> Option<String> {
+    fs::read_to_string(workspace.path(name)).ok()
+}
+
+const TWO: &str = "write a one; write b twotwo; rename b c";
+
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[test]
+fn operations_are_written_down_in_order() {
+    let workspace = workspace();
+    let traced = Fault::default().of(command(&workspace, TWO));
+    traced.answer.success();
+    let expected = ["create a", "write a", "create b", "write b", "rename c"];
+    assert_eq!(traced.operations, expected);
+}
+
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[test]
+fn an_error_falls_on_one_operation_or_on_all_from_then_on() {
+    let workspace = workspace();
+    let failed = fault("ENOSPC", "", 4).of(command(&workspace, TWO)).answer;
+    assert_eq!(failed.code, 101, "{}", failed.all());
+    assert!(failed.stdout.contains("No space left"), "{}", failed.all());
+    assert_eq!(
+        (text(&workspace, "a"), text(&workspace, "b")),
+        (Some("one".into()), Some(String::new()))
+    );
+    let stays = Fault { stays: true, ..fault("EIO", "write ", 1) };
+    let failed = stays.of(command(&workspace, TWO)).answer;
+    assert!(failed.stdout.contains("Input/output error"), "{}", failed.all());
+    assert_eq!(text(&workspace, "a"), Some(String::new()));
+}
+
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[test]
+fn a_kill_comes_before_its_operation_and_a_torn_write_in_the_middle() {
+    let workspace = workspace();
+    assert_eq!(fault("kill", "rename c", 1).of(command(&workspace, TWO)).answer.code, -1);
+    assert_eq!((text(&workspace, "b"), text(&workspace, "c")), (Some("twotwo".into()), None));
+    assert_eq!(fault("torn", "write b", 1).of(command(&workspace, TWO)).answer.code, -1);
+    assert_eq!(text(&workspace, "b"), Some("two".into()));
+}
+
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[test]
+fn a_short_write_is_completed_by_the_program() {
+    let workspace = workspace();
+    let traced = fault("short", "write b", 1).of(command(&workspace, TWO));
+    traced.answer.success();
+    assert_eq!(traced.operations, ["write b", "write b"], "those that count");
+    assert_eq!(text(&workspace, "c"), Some("twotwo".into()));
+}
+
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[test]
+fn a_program_waits_where_it_is_told_to_until_it_may_go_on() {
+    let workspace = workspace();
+    let pause = Pause { matching: "create b", at: 1 };
+    let mut paused = Paused::start(command(&workspace, TWO), &pause);
+    paused.wait_for_pause();
+    assert_eq!((text(&workspace, "a"), text(&workspace, "b")), (Some("one".into()), None));
+    paused.go_on().success();
+    assert_eq!(text(&workspace, "c"), Some("twotwo".into()));
+}
+
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[test]
+fn a_sleep_may_take_no_time_and_the_clock_may_be_moved() {
+    let workspace = workspace();
+    let mut slept = command(&workspace, "sleep 3600");
+    slept.env("LONGSIFT_CLOCK_SLEEPS", "1");
+    Answer::of(slept.output().unwrap()).success();
+    assert_eq!(text(&workspace, "slept"), Some("3600".into()));
+    // A clock that was moved before the program began has no effect on what it measures.
+    let clock = workspace.write("clock", (7200 * 1_000_000_000_i64).to_le_bytes());
+    let mut moved = command(&workspace, "sleep 3600");
+    moved.env("LONGSIFT_CLOCK_SLEEPS", "1").env("LONGSIFT_CLOCK_FILE", clock);
+    Answer::of(moved.output().unwrap()).success();
+    assert_eq!(text(&workspace, "slept"), Some("3600".into()));
+}
+
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+#[test]
+fn the_record_of_changes_is_what_is_in_the_folder() {
+    let workspace = workspace();
+    workspace.write("before", "safe");
+    let mut disk = Disk::holding(&workspace.path(""));
+    let record = tempfile::NamedTempFile::new().unwrap();
+    let steps = "write a one; sync a; mkdir d; write d/b two; rename a d/c; remove before; sync .";
+    let mut recorded = command(&workspace, steps);
+    recorded.env("LONGSIFT_FAULT_RECORD", record.path());
+    Answer::of(recorded.output().unwrap()).success();
+    for change in changes(&fs::read(record.path()).unwrap()) {
+        disk.apply(&change);
+    }
+    assert_eq!(disk.now(), Disk::holding(&workspace.path("")).now());
+    let names: Vec<String> = disk.now().into_keys().collect();
+    assert_eq!(names, ["d/b", "d/c"]);
+    // The folder at the top was brought to disk, the names in the other were not.
+    assert!(disk.after_power_cut(Survives::OnlySynced).is_empty());
+}
+
+#[test]
+fn the_library_is_there_where_it_can_be() {
+    assert_eq!(interposer().exists(), cfg!(all(target_os = "linux", target_env = "gnu")));
+    assert!(testkit::fake_nvml().join("libnvidia-ml.so.1").exists());
+}

@@ -1,0 +1,212 @@
+//! Guards before an expensive measure: the windows that they refuse are spared it, and nothing else changes.
+
+use std::fs;
+
+use arrow_array::{Array, RecordBatch};
+use serde_json::{Value, json};
+
+use crate::support::tables::{
+    document, floats, read_scores, strings, table, token_lists, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, count, read_json};
+
+const ATTENTION: &str = "first-layer-attention";
+
+/// Documents of two windows; every third repeats a passage of 32 tokens, and more of it the later it comes.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let documents: Vec<Vec<u32>> = (0..12_u64)
+        .map(|row| {
+            let mut tokens = document(row, 256);
+            if row % 3 == 0 {
+                let copied = 64 + 8 * row as usize;
+                (32..copied).for_each(|at| tokens[at] = tokens[at - 32]);
+            }
+            tokens
+        })
+        .collect();
+    let ids = (0..documents.len()).map(|row| format!("document-{row}"));
+    let input = table(&[("id", strings(ids)), ("tokens", token_lists(&documents))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    workspace
+}
+
+fn pipeline(guard: Option<f64>) -> Pipeline {
+    let guard = guard.map_or(String::new(), |most| {
+        format!(", guards: [{{statistic: copy_share, max: {most}, before: {ATTENTION}}}]")
+    });
+    Pipeline::tokens("model", 128)
+        .input("unit_bytes: 1024")
+        .measure("recurrence, min_distance_tokens: 16")
+        .filter(&format!("keep_fraction: 0.5{guard}"))
+}
+
+/// Windows that a device measured.
+fn on_devices(summary: &Value) -> u64 {
+    let devices = summary["devices"]["list"].as_array().into_iter().flatten();
+    devices.map(|device| count(device, "pieces")).sum()
+}
+
+fn scores(workspace: &Workspace) -> RecordBatch {
+    read_scores(&workspace.path("out.run"))
+}
+
+/// The values of `copy_share`, ascending: bounds that let some windows pass lie among them.
+fn copy_shares(workspace: &Workspace) -> Vec<f64> {
+    let mut shares = floats(&scores(workspace), "copy_share");
+    shares.sort_by(f64::total_cmp);
+    shares
+}
+
+/// Two bounds that refuse some windows, the first more of them.
+fn bounds() -> (f64, f64) {
+    let workspace = workspace();
+    workspace.run(&pipeline(None));
+    let mut shares = copy_shares(&workspace);
+    shares.retain(|share| *share > 0.0);
+    shares.dedup();
+    assert!(shares.len() >= 4, "{shares:?}");
+    (shares[shares.len() / 2], shares[shares.len() - 2])
+}
+
+const OUTPUT: [&str; 2] = ["out/data", "out.run/dropped"];
+
+#[test]
+fn windows_outside_a_guard_are_spared_the_measure_behind_it() {
+    let (strict, _) = bounds();
+    let (guarded, whole) = (workspace(), workspace());
+    let all = on_devices(&whole.run(&pipeline(None)));
+    let summary = guarded.run(&pipeline(Some(strict)));
+    let spared = count(&summary["windows_not_measured"], ATTENTION);
+    assert!(spared > 0 && spared < all, "{summary}");
+    assert_eq!(on_devices(&summary), all - spared);
+    assert_eq!(summary["windows_dropped"]["guard_copy_share"], spared);
+    assert_eq!(summary["windows_scored"], all, "each has figures of a measure");
+    let (of_guarded, of_whole) = (scores(&guarded), scores(&whole));
+    let copies = floats(&of_guarded, "copy_share");
+    let strength = of_guarded.column_by_name("dependency_strength").unwrap();
+    let (one, other) =
+        (floats(&of_guarded, "dependency_strength"), floats(&of_whole, "dependency_strength"));
+    for row in 0..copies.len() {
+        assert_eq!(strength.is_null(row), copies[row] > strict, "row {row}");
+        assert!(strength.is_null(row) || one[row].to_bits() == other[row].to_bits(), "row {row}");
+    }
+    // The figures of a group are those of what passes, and its scores.
+    let group = |workspace: &Workspace| {
+        read_json(&workspace.path("out.run/calibration.json"))["groups"][0].clone()
+    };
+    let (of_guarded, of_whole) = (group(&guarded), group(&whole));
+    assert_eq!((&of_guarded["count"], &of_whole["count"]), (&json!(all - spared), &json!(all)));
+    let passed: Vec<f64> = other
+        .iter()
+        .zip(&copies)
+        .filter(|(_, copied)| **copied <= strict)
+        .map(|(own, _)| *own)
+        .collect();
+    let mean = of_guarded["figures"]["dependency_strength"]["mean"].as_f64().unwrap();
+    assert!((mean - passed.iter().sum::<f64>() / passed.len() as f64).abs() < 1e-12, "{mean}");
+    assert_ne!(
+        of_guarded["figures"]["dependency_strength"],
+        of_whole["figures"]["dependency_strength"]
+    );
+}
+
+#[test]
+fn a_guard_that_changes_measures_what_it_newly_lets_pass_and_nothing_else() {
+    let (strict, loose) = bounds();
+    let fresh = |guard: Option<f64>| {
+        let workspace = workspace();
+        let summary = workspace.run(&pipeline(guard));
+        (on_devices(&summary), workspace.hashes(&OUTPUT), workspace.results())
+    };
+    let workspace = workspace();
+    let first = on_devices(&workspace.run(&pipeline(Some(strict))));
+    let (on_fresh, output, results) = fresh(Some(loose));
+    let loosened = workspace.run(&pipeline(Some(loose)));
+    assert!(on_devices(&loosened) > 0);
+    assert_eq!(on_devices(&loosened), on_fresh - first, "what passed before is not measured twice");
+    assert_eq!((workspace.hashes(&OUTPUT), workspace.results()), (output, results));
+    let paid = workspace.hashes(&["out.run/scores"]);
+    let tightened = workspace.run(&pipeline(Some(strict)));
+    assert_eq!((on_devices(&tightened), &tightened["windows_scored"]), (0, &json!(0)));
+    assert_eq!(workspace.hashes(&["out.run/scores"]), paid, "paid figures stay");
+    assert_eq!(workspace.hashes(&OUTPUT), fresh(Some(strict)).1, "and are not looked at");
+    let (all, output, results) = fresh(None);
+    let removed = workspace.run(&pipeline(None));
+    assert_eq!(on_devices(&removed), all - on_fresh);
+    assert_eq!((workspace.hashes(&OUTPUT), workspace.results()), (output, results));
+    let added = workspace.run(&pipeline(Some(strict)));
+    assert_eq!(on_devices(&added), 0, "a guard that is added measures nothing");
+    assert_eq!(workspace.hashes(&OUTPUT), fresh(Some(strict)).1);
+}
+
+#[test]
+fn a_guard_looks_at_documents_where_they_are_the_samples() {
+    let (strict, _) = bounds();
+    let workspace = workspace();
+    let summary = workspace.run(&pipeline(Some(strict)).output("samples: documents"));
+    let spared = count(&summary["windows_not_measured"], ATTENTION);
+    assert!(spared > 0, "{summary}");
+    assert_eq!(summary["windows_dropped"]["guard_copy_share"], spared);
+    let scores = scores(&workspace);
+    let (rows, copies) =
+        (crate::support::tables::integers(&scores, "input_row"), floats(&scores, "copy_share"));
+    let strength = scores.column_by_name("dependency_strength").unwrap();
+    for row in 0..copies.len() {
+        let own = (0..copies.len()).filter(|other| rows[*other] == rows[row]);
+        let of_document: Vec<f64> = own.map(|window| copies[window]).collect();
+        let mean = of_document.iter().sum::<f64>() / of_document.len() as f64;
+        assert_eq!(strength.is_null(row), mean > strict, "row {row}: {of_document:?}");
+    }
+}
+
+#[test]
+fn a_measure_that_waits_for_a_spared_one_is_spared_too() {
+    let (strict, _) = bounds();
+    let workspace = workspace();
+    let guards = format!(
+        "keep_fraction: 0.5, guards: [{{statistic: copy_share, max: {strict}, before: lexical}}, \
+         {{statistic: unique_token_share, min: 0, before: {ATTENTION}}}]"
+    );
+    let summary = workspace.run(&pipeline(None).measure("lexical").filter(&guards));
+    let spared = &summary["windows_not_measured"];
+    assert!(count(spared, "lexical") > 0, "{summary}");
+    assert_eq!(spared["lexical"], spared[ATTENTION]);
+    let scores = scores(&workspace);
+    for statistic in ["unique_token_share", "dependency_strength"] {
+        let column = scores.column_by_name(statistic).unwrap();
+        assert_eq!(column.null_count() as u64, count(spared, "lexical"), "{statistic}");
+    }
+}
+
+#[test]
+fn a_plan_says_what_is_measured_first_and_what_that_changes() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", pipeline(Some(0.4)).to_string());
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
+    let line = answer.stdout.lines().find(|line| line.contains(ATTENTION)).unwrap();
+    assert!(line.ends_with(", then only of windows with copy_share at most 0.4"), "{line}");
+    let warning = "warning: means, deviations and percentiles of `dependency_strength`, `far_variance` are those";
+    assert!(answer.stderr.contains(warning), "{}", answer.stderr);
+    let refused = |guards: &str, why: &str| {
+        let guards = format!("keep_fraction: 0.5, guards: [{guards}]");
+        let pipeline = pipeline(None).measure("lexical").filter(&guards);
+        fs::write(workspace.path("pipeline.yaml"), pipeline.to_string()).unwrap();
+        let answer = workspace.longsift(&["plan", "pipeline.yaml", "-q"]).expect(2);
+        assert!(answer.stderr.contains(why), "{why}: {}", answer.stderr);
+    };
+    refused(
+        "{statistic: dependency_strength, min: 0.1, before: recurrence}",
+        "no measure waits for `dependency_strength`, which devices measure",
+    );
+    refused(
+        "{statistic: copy_share, max: 0.1, before: lexical}, {statistic: unique_token_share, min: 0.1, before: recurrence}",
+        "the guards make a circle",
+    );
+    refused(
+        &format!("{{statistic: copy_share, max_quantile: 0.5, before: {ATTENTION}}}"),
+        "a quantile is not known before",
+    );
+    refused("{statistic: copy_share, max: 0.5, before: attention}", "no measure `attention`");
+}

@@ -1,0 +1,703 @@
+//! What every setting changes: a table over all leaves of the pipeline's schema, held against the identity that a lock
+//! states, and against what a finished run does when it is run again with that one setting changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use serde_json::{Map, Value, json};
+
+use crate::support::tables::{strings, table, token_lists, write_parquet};
+use crate::support::{Workspace, copy_folder, demo_model, read_json, repository};
+
+/// The part of the identity that a setting belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// This fact of the windows.
+    Windows(&'static str),
+    /// This fact of measures.
+    Measure(&'static str),
+    /// Which measures there are, this one among them; the output has other columns.
+    Renamed(&'static str),
+    /// The selection.
+    Selection,
+    /// None, and why.
+    Nothing(&'static str),
+}
+use Part::{Measure, Nothing, Renamed, Selection, Windows};
+
+/// A leaf of the schema, its part, what the pipeline has besides the usual (`base`), and the change of that leaf. Stages by
+/// their names; a null removes a key.
+type Case = (&'static str, Part, &'static str, &'static str);
+
+const CASES: &[Case] = &[
+    ("version", Nothing("there is only one"), "{}", "{}"),
+    ("name", Nothing("for people"), "{}", r#"{"name": "other"}"#),
+    (
+        "params",
+        Nothing("what they are replaced by counts"),
+        "{}",
+        r#"{"params": {"x": {"default": "y"}}}"#,
+    ),
+    (
+        "params.*.default",
+        Nothing("what it is replaced by counts"),
+        r#"{"params": {"x": {"default": "y"}}}"#,
+        r#"{"params": {"x": {"default": "z"}}}"#,
+    ),
+    (
+        "params.*.description",
+        Nothing("for people"),
+        r#"{"params": {"x": {"default": "y"}}}"#,
+        r#"{"params": {"x": {"default": "y", "description": "z"}}}"#,
+    ),
+    (
+        "input.path",
+        Nothing("which rows there are is in the records"),
+        "{}",
+        r#"{"input": {"path": "input/a.parquet"}}"#,
+    ),
+    (
+        "input.since",
+        Selection,
+        r#"{"score": {"calibration": "before.run/calibration.json"}}"#,
+        r#"{"input": {"since": "before.run"}}"#,
+    ),
+    ("input.id_column", Windows("id_column"), "{}", r#"{"input": {"id_column": "label"}}"#),
+    ("input.text_column", Windows("content"), "{}", r#"{"input": {"text_column": "other"}}"#),
+    (
+        "input.tokens_column",
+        Windows("content"),
+        "{}",
+        r#"{"input": {"text_column": null, "tokens_column": "tokens"}}"#,
+    ),
+    (
+        "input.memory_limit_bytes",
+        Nothing("how much is in memory at a time"),
+        "{}",
+        r#"{"input": {"memory_limit_bytes": 67108864}}"#,
+    ),
+    (
+        "input.max_document_bytes",
+        Windows("max_document_bytes"),
+        "{}",
+        r#"{"input": {"max_document_bytes": 4096}}"#,
+    ),
+    (
+        "input.unit_bytes",
+        Nothing("where units are cut is in their names"),
+        "{}",
+        r#"{"input": {"unit_bytes": 1024}}"#,
+    ),
+    (
+        "input.allow_empty",
+        Nothing("whether an input without files is refused"),
+        "{}",
+        r#"{"input": {"allow_empty": true}}"#,
+    ),
+    (
+        "input.on_bad_row",
+        Nothing("whether a run goes on"),
+        "{}",
+        r#"{"input": {"on_bad_row": "fail"}}"#,
+    ),
+    (
+        "input.on_bad_file",
+        Nothing("whether a run goes on"),
+        "{}",
+        r#"{"input": {"on_bad_file": "quarantine"}}"#,
+    ),
+    (
+        "input.max_quarantined_fraction",
+        Nothing("whether a run goes on"),
+        "{}",
+        r#"{"input": {"max_quarantined_fraction": 0.5}}"#,
+    ),
+    (
+        "load-partial-model.model",
+        Measure("weights"),
+        r#"{"tokenize": {"tokenizer": "model"}}"#,
+        r#"{"load-partial-model": {"model": "model2"}}"#,
+    ),
+    (
+        "load-partial-model.precision",
+        Measure("precision"),
+        "{}",
+        r#"{"load-partial-model": {"precision": "bf16"}}"#,
+    ),
+    (
+        "load-partial-model.rope_theta",
+        Measure("layer"),
+        "{}",
+        r#"{"load-partial-model": {"rope_theta": 50000.0}}"#,
+    ),
+    (
+        "load-partial-model.cache_folder",
+        Nothing("where tables are kept"),
+        "{}",
+        r#"{"load-partial-model": {"cache_folder": "cache/longsift"}}"#,
+    ),
+    (
+        "load-partial-model.strict_positions",
+        Nothing("whether longer windows are refused"),
+        "{}",
+        r#"{"load-partial-model": {"strict_positions": true}}"#,
+    ),
+    (
+        "tokenize.window_tokens",
+        Windows("window_tokens"),
+        "{}",
+        r#"{"tokenize": {"window_tokens": 24}}"#,
+    ),
+    ("tokenize.windows", Windows("windows"), "{}", r#"{"tokenize": {"windows": "both-ends"}}"#),
+    (
+        "tokenize.short_documents",
+        Windows("short_documents"),
+        "{}",
+        r#"{"tokenize": {"short_documents": "score"}}"#,
+    ),
+    ("tokenize.bos", Windows("bos"), "{}", r#"{"tokenize": {"bos": 2}}"#),
+    (
+        "tokenize.tokenizer",
+        Windows("tokenizer"),
+        "{}",
+        r#"{"tokenize": {"tokenizer": "tokenizer2"}}"#,
+    ),
+    (
+        "tokenize.special_tokens_in_text",
+        Windows("special_tokens_in_text"),
+        "{}",
+        r#"{"tokenize": {"special_tokens_in_text": "as-text"}}"#,
+    ),
+    (
+        "shard-across-devices.devices",
+        Nothing("the kernel counts, not the device"),
+        "{}",
+        r#"{"shard-across-devices": {"devices": "cpu"}}"#,
+    ),
+    (
+        "shard-across-devices.headroom_fraction",
+        Nothing("how much is measured at once"),
+        "{}",
+        r#"{"shard-across-devices": {"headroom_fraction": 0.5}}"#,
+    ),
+    (
+        "shard-across-devices.workers_per_device",
+        Nothing("how much is measured at once"),
+        "{}",
+        r#"{"shard-across-devices": {"workers_per_device": 1}}"#,
+    ),
+    (
+        "shard-across-devices.by",
+        Nothing("in which pieces"),
+        "{}",
+        r#"{"shard-across-devices": {"by": "heads"}}"#,
+    ),
+    (
+        "shard-across-devices.memory_wait_seconds",
+        Nothing("how long others are waited for"),
+        "{}",
+        r#"{"shard-across-devices": {"memory_wait_seconds": 1}}"#,
+    ),
+    (
+        "shard-across-devices.key_heads_at_once",
+        Nothing("in which pieces"),
+        "{}",
+        r#"{"shard-across-devices": {"key_heads_at_once": 1}}"#,
+    ),
+    (
+        "first-layer-attention.min_distance_fraction",
+        Measure("min_distance"),
+        "{}",
+        r#"{"first-layer-attention": {"min_distance_fraction": 0.3}}"#,
+    ),
+    (
+        "first-layer-attention.min_distance_tokens",
+        Measure("min_distance"),
+        "{}",
+        r#"{"first-layer-attention": {"min_distance_tokens": 5}}"#,
+    ),
+    (
+        "first-layer-attention.mask",
+        Measure("mask"),
+        "{}",
+        r#"{"first-layer-attention": {"mask": "unmasked"}}"#,
+    ),
+    (
+        "first-layer-attention.rows",
+        Measure("rows"),
+        "{}",
+        r#"{"first-layer-attention": {"rows": {"per_window": 32, "seed": 1}}}"#,
+    ),
+    (
+        "first-layer-attention.rows.per_window",
+        Measure("rows"),
+        r#"{"first-layer-attention": {"rows": {"per_window": 32, "seed": 1}}, "score": {"alpha": 0.0}}"#,
+        r#"{"first-layer-attention": {"rows": {"per_window": 34, "seed": 1}}}"#,
+    ),
+    (
+        "first-layer-attention.rows.seed",
+        Measure("rows"),
+        r#"{"first-layer-attention": {"rows": {"per_window": 32, "seed": 1}}, "score": {"alpha": 0.0}}"#,
+        r#"{"first-layer-attention": {"rows": {"per_window": 32, "seed": 2}}}"#,
+    ),
+    (
+        "recurrence.name",
+        Renamed("recurrence"),
+        r#"{"+": "recurrence"}"#,
+        r#"{"recurrence": {"name": "near"}}"#,
+    ),
+    (
+        "recurrence.min_distance_fraction",
+        Measure("min_distance"),
+        r#"{"+": "recurrence"}"#,
+        r#"{"recurrence": {"min_distance_fraction": 0.3}}"#,
+    ),
+    (
+        "recurrence.min_distance_tokens",
+        Measure("min_distance"),
+        r#"{"+": "recurrence"}"#,
+        r#"{"recurrence": {"min_distance_tokens": 5}}"#,
+    ),
+    (
+        "compression.name",
+        Renamed("compression"),
+        r#"{"+": "compression"}"#,
+        r#"{"compression": {"name": "own"}}"#,
+    ),
+    (
+        "compression.scope",
+        Measure("scope"),
+        r#"{"+": "compression"}"#,
+        r#"{"compression": {"scope": "document"}}"#,
+    ),
+    (
+        "score.formula",
+        Nothing("the other ones need a measure of recurrence"),
+        "{}",
+        r#"{"score": {"formula": "longattn"}}"#,
+    ),
+    (
+        "score.terms",
+        Selection,
+        "{}",
+        r#"{"score": {"terms": [{"statistic": "dependency_strength"}]}}"#,
+    ),
+    (
+        "score.combine",
+        Selection,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength"}]}}"#,
+        r#"{"score": {"combine": "least"}}"#,
+    ),
+    ("score.alpha", Selection, "{}", r#"{"score": {"alpha": 3.0}}"#),
+    (
+        "score.terms[].statistic",
+        Selection,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength"}]}}"#,
+        r#"{"score": {"terms": [{"statistic": "distance"}]}}"#,
+    ),
+    (
+        "score.terms[].weight",
+        Selection,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength"}]}}"#,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength", "weight": 2}]}}"#,
+    ),
+    (
+        "score.terms[].offset",
+        Selection,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength"}]}}"#,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength", "offset": 1}]}}"#,
+    ),
+    (
+        "score.terms[].standardise",
+        Selection,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength"}]}}"#,
+        r#"{"score": {"terms": [{"statistic": "dependency_strength", "standardise": "percentile"}]}}"#,
+    ),
+    ("score.standardise", Selection, "{}", r#"{"score": {"standardise": "min-max"}}"#),
+    ("score.max_relative_error", Selection, "{}", r#"{"score": {"max_relative_error": 0.5}}"#),
+    ("score.within", Selection, "{}", r#"{"score": {"within": "label"}}"#),
+    (
+        "score.document_score",
+        Selection,
+        r#"{"output": {"samples": "documents"}}"#,
+        r#"{"score": {"document_score": "max"}}"#,
+    ),
+    (
+        "score.calibration",
+        Selection,
+        "{}",
+        r#"{"score": {"calibration": "before.run/calibration.json"}}"#,
+    ),
+    ("filter.keep_fraction", Selection, "{}", r#"{"filter": {"keep_fraction": 0.25}}"#),
+    (
+        "filter.keep_tokens",
+        Selection,
+        "{}",
+        r#"{"filter": {"keep_fraction": null, "keep_tokens": 70}}"#,
+    ),
+    (
+        "filter.min_score",
+        Selection,
+        "{}",
+        r#"{"filter": {"keep_fraction": null, "min_score": 0.5}}"#,
+    ),
+    ("filter.mark_only", Selection, "{}", r#"{"filter": {"mark_only": true}}"#),
+    (
+        "filter.guards",
+        Selection,
+        "{}",
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5}]}}"#,
+    ),
+    (
+        "filter.guards[].statistic",
+        Selection,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5}]}}"#,
+        r#"{"filter": {"guards": [{"statistic": "distance", "max": 0.5}]}}"#,
+    ),
+    (
+        "filter.guards[].min",
+        Selection,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5}]}}"#,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5, "min": 0}]}}"#,
+    ),
+    (
+        "filter.guards[].max",
+        Selection,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5}]}}"#,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.25}]}}"#,
+    ),
+    (
+        "filter.guards[].min_quantile",
+        Selection,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5}]}}"#,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5, "min_quantile": 0.1}]}}"#,
+    ),
+    (
+        "filter.guards[].max_quantile",
+        Selection,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5}]}}"#,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5, "max_quantile": 0.9}]}}"#,
+    ),
+    (
+        "filter.guards[].weigh",
+        Selection,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5, "max_quantile": 0.9}]}}"#,
+        r#"{"filter": {"guards": [{"statistic": "far_variance", "max": 0.5, "max_quantile": 0.9, "weigh": "tokens"}]}}"#,
+    ),
+    (
+        "filter.guards[].before",
+        Nothing("with one measure there is none that another comes before"),
+        "{}",
+        "{}",
+    ),
+    (
+        "filter.budgets",
+        Selection,
+        r#"{"filter": {"keep_fraction": null, "keep_tokens": 70}}"#,
+        r#"{"filter": {"keep_tokens": null, "budgets": [{"keep_tokens": 70}]}}"#,
+    ),
+    (
+        "filter.budgets[].group",
+        Selection,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 70}]}, "score": {"within": "label"}}"#,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 70, "group": "label-1"}]}}"#,
+    ),
+    (
+        "filter.budgets[].min_tokens",
+        Selection,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 70}]}}"#,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 70, "min_tokens": 2}]}}"#,
+    ),
+    (
+        "filter.budgets[].max_tokens",
+        Selection,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 70}]}}"#,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 70, "max_tokens": 48}]}}"#,
+    ),
+    (
+        "filter.budgets[].keep_tokens",
+        Selection,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 70}]}}"#,
+        r#"{"filter": {"keep_fraction": null, "budgets": [{"keep_tokens": 90}]}}"#,
+    ),
+    ("output.path", Nothing("where it goes"), "{}", r#"{"output": {"path": "elsewhere"}}"#),
+    ("output.samples", Selection, "{}", r#"{"output": {"samples": "documents"}}"#),
+    ("output.compression", Selection, "{}", r#"{"output": {"compression": "none"}}"#),
+    (
+        "output.compare",
+        Selection,
+        r#"{"output": {"report_by": "label"}}"#,
+        r#"{"output": {"compare": ["longattn"]}}"#,
+    ),
+    ("output.part_bytes", Selection, "{}", r#"{"output": {"part_bytes": 2048}}"#),
+    ("output.report_by", Selection, "{}", r#"{"output": {"report_by": "label"}}"#),
+];
+
+/// Every leaf of the pipeline's schema, stages by their names, members of a map as `*`, items of a list as `[]`.
+fn leaves() -> BTreeSet<String> {
+    fn add(root: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+        if let Some(name) = schema["$ref"].as_str() {
+            let name = name.strip_prefix("#/$defs/").unwrap();
+            return add(root, &root["$defs"][name], path, found);
+        }
+        let join = |key: &str| {
+            if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+        };
+        for (key, value) in schema["properties"].as_object().into_iter().flatten() {
+            if key == "stage" {
+                continue;
+            }
+            let (mut below, name) = (BTreeSet::new(), join(key));
+            add(root, value, &name, &mut below);
+            let is_section = ["input", "output", "stages"].contains(&name.as_str());
+            if !is_section {
+                found.insert(name);
+            }
+            found.extend(below);
+        }
+        if schema["additionalProperties"].is_object() {
+            add(root, &schema["additionalProperties"], &join("*"), found);
+        }
+        let stages = path == "stages";
+        if schema["items"].is_object() {
+            let items = if stages { path.to_owned() } else { format!("{path}[]") };
+            add(root, &schema["items"], &items, found);
+        }
+        for choice in ["oneOf", "anyOf", "allOf"] {
+            for schema in schema[choice].as_array().into_iter().flatten() {
+                match schema["properties"]["stage"]["const"].as_str() {
+                    Some(stage) => add(root, schema, stage, found),
+                    None => add(root, schema, path, found),
+                }
+            }
+        }
+    }
+    let schema = read_json(&repository().join("schemas/pipeline.schema.json"));
+    let mut found = BTreeSet::new();
+    add(&schema, &schema, "", &mut found);
+    found
+}
+
+/// The usual pipeline with the changes of `all`, one after the other.
+fn pipeline(all: &[&str]) -> Value {
+    let mut pipeline = json!({
+        "version": 1,
+        "name": "test",
+        "input": { "path": "input", "id_column": "id", "text_column": "text" },
+        "stages": [
+            { "stage": "load-partial-model", "model": "model" },
+            { "stage": "tokenize", "window_tokens": 48, "bos": 1 },
+            { "stage": "shard-across-devices" },
+            { "stage": "first-layer-attention" },
+            { "stage": "score" },
+            { "stage": "filter", "keep_fraction": 0.5 },
+        ],
+        "output": { "path": "out" },
+    });
+    for change in all {
+        let change: Map<String, Value> = serde_json::from_str(change).unwrap();
+        for (section, value) in change {
+            let stages = pipeline["stages"].as_array_mut().unwrap();
+            if section == "+" {
+                let place = stages.iter().position(|stage| stage["stage"] == "score").unwrap();
+                stages.insert(place, json!({ "stage": value }));
+            } else if let Some(stage) = stages.iter_mut().find(|stage| stage["stage"] == section) {
+                merge(stage, value);
+            } else {
+                merge(&mut pipeline[section], value);
+            }
+        }
+    }
+    pipeline
+}
+
+fn merge(into: &mut Value, change: Value) {
+    match (into.as_object_mut(), change) {
+        (Some(into), Value::Object(change)) => {
+            for (key, value) in change {
+                if value.is_null() {
+                    into.shift_remove(&key);
+                } else {
+                    into.insert(key, value);
+                }
+            }
+        }
+        (_, change) => *into = change,
+    }
+}
+
+/// Two files of four documents, two models, two tokenizers, and an earlier run over the first file.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    copy_folder(&demo_model(), &workspace.path("model"));
+    copy_folder(&demo_model(), &workspace.path("model2"));
+    let weights = workspace.path("model2/model.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[8 + header] ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    let mut tokenizer = fs::read(workspace.path("model/tokenizer.json")).unwrap();
+    tokenizer.push(b'\n');
+    workspace.write("tokenizer2/tokenizer.json", tokenizer);
+    for (file, first) in [("a", 0), ("b", 4)] {
+        let documents = first..first + 4;
+        let columns = [
+            ("id", strings(documents.clone().map(|document| format!("document-{document}")))),
+            ("text", strings(documents.clone().map(|document| text(document, 60 + 30 * document)))),
+            ("other", strings(documents.clone().map(|document| text(document + 9, 90)))),
+            ("label", strings(documents.clone().map(|document| format!("label-{}", document % 2)))),
+            ("tokens", token_lists(&documents.map(tokens).collect::<Vec<_>>())),
+        ];
+        write_parquet(&workspace.path(&format!("input/{file}.parquet")), &table(&columns), 2);
+    }
+    let before =
+        pipeline(&[r#"{"input": {"path": "input/a.parquet"}, "output": {"path": "before"}}"#]);
+    run(&workspace, &before).expect("the earlier run");
+    workspace
+}
+
+fn text(seed: usize, words: usize) -> String {
+    const WORDS: [&str; 12] = [
+        "the", "river", "house", "before", "answer", "garden", "morning", "letter", "window",
+        "remember", "old", "light",
+    ];
+    let word = |place: usize| WORDS[(place * place + 7 * seed + place / 5) % WORDS.len()];
+    let words: Vec<&str> = (0..words).map(word).collect();
+    format!("{} <|endoftext|> {}", words.join(" "), words[..words.len() / 3].join(" "))
+}
+
+fn tokens(seed: usize) -> Vec<u32> {
+    (0..150).map(|place| ((place * place + 31 * seed) % 400 + 3) as u32).collect()
+}
+
+/// Writes and runs a pipeline. What was refused is an error.
+fn run(workspace: &Workspace, pipeline: &Value) -> Result<Value, String> {
+    workspace.write("pipeline.json", pipeline.to_string());
+    let answer = workspace.longsift(&["run", "pipeline.json", "-q"]);
+    match answer.code {
+        0 => Ok(answer.summary()),
+        2 => Err(answer.stderr),
+        _ => panic!("{}", answer.all()),
+    }
+}
+
+/// The bytes of all tables of a pipeline's output and its run directory, hashed.
+fn results(workspace: &Workspace, pipeline: &Value) -> BTreeMap<String, String> {
+    let output = pipeline["output"]["path"].as_str().unwrap();
+    let folder = |name: &str| format!("{output}{name}");
+    let folders = ["/data", ".run/scores", ".run/dropped", ".run/selection", ".run/quarantine"];
+    let folders = folders.map(folder);
+    let hashes = workspace.hashes(&folders.each_ref().map(String::as_str));
+    assert!(!hashes.is_empty());
+    hashes
+}
+
+fn identity(workspace: &Workspace, pipeline: &Value) -> Value {
+    workspace.write("locked.json", pipeline.to_string());
+    workspace.longsift(&["lock", "locked.json", "-q"]).success();
+    read_json(&workspace.path("locked.lock"))["identity"].clone()
+}
+
+/// The facts of a part that differ, by name.
+fn changed<'v>(before: &'v Value, now: &'v Value) -> BTreeSet<&'v str> {
+    let (before, now) = (before.as_object().unwrap(), now.as_object().unwrap());
+    let names = before.keys().chain(now.keys());
+    names.filter(|name| before.get(*name) != now.get(*name)).map(String::as_str).collect()
+}
+
+#[test]
+fn every_leaf_of_the_schema_is_in_the_table_once() {
+    let listed: Vec<String> = CASES.iter().map(|(leaf, ..)| (*leaf).to_owned()).collect();
+    let set: BTreeSet<String> = listed.iter().cloned().collect();
+    assert_eq!(set.len(), listed.len());
+    let leaves = leaves();
+    assert!(leaves.len() > 50, "{leaves:?}");
+    let missing: Vec<_> = leaves.difference(&set).collect();
+    assert!(missing.is_empty(), "say in this table what these settings change: {missing:?}");
+    let unknown: Vec<_> = set.difference(&leaves).collect();
+    assert!(unknown.is_empty(), "no such settings: {unknown:?}");
+}
+
+#[test]
+fn a_changed_setting_changes_its_part_of_the_identity_and_no_other() {
+    let workspace = workspace();
+    let mut bases: BTreeMap<&str, Value> = BTreeMap::new();
+    for (leaf, part, base, change) in CASES {
+        let before =
+            bases.entry(base).or_insert_with(|| identity(&workspace, &pipeline(&[base]))).clone();
+        let now = identity(&workspace, &pipeline(&[base, change]));
+        let windows = changed(&before["windows"], &now["windows"]);
+        let names = changed(&before["measures"], &now["measures"]);
+        let facts = |identity: &Value, name: &str| identity["measures"][name]["facts"].clone();
+        let mut measure = BTreeSet::new();
+        for name in names {
+            let (before, now) = (facts(&before, name), facts(&now, name));
+            if before.is_null() || now.is_null() {
+                measure.insert(name.to_owned());
+            } else {
+                measure.extend(changed(&before, &now).into_iter().map(str::to_owned));
+            }
+        }
+        let selection = changed(&before["selection"], &now["selection"]);
+        let parts = [!windows.is_empty(), !measure.is_empty(), !selection.is_empty()];
+        let context = || format!("{leaf}: {windows:?} {measure:?} {selection:?}");
+        match part {
+            Windows(fact) => {
+                assert!(windows.contains(fact), "{}", context());
+                assert!(!parts[1] && !parts[2], "{}", context());
+            }
+            // The shortest window that a measure takes is a fact of windows, too.
+            Measure(fact) => {
+                assert!(measure.contains(*fact) && !parts[2], "{}", context());
+                assert!(windows.iter().all(|fact| *fact == "min_tokens"), "{}", context());
+            }
+            Renamed(name) => {
+                let columns = BTreeSet::from(["output.statistics"]);
+                assert!(measure.contains(*name) && windows.is_empty(), "{}", context());
+                assert_eq!(selection, columns, "{}", context());
+            }
+            Selection => assert_eq!(parts, [false, false, true], "{}", context()),
+            Nothing(_) => assert_eq!(parts, [false; 3], "{}", context()),
+        }
+    }
+}
+
+#[test]
+fn a_run_with_one_setting_changed_gives_what_a_fresh_one_gives_or_names_the_setting() {
+    let workspace = workspace();
+    let mut bases: BTreeMap<&str, Workspace> = BTreeMap::new();
+    for (leaf, part, base, change) in CASES {
+        let finished = bases.entry(base).or_insert_with(|| {
+            let finished = Workspace::copy_of(&workspace);
+            run(&finished, &pipeline(&[base])).unwrap_or_else(|why| panic!("{leaf}: {why}"));
+            finished
+        });
+        let again = Workspace::copy_of(finished);
+        let changed = pipeline(&[base, change]);
+        let answer = run(&again, &changed);
+        match (part, answer) {
+            (Windows(fact) | Measure(fact), Err(message)) => {
+                assert!(message.contains(&format!("{fact}: ")), "{leaf}: {message}");
+                let before = pipeline(&[base]);
+                let kept = (results(&again, &before), results(finished, &before));
+                assert_eq!(kept.0, kept.1, "{leaf}: a refusal removes nothing");
+            }
+            (Windows(_), Ok(summary)) => panic!("{leaf} was not refused: {summary}"),
+            (Renamed(_) | Selection | Nothing(_), Err(message)) => {
+                panic!("{leaf} was refused: {message}")
+            }
+            (Measure(_) | Renamed(_) | Selection | Nothing(_), Ok(_)) => {
+                let fresh = Workspace::copy_of(&workspace);
+                run(&fresh, &changed).unwrap();
+                let results = |workspace: &Workspace| {
+                    let mut results = results(workspace, &changed);
+                    // What the earlier name measured stays in the scores.
+                    let is_scores = |path: &String| path.contains(".run/scores/");
+                    results.retain(|path, _| !(matches!(part, Renamed(_)) && is_scores(path)));
+                    results
+                };
+                assert_eq!(results(&again), results(&fresh), "{leaf}");
+            }
+        }
+    }
+}

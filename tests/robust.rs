@@ -1,0 +1,314 @@
+//! What surrounds a run is hostile: outputs that cannot be written, readers that go, terminals that close, odd paths.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use serde_json::{Value, json};
+
+use tempfile::TempDir;
+
+use crate::support::faults::{Pause, Paused};
+use crate::support::tables::{corpus, strings, table, write_parquet};
+use crate::support::{Answer, Pipeline, Tiny, Workspace, copy_folder, count, demo_model};
+
+/// Two files of four documents of two to four windows, and the pipeline over them.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    for name in ["a", "b"] {
+        let path = workspace.path(&format!("input/{name}.parquet"));
+        write_parquet(&path, &corpus(name, &[128, 192, 256, 192]), 2);
+    }
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 64).input("unit_bytes: 1024")
+}
+
+/// The file that is always full.
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn a_log_that_cannot_be_written_ends_no_run() {
+    let expected = workspace();
+    expected.run(&pipeline());
+    for log in ["full", "without a reader"] {
+        let workspace = workspace();
+        let mut command = workspace.command(&["run", "pipeline.yaml"]);
+        let answer = if log == "full" {
+            Answer::of(command.stderr(full()).output().unwrap())
+        } else {
+            let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            drop(run.stderr.take());
+            Answer::of(run.wait_with_output().unwrap())
+        };
+        assert_eq!(answer.success().summary()["status"], "done", "{log}");
+        assert_eq!(workspace.results(), expected.results(), "{log}");
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_exit_4() {
+    let workspace = workspace();
+    for arguments in [
+        &["run", "pipeline.yaml", "-q"][..],
+        &["status", "out.run"],
+        &["plan", "pipeline.yaml"],
+        &["tokens", "pipeline.yaml"],
+        &["completions", "bash"],
+    ] {
+        let answer = workspace.command(arguments).stdout(full()).output().unwrap();
+        let answer = Answer::of(answer).expect(4);
+        assert!(answer.stderr.contains("cannot write to standard output"), "{}", answer.stderr);
+    }
+    assert!(workspace.path("out.run/_SUCCESS").exists(), "what was committed is kept");
+}
+
+#[test]
+fn tokens_end_when_nobody_reads_them() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    // More lines than the pipe between the processes holds, and behind them a file that is gone when its turn comes.
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[64; 2000]), 2000);
+    write_parquet(&workspace.path("input/b.parquet"), &corpus("b", &[64]), 1);
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    let mut command = workspace.command(&["tokens", "pipeline.yaml", "--ids"]);
+    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(run.stdout.take().unwrap());
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert!(serde_json::from_str::<Value>(&line).is_ok(), "{line}");
+    fs::remove_file(workspace.path("input/b.parquet")).unwrap();
+    drop(reader);
+    assert_eq!(Answer::of(run.wait_with_output().unwrap()).success().stderr, "");
+}
+
+#[test]
+fn flags_that_mean_nothing_to_a_command_are_refused_by_name() {
+    let workspace = workspace();
+    for command in ["run", "lock", "tokens"] {
+        let answer = workspace.longsift(&[command, "pipeline.yaml", "--format", "json"]).expect(2);
+        assert!(answer.stderr.contains("'--format'"), "{}", answer.stderr);
+    }
+}
+
+#[test]
+fn ray_gets_every_flag_or_the_flag_is_refused() {
+    let workspace = workspace();
+    let python = workspace.write("bin/python3", "#!/bin/sh\necho \"$3\"\n");
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |flags: &[&str]| {
+        let arguments = [&["run", "pipeline.yaml", "--engine", "ray"], flags].concat();
+        let path = format!("{}:/usr/bin:/bin", python.parent().unwrap().display());
+        Answer::of(workspace.command(&arguments).env("PATH", path).output().unwrap())
+    };
+    let flags = ["--offline", "--run-id=tonight", "--metrics-textfile=run.prom", "-v"];
+    let job = run(&flags).success().summary();
+    assert_eq!(job["flags"], json!(["--run-id=tonight", "--offline", "--verbose"]));
+    assert_eq!(job["select_flags"], json!(["--metrics-textfile=run.prom"]));
+    for flag in ["--only-quarantined", "--fresh", "--shard=0/2", "--phase=score"] {
+        let answer = run(&[flag]).expect(2);
+        let name = flag.split('=').next().unwrap();
+        assert!(answer.stderr.contains(name), "{}", answer.stderr);
+    }
+}
+
+#[test]
+fn output_paths_that_only_a_shell_understands_are_refused() {
+    let workspace = workspace();
+    for (path, why) in [
+        ("..", "no folder of its own"),
+        ("a/..", "no folder of its own"),
+        ("~/out", "`~` is not expanded here"),
+        ("$HOME/out", "a variable of the environment is not expanded here"),
+    ] {
+        let set = format!("output.path={path}");
+        let answer = workspace.longsift(&["validate", "pipeline.yaml", "--set", &set]).expect(2);
+        assert!(answer.stderr.contains(why), "{path}: {}", answer.stderr);
+    }
+    let home = "stages.load-partial-model.cache_folder=~/cache";
+    let answer = workspace.longsift(&["validate", "pipeline.yaml", "--set", home]).expect(2);
+    assert!(
+        answer.stderr.contains("`cache_folder` is `~/cache`, and `~` is not expanded"),
+        "{}",
+        answer.stderr
+    );
+    let named_so = ["validate", "pipeline.yaml", "--set", "output.path=~out$"];
+    workspace.longsift(&named_so).success();
+}
+
+#[test]
+fn an_input_with_the_columns_of_the_quarantine_is_refused() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let input = table(&[
+        ("id", strings(["a"])),
+        ("text", strings(["some text"])),
+        ("longsift_code", strings(["b"])),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 1);
+    workspace.write("pipeline.yaml", Pipeline::text("model", 64).to_string());
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+    let message = "the input already has the columns `longsift_code`";
+    assert!(answer.stderr.contains(message), "{}", answer.stderr);
+}
+
+#[test]
+fn a_share_of_bad_rows_is_the_decimal_as_written() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    // In floating point 0.29 · 100 is less than 29.
+    let text = |row: usize| if row < 29 { String::new() } else { "a few words ".repeat(30) };
+    let ids = strings((0..100).map(|row| row.to_string()));
+    let texts = strings((0..100).map(text));
+    let input = table(&[("id", ids), ("text", texts)]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 100);
+    let pipeline = Pipeline::text("model", 64).input("max_quarantined_fraction: 0.29");
+    assert_eq!(count(&workspace.run(&pipeline), "quarantined"), 29);
+}
+
+/// A folder on another file system than that of temporary files.
+fn elsewhere(workspace: &Workspace) -> TempDir {
+    let folder = TempDir::new_in("/dev/shm").unwrap();
+    let device = |path| fs::metadata(path).unwrap().dev();
+    assert_ne!(device(folder.path()), device(&workspace.path("")), "two file systems");
+    folder
+}
+
+#[test]
+fn an_output_on_another_disk_is_written_and_selected_again() {
+    let expected = workspace();
+    expected.run(&pipeline());
+    let first = expected.results();
+    expected.run(&pipeline().filter("keep_fraction: 0.9"));
+    // A link from the beginning, and an output that moved when its disk was full.
+    let workspace = workspace();
+    let disk = elsewhere(&workspace);
+    workspace.link("out", disk.path());
+    workspace.run(&pipeline());
+    assert_eq!(workspace.results(), first);
+    fs::remove_file(workspace.path("out")).unwrap();
+    copy_folder(disk.path(), &workspace.path("out"));
+    workspace.run(&pipeline().filter("keep_fraction: 0.9"));
+    let moved = elsewhere(&workspace);
+    copy_folder(&workspace.path("out"), moved.path());
+    fs::remove_dir_all(workspace.path("out")).unwrap();
+    workspace.link("out", moved.path());
+    workspace.run(&pipeline());
+    assert_eq!(workspace.results(), first);
+    workspace.longsift(&["verify", "out.run"]).success();
+    let left: Vec<_> =
+        fs::read_dir(moved.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["data"]);
+}
+
+#[test]
+fn a_data_folder_on_another_disk_than_the_output_is_refused_at_plan() {
+    let workspace = workspace();
+    let disk = elsewhere(&workspace);
+    fs::create_dir(workspace.path("out")).unwrap();
+    workspace.link("out/data", disk.path());
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+    assert!(answer.stderr.contains("is on another disk"), "{}", answer.stderr);
+}
+
+#[test]
+fn a_run_from_the_scores_of_another_is_verified_and_compared_with_those() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let mut other = pipeline().filter("keep_fraction: 0.25");
+    other.output = "path: other".to_owned();
+    workspace.run_with(&other, &["--scores-from", "out.run"]);
+    workspace.longsift(&["verify", "other.run"]).success();
+    let json = ["diff", "out.run", "other.run", "--format", "json"];
+    let difference: Value =
+        serde_json::from_str(&workspace.longsift(&json).expect(5).stdout).unwrap();
+    assert!(difference["documents"]["other_fate"].as_u64().unwrap() > 0, "{difference}");
+    fs::remove_dir_all(workspace.path("out.run")).unwrap();
+    let answer = workspace.longsift(&["verify", "other.run"]).expect(3);
+    assert!(
+        answer.stdout.contains("the run that this one selected from is gone"),
+        "{}",
+        answer.stdout
+    );
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_terminal_that_closes_drains_a_run_unless_it_shall_not() {
+    let place = Pause { matching: "create out.run/units", at: 1 };
+    let workspace = workspace();
+    let mut run = workspace.start_paused(&["run", "pipeline.yaml"], &place);
+    run.wait_for_pause();
+    run.signal(Signal::HUP);
+    assert_eq!(run.go_on().expect(129).summary()["status"], "stopped");
+    let plain = workspace.interposed(&["run", "pipeline.yaml"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]);
+    command.arg(plain.get_program()).args(plain.get_args());
+    command.current_dir(workspace.path(""));
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut run = Paused::start(command, &place);
+    run.wait_for_pause();
+    run.signal(Signal::HUP);
+    assert_eq!(run.go_on().success().summary()["status"], "done", "as under nohup");
+}
+
+#[test]
+fn a_file_beyond_the_limit_of_sizes_is_a_message() {
+    let workspace = workspace();
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -f 1; exec \"$0\" run pipeline.yaml -q"])
+        .arg(env!("CARGO_BIN_EXE_longsift"))
+        .current_dir(workspace.path(""))
+        .env("XDG_CACHE_HOME", workspace.path("cache"));
+    let answer = Answer::of(command.output().unwrap()).expect(4);
+    assert!(answer.stderr.contains("File too large"), "{}", answer.stderr);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_signal_ends_a_selection_before_anything_is_written() {
+    let workspace = workspace();
+    workspace.run(&pipeline());
+    let again = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.9"];
+    let mut run = workspace.start_paused(&again, &Pause { matching: "open out.run/scores", at: 1 });
+    run.wait_for_pause();
+    run.signal(Signal::TERM);
+    assert_eq!(run.go_on().expect(143).summary()["status"], "stopped");
+    assert!(!workspace.path("out/.staging").exists(), "the write phase has not begun");
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_signal_ends_the_reading_of_footers() {
+    let workspace = workspace();
+    for file in 0..30 {
+        let path = workspace.path(&format!("input/more-{file:02}.parquet"));
+        fs::copy(workspace.path("input/a.parquet"), path).unwrap();
+    }
+    let trace = workspace.path("trace");
+    let mut command = workspace.interposed(&["run", "pipeline.yaml"]);
+    command.env("RAYON_NUM_THREADS", "1").env("LONGSIFT_FAULT_TRACE", &trace);
+    let mut run = Paused::start(command, &Pause { matching: "open input/", at: 3 });
+    run.wait_for_pause();
+    run.signal(Signal::TERM);
+    assert_eq!(run.go_on().expect(143).summary()["status"], "stopped");
+    let operations = fs::read_to_string(trace).unwrap();
+    let opened = operations.lines().filter(|line| line.starts_with("open input/")).count();
+    assert!((3..10).contains(&opened), "{operations}");
+}

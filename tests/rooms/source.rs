@@ -1,0 +1,273 @@
+//! Which files of a crate import which: read from the words of their sources, without what only tests import.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use regex_automata::meta::Regex;
+
+/// Imports between files: each file with those that it imports.
+pub(crate) type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+/// The files of a crate's `src`, by their path in it.
+#[derive(Default)]
+pub(crate) struct Sources(BTreeMap<String, Vec<String>>);
+
+impl Sources {
+    /// All files below a folder.
+    pub(crate) fn read(folder: &Path) -> Self {
+        let mut found = Self::default();
+        found.read_below(folder, "");
+        found
+    }
+
+    fn read_below(&mut self, folder: &Path, prefix: &str) {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                self.read_below(&entry.path(), &format!("{name}/"));
+            } else if entry.path().extension().is_some_and(|extension| extension == "rs") {
+                self.plant(&name, &fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+    }
+
+    /// Adds text to a file, or a file.
+    pub(crate) fn plant(&mut self, name: &str, text: &str) {
+        self.0.entry(name.to_owned()).or_default().extend(words(text));
+    }
+
+    /// The paths of all files, those of tests among them.
+    pub(crate) fn files(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+
+    /// Who imports whom. Files of tests import nothing.
+    pub(crate) fn arrows(&self) -> Arrows {
+        let mut tests = BTreeSet::new();
+        let mut read = BTreeMap::new();
+        for (name, words) in &self.0 {
+            let (paths, own_tests) = paths(words);
+            let folder = folder(name);
+            tests.extend(
+                own_tests.iter().map(|test| [&folder[..], std::slice::from_ref(test)].concat()),
+            );
+            read.insert(name, (folder, paths));
+        }
+        let mut arrows = Arrows::new();
+        for (name, (folder, paths)) in read {
+            let of_tests = |test: &Vec<String>| folder.starts_with(test);
+            if tests.iter().any(of_tests) {
+                continue;
+            }
+            let others =
+                paths.iter().filter_map(|path| self.file(path, &folder)).filter(|to| to != name);
+            arrows.insert(name.clone(), others.collect());
+        }
+        arrows
+    }
+
+    /// The file that a path leads into, from the module `own`.
+    fn file(&self, path: &[String], own: &[String]) -> Option<String> {
+        let ups = path.iter().take_while(|word| *word == "super").count();
+        let absolute = match path[0].as_str() {
+            "crate" => path[1..].to_vec(),
+            "self" => [own, &path[1..]].concat(),
+            "super" => [own.get(..own.len().checked_sub(ups)?)?, &path[ups..]].concat(),
+            // A module of this file; what else begins like this comes from another crate or was imported by a `use`.
+            child => {
+                self.0.get(&format!("{}.rs", [own, &[child.to_owned()]].concat().join("/")))?;
+                [own, path].concat()
+            }
+        };
+        let named = |depth: usize| match depth {
+            0 => "lib.rs".to_owned(),
+            _ => format!("{}.rs", absolute[..depth].join("/")),
+        };
+        (0..=absolute.len()).rev().map(named).find(|file| self.0.contains_key(file))
+    }
+}
+
+/// The module of a file: `["storage", "hub"]` of `storage/hub.rs`, nothing of the crate's root.
+fn folder(file: &str) -> Vec<String> {
+    match file {
+        "lib.rs" | "main.rs" => Vec::new(),
+        _ => file.trim_end_matches(".rs").split('/').map(str::to_owned).collect(),
+    }
+}
+
+/// Names, numbers and signs (`::` is one) without comments and literals.
+fn words(text: &str) -> Vec<String> {
+    let pattern = concat!(
+        r####"(?s)//[^\n]*|/\*.*?\*/|\bb?r###".*?"###|\bb?r##".*?"##|\bb?r#".*?"#|\bb?r"[^"]*""####,
+        r#"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.[^']*)'|(\w+|::|[^\s\w])"#,
+    );
+    let pattern = Regex::new(pattern).unwrap();
+    let words = pattern.captures_iter(text).filter_map(|found| found.get_group(1));
+    words.map(|word| text[word.range()].to_owned()).collect()
+}
+
+/// The place behind a bracket's counterpart.
+fn behind(words: &[String], open: usize) -> usize {
+    let mut depth = 0;
+    for (place, word) in words.iter().enumerate().skip(open) {
+        match word.as_str() {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return place + 1;
+        }
+    }
+    words.len()
+}
+
+/// The place behind an item: its `;` or its body.
+fn behind_item(words: &[String], from: usize) -> usize {
+    let mut place = from;
+    while place < words.len() {
+        match words[place].as_str() {
+            ";" => return place + 1,
+            "{" => return behind(words, place),
+            "(" | "[" => place = behind(words, place),
+            _ => place += 1,
+        }
+    }
+    place
+}
+
+/// The paths that a file names outside its tests, and the files that are tests of it.
+fn paths(words: &[String]) -> (Vec<Vec<String>>, Vec<String>) {
+    let word = |place: usize| words.get(place).map_or("", String::as_str);
+    let (mut paths, mut tests) = (Vec::new(), Vec::new());
+    let mut place = 0;
+    while place < words.len() {
+        match word(place) {
+            "#" if word(place + 1) == "[" => {
+                let end = behind(words, place + 1);
+                let attribute = &words[place..end];
+                let test = word(place + 2) == "cfg" && attribute.iter().any(|word| word == "test");
+                place = end;
+                if test && !attribute.iter().any(|word| word == "not") {
+                    let item = behind_item(words, end);
+                    if let Some(module) = words[end..item].iter().position(|word| word == "mod") {
+                        tests.push(word(end + module + 1).to_owned());
+                    }
+                    place = item;
+                }
+            }
+            "pub" => {
+                place += 1;
+                let visible = word(place) == "(";
+                if visible {
+                    place = behind(words, place);
+                }
+                // A file passes on what its own files hold.
+                if word(place) == "use" && !["crate", "super"].contains(&word(place + 1)) {
+                    place = behind_item(words, place);
+                }
+            }
+            "use" => {
+                let end = words[place..]
+                    .iter()
+                    .position(|word| word == ";")
+                    .map_or(words.len(), |at| place + at);
+                tree(&words[place + 1..end], &[], &mut paths);
+                place = end;
+            }
+            "mod" if word(place + 2) == "{" => {
+                let end = behind(words, place + 2);
+                let (inner, _) = self::paths(&words[place + 3..end - 1]);
+                paths.extend(inner.into_iter().map(outward));
+                place = end;
+            }
+            _ if word(place + 1) == "::" && word(place.wrapping_sub(1)) != "::" => {
+                let mut path = vec![word(place).to_owned()];
+                while word(place + 1) == "::" {
+                    place += 2;
+                    path.push(word(place).to_owned());
+                }
+                paths.push(path);
+                place += 1;
+            }
+            _ => place += 1,
+        }
+    }
+    (paths, tests)
+}
+
+/// A path of a module inside a file, as the file would write it.
+fn outward(mut path: Vec<String>) -> Vec<String> {
+    if path[0] == "super" {
+        if path.get(1).is_some_and(|word| word == "super") {
+            path.remove(0);
+        } else {
+            "self".clone_into(&mut path[0]);
+        }
+    }
+    path
+}
+
+/// The paths of a `use`: `a::{b, c::{self, d as e}}` are `a::b`, `a::c::self` and `a::c::d`.
+fn tree(words: &[String], before: &[String], paths: &mut Vec<Vec<String>>) {
+    let mut path = before.to_vec();
+    let mut place = 0;
+    while place < words.len() {
+        match words[place].as_str() {
+            "{" => {
+                let end = behind(words, place);
+                tree(&words[place + 1..end - 1], &path, paths);
+                path = Vec::new();
+                place = end;
+            }
+            "," => {
+                paths.extend((path.len() > before.len()).then(|| path.clone()));
+                path = before.to_vec();
+                place += 1;
+            }
+            "as" => place += 2,
+            "::" => place += 1,
+            name => {
+                path.push(name.to_owned());
+                place += 1;
+            }
+        }
+    }
+    paths.extend((path.len() > before.len()).then_some(path));
+}
+
+/// Every circle of files, as `a.rs → b.rs → a.rs`: one, the shortest, of each file that lies on some.
+pub(crate) fn circles(arrows: &Arrows) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for start in arrows.keys().filter(|start| !seen.contains(*start)).cloned().collect::<Vec<_>>() {
+        let Some(circle) = shortest(arrows, &start) else { continue };
+        if circle.iter().all(|file| !seen.contains(file)) {
+            found.push([&circle[..], &[start]].concat().join(" → "));
+        }
+        seen.extend(circle);
+    }
+    found
+}
+
+/// The shortest way from a file back to it, without its end.
+fn shortest(arrows: &Arrows, start: &String) -> Option<Vec<String>> {
+    let mut ways = vec![vec![start.clone()]];
+    let mut reached = BTreeSet::new();
+    while !ways.is_empty() {
+        let mut longer = Vec::new();
+        for way in ways {
+            for next in arrows.get(way.last()?).into_iter().flatten() {
+                if next == start {
+                    return Some(way);
+                }
+                if reached.insert(next.clone()) {
+                    longer.push([&way[..], std::slice::from_ref(next)].concat());
+                }
+            }
+        }
+        ways = longer;
+    }
+    None
+}

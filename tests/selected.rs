@@ -1,0 +1,168 @@
+//! `selection/`: what a selection made of every sample, and why.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{RecordBatch, UInt32Array};
+use arrow_select::take::take_record_batch;
+
+use crate::support::tables::{
+    floats, integers, labels, optional_texts, read_parquet, read_scores, strings, table, texts,
+    token_lists, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, count};
+
+const GROUPS: [Option<&str>; 3] = [Some("books"), None, Some("code")];
+
+/// Two files of documents in three groups.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    for (file, first) in [("a", 0), ("b", 20)] {
+        let documents: Vec<usize> = (first..first + 20).collect();
+        let again = |document: usize, place: usize| place % (16 + document % 50);
+        let tokens = |document: &usize| {
+            let token = |place| (again(*document, place) * 7 + document * 13) % 60 + 2;
+            (0..64 + document % 7 * 32).map(|place| token(place) as u32).collect()
+        };
+        let lists: Vec<Vec<u32>> = documents.iter().map(tokens).collect();
+        let groups: Vec<Option<&str>> = documents.iter().map(|place| GROUPS[place % 3]).collect();
+        let columns = [
+            ("id", strings(documents.iter().map(|document| format!("document-{document}")))),
+            ("group", labels(&groups)),
+            ("tokens", token_lists(&lists)),
+        ];
+        write_parquet(&workspace.path(&format!("input/{file}.parquet")), &table(&columns), 5);
+    }
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 64)
+        .input("unit_bytes: 1024")
+        .measure("recurrence")
+        .score("within: group")
+        .filter("keep_fraction: 0.2, guards: [{statistic: copy_share, max: 0.5}]")
+}
+
+/// The tables of a selection, in input order.
+fn read_selection(workspace: &Workspace) -> RecordBatch {
+    let selection = read_parquet(&workspace.path("out.run/selection"));
+    let (files, rows) = (texts(&selection, "input_file"), integers(&selection, "input_row"));
+    let windows = integers(&selection, "window");
+    let mut order: Vec<u32> = (0..selection.num_rows() as u32).collect();
+    order.sort_by_key(|row| {
+        let row = *row as usize;
+        (&files[row], rows[row], windows[row])
+    });
+    take_record_batch(&selection, &UInt32Array::from(order)).unwrap()
+}
+
+#[test]
+fn every_sample_is_there_with_what_decided_of_it() {
+    let workspace = workspace();
+    let summary = workspace.run(&pipeline());
+    let selection = read_selection(&workspace);
+    assert_eq!(selection.num_rows() as u64, count(&summary, "windows_total"));
+    let scores = read_scores(&workspace.path("out.run"));
+    assert_eq!(texts(&selection, "id"), texts(&scores, "id"));
+    for used in ["dependency_strength", "far_variance", "copy_share"] {
+        assert_eq!(floats(&selection, used), floats(&scores, used), "{used}");
+    }
+    assert!(selection.column_by_name("far_recurrence").is_none(), "neither a term nor a guard");
+
+    let kept = selection.column_by_name("kept").unwrap().as_boolean().clone();
+    let reasons = optional_texts(&selection, "reason");
+    let score = floats(&selection, "score");
+    let output = read_parquet(&workspace.path("out/data"));
+    let kept_scores: Vec<f64> =
+        (0..score.len()).filter(|row| kept.value(*row)).map(|row| score[row]).collect();
+    assert_eq!(kept_scores, floats(&output, "longsift_score"));
+    let mut by_reason: BTreeMap<String, u64> = BTreeMap::new();
+    for reason in reasons.iter().flatten() {
+        *by_reason.entry(reason.clone()).or_default() += 1;
+    }
+    let counted = serde_json::to_value(&by_reason).unwrap();
+    assert_eq!(counted, summary["windows_dropped"]);
+    assert!(by_reason["guard_copy_share"] > 0 && by_reason["not_selected"] > 0);
+
+    // A percentile is the share of the group's scores below, and half of the equal ones; 65,536 bins tell the others apart.
+    let groups = optional_texts(&selection, "group");
+    let percentiles = floats(&selection, "percentile");
+    for row in 0..score.len() {
+        let (mut below, mut equal, mut all) = (0.0, 0.0, 0.0);
+        for other in (0..score.len()).filter(|other| groups[*other] == groups[row]) {
+            all += 1.0;
+            below += f64::from(score[other] < score[row]);
+            equal += f64::from(score[other].to_bits() == score[row].to_bits());
+        }
+        let exact = (below + equal / 2.0) / all;
+        assert!((percentiles[row] - exact).abs() <= 1.0 / all, "{} {exact}", percentiles[row]);
+    }
+    let named: Vec<&str> = groups.iter().flatten().map(String::as_str).collect();
+    assert!(named.contains(&"books") && named.contains(&"code") && named.len() < groups.len());
+
+    // The calibration of this selection says the same of every sample.
+    fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    let before = workspace.hashes(&["out.run/selection"]);
+    workspace.run(&pipeline().score("calibration: saved.json"));
+    assert_eq!(workspace.hashes(&["out.run/selection"]), before);
+    workspace.longsift(&["verify", "out.run"]).success();
+
+    // Another selection takes its place, and a damaged table is found.
+    workspace.run(&pipeline().filter("keep_fraction: 0.3"));
+    let now = read_parquet(&workspace.path("out.run/selection"));
+    assert!(now.column_by_name("copy_share").is_none());
+    let (path, _) = workspace.hashes(&["out.run/selection"]).pop_first().unwrap();
+    fs::write(workspace.path(&path), "not a table").unwrap();
+    let answer = workspace.longsift(&["verify", "out.run"]).expect(3);
+    assert!(answer.stdout.contains("selection/part-"), "{}", answer.stdout);
+}
+
+#[test]
+fn a_comparison_that_cannot_be_made_is_refused_with_why() {
+    let workspace = workspace();
+    let refused = |pipeline: &Pipeline, what: &str| {
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+        assert!(answer.stderr.contains(what), "{}", answer.stderr);
+    };
+    let by_group = pipeline().output("report_by: group");
+    refused(&pipeline().output("compare: [longattn]"), "nothing to print a comparison by");
+    let calibrated = by_group.clone().output("compare: [longattn]");
+    refused(&calibrated.score("calibration: saved.json"), "a calibration has no thresholds");
+    let cascade = "keep_fraction: 0.2, guards: [{statistic: copy_share, max: 0.5, before: first-layer-attention}]";
+    let spared = by_group.clone().output("compare: [far-recurrence, longattn]").filter(cascade);
+    refused(&spared, "`longattn` needs `dependency_strength`, which is not measured of windows");
+    let mut unmeasured = by_group.output("compare: [far-recurrence]").filter("keep_fraction: 0.2");
+    unmeasured.measures.clear();
+    refused(&unmeasured, "no measure of the pipeline writes the statistic `far_recurrence`");
+}
+
+#[test]
+fn what_a_selection_cannot_be_made_by_is_refused_where_it_stands() {
+    let workspace = workspace();
+    let terms =
+        "{statistic: copy_shares}, {statistic: recurrence_histogram}, {statistic: gzip_ratio}";
+    let guards = "{statistic: copy_share, min: 0.5, max: 0.4}, {statistic: far_variance, min_quantile: 0.9, max_quantile: 0.1}, \
+                  {statistic: nothing, max: 1}";
+    let pipeline = pipeline()
+        .score(&format!("terms: [{terms}], alpha: 2"))
+        .filter(&format!("keep_fraction: 0.5, guards: [{guards}]"));
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+    insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+
+    let weightless =
+        "terms: [{statistic: copy_share, weight: 0}, {statistic: far_variance, weight: 0}]";
+    let pipeline = Pipeline::tokens("model", 64).measure("recurrence").score(weightless);
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+    assert!(answer.stderr.contains("all weights are 0"), "{}", answer.stderr);
+    let quantile =
+        pipeline.filter("keep_fraction: 1, guards: [{statistic: copy_share, max_quantile: 1.5}]");
+    workspace.write("pipeline.yaml", quantile.to_string());
+    let answer = workspace.longsift(&["validate", "pipeline.yaml"]).expect(2);
+    assert!(answer.stderr.contains("above its maximum 1"), "{}", answer.stderr);
+}
