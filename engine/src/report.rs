@@ -5,5 +5,6 @@ pub(crate) mod diff;
 pub(crate) mod documents;
 pub(crate) mod lineage;
 pub(crate) mod metrics;
+pub(crate) mod page;
 pub(crate) mod status;
 pub(crate) mod verify;

@@ -1,0 +1,73 @@
+//! The pages that people look at: one HTML file each, that asks for nothing, runs offline, prints, and is legible without a
+//! style sheet or a script.
+//!
+//! Whoever makes a page names its sections and blocks; how they look stands in `templates/`, which escapes all text: what
+//! is shown may be anybody's.
+
+pub(crate) mod drawing;
+pub(crate) mod figures;
+
+use askama::Template;
+
+use crate::base::text::line_safe;
+use drawing::Drawing;
+
+/// A page.
+#[derive(Debug, Template)]
+#[template(path = "page.html")]
+pub(crate) struct Page {
+    pub(crate) title: String,
+    /// One line above the title: what made it, of what, when.
+    pub(crate) kicker: String,
+    /// What a reader should know first.
+    pub(crate) lead: String,
+    /// The few figures that say most.
+    pub(crate) tiles: Vec<Tile>,
+    pub(crate) sections: Vec<Section>,
+}
+
+/// A figure with what it is.
+#[derive(Debug)]
+pub(crate) struct Tile {
+    pub(crate) figure: String,
+    pub(crate) label: String,
+}
+
+/// A part of a page, with its place in the list at the top.
+#[derive(Debug)]
+pub(crate) struct Section {
+    /// The name of its anchor: lower-case letters and digits.
+    pub(crate) id: String,
+    pub(crate) title: String,
+    /// How to read it.
+    pub(crate) lead: String,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// Something in a section.
+#[derive(Debug, Template)]
+#[template(path = "block.html")]
+pub(crate) enum Block {
+    /// A heading.
+    Heading(String),
+    /// A paragraph in small letters.
+    Note(String),
+    /// A list.
+    List(Vec<String>),
+    /// Text to copy.
+    Code(String),
+    /// A picture.
+    Drawing(Drawing),
+    /// What can be opened and closed.
+    Details { summary: String, open: bool, blocks: Vec<Block> },
+    /// A table; the first column is text.
+    Table { header: Vec<String>, rows: Vec<Vec<String>> },
+}
+
+impl Page {
+    /// The file. Control characters and those that change the direction of text are shown as escapes.
+    pub(crate) fn html(&self) -> String {
+        let html = self.render().expect("templates write to memory");
+        html.split('\n').map(line_safe).collect::<Vec<_>>().join("\n")
+    }
+}

@@ -1,0 +1,116 @@
+//! Drawings as SVG, from attributes alone: they stay legible where a policy forbids styles.
+//!
+//! Written by a template rather than by a drawing library: bars have titles that a pointer shows, and text takes the colour
+//! of the page, light or dark.
+
+use askama::Template;
+
+/// Colours that people with any colour vision tell apart (Okabe and Ito, 2008), on light and dark ground.
+pub(crate) mod colour {
+    pub(crate) const BLUE: &str = "#0072B2";
+    pub(crate) const GREEN: &str = "#009E73";
+    pub(crate) const ORANGE: &str = "#E69F00";
+    pub(crate) const VERMILLION: &str = "#D55E00";
+    pub(crate) const PURPLE: &str = "#CC79A7";
+    pub(crate) const GREY: &str = "#98A2B3";
+    /// That of the page's text.
+    pub(crate) const TEXT: &str = "currentColor";
+}
+
+/// A drawing: its size in pixels, what it shows for those who cannot see it, and its shapes, the last on top.
+#[derive(Clone, Debug, PartialEq, Template)]
+#[template(path = "drawing.svg", escape = "html")]
+pub(crate) struct Drawing {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) label: String,
+    pub(crate) shapes: Vec<Shape>,
+}
+
+/// A shape, in pixels from the top left.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Shape {
+    /// A bar or a cell; `title` is shown under a pointer.
+    Rect { x: f64, y: f64, width: f64, height: f64, fill: String, title: String },
+    /// A straight line.
+    Line { from: (f64, f64), to: (f64, f64), stroke: &'static str, width: f64, dashed: bool },
+    /// A point.
+    Dot { x: f64, y: f64, radius: f64, fill: &'static str, title: String },
+    /// A line of text; `y` is its base line.
+    Text {
+        x: f64,
+        y: f64,
+        anchor: &'static str,
+        fill: &'static str,
+        size: u32,
+        bold: bool,
+        text: String,
+    },
+}
+
+/// Filters of the templates.
+mod filters {
+    #![expect(
+        clippy::trivially_copy_pass_by_ref,
+        clippy::unnecessary_wraps,
+        reason = "what a template calls"
+    )]
+
+    /// A length with one decimal, the last one left out where it is 0.
+    pub(super) fn px(length: &f64, _: &dyn askama::Values) -> askama::Result<String> {
+        let text = format!("{length:.1}");
+        Ok(text.strip_suffix(".0").map_or(text.clone(), str::to_owned))
+    }
+}
+
+impl Drawing {
+    pub(crate) fn new(width: u32, height: u32, label: impl Into<String>) -> Self {
+        Self { width, height, label: label.into(), shapes: Vec::new() }
+    }
+
+    pub(crate) fn rect(
+        &mut self,
+        (x, y): (f64, f64),
+        (width, height): (f64, f64),
+        fill: impl Into<String>,
+        title: impl Into<String>,
+    ) {
+        let (fill, title) = (fill.into(), title.into());
+        self.shapes.push(Shape::Rect { x, y, width, height, fill, title });
+    }
+
+    pub(crate) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &'static str) {
+        self.shapes.push(Shape::Line { from, to, stroke, width: 1.5, dashed: false });
+    }
+
+    pub(crate) fn dashed(&mut self, from: (f64, f64), to: (f64, f64), stroke: &'static str) {
+        self.shapes.push(Shape::Line { from, to, stroke, width: 1.5, dashed: true });
+    }
+
+    pub(crate) fn dot(&mut self, (x, y): (f64, f64), fill: &'static str, title: impl Into<String>) {
+        self.shapes.push(Shape::Dot { x, y, radius: 4.0, fill, title: title.into() });
+    }
+
+    /// Text that begins at `x`, ends there or has its middle there: `start`, `end`, `middle`.
+    pub(crate) fn text(
+        &mut self,
+        (x, y): (f64, f64),
+        anchor: &'static str,
+        text: impl Into<String>,
+    ) {
+        let (fill, text) = (colour::TEXT, text.into());
+        self.shapes.push(Shape::Text { x, y, anchor, fill, size: 12, bold: false, text });
+    }
+
+    /// The same in one of the colours that show on both grounds.
+    pub(crate) fn text_on(
+        &mut self,
+        (x, y): (f64, f64),
+        anchor: &'static str,
+        fill: &'static str,
+        text: impl Into<String>,
+    ) {
+        let text = text.into();
+        self.shapes.push(Shape::Text { x, y, anchor, fill, size: 12, bold: false, text });
+    }
+}
