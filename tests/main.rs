@@ -30,6 +30,7 @@ mod edges;
 #[cfg(test)]
 mod eight_devices;
 #[cfg(test)]
+mod evaluate;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 pub(crate) mod answer;
 pub mod commands;
 pub(crate) mod devices;
+pub(crate) mod evaluate;
 pub(crate) mod logging;
 pub(crate) mod observe;
 pub(crate) mod planned;
@@ -164,6 +165,8 @@ pub enum Command {
     Lock(PlanArguments),
     /// Measures this machine: kernels, and with a pipeline its tokenizer, its table and whole runs.
     Bench(BenchArguments),
+    /// Says what each score of a pipeline tells apart in the pipeline's own corpus, before anything is filtered.
+    Evaluate(EvaluateArguments),
     /// Prints the token windows of a pipeline as JSON lines, to see what is scored.
     Tokens {
         /// The pipeline.
@@ -214,6 +217,44 @@ pub struct PlanArguments {
     /// Fetches nothing: models of the hub must be on this machine.
     #[arg(long)]
     pub offline: bool,
+}
+
+/// What to evaluate.
+#[derive(Clone, Debug, Args)]
+pub struct EvaluateArguments {
+    /// The pipeline.
+    #[command(flatten)]
+    pub plan: PlanArguments,
+    /// Tokens of the windows that are built: `2048,8192`; by default the pipeline's own and a quarter of it.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub windows: Vec<u32>,
+    /// Chooses the documents and the places of all random steps.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Documents of each category and length.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub documents_per_category: u32,
+    /// Categories (values of `score.within`) that are sampled at most.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max_categories: u32,
+    /// Only these kinds of windows, besides whole ones: `pieces_8,dup`.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Columns of the input that are scores of other tools.
+    #[arg(long, value_name = "COLUMN", num_args = 1..)]
+    pub scores: Vec<String>,
+    /// The folder of figures already measured and of `evaluation.json`; by default `<output.path>.evaluate`.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
+    /// Also writes a page to look at: one file, without scripts, that needs no network.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Only says how many windows and tokens there would be, and how long each measure would take.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How to write the answer.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
 }
 
 /// What of the devices to show.

@@ -1,6 +1,7 @@
 //! Commands that look at models, machines and text.
 
 pub(crate) mod bench;
+pub(crate) mod evaluate;
 pub(crate) mod inspect;
 pub(crate) mod reference;
 pub(crate) mod tokens;

@@ -1,0 +1,91 @@
+//! `longsift evaluate`.
+
+use std::fmt::Write;
+
+use super::answer::answer;
+use super::planned::{planned, start_threads};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{DONE, Result};
+use crate::base::progress::Progress;
+use crate::base::stop::Stop;
+use crate::base::text::{count, json_safe};
+use crate::cli::{Cli, EvaluateArguments};
+use crate::storage::store::is_address;
+use crate::storage::{atomic, files};
+use crate::tools::evaluate::{self, DryRun, EvaluateOptions};
+
+pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
+    start_threads(&arguments.plan)?;
+    let plan = planned(cli, &arguments.plan)?;
+    let options = EvaluateOptions {
+        windows: arguments.windows.clone(),
+        seed: arguments.seed,
+        documents_per_category: arguments.documents_per_category as usize,
+        max_categories: arguments.max_categories as usize,
+        only: arguments.only.clone(),
+        scores: arguments.scores.clone(),
+        folder: arguments.out.clone(),
+    };
+    let stop = Stop::on_signals()?;
+    let progress = Progress::new(bars);
+    let folder = evaluate::folder(&plan, &options)?;
+    if is_address(&folder) {
+        let message = format!("`{}` is no folder of this machine", folder.display());
+        return Err(Diagnostic::error(Blame::Pipeline, message)
+            .hint("an evaluation keeps its figures on this machine: name a folder with `--out`")
+            .into());
+    }
+    files::create_folder(&folder)?;
+    if arguments.dry_run {
+        let would = evaluate::dry_run(&plan, &options, &progress, &stop)?;
+        progress.finish();
+        return answer(
+            arguments.format,
+            || dry(&would),
+            || serde_json::to_value(&would).expect("plain data"),
+        );
+    }
+    let found = evaluate::evaluate(&plan, &options, &progress, &stop)?;
+    progress.finish();
+    let json = serde_json::to_value(&found).expect("plain data");
+    let file = json_safe(&format!("{json:#}\n"));
+    atomic::write_atomic(&folder.join("evaluation.json"), file.as_bytes())?;
+    answer(arguments.format, || found.to_string(), || json)?;
+    // Last: whatever is wrong with the page's place, the answer is there.
+    if let Some(path) = &arguments.html {
+        atomic::write_atomic(path, found.page(&command()).as_bytes())?;
+    }
+    Ok(DONE)
+}
+
+/// The command as it was typed, quoted for a shell.
+fn command() -> String {
+    let quoted = |argument: std::ffi::OsString| {
+        let argument = argument.to_string_lossy().into_owned();
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:#@+".contains(letter);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            argument
+        } else {
+            format!("'{}'", argument.replace('\'', "'\\''"))
+        }
+    };
+    std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+fn dry(would: &DryRun) -> String {
+    let mut text = String::new();
+    for (tokens, of) in &would.lengths {
+        let _ = writeln!(
+            text,
+            "windows of {} tokens: {} documents, at most {} windows, {} tokens",
+            count(*tokens),
+            count(of.documents),
+            count(of.windows),
+            count(of.tokens)
+        );
+        for (measure, seconds) in &of.seconds {
+            let _ = writeln!(text, "  {measure}: about {seconds:.1} s");
+        }
+    }
+    text
+}

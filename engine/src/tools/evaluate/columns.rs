@@ -1,0 +1,127 @@
+//! Scores that the input already has, one for each document.
+
+use std::collections::BTreeMap;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Float64Type;
+use arrow_cast::cast;
+use arrow_schema::DataType;
+
+use super::figures::agreement::{category_variance, inside_categories};
+use super::report::{Explained, Report, Windows};
+use super::sample::{Found, Row, each_batch};
+use super::statistics::Statistic;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::text::suggest;
+use crate::plan::Plan;
+
+/// Refuses columns that the input does not have, or that hold no numbers, and those named twice: all at once.
+pub(super) fn check(plan: &Plan, columns: &[String]) -> Result<()> {
+    let schema = &plan.dataset.schema;
+    let names = || schema.fields().iter().map(|field| field.name().as_str());
+    let mut problems = Vec::new();
+    for (place, column) in columns.iter().enumerate() {
+        let (message, hint) = match schema.field_with_name(column) {
+            Ok(_) if columns[..place].contains(column) => {
+                (format!("`--scores` names the column `{column}` twice"), "name it once".to_owned())
+            }
+            Ok(field) if field.data_type().is_numeric() => continue,
+            Ok(field) => {
+                let message = format!(
+                    "the column `{column}` has the type {}, not numbers",
+                    field.data_type()
+                );
+                (message, "`--scores` takes columns of numbers".to_owned())
+            }
+            Err(_) => {
+                let hint = match suggest(column, names()) {
+                    Some(meant) => format!("did you mean `{meant}`?"),
+                    None => format!("its columns are {}", names().collect::<Vec<_>>().join(", ")),
+                };
+                (format!("the input has no column `{column}`"), hint)
+            }
+        };
+        problems.push(Diagnostic::error(Blame::Data, message).hint(hint));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
+}
+
+/// The values of a column for documents, in their order; none where the value is null or not finite.
+pub(super) fn read(plan: &Plan, column: &str, found: &[&Found]) -> Result<Vec<Option<f64>>> {
+    let mut rows: Vec<Row> = found.iter().map(|found| found.row).collect();
+    rows.sort_unstable();
+    let place = plan.dataset.schema.index_of(column).expect("checked");
+    let mut values = BTreeMap::new();
+    each_batch(plan, &rows, &mut |rows, batch| {
+        let numbers = cast(batch.column(place), &DataType::Float64).map_err(|why| {
+            Diagnostic::error(Blame::Data, format!("the column `{column}`: {why}"))
+        })?;
+        let numbers = numbers.as_primitive::<Float64Type>().iter();
+        let finite = numbers.map(|number| number.filter(|number| number.is_finite()));
+        values.extend(rows.iter().copied().zip(finite));
+        Ok(())
+    })?;
+    Ok(found.iter().map(|found| values.get(&found.row).copied().flatten()).collect())
+}
+
+/// What can be said of a score of documents.
+pub(super) struct OfColumn {
+    pub(super) report: Report,
+    pub(super) agreement: BTreeMap<String, Option<f64>>,
+    /// With itself: 1, or none without a value.
+    pub(super) own: Option<f64>,
+    /// By window: that of its document where it is whole.
+    pub(super) values: Vec<Option<f64>>,
+}
+
+/// The figures of a score of documents, by category and document. A document counts once: it stands for the first of its
+/// whole windows, with the mean of a statistic over all of them.
+pub(super) fn figures(
+    windows: &Windows<'_>,
+    statistics: &[Statistic],
+    values: &[Vec<Option<f64>>],
+) -> OfColumn {
+    let categories = windows.categories.len();
+    let places = windows.places;
+    let whole = |window: usize| places[window].is_whole();
+    let first = |window: usize| whole(window) && places[window].start == 0;
+    let of = |window: usize| {
+        values[places[window].category][places[window].document].filter(|_| first(window))
+    };
+    let mean = |statistic: &Statistic| {
+        let mut sums: BTreeMap<(usize, usize), (f64, u64)> = BTreeMap::new();
+        for (window, value) in statistic.values.iter().enumerate() {
+            if let Some(value) = value.filter(|_| whole(window)) {
+                let sum =
+                    sums.entry((places[window].category, places[window].document)).or_default();
+                *sum = (sum.0 + value, sum.1 + 1);
+            }
+        }
+        sums.into_iter()
+            .map(|(key, (sum, number))| (key, sum / number as f64))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let agreement = statistics.iter().map(|statistic| {
+        let means = mean(statistic);
+        let other =
+            |window: usize| means.get(&(places[window].category, places[window].document)).copied();
+        (statistic.name.clone(), inside_categories(places, categories, of, other))
+    });
+    let by_window: Vec<Option<f64>> = (0..places.len()).map(of).collect();
+    let length = |window: usize| Some(windows.document_tokens[window] as f64);
+    let explained = Explained {
+        category_variance: category_variance(places, &by_window, categories),
+        length_spearman: inside_categories(places, categories, of, length),
+        token_shuffled_spearman: None,
+    };
+    let of_whole = |window: usize| {
+        values[places[window].category][places[window].document].filter(|_| whole(window))
+    };
+    OfColumn {
+        agreement: agreement.collect(),
+        own: inside_categories(places, categories, of, of),
+        values: (0..places.len()).map(of_whole).collect(),
+        report: Report { explained, ..Report::default() },
+    }
+}

@@ -1,0 +1,42 @@
+//! The windows that an evaluation builds from whole ones: what a score ought to rank below them, and why.
+//!
+//! A construction is one file: its [`Kind`]s, and a line in [`KINDS`]. Each is a function of the base window, the other
+//! sampled documents of its category, and random numbers that are drawn in the order written.
+
+mod boilerplate;
+mod copies;
+mod far_half;
+mod kind;
+mod pieces;
+mod plant;
+mod shuffles;
+
+pub(crate) use kind::{Base, Kind, Role};
+
+/// All kinds, in the order in which the windows of a base are built.
+pub(crate) const KINDS: [Kind; 15] = [
+    WHOLE,
+    pieces::TWO,
+    pieces::FOUR,
+    pieces::EIGHT,
+    far_half::PERMUTED,
+    far_half::SWAPPED,
+    plant::PLANTED,
+    plant::TWIN,
+    shuffles::CHUNKS,
+    shuffles::TOKENS,
+    copies::DUPLICATED,
+    copies::REPEATED,
+    boilerplate::FAR,
+    boilerplate::NEAR,
+    boilerplate::HEADER,
+];
+
+const WHOLE: Kind = Kind {
+    name: "whole",
+    key: "whole",
+    role: Role::Whole,
+    in_pool: true,
+    doc: "a window of one document",
+    construct: |base, _| Some(base.window.to_vec()),
+};

@@ -1,0 +1,40 @@
+//! One block of the window at every so many tokens, the text pushed apart between: page headers, licences, menus.
+
+use super::kind::{Kind, Role};
+
+pub(super) const FAR: Kind = Kind {
+    name: "boil_far",
+    key: "boil_far",
+    role: Role::Junk,
+    in_pool: true,
+    doc: "a sixteenth of it repeated far apart between its text",
+    construct: |base, _| interleave(base.window, base.window.len() / 16, 3 * base.window.len() / 8),
+};
+
+pub(super) const NEAR: Kind = Kind {
+    name: "boil_near",
+    key: "boil_near",
+    in_pool: false,
+    doc: "a short block repeated eight times between its text",
+    construct: |base, _| interleave(base.window, base.window.len() / 32, base.window.len() / 8),
+    ..FAR
+};
+
+pub(super) const HEADER: Kind = Kind {
+    name: "header",
+    key: "header",
+    doc: "sixteen tokens repeated eight times between its text",
+    construct: |base, _| {
+        interleave(base.window, (base.window.len() / 32).min(16), base.window.len() / 8)
+    },
+    ..FAR
+};
+
+/// Every `period` tokens the first `block` of them; the rest of the window between, cut where it ends.
+fn interleave(window: &[u32], block: usize, period: usize) -> Option<Vec<u32>> {
+    let from = |place: usize| match (place / period, place % period) {
+        (_, inside) if inside < block => window[inside],
+        (round, inside) => window[round * (period - block) + inside],
+    };
+    (block > 0).then(|| (0..window.len()).map(from).collect())
+}

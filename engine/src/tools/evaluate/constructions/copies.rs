@@ -1,0 +1,33 @@
+//! Text that repeats itself: far dependence of no worth.
+
+use super::kind::{Kind, Role};
+
+pub(super) const DUPLICATED: Kind = Kind {
+    name: "dup",
+    key: "dup",
+    role: Role::Junk,
+    in_pool: true,
+    doc: "its first half twice, one token in twenty changed in the copy",
+    construct: |base, rng| {
+        let (tokens, half) = (base.window.len(), base.window.len() / 2);
+        let mut window = base.window.to_vec();
+        window.copy_within(..half, half);
+        for id in &mut window[half..2 * half] {
+            if rng.below(20) == 0 {
+                *id = base.window[rng.below(tokens)];
+            }
+        }
+        Some(window)
+    },
+};
+
+pub(super) const REPEATED: Kind = Kind {
+    name: "rep",
+    key: "rep",
+    doc: "its first 256 tokens again and again",
+    construct: |base, _| {
+        let period = (base.window.len() / 4).clamp(1, 256);
+        Some((0..base.window.len()).map(|place| base.window[place % period]).collect())
+    },
+    ..DUPLICATED
+};

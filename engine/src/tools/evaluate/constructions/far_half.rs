@@ -1,0 +1,31 @@
+//! The second half of the window stays; what it could depend on far away does not.
+
+use super::kind::{Base, Kind, Role};
+
+pub(super) const PERMUTED: Kind = Kind {
+    name: "far_permute",
+    key: "far_permute",
+    role: Role::Dependence,
+    in_pool: false,
+    doc: "its first half in random order",
+    construct: |base, rng| {
+        let order = rng.permutation(base.window.len() / 2);
+        let mut window = base.window.to_vec();
+        window.iter_mut().zip(order).for_each(|(id, from)| *id = base.window[from]);
+        Some(window)
+    },
+};
+
+pub(super) const SWAPPED: Kind = Kind {
+    name: "far_swap",
+    key: "far_swap",
+    doc: "its first half from another document",
+    construct: |base: &Base<'_>, rng| {
+        let half = base.window.len() / 2;
+        let other = (!base.others.is_empty()).then(|| rng.below(base.others.len()))?;
+        let mut window = base.window.to_vec();
+        window[..half].copy_from_slice(base.span(other, half, rng));
+        Some(window)
+    },
+    ..PERMUTED
+};

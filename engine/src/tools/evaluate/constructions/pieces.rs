@@ -1,0 +1,54 @@
+//! Pieces of several documents joined to one window, as packing and broken extraction make them.
+
+use super::kind::{Base, Kind, Role};
+use crate::tools::evaluate::random::Rng;
+
+pub(super) const TWO: Kind = Kind {
+    name: "pieces_2",
+    key: "pieces_2",
+    role: Role::Ladder,
+    in_pool: false,
+    doc: "two pieces of as many documents",
+    construct: |base, rng| join(base, 2, rng),
+};
+
+pub(super) const FOUR: Kind = Kind {
+    name: "pieces_4",
+    key: "pieces_4",
+    doc: "four pieces of as many documents",
+    construct: |base, rng| join(base, 4, rng),
+    ..TWO
+};
+
+pub(super) const EIGHT: Kind = Kind {
+    name: "pieces_8",
+    key: "pieces_8",
+    in_pool: true,
+    doc: "eight pieces of as many documents",
+    construct: |base, rng| join(base, 8, rng),
+    ..TWO
+};
+
+/// One piece of the base at its place, the others of other documents; the cuts lie a random step from equal parts.
+fn join(base: &Base<'_>, pieces: usize, rng: &mut Rng) -> Option<Vec<u32>> {
+    let tokens = base.window.len();
+    let length = tokens / pieces;
+    if base.others.len() < pieces - 1 || length < 2 {
+        return None;
+    }
+    let step = rng.below(length);
+    let cut = |piece: usize| match piece {
+        0 => 0,
+        _ if piece == pieces => tokens,
+        _ => piece * length + step - length / 2,
+    };
+    let mut order = rng.permutation(base.others.len()).into_iter();
+    let own = rng.below(pieces);
+    let mut window = base.window.to_vec();
+    for piece in (0..pieces).filter(|piece| *piece != own) {
+        let (start, end) = (cut(piece), cut(piece + 1));
+        let other = order.next().expect("there are enough documents");
+        window[start..end].copy_from_slice(base.span(other, end - start, rng));
+    }
+    Some(window)
+}

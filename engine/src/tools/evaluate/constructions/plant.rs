@@ -1,0 +1,57 @@
+//! Sixteen short facts of another document in the first quarter of the window, and again in the last.
+//!
+//! Built of what far recurrence detects: that it wins here says that it measures what it claims, no more.
+
+use super::kind::{Base, Kind, Role};
+use crate::tools::evaluate::random::Rng;
+
+/// Facts planted, and tokens of each.
+const FACTS: usize = 16;
+const LENGTH: usize = 6;
+
+pub(super) const PLANTED: Kind = Kind {
+    name: "plant",
+    key: "plant",
+    role: Role::Planted,
+    in_pool: false,
+    doc: "sixteen short facts in its first quarter, again in its last",
+    construct: |base, rng| plant(base, rng).map(|(window, _)| window),
+};
+
+pub(super) const TWIN: Kind = Kind {
+    name: "plant_twin",
+    role: Role::PlantedTwin,
+    doc: "the same, the tokens of the repeated facts shuffled",
+    construct: |base, rng| {
+        let (mut window, places) = plant(base, rng)?;
+        let facts: Vec<u32> = places.iter().map(|place| window[*place]).collect();
+        let order = rng.permutation(facts.len());
+        places.iter().zip(order).for_each(|(place, from)| window[*place] = facts[from]);
+        Some(window)
+    },
+    ..PLANTED
+};
+
+/// The window, and the places of all tokens of the repeated facts in order.
+fn plant(base: &Base<'_>, rng: &mut Rng) -> Option<(Vec<u32>, Vec<usize>)> {
+    let tokens = base.window.len();
+    let room = tokens / 4 / FACTS;
+    if base.others.is_empty() || room < LENGTH {
+        return None;
+    }
+    let other = rng.below(base.others.len());
+    let facts: Vec<&[u32]> = (0..FACTS).map(|_| base.span(other, LENGTH, rng)).collect();
+    let order = rng.permutation(FACTS);
+    let place = |first: usize, rng: &mut Rng| -> Vec<usize> {
+        let spare = room - LENGTH + 1;
+        (0..FACTS).map(|fact| first + fact * room + rng.below(spare)).collect()
+    };
+    let front = place(0, rng);
+    let back = place(tokens - FACTS * room, rng);
+    let mut window = base.window.to_vec();
+    for fact in 0..FACTS {
+        window[front[fact]..front[fact] + LENGTH].copy_from_slice(facts[fact]);
+        window[back[fact]..back[fact] + LENGTH].copy_from_slice(facts[order[fact]]);
+    }
+    Some((window, back.iter().flat_map(|place| *place..place + LENGTH).collect()))
+}

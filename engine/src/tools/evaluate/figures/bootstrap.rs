@@ -1,0 +1,80 @@
+//! Intervals: the figure of five hundred corpora whose documents are drawn from the sampled ones.
+
+use super::{Counts, Figure};
+use crate::tools::evaluate::random::{Rng, key};
+
+/// Replicates of a bootstrap.
+const REPLICATES: usize = 500;
+
+/// The documents of all replicates. Documents are drawn, not windows: windows of one document are alike.
+#[derive(Clone, Debug)]
+pub(crate) struct Bootstrap {
+    once: Counts,
+    replicates: Vec<Counts>,
+}
+
+impl Bootstrap {
+    /// Of categories with so many documents each.
+    pub(crate) fn new(seed: u64, documents: &[usize]) -> Self {
+        let replicate = |index: usize| {
+            let mut rng = Rng::new(key(seed, &["bootstrap", &index.to_string()]));
+            let draw = |documents: &usize| {
+                let mut counts = vec![0; *documents];
+                (0..*documents).for_each(|_| counts[rng.below(*documents)] += 1);
+                counts
+            };
+            Counts(documents.iter().map(draw).collect())
+        };
+        Self {
+            once: Counts(documents.iter().map(|documents| vec![1; *documents]).collect()),
+            replicates: (0..REPLICATES).map(replicate).collect(),
+        }
+    }
+
+    /// A figure of all documents once, without an interval.
+    pub(crate) fn once<T>(&self, of: impl Fn(&Counts) -> T) -> T {
+        of(&self.once)
+    }
+
+    /// A figure with its interval: of the sorted values of the replicates that have one, those at ⌊B/40⌋ from either end.
+    pub(crate) fn figure(&self, of: impl Fn(&Counts) -> Option<f64>) -> Figure {
+        let mut values: Vec<f64> = self.replicates.iter().filter_map(&of).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let edge = values.len() / 40;
+        let interval = values.get(edge).map(|low| [*low, values[values.len() - 1 - edge]]);
+        Figure { value: of(&self.once), interval }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replicate_has_as_many_documents_as_the_sample() {
+        let bootstrap = Bootstrap::new(1, &[5, 0, 64]);
+        let drawn =
+            |counts: &Counts| counts.0.iter().map(|of| of.iter().sum()).collect::<Vec<u32>>();
+        assert_eq!(bootstrap.replicates.len(), 500);
+        assert!(bootstrap.replicates.iter().all(|counts| drawn(counts) == [5, 0, 64]));
+        assert!(bootstrap.once(|counts| counts.0[2] == [1; 64]));
+    }
+
+    #[test]
+    fn the_interval_leaves_out_a_fortieth_on_either_side() {
+        let bootstrap = Bootstrap::new(1, &[40]);
+        let share = |counts: &Counts| Some(f64::from(counts.0[0][0]));
+        let mut sorted: Vec<f64> = bootstrap.replicates.iter().filter_map(share).collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let figure = bootstrap.figure(share);
+        assert_eq!(figure, Figure { value: Some(1.0), interval: Some([sorted[12], sorted[487]]) });
+    }
+
+    #[test]
+    fn replicates_without_a_pair_are_left_out() {
+        let bootstrap = Bootstrap::new(1, &[2]);
+        let both = |counts: &Counts| (counts.0[0] == [1, 1]).then_some(7.0);
+        assert_eq!(bootstrap.figure(both).interval, Some([7.0, 7.0]));
+        assert_eq!(bootstrap.figure(|_| None), Figure::default());
+    }
+}

@@ -1,0 +1,73 @@
+//! The ladder: how often a whole window is worth more than a window of pieces of the same category.
+
+use super::{Counts, Values, same_rank};
+use crate::tools::evaluate::windows::Place;
+
+/// The windows of both sides, by category, the least value first: sorted once for all replicates.
+#[derive(Clone, Debug)]
+pub(crate) struct Ladder {
+    categories: Vec<Vec<Entry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    value: f64,
+    whole: bool,
+    place: Place,
+}
+
+impl Ladder {
+    /// Of whole windows against those that `mixed` says yes to.
+    pub(crate) fn new(
+        places: &[Place],
+        values: &Values,
+        categories: usize,
+        mixed: impl Fn(&Place) -> bool,
+    ) -> Self {
+        let mut sorted = vec![Vec::new(); categories];
+        for (place, value) in places.iter().zip(values) {
+            let whole = place.is_whole();
+            if let Some(value) = value.filter(|_| whole || mixed(place)) {
+                sorted[place.category].push(Entry { value, whole, place: *place });
+            }
+        }
+        for entries in &mut sorted {
+            entries.sort_by(|a: &Entry, b| a.value.total_cmp(&b.value));
+        }
+        Self { categories: sorted }
+    }
+
+    /// AUROC over all pairs of a category, all categories' pairs together.
+    pub(crate) fn pooled(&self, counts: &Counts) -> Option<f64> {
+        let sum = |(a, b): (u64, u64), (wins, pairs): (u64, u64)| (a + wins, b + pairs);
+        share(self.categories.iter().map(|of| pairs(of, counts)).fold((0, 0), sum))
+    }
+
+    /// AUROC inside one category.
+    pub(crate) fn of_category(&self, category: usize, counts: &Counts) -> Option<f64> {
+        share(pairs(&self.categories[category], counts))
+    }
+}
+
+fn share((wins_doubled, pairs): (u64, u64)) -> Option<f64> {
+    (pairs > 0).then(|| wins_doubled as f64 / (2 * pairs) as f64)
+}
+
+/// Twice the pairs that the whole window wins, and all pairs; a pair counts as often as both of its documents.
+fn pairs(sorted: &[Entry], counts: &Counts) -> (u64, u64) {
+    let (mut wins_doubled, mut whole, mut mixed) = (0, 0, 0);
+    for equal in sorted.chunk_by(|a, b| same_rank(a.value, b.value)) {
+        let side = |whole: bool| -> u64 {
+            equal
+                .iter()
+                .filter(|entry| entry.whole == whole)
+                .map(|entry| counts.of(&entry.place))
+                .sum()
+        };
+        let (whole_here, mixed_here) = (side(true), side(false));
+        wins_doubled += whole_here * (2 * mixed + mixed_here);
+        whole += whole_here;
+        mixed += mixed_here;
+    }
+    (wins_doubled, whole * mixed)
+}

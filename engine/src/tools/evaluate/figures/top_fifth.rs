@@ -1,0 +1,79 @@
+//! The top fifth of a pool of one real to five other windows: which share of it is real.
+
+use super::{Counts, Values, same_rank};
+use crate::tools::evaluate::windows::Place;
+
+/// The pool of each category, the largest value first.
+#[derive(Clone, Debug)]
+pub(crate) struct TopFifth {
+    categories: Vec<Vec<Entry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    value: f64,
+    place: Place,
+    may_enter: bool,
+}
+
+impl TopFifth {
+    /// `may_enter`, by window: one that a guard refuses is never taken, and counts in the size of the fifth.
+    pub(crate) fn new(
+        places: &[Place],
+        values: &Values,
+        categories: usize,
+        may_enter: impl Fn(usize) -> bool,
+    ) -> Self {
+        let mut pools = vec![Vec::new(); categories];
+        for (window, (place, value)) in places.iter().zip(values).enumerate() {
+            if let Some(value) = value.filter(|_| place.kind().in_pool) {
+                pools[place.category].push(Entry {
+                    value,
+                    place: *place,
+                    may_enter: may_enter(window),
+                });
+            }
+        }
+        for pool in &mut pools {
+            pool.sort_by(|a: &Entry, b| b.value.total_cmp(&a.value));
+        }
+        Self { categories: pools }
+    }
+
+    /// Taken from the top until a fifth of the pool's weight is taken; windows of equal value at the edge are taken in part,
+    /// evenly. The share of whole windows in what was taken, over all categories.
+    pub(crate) fn real_share(&self, counts: &Counts) -> Option<f64> {
+        let (mut real, mut taken) = (0.0, 0.0);
+        for pool in &self.categories {
+            let weight = |entries: &[Entry], of: fn(&Entry) -> bool| -> f64 {
+                entries
+                    .iter()
+                    .filter(|entry| of(entry))
+                    .map(|entry| counts.of(&entry.place))
+                    .sum::<u64>() as f64
+            };
+            let mut room = 0.2 * weight(pool, |_| true);
+            for equal in pool.chunk_by(|a, b| same_rank(a.value, b.value)) {
+                let here = weight(equal, |entry| entry.may_enter);
+                if here == 0.0 {
+                    continue;
+                }
+                let part = (room / here).min(1.0);
+                real += part * weight(equal, |entry| entry.may_enter && entry.place.is_whole());
+                taken += part * here;
+                room -= part * here;
+                if room <= 0.0 {
+                    break;
+                }
+            }
+        }
+        (taken > 0.0).then(|| real / taken)
+    }
+
+    /// The share by chance: whole windows of the pool among all of it.
+    pub(crate) fn by_chance(&self) -> Option<f64> {
+        let all: usize = self.categories.iter().map(Vec::len).sum();
+        let whole = self.categories.iter().flatten().filter(|entry| entry.place.is_whole());
+        (all > 0).then(|| whole.count() as f64 / all as f64)
+    }
+}

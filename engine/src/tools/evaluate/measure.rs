@@ -1,0 +1,242 @@
+//! The figures of built windows: every measure of the pipeline, on the devices that the pipeline uses.
+//!
+//! A built window is no slice of a document, so its text is the bytes of its tokens, and its document is itself. Figures are
+//! kept in a journal in the evaluation's folder by the SHA-256 of the window's ids, so that an evaluation that was stopped,
+//! or is asked for another kind or length, measures only what is new.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use longsift_stages::contract::{Column, Figures, Measure, Request, Unmeasured, Value, Window};
+use longsift_stages::tokenize::TokenBytes;
+use rayon::prelude::*;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::stop::Stop;
+use crate::base::text::sha256_hex;
+use crate::devices::scheduler::{Message, Scheduler};
+use crate::plan::Plan;
+use crate::run_directory::facts::Identity;
+use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
+use crate::score::measuring::{Measured, STOP_INTERVAL, device_panicked, no_device, of_attention};
+
+/// Raised when the same measures give a built window other figures.
+const VERSION: u32 = 1;
+/// The file of figures.
+const JOURNAL: &str = "figures.journal";
+
+/// Figures of a window, by measure; none where a measure cannot have any of this length.
+pub(crate) type OfWindow = Vec<Option<Figures>>;
+
+/// Measures windows.
+pub(crate) struct Measurer<'a> {
+    plan: &'a Plan,
+    scheduler: Option<&'a Scheduler<'a>>,
+    bytes: Option<&'a TokenBytes>,
+    stop: &'a Stop,
+    journal: Journal,
+    finished: HashMap<FigureKey, Figures>,
+    /// By tokens of the window and measure: windows without figures though the measure took them, and why the first has none.
+    pub(crate) unmeasured: BTreeMap<(u64, u16), (u64, Unmeasured)>,
+    /// Figures are neither taken from the journal nor kept there: only the time counts.
+    pub(crate) only_timed: bool,
+    /// By measure, time on this processor's threads together, and windows.
+    pub(crate) took: Vec<(Duration, u64)>,
+}
+
+impl<'a> Measurer<'a> {
+    /// `bytes`: of the tokens, where a measure needs text.
+    pub(crate) fn open(
+        plan: &'a Plan,
+        identity: &Identity,
+        folder: &Path,
+        scheduler: Option<&'a Scheduler<'a>>,
+        bytes: Option<&'a TokenBytes>,
+        stop: &'a Stop,
+    ) -> Result<Self> {
+        let tokenizer = plan.encoder.as_ref().map(longsift_stages::tokenize::Encoder::digest);
+        let windows = json!({ "evaluation": VERSION, "tokenizer": tokenizer });
+        let measures = plan.measures.columns.iter().map(|columns| {
+            let name = columns.measure.clone();
+            let fingerprint = identity.measures[&name].facts.fingerprint();
+            (name, fingerprint)
+        });
+        let header = Header {
+            windows: sha256_hex(windows.to_string().as_bytes()),
+            measures: measures.collect(),
+            carried: Vec::new(),
+        };
+        let columns: Vec<&[Column]> =
+            plan.measures.columns.iter().map(|columns| &columns.columns[..]).collect();
+        let (journal, finished) = Journal::open(&folder.join(JOURNAL), &header, &columns)?;
+        let measures = columns.len();
+        Ok(Self {
+            plan,
+            scheduler,
+            bytes,
+            stop,
+            journal,
+            finished,
+            unmeasured: BTreeMap::new(),
+            only_timed: false,
+            took: vec![(Duration::ZERO, 0); measures],
+        })
+    }
+
+    /// The figures of windows, in their order. All have the same number of tokens.
+    pub(crate) fn measure(&mut self, windows: &[Vec<u32>]) -> Result<Vec<OfWindow>> {
+        self.stop.check()?;
+        let tokens = windows.first().map_or(0, Vec::len) as u64;
+        let keys: Vec<WindowKey> = windows.iter().map(|ids| window_key(ids)).collect();
+        let plan = self.plan;
+        let measures: Vec<(u16, &dyn Measure)> = plan.measures().collect();
+        let mut figures: Vec<OfWindow> = vec![vec![None; measures.len()]; windows.len()];
+        for (place, measure) in measures {
+            let needs = measure.needs();
+            let without_text = self.bytes.is_none() && (needs.window_text || needs.document_text);
+            if measure.min_tokens() > tokens || without_text {
+                continue;
+            }
+            let mut missing = Vec::new();
+            for (index, key) in keys.iter().enumerate() {
+                match self.finished.get(&(*key, place)).filter(|_| !self.only_timed) {
+                    Some(known) => figures[index][usize::from(place)] = Some(known.clone()),
+                    None => missing.push(index),
+                }
+            }
+            if missing.is_empty() {
+                continue;
+            }
+            let started = Instant::now();
+            let number = missing.len() as u64;
+            let mut keep = |measurer: &mut Self, index: usize, taken: Measured| -> Result<()> {
+                let taken = measurer.keep((keys[index], place), tokens, taken)?;
+                figures[index][usize::from(place)] = taken;
+                Ok(())
+            };
+            if needs.evidence.is_empty() {
+                let taken = self.here(measure, &missing, windows);
+                let mut all = missing.into_iter().zip(taken);
+                all.try_for_each(|(index, taken)| keep(self, index, taken))?;
+            } else {
+                self.on_devices(measure, &missing, windows, &mut keep)?;
+            }
+            let took = &mut self.took[usize::from(place)];
+            *took = (took.0 + started.elapsed(), took.1 + number);
+        }
+        self.journal.sync_if_due(Instant::now())?;
+        Ok(figures)
+    }
+
+    /// Makes all figures durable.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.journal.sync()
+    }
+
+    /// Puts figures into the journal, or counts the window that has none.
+    fn keep(&mut self, key: FigureKey, tokens: u64, taken: Measured) -> Result<Option<Figures>> {
+        match taken {
+            Ok(taken) => {
+                if !self.only_timed {
+                    self.journal.append(key, &taken)?;
+                }
+                Ok(Some(taken))
+            }
+            Err(why) => {
+                let (number, _) = self.unmeasured.entry((tokens, key.1)).or_insert((0, why));
+                *number += 1;
+                Ok(None)
+            }
+        }
+    }
+
+    fn here(
+        &self,
+        measure: &dyn Measure,
+        missing: &[usize],
+        windows: &[Vec<u32>],
+    ) -> Vec<Measured> {
+        let needs = measure.needs();
+        let bytes = self.bytes.filter(|_| needs.window_text || needs.document_text);
+        let one = |index: &usize| {
+            let ids = &windows[*index];
+            let text = bytes.map(|bytes| bytes.joined(ids));
+            let text = text.as_deref();
+            let text_half = bytes
+                .map(|bytes| ids[..ids.len() / 2].iter().map(|id| bytes.bytes_of(*id).len()).sum());
+            let document: Vec<Value> = match text {
+                Some(text) if needs.document_text => measure.document(text),
+                _ => Vec::new(),
+            };
+            measure.figures(&Window { ids, text, text_half, document: &document, evidence: &[] })
+        };
+        missing.par_iter().map(one).collect()
+    }
+
+    /// Hands windows to the devices, and `keep` what they answer as it comes.
+    fn on_devices(
+        &mut self,
+        measure: &dyn Measure,
+        missing: &[usize],
+        windows: &[Vec<u32>],
+        keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
+    ) -> Result<()> {
+        let needs = measure.needs();
+        let (Some(Request::Attention(request)), Some(scheduler), Some(attention)) =
+            (needs.evidence.first(), self.scheduler, &self.plan.attention)
+        else {
+            unreachable!("a plan with such a measure has devices, and they are started");
+        };
+        let vocabulary = attention.model.spec().vocabulary_size;
+        let mut submitted = HashMap::new();
+        for index in missing {
+            match request.window(windows[*index].clone(), vocabulary) {
+                Ok(window) => {
+                    submitted.insert(scheduler.submit(window), *index);
+                }
+                Err(why) => keep(self, *index, Err(why))?,
+            }
+        }
+        while !submitted.is_empty() {
+            if let Err(stopped) = self.stop.check() {
+                scheduler.withdraw();
+                return Err(stopped);
+            }
+            match scheduler.wait(STOP_INTERVAL) {
+                Some(Message::Window { id, result }) => {
+                    if let Some(index) = submitted.remove(&id) {
+                        keep(self, index, of_attention(measure, result))?;
+                    }
+                }
+                Some(Message::Step { .. }) | None => {}
+                Some(Message::Dead(why)) => return Err(no_device(&why)),
+                Some(Message::Bug(panic)) => return Err(device_panicked(&panic)),
+            }
+            self.journal.sync_if_due(Instant::now())?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to write where another process does.
+pub(crate) fn refuse_another(folder: &Path) -> Result<()> {
+    if !journal::is_claimed(&folder.join(JOURNAL))? {
+        return Ok(());
+    }
+    let message = format!("another evaluation is writing to `{}`", folder.display());
+    let hint = "wait until it ends, or name another folder with `--out`";
+    Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
+}
+
+/// The first ninety-six bits of the SHA-256 of a window's ids. Among the most windows that an evaluation has, 10^7, two are
+/// mixed up with a chance of 10^-15.
+fn window_key(ids: &[u32]) -> WindowKey {
+    let digest = Sha256::digest(ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
+    let (first, rest) = digest.split_first_chunk::<8>().expect("32 bytes");
+    let (second, _) = rest.split_first_chunk::<4>().expect("24 bytes");
+    (u64::from_le_bytes(*first), u32::from_le_bytes(*second))
+}

@@ -1,0 +1,296 @@
+//! An evaluation as a page to look at.
+
+use super::constructions::{KINDS, Kind, Role};
+use super::figures::Figure;
+use super::report::{Report, pairs_of};
+use super::tables::category;
+use super::verdicts::Says;
+use super::{Evaluation, OfLength};
+use crate::base::text::count;
+use crate::report::page::drawing::Drawing;
+use crate::report::page::figures::{Interval, Row, grid, intervals};
+use crate::report::page::{Block, Page, Section, Tile};
+
+impl Evaluation {
+    /// One HTML file. `command` repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let mut sections = Vec::new();
+        for of in self.lengths.values() {
+            of.sections(&mut sections);
+        }
+        sections.push(section(
+            "kinds",
+            "What was built",
+            "All kinds have as many tokens as the window they were made of.",
+            vec![Block::List(
+                KINDS.iter().map(|kind| format!("{}: {}", kind.name, kind.doc)).collect(),
+            )],
+        ));
+        sections.push(section("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
+        let documents = |of: &OfLength| of.documents.values().sum::<u64>();
+        let tiles = self.lengths.values().map(|of| Tile {
+            figure: count(documents(of)),
+            label: format!("documents of {} tokens or more", count(of.tokens)),
+        });
+        let page = Page {
+            title: format!("What the scores of {} separate", self.pipeline),
+            kicker: format!("longsift evaluate · seed {}", self.seed),
+            lead: "Documents of this corpus, and windows built of them in fifteen ways: what ought to rank below a whole window, \
+                   and does it? These figures show what a score tells apart here, not that selecting by it trains a better \
+                   model."
+                .to_owned(),
+            tiles: tiles.collect(),
+            sections,
+        };
+        page.html()
+    }
+}
+
+impl OfLength {
+    fn sections(&self, sections: &mut Vec<Section>) {
+        let length = count(self.tokens);
+        let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
+            let id = format!("{id}{}", self.tokens);
+            sections.push(section(&id, &format!("{title} · {length} tokens"), lead, blocks));
+        };
+        add(
+            "verdicts",
+            "Verdicts",
+            "Each with its figure and where it lies in nineteen of twenty resamplings.",
+            self.verdict_blocks(),
+        );
+        let ladder: Vec<&'static Kind> =
+            KINDS.iter().filter(|kind| kind.role == Role::Ladder).collect();
+        add(
+            "ladder",
+            "Whole against joined windows",
+            "How often a whole window ranks above one joined of pieces of as many documents: 1 always, 0.5 (dashed) by chance.",
+            vec![Block::Drawing(self.ladder_drawing(&ladder))],
+        );
+        add(
+            "pairs",
+            "Far dependence and junk",
+            "The share of pairs that a whole window wins against what was made of it. Blue: it ranks above; orange: the other \
+             does. Shuffled chunks are shown for information: they turn near links into far ones.",
+            self.pair_drawings(),
+        );
+        add(
+            "top",
+            "Real windows in the top fifth",
+            "Of one real to five junk and joined windows the best fifth: which share is real? Dashed: by chance.",
+            vec![Block::Drawing(self.top_fifth_drawing())],
+        );
+        add(
+            "agreement",
+            "Agreement",
+            "Rank correlation over whole windows inside categories. What agrees with another adds little to it.",
+            vec![Block::Drawing(self.agreements())],
+        );
+        add(
+            "explained",
+            "What else explains it",
+            "Category: the share of the variance between categories. Length: rank correlation with the document's tokens. Tokens \
+             alone: with the same tokens in random order; near 1 a statistic sees no order.",
+            vec![self.explained_table()],
+        );
+        if self.selection.is_some() {
+            add(
+                "selection",
+                "What the filter makes of the sample",
+                "A mix or a length that it changes is a choice to make knowingly.",
+                self.selections(),
+            );
+        }
+    }
+
+    fn verdict_blocks(&self) -> Vec<Block> {
+        let lines = |of: &dyn Fn(&str) -> bool| {
+            let chosen = self.verdicts.iter().filter(|verdict| of(&verdict.of));
+            let line = |verdict: &super::Verdict| {
+                let mark = match verdict.says {
+                    Says::Good => "✓",
+                    Says::Nothing => "·",
+                    Says::Bad => "✗",
+                };
+                format!("{mark} {}", verdict.text)
+            };
+            chosen.map(line).collect::<Vec<_>>()
+        };
+        let mut blocks = vec![Block::List(lines(&|of| of == "score"))];
+        let mut others: Vec<&str> =
+            self.verdicts.iter().map(|verdict| verdict.of.as_str()).collect();
+        others.dedup();
+        for of in others.into_iter().filter(|of| *of != "score") {
+            blocks.push(Block::Details {
+                summary: of.to_owned(),
+                open: false,
+                blocks: vec![Block::List(lines(&|name| name == of))],
+            });
+        }
+        if !self.notes.is_empty() {
+            blocks.push(Block::List(self.notes.clone()));
+        }
+        blocks
+    }
+
+    /// The score first, then the others by name.
+    fn reports(&self) -> impl Iterator<Item = (&String, &Report)> {
+        let score = self.reports.get_key_value("score");
+        score.into_iter().chain(self.reports.iter().filter(|(name, _)| *name != "score"))
+    }
+
+    fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Drawing {
+        let rows: Vec<Row> = self
+            .reports()
+            .map(|(name, report)| Row {
+                name: name.clone(),
+                figures: kinds
+                    .iter()
+                    .map(|kind| report.ladder.get(kind.name).and_then(interval))
+                    .collect(),
+            })
+            .filter(|row| row.figures.iter().any(Option::is_some))
+            .collect();
+        let names: Vec<String> = kinds.iter().map(|kind| kind.name.replace('_', " ")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        intervals("AUROC of whole windows against windows of pieces", &names, &rows, 0.5)
+    }
+
+    fn pair_drawings(&self) -> Vec<Block> {
+        let block = |title: &str, roles: &[Role]| {
+            let names = pairs_of(roles);
+            let rows: Vec<(String, Vec<Option<f64>>)> = self
+                .reports()
+                .map(|(name, report)| {
+                    let cell =
+                        |pair: &&str| report.paired.get(*pair).and_then(|figure| figure.value);
+                    (name.clone(), names.iter().map(cell).collect())
+                })
+                .filter(|(_, cells): &(String, Vec<Option<f64>>)| cells.iter().any(Option::is_some))
+                .collect();
+            let columns: Vec<String> = names.iter().map(|name| name.replace('_', " ")).collect();
+            let drawing = grid(title, &columns, &rows, (0.0, 1.0));
+            [Block::Heading(title.to_owned()), Block::Drawing(drawing)]
+        };
+        let mut blocks = Vec::new();
+        blocks.extend(block(
+            "Against the same window without what it depends on",
+            &[Role::Dependence, Role::PlantedTwin],
+        ));
+        blocks.extend(block("Against junk made of it", &[Role::Junk]));
+        blocks.extend(block("For information", &[Role::Information]));
+        blocks
+    }
+
+    fn top_fifth_drawing(&self) -> Drawing {
+        let rows: Vec<Row> = self
+            .reports()
+            .map(|(name, report)| {
+                let shares = &report.top_fifth_real_share;
+                let figures = [Some(shares.plain), shares.copy_cap, shares.guarded];
+                let figures = figures.map(|figure| figure.as_ref().and_then(interval));
+                Row { name: name.clone(), figures: figures.to_vec() }
+            })
+            .filter(|row| row.figures.iter().any(Option::is_some))
+            .collect();
+        let chance = self.reports.values().find_map(|report| report.top_fifth_real_share.by_chance);
+        let series = ["as ranked", "copies capped", "guarded"];
+        intervals(
+            "share of real windows in the top fifth",
+            &series,
+            &rows,
+            chance.unwrap_or(1.0 / 6.0),
+        )
+    }
+
+    fn agreements(&self) -> Drawing {
+        let names: Vec<&String> = self.agreement.keys().collect();
+        let columns: Vec<String> = (1..=names.len()).map(|place| format!("({place})")).collect();
+        let rows: Vec<(String, Vec<Option<f64>>)> = names
+            .iter()
+            .zip(&columns)
+            .map(|(name, place)| {
+                let row = &self.agreement[*name];
+                let cells = names.iter().map(|other| row.get(*other).copied().flatten()).collect();
+                (format!("{name} {place}"), cells)
+            })
+            .collect();
+        grid("rank correlation of the statistics", &columns, &rows, (-1.0, 1.0))
+    }
+
+    fn explained_table(&self) -> Block {
+        let cell = |value: Option<f64>| {
+            value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
+        };
+        let row = |(name, report): (&String, &Report)| {
+            let of = &report.explained;
+            vec![
+                name.clone(),
+                cell(of.category_variance),
+                cell(of.length_spearman),
+                cell(of.token_shuffled_spearman),
+            ]
+        };
+        Block::Table {
+            header: ["statistic", "category", "length", "tokens alone"].map(str::to_owned).to_vec(),
+            rows: self.reports().map(row).collect(),
+        }
+    }
+
+    fn selections(&self) -> Vec<Block> {
+        let Some(selection) = &self.selection else { return Vec::new() };
+        let mut blocks = vec![Block::Note(format!(
+            "{} of {} whole windows are kept{}.",
+            count(selection.kept),
+            count(selection.windows),
+            if selection.assumed_keep_fraction.is_some() {
+                "; a fifth of each category is assumed, because the filter's own amount is in tokens"
+            } else {
+                ""
+            }
+        ))];
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let rows = selection.categories.iter().map(|(name, [before, after])| {
+            let name = category(name, selection.categories.len());
+            vec![name, percent(*before), percent(*after)]
+        });
+        blocks.push(Block::Table {
+            header: ["category", "before", "after"].map(str::to_owned).to_vec(),
+            rows: rows.collect(),
+        });
+        let of = |quantiles: &Option<[f64; 3]>| {
+            quantiles.map_or_else(
+                || "–".to_owned(),
+                |of| of.map(|value| format!("{value:.3}")).join(" / "),
+            )
+        };
+        let tokens = &selection.document_tokens;
+        let whole = |quantiles: &Option<[f64; 3]>| {
+            quantiles.map_or_else(
+                || "–".to_owned(),
+                |of| of.map(|value| count(value.round() as u64)).join(" / "),
+            )
+        };
+        let mut rows =
+            vec![vec!["tokens of the document".to_owned(), whole(&tokens[0]), whole(&tokens[1])]];
+        rows.extend(
+            selection
+                .statistics
+                .iter()
+                .map(|(name, both)| vec![name.clone(), of(&both[0]), of(&both[1])]),
+        );
+        blocks.push(Block::Table {
+            header: ["5 / 50 / 95 %", "before", "after"].map(str::to_owned).to_vec(),
+            rows,
+        });
+        blocks
+    }
+}
+
+fn section(id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Section {
+    Section { id: id.to_owned(), title: title.to_owned(), lead: lead.to_owned(), blocks }
+}
+
+fn interval(figure: &Figure) -> Option<Interval> {
+    Some(Interval { value: figure.value?, from_to: figure.interval })
+}

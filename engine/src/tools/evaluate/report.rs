@@ -1,0 +1,212 @@
+//! The figures of one length, as they are written: by statistic, and between statistics.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::constructions::{KINDS, Role};
+use super::figures::agreement::{category_variance, inside_categories, quantiles, spearman};
+use super::figures::bootstrap::Bootstrap;
+use super::figures::ladder::Ladder;
+use super::figures::paired::Paired;
+use super::figures::top_fifth::TopFifth;
+use super::figures::{Figure, Values};
+use super::statistics::Statistic;
+use super::windows::Place;
+
+/// The kind whose ladder is told by category, and on which categories are judged.
+pub(crate) const MOST_MIXED: &str = "pieces_8";
+
+/// What one statistic separates. A figure without a pair of windows is null.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Report {
+    /// AUROC of whole windows against windows of pieces.
+    pub(crate) ladder: BTreeMap<&'static str, Figure>,
+    /// That of eight pieces inside each category.
+    pub(crate) pieces_8_by_category: BTreeMap<String, Option<f64>>,
+    /// The share of pairs that the whole window wins.
+    pub(crate) paired: BTreeMap<&'static str, Figure>,
+    /// The share of real windows in the top fifth.
+    pub(crate) top_fifth_real_share: TopFifthShares,
+    /// What else explains the statistic.
+    pub(crate) explained: Explained,
+}
+
+/// The share of real windows in the top fifth of a pool of one real to five other windows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct TopFifthShares {
+    pub(crate) plain: Figure,
+    /// What choosing at random gives.
+    pub(crate) by_chance: Option<f64>,
+    /// Windows with more than two in five tokens copied are never taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) copy_cap: Option<Figure>,
+    /// Windows that the pipeline's guards refuse are never taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) guarded: Option<Figure>,
+}
+
+/// What else explains a statistic of whole windows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Explained {
+    /// The share of its variance that lies between categories.
+    pub(crate) category_variance: Option<f64>,
+    /// Rank correlation with the tokens of the document, inside categories.
+    pub(crate) length_spearman: Option<f64>,
+    /// Rank correlation with the same window's tokens in random order: what it sees of the tokens alone.
+    pub(crate) token_shuffled_spearman: Option<f64>,
+}
+
+/// What figures are computed of.
+pub(crate) struct Windows<'a> {
+    pub(crate) places: &'a [Place],
+    /// Names, in order.
+    pub(crate) categories: &'a [String],
+    pub(crate) bootstrap: &'a Bootstrap,
+    /// Tokens of the document of a window.
+    pub(crate) document_tokens: &'a [u64],
+    /// Whether all kinds of the pool were built; of a part, a top fifth means something else.
+    pub(crate) has_pool: bool,
+    /// By window: whether its share of copied tokens is below the cap.
+    pub(crate) below_copy_cap: Option<&'a [bool]>,
+    /// By window: whether it passes all guards; none where the pipeline has no guards.
+    pub(crate) passes_guards: Option<&'a [bool]>,
+}
+
+impl Windows<'_> {
+    /// All figures of a statistic.
+    pub(crate) fn report(&self, values: &Values) -> Report {
+        let mixed = KINDS.iter().filter(|kind| kind.role == Role::Ladder);
+        let most_mixed = self.ladder(values, MOST_MIXED);
+        let of_category = |(index, name): (usize, &String)| {
+            (name.clone(), self.bootstrap.once(|counts| most_mixed.of_category(index, counts)))
+        };
+        Report {
+            ladder: mixed
+                .map(|kind| {
+                    let ladder = self.ladder(values, kind.name);
+                    (kind.name, self.bootstrap.figure(|counts| ladder.pooled(counts)))
+                })
+                .collect(),
+            pieces_8_by_category: self.categories.iter().enumerate().map(of_category).collect(),
+            paired: pairs().map(|pair| (pair.name, self.paired(values, pair))).collect(),
+            top_fifth_real_share: self.top_fifth(values),
+            explained: self.explained(values),
+        }
+    }
+
+    /// The ladder of eight pieces inside each category, with intervals.
+    pub(crate) fn most_mixed_by_category(&self, values: &Values) -> Vec<Figure> {
+        let ladder = self.ladder(values, MOST_MIXED);
+        let of = |category| self.bootstrap.figure(|counts| ladder.of_category(category, counts));
+        (0..self.categories.len()).map(of).collect()
+    }
+
+    /// Whole windows against those of a kind.
+    fn ladder(&self, values: &Values, kind: &str) -> Ladder {
+        Ladder::new(self.places, values, self.categories.len(), |place| place.kind().name == kind)
+    }
+
+    fn paired(&self, values: &Values, pair: Pair) -> Figure {
+        let paired = Paired::new(self.places, values, pair.first, pair.second);
+        self.bootstrap.figure(|counts| paired.share(counts))
+    }
+
+    fn top_fifth(&self, values: &Values) -> TopFifthShares {
+        if !self.has_pool {
+            return TopFifthShares::default();
+        }
+        let categories = self.categories.len();
+        let with = |may_enter: &dyn Fn(usize) -> bool| {
+            let pools = TopFifth::new(self.places, values, categories, may_enter);
+            (self.bootstrap.figure(|counts| pools.real_share(counts)), pools.by_chance())
+        };
+        let (plain, by_chance) = with(&|_| true);
+        let bounded = |may: &[bool]| with(&|window| may[window]).0;
+        TopFifthShares {
+            plain,
+            by_chance,
+            copy_cap: self.below_copy_cap.map(bounded),
+            guarded: self.passes_guards.map(bounded),
+        }
+    }
+
+    fn explained(&self, values: &Values) -> Explained {
+        let categories = self.categories.len();
+        let of = |window: usize| values[window];
+        let length = |window: usize| Some(self.document_tokens[window] as f64);
+        let shuffled: Vec<(f64, f64)> = self
+            .places
+            .chunk_by(Place::same_base)
+            .scan(0, |first, base| {
+                let start = *first;
+                *first += base.len();
+                Some((start, base))
+            })
+            .filter_map(|(start, base)| {
+                let of = |role: Role| {
+                    let place = base.iter().position(|place| place.kind().role == role)?;
+                    values[start + place]
+                };
+                Some((of(Role::Whole)?, of(Role::Tokens)?))
+            })
+            .collect();
+        Explained {
+            category_variance: category_variance(self.places, values, categories),
+            length_spearman: inside_categories(self.places, categories, of, length),
+            token_shuffled_spearman: spearman(&shuffled),
+        }
+    }
+
+    /// Rank correlations of all pairs of statistics over whole windows.
+    pub(crate) fn agreement(
+        &self,
+        statistics: &[Statistic],
+    ) -> BTreeMap<String, BTreeMap<String, Option<f64>>> {
+        let categories = self.categories.len();
+        let of = |one: &Statistic, other: &Statistic| {
+            let (one, other) =
+                (|window: usize| one.values[window], |window: usize| other.values[window]);
+            inside_categories(self.places, categories, one, other)
+        };
+        let row = |one: &Statistic| {
+            let cells = statistics.iter().map(|other| (other.name.clone(), of(one, other)));
+            (one.name.clone(), cells.collect())
+        };
+        statistics.iter().map(row).collect()
+    }
+
+    /// 5 %, 50 % and 95 % of whole windows.
+    pub(crate) fn quantiles(&self, values: &Values) -> Option<[f64; 3]> {
+        let whole = self.places.iter().zip(values).filter(|(place, _)| place.is_whole());
+        quantiles(whole.filter_map(|(_, value)| *value))
+    }
+}
+
+/// Windows of the same base that are compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) name: &'static str,
+    /// The kind that ought to win.
+    pub(crate) first: &'static str,
+    pub(crate) second: &'static str,
+    /// That of the second: what the comparison says.
+    pub(crate) role: Role,
+}
+
+/// All pairs that are compared.
+pub(crate) fn pairs() -> impl Iterator<Item = Pair> {
+    KINDS.iter().filter_map(|kind| {
+        let (name, first) = match kind.role {
+            Role::Dependence | Role::Junk | Role::Information => (kind.name, "whole"),
+            Role::PlantedTwin => ("plant_over_twin", "plant"),
+            Role::Whole | Role::Ladder | Role::Planted | Role::Tokens => return None,
+        };
+        Some(Pair { name, first, second: kind.name, role: kind.role })
+    })
+}
+
+/// The names of the pairs of these roles.
+pub(crate) fn pairs_of(roles: &[Role]) -> Vec<&'static str> {
+    pairs().filter(|pair| roles.contains(&pair.role)).map(|pair| pair.name).collect()
+}

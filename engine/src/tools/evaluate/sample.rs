@@ -1,0 +1,437 @@
+//! Which documents an evaluation looks at: of each category those with the smallest hash of their id, so that no order,
+//! partition or name of a file changes the sample.
+//!
+//! A pass over ids and categories keeps the smallest of each category; their texts are read and tokenised until enough are
+//! long enough for every length. Where they are not, the next pass begins above the largest that was kept. Memory: the ids
+//! of a pass, and the documents of one batch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow_array::RecordBatch;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::random::{key, mix};
+use super::windows::Document;
+use crate::base::diagnostic::{Blame, Diagnostic, Place};
+use crate::base::error::Result;
+use crate::base::stop::Stop;
+use crate::base::text::bytes;
+use crate::dataset::documents::{DocumentContent, content_digest, document_contents};
+use crate::dataset::labels::read_labels;
+use crate::dataset::rows::read_rows;
+use crate::plan::Plan;
+use crate::score::prepare::{Untokenized, tokenize};
+
+/// Ids of a category that the first pass keeps; each further one keeps twice as many, up to the most. Their number changes
+/// no sample.
+const IDS_OF_A_PASS: usize = 256;
+const MOST_IDS_OF_A_PASS: usize = 1 << 16;
+/// Documents whose texts are read and tokenised at a time.
+const BATCH: usize = 32;
+/// Rows of one read.
+const BATCH_ROWS: usize = 16;
+/// Categories left out that are named.
+const NAMED: usize = 20;
+/// Those that are counted: a column of a million values costs no memory.
+const COUNTED: usize = 100_000;
+
+/// What is sampled.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Tokens of a window, ascending.
+    pub(crate) lengths: Vec<usize>,
+    /// Documents of a category and length.
+    pub(crate) documents: usize,
+    /// Categories at most.
+    pub(crate) categories: usize,
+    pub(crate) seed: u64,
+}
+
+/// The sample.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sample {
+    /// By name.
+    pub(crate) categories: BTreeMap<String, Sampled>,
+    /// Rows left out because another of their category has the same id.
+    pub(crate) equal_ids: u64,
+    pub(crate) left_out: LeftOut,
+}
+
+/// Categories that were left out because there are too many.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct LeftOut {
+    pub(crate) number: u64,
+    /// Whether there are more than were counted.
+    pub(crate) at_least: bool,
+    /// The first of them by name.
+    pub(crate) names: Vec<String>,
+}
+
+/// The documents of a category that are long enough for a length, in sample order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sampled {
+    pub(crate) documents: Vec<Found>,
+}
+
+/// A document of the sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) id: String,
+    pub(crate) row: Row,
+    pub(crate) tokens: usize,
+}
+
+/// A row of the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Row {
+    pub(crate) unit: usize,
+    pub(crate) row: u64,
+}
+
+impl Sampled {
+    /// Those of one length: the first so many that are long enough.
+    pub(crate) fn of_length(&self, tokens: usize, wanted: &Wanted) -> Vec<&Found> {
+        self.documents
+            .iter()
+            .filter(|found| found.tokens >= tokens)
+            .take(wanted.documents)
+            .collect()
+    }
+}
+
+/// The order of documents: (hash, id).
+type Key = (u64, String);
+
+/// A category whose sample is not complete.
+#[derive(Debug)]
+struct Open {
+    /// The rows of the smallest ids of this pass.
+    rows: BTreeMap<Key, Vec<Row>>,
+    /// Everything up to here has been looked at.
+    floor: Option<Key>,
+    /// Ids that a pass keeps.
+    most: usize,
+    /// Whether the pass left ids out that lie above the largest kept.
+    more: bool,
+    sampled: Sampled,
+}
+
+impl Open {
+    fn new() -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            floor: None,
+            most: IDS_OF_A_PASS,
+            more: false,
+            sampled: Sampled::default(),
+        }
+    }
+
+    fn offer(&mut self, key: Key, row: Row) {
+        if self.floor.as_ref().is_some_and(|floor| key <= *floor) {
+            return;
+        }
+        let full = self.rows.len() == self.most;
+        if full && self.rows.last_key_value().is_some_and(|(last, _)| key > *last) {
+            self.more = true;
+            return;
+        }
+        self.rows.entry(key).or_default().push(row);
+        if self.rows.len() > self.most {
+            self.rows.pop_last();
+            self.more = true;
+        }
+    }
+
+    /// Whether every length has its documents. The longest decides: what is long enough for it is for all.
+    fn is_complete(&self, wanted: &Wanted) -> bool {
+        wanted
+            .lengths
+            .iter()
+            .all(|tokens| self.sampled.of_length(*tokens, wanted).len() == wanted.documents)
+    }
+}
+
+/// Finds the sample of a plan's input.
+pub(crate) fn find(plan: &Plan, wanted: &Wanted, stop: &Stop) -> Result<Sample> {
+    let mut sample = Sample::default();
+    let mut open: BTreeMap<String, Open> = BTreeMap::new();
+    let mut names = Categories::new(wanted);
+    let mut first = true;
+    while first || !open.is_empty() {
+        pass(plan, wanted, stop, &mut |category, key, row| {
+            if first {
+                if let Some(out) = names.offer(&category) {
+                    open.remove(&out);
+                    if out == category {
+                        return;
+                    }
+                }
+                open.entry(category).or_insert_with(Open::new).offer(key, row);
+            } else if let Some(of) = open.get_mut(&category) {
+                of.offer(key, row);
+            }
+        })?;
+        first = false;
+        let mut still_open = BTreeMap::new();
+        for (name, mut of) in std::mem::take(&mut open) {
+            sample.equal_ids += look(plan, wanted, stop, &mut of)?;
+            if of.more && !of.is_complete(wanted) {
+                of.more = false;
+                of.most = (2 * of.most).min(MOST_IDS_OF_A_PASS);
+                still_open.insert(name, of);
+            } else {
+                sample.categories.insert(name, of.sampled);
+            }
+        }
+        open = still_open;
+    }
+    sample.left_out = names.left_out;
+    Ok(sample)
+}
+
+/// The categories with the smallest hashes, so many as are wanted.
+struct Categories {
+    seed: u64,
+    most: usize,
+    kept: BTreeSet<(u64, String)>,
+    /// Names that are out: bounded, so that a column of a million values costs no memory.
+    out: BTreeSet<String>,
+    left_out: LeftOut,
+}
+
+impl Categories {
+    fn new(wanted: &Wanted) -> Self {
+        Self {
+            seed: wanted.seed,
+            most: wanted.categories,
+            kept: BTreeSet::new(),
+            out: BTreeSet::new(),
+            left_out: LeftOut::default(),
+        }
+    }
+
+    /// Takes a category in; returns the one that has to go for it, maybe itself.
+    fn offer(&mut self, name: &str) -> Option<String> {
+        let hashed = (mix(key(self.seed, &["category", name])), name.to_owned());
+        if self.kept.contains(&hashed) {
+            return None;
+        }
+        self.kept.insert(hashed);
+        if self.kept.len() <= self.most {
+            return None;
+        }
+        let (_, out) = self.kept.pop_last().expect("one too many");
+        self.note(&out);
+        Some(out)
+    }
+
+    fn note(&mut self, name: &str) {
+        self.out.insert(name.to_owned());
+        if self.out.len() > COUNTED {
+            self.out.pop_last();
+            self.left_out.at_least = true;
+        }
+        self.left_out.number = self.out.len() as u64;
+        self.left_out.names = self.out.iter().take(NAMED).cloned().collect();
+    }
+}
+
+/// Reads ids and categories of all rows.
+fn pass(
+    plan: &Plan,
+    wanted: &Wanted,
+    stop: &Stop,
+    offer: &mut dyn FnMut(String, Key, Row),
+) -> Result<()> {
+    let within = plan.spec.score().within.as_deref();
+    for unit in &plan.units {
+        stop.check()?;
+        let faults = plan.faults(unit)?;
+        let unreadable = faults.unreadable_rows();
+        let labels = |column: &str| read_labels(&plan.dataset, unit, column, &unreadable);
+        let categories = within.map(labels).transpose()?;
+        let ids = plan.columns.id.as_deref().map(labels).transpose()?;
+        let mut nameless = Vec::new();
+        for place in 0..unit.rows {
+            let row = unit.first_row + place;
+            if unreadable.iter().any(|range| range.contains(&row)) {
+                continue;
+            }
+            let row = Row { unit: unit.index, row };
+            let of = |labels: &Option<Vec<Option<String>>>| {
+                labels.as_ref().and_then(|labels| labels[place as usize].clone())
+            };
+            let category = match &categories {
+                None => String::new(),
+                Some(_) => of(&categories).unwrap_or_else(|| "null".to_owned()),
+            };
+            match of(&ids) {
+                Some(id) => offer(category, of_id(wanted, id), row),
+                None => nameless.push((row, category)),
+            }
+        }
+        let rows: Vec<Row> = nameless.iter().map(|(row, _)| *row).collect();
+        let mut categories = nameless.into_iter().map(|(_, category)| category);
+        each_content(plan, &rows, &mut |row, content| {
+            let category = categories.next().expect("every row is handed over");
+            if let Some(content) = content {
+                offer(category, of_id(wanted, content_digest(&content)), row);
+            }
+            stop.check()
+        })?;
+    }
+    Ok(())
+}
+
+/// Reads the documents that a pass kept until every length has enough. Returns how many rows of equal ids were left out.
+fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u64> {
+    let rows = std::mem::take(&mut open.rows);
+    open.floor = rows.last_key_value().map(|(key, _)| key.clone()).or(open.floor.take());
+    let mut equal_ids = 0;
+    let mut all = rows.into_iter().peekable();
+    while all.peek().is_some() && !open.is_complete(wanted) {
+        stop.check()?;
+        let batch: Vec<(Key, Vec<Row>)> = all.by_ref().take(BATCH).collect();
+        let mut of_row = BTreeMap::new();
+        for (index, (_, rows)) in batch.iter().enumerate() {
+            of_row.extend(rows.iter().map(|row| (*row, index)));
+        }
+        let rows: Vec<Row> = of_row.keys().copied().collect();
+        // Of equal ids the one with the smallest SHA-256 of its content, whatever file has it.
+        let mut smallest: Vec<Option<(String, Row, DocumentContent)>> = vec![None; batch.len()];
+        each_content(plan, &rows, &mut |row, content| {
+            let Some(content) = content else { return Ok(()) };
+            let digest = content_digest(&content);
+            let best = &mut smallest[of_row[&row]];
+            equal_ids += u64::from(best.is_some());
+            if best.as_ref().is_none_or(|(least, ..)| digest < *least) {
+                *best = Some((digest, row, content));
+            }
+            stop.check()
+        })?;
+        let chosen: Vec<_> = batch
+            .into_iter()
+            .zip(smallest)
+            .filter_map(|(((_, id), _), found)| Some((id, found?)))
+            .collect();
+        let counted: Vec<Result<Option<Found>>> = chosen
+            .into_par_iter()
+            .map(|(id, (_, row, content))| {
+                let ids = encode(plan, row, content)?;
+                Ok(ids.map(|ids| Found { id, row, tokens: ids.len() }))
+            })
+            .collect();
+        for found in counted {
+            let long_enough = |found: &Found| found.tokens >= wanted.lengths[0];
+            open.sampled.documents.extend(found?.filter(long_enough));
+        }
+    }
+    Ok(equal_ids)
+}
+
+/// The documents of a sample, read and tokenised again, in their order.
+///
+/// # Errors
+/// Documents that take more than half of the memory that the pipeline allows.
+pub(crate) fn read(plan: &Plan, found: &[&Found], stop: &Stop) -> Result<Vec<Document>> {
+    let limit = plan.spec.pipeline.input.memory_limit_bytes / 2;
+    let needed: u64 = found.iter().map(|found| 4 * found.tokens as u64).sum();
+    if needed > limit {
+        let message = format!(
+            "the {} documents of a category take {}, more than half of `memory_limit_bytes`",
+            found.len(),
+            bytes(needed)
+        );
+        return Err(Diagnostic::error(Blame::Pipeline, message)
+            .hint("lower `--documents-per-category`, or raise `input.memory_limit_bytes`")
+            .into());
+    }
+    let mut documents = Vec::new();
+    for batch in found.chunks(BATCH) {
+        stop.check()?;
+        let mut rows: Vec<Row> = batch.iter().map(|found| found.row).collect();
+        rows.sort_unstable();
+        let mut contents = BTreeMap::new();
+        each_content(plan, &rows, &mut |row, content| {
+            contents.extend(content.map(|content| (row, content)));
+            Ok(())
+        })?;
+        let read: Vec<Result<Document>> = batch
+            .par_iter()
+            .map(|found| {
+                let content = contents.get(&found.row).cloned();
+                let ids = content.map(|content| encode(plan, found.row, content)).transpose()?;
+                match ids.flatten() {
+                    Some(ids) if ids.len() == found.tokens => {
+                        Ok(Document { id: found.id.clone(), ids })
+                    }
+                    _ => Err(changed(plan, found.row)),
+                }
+            })
+            .collect();
+        documents.extend(read.into_iter().collect::<Result<Vec<_>>>()?);
+    }
+    Ok(documents)
+}
+
+fn place(plan: &Plan, row: Row) -> String {
+    format!("{}, row {}", plan.units[row.unit].file_path, row.row)
+}
+
+fn changed(plan: &Plan, row: Row) -> crate::base::error::Failure {
+    Diagnostic::error(Blame::Data, "the row is not what it was a moment ago")
+        .at(Place::Data(place(plan, row)))
+        .hint("the input changes while it is read; run the command again when nobody writes to it")
+        .into()
+}
+
+/// Hands over the contents of rows, which are ascending; none where a row has no usable one, which a run would quarantine.
+fn each_content(
+    plan: &Plan,
+    rows: &[Row],
+    receive: &mut dyn FnMut(Row, Option<DocumentContent>) -> Result<()>,
+) -> Result<()> {
+    each_batch(plan, rows, &mut |rows, batch| {
+        let contents = document_contents(&plan.dataset, batch, &plan.columns)?;
+        rows.iter().zip(contents).try_for_each(|(row, content)| receive(*row, content.ok()))
+    })
+}
+
+/// Hands over rows, which are ascending, in batches of all columns.
+pub(super) fn each_batch(
+    plan: &Plan,
+    rows: &[Row],
+    receive: &mut dyn FnMut(&[Row], &RecordBatch) -> Result<()>,
+) -> Result<()> {
+    for of_unit in rows.chunk_by(|a, b| a.unit == b.unit) {
+        let unit = &plan.units[of_unit[0].unit];
+        let numbers: Vec<u64> = of_unit.iter().map(|row| row.row).collect();
+        for batch in read_rows(&plan.dataset, unit, &numbers, BATCH_ROWS)? {
+            let (numbers, batch) = batch?;
+            let rows: Vec<Row> =
+                numbers.into_iter().map(|row| Row { unit: unit.index, row }).collect();
+            receive(&rows, &batch)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a document stands in the order of its category.
+fn of_id(wanted: &Wanted, id: String) -> Key {
+    (mix(key(wanted.seed, &["document", &id])), id)
+}
+
+/// The token ids of a document; none where a run would quarantine it.
+fn encode(plan: &Plan, row: Row, content: DocumentContent) -> Result<Option<Vec<u32>>> {
+    let text = match content {
+        DocumentContent::Tokens(ids) => return Ok(Some(ids)),
+        DocumentContent::Text(text) => text,
+    };
+    match tokenize(plan, place(plan, row), &text) {
+        Ok(encoded) => Ok(Some(encoded.ids)),
+        Err(Untokenized::Refused(..)) => Ok(None),
+        Err(Untokenized::Endless(problem)) => Err((*problem).into()),
+    }
+}

@@ -1,0 +1,88 @@
+//! What the pipeline's filter would keep of the whole windows: the mix before and after.
+
+use std::collections::BTreeMap;
+
+use longsift_stages::Filter;
+use longsift_stages::contract::Decimal;
+use serde::Serialize;
+
+use super::figures::agreement::quantiles;
+use super::report::Windows;
+use super::statistics::Statistic;
+
+/// What is kept where the filter says it in tokens or budgets, which a sample does not have: the top fifth.
+const ASSUMED_FRACTION: f64 = 0.2;
+
+/// The whole windows before and after the filter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Selection {
+    /// Whole windows.
+    pub(crate) windows: u64,
+    /// Those that the filter keeps.
+    pub(crate) kept: u64,
+    /// The share that is kept of each category, where the filter's own amount is a number of tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) assumed_keep_fraction: Option<f64>,
+    /// The share of each category before and after.
+    pub(crate) categories: BTreeMap<String, [f64; 2]>,
+    /// 5, 50 and 95 % of the tokens of the documents that the windows are of, before and after.
+    pub(crate) document_tokens: [Option<[f64; 3]>; 2],
+    /// 5, 50 and 95 % of every statistic before and after.
+    pub(crate) statistics: BTreeMap<String, [Option<[f64; 3]>; 2]>,
+}
+
+/// What the filter keeps by `score` of whole windows of so many tokens.
+pub(crate) fn consequences(
+    filter: &Filter,
+    of: &Windows<'_>,
+    tokens: u64,
+    score: &Statistic,
+    statistics: &[Statistic],
+) -> Selection {
+    let Windows { places, categories, document_tokens, passes_guards, .. } = of;
+    let amount = filter.keep_fraction.is_some() || filter.min_score.is_some();
+    let fraction = Filter { keep_fraction: Some(Decimal(ASSUMED_FRACTION)), ..Filter::default() };
+    let filter = if amount { filter } else { &fraction };
+    let mut kept = vec![false; places.len()];
+    let mut whole = Vec::new();
+    for (category, name) in categories.iter().enumerate() {
+        let windows: Vec<usize> = (0..places.len())
+            .filter(|window| places[*window].category == category && places[*window].is_whole())
+            .collect();
+        let scores: Vec<f64> =
+            windows.iter().map(|window| score.values[*window].unwrap_or(f64::NAN)).collect();
+        let passing: Vec<bool> = windows
+            .iter()
+            .map(|window| passes_guards.is_none_or(|passes| passes[*window]))
+            .collect();
+        let group = (!name.is_empty()).then_some(name.as_str());
+        let chosen = filter.keep(&scores, &passing, &vec![tokens; windows.len()], group);
+        for (window, keep) in windows.iter().zip(chosen.keep) {
+            kept[*window] = keep;
+        }
+        whole.extend(windows);
+    }
+    let after: Vec<usize> = whole.iter().copied().filter(|window| kept[*window]).collect();
+    let both = |of: &dyn Fn(usize) -> Option<f64>| {
+        [&whole, &after].map(|windows| quantiles(windows.iter().filter_map(|window| of(*window))))
+    };
+    let share = |windows: &[usize], category: usize| {
+        let of = windows.iter().filter(|window| places[**window].category == category).count();
+        of as f64 / windows.len().max(1) as f64
+    };
+    Selection {
+        windows: whole.len() as u64,
+        kept: after.len() as u64,
+        assumed_keep_fraction: (!amount).then_some(ASSUMED_FRACTION),
+        categories: categories
+            .iter()
+            .enumerate()
+            .map(|(index, name)| (name.clone(), [share(&whole, index), share(&after, index)]))
+            .collect(),
+        document_tokens: both(&|window| Some(document_tokens[window] as f64)),
+        statistics: statistics
+            .iter()
+            .map(|of| (of.name.clone(), both(&|window| of.values[window])))
+            .collect(),
+    }
+}

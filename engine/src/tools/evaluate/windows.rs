@@ -1,0 +1,190 @@
+//! Which windows an evaluation of one length has: of which documents, from which token, of which kinds.
+
+use super::constructions::{Base, KINDS, Kind, Role};
+use super::random::{Rng, key};
+
+/// Windows taken of one document at most, spread over it.
+pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;
+
+/// The sampled documents of a category, in sample order.
+#[derive(Clone, Debug)]
+pub(crate) struct Category<'a> {
+    /// As the column that groups has it; empty without one.
+    pub(crate) name: &'a str,
+    /// Its index among the categories of the evaluation.
+    pub(crate) index: usize,
+    /// At least as many tokens as a window, each.
+    pub(crate) documents: Vec<&'a Document>,
+}
+
+/// A sampled document.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Document {
+    /// Unique in its category.
+    pub(crate) id: String,
+    /// Token ids, without BOS.
+    pub(crate) ids: Vec<u32>,
+}
+
+/// Where a window stands among those of its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Index of its category.
+    pub(crate) category: usize,
+    /// Index of its base document in the category.
+    pub(crate) document: usize,
+    /// The token of the document at which its base begins.
+    pub(crate) start: usize,
+    /// Index into [`KINDS`].
+    pub(crate) kind: usize,
+}
+
+impl Place {
+    pub(crate) fn kind(&self) -> &'static Kind {
+        &KINDS[self.kind]
+    }
+
+    /// Whether it is the window of the corpus itself.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.kind().role == Role::Whole
+    }
+
+    /// Whether both were made of the same window.
+    pub(crate) fn same_base(&self, other: &Self) -> bool {
+        let of = |place: &Self| (place.category, place.document, place.start);
+        of(self) == of(other)
+    }
+}
+
+/// The first tokens of the windows of a document of so many tokens, ascending.
+pub(crate) fn starts(tokens: usize, window_tokens: usize) -> impl Iterator<Item = usize> {
+    let whole = tokens / window_tokens;
+    let windows = whole.min(WINDOWS_PER_DOCUMENT);
+    (0..windows).map(move |window| window * whole / windows * window_tokens)
+}
+
+/// All windows of a category and length in their order: by document, start and kind. `kinds` says which are built; every
+/// kind draws its own random numbers, so that none changes another.
+pub(crate) fn windows<'a>(
+    category: &'a Category<'a>,
+    window_tokens: usize,
+    seed: u64,
+    kinds: impl Fn(&Kind) -> bool + Copy + 'a,
+) -> impl Iterator<Item = (Place, Vec<u32>)> + 'a {
+    category.documents.iter().enumerate().flat_map(move |(document, base)| {
+        let others = category.documents.iter().enumerate();
+        let others: Vec<&[u32]> = others
+            .filter(|(other, _)| *other != document)
+            .map(|(_, other)| &other.ids[..])
+            .collect();
+        starts(base.ids.len(), window_tokens).flat_map(move |start| {
+            let window = &base.ids[start..start + window_tokens];
+            let others = others.clone();
+            let text = start.to_string();
+            let build = move |(index, kind): (usize, &Kind)| {
+                let rng = key(seed, &[category.name, &base.id, &text, kind.key]);
+                let ids = (kind.construct)(&Base { window, others: &others }, &mut Rng::new(rng))?;
+                Some((Place { category: category.index, document, start, kind: index }, ids))
+            };
+            KINDS.iter().enumerate().filter(move |(_, kind)| kinds(kind)).filter_map(build)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn documents(documents: &[(&str, usize)]) -> Vec<Document> {
+        let document = |(id, tokens): &(&str, usize)| {
+            let ids = (0..*tokens as u32).map(|id| id + 1000 * u32::from(id.is_multiple_of(7)));
+            Document { id: (*id).into(), ids: ids.collect() }
+        };
+        documents.iter().map(document).collect()
+    }
+
+    fn built(
+        of: &[(&str, usize)],
+        tokens: usize,
+        seed: u64,
+        kinds: impl Fn(&Kind) -> bool + Copy,
+    ) -> Vec<(Place, Vec<u32>)> {
+        let documents = documents(of);
+        let category = Category { name: "a", index: 3, documents: documents.iter().collect() };
+        windows(&category, tokens, seed, kinds).collect()
+    }
+
+    #[test]
+    fn windows_are_spread_over_the_document() {
+        let starts = |tokens| super::starts(tokens, 10).collect::<Vec<_>>();
+        assert_eq!(starts(9), [0; 0]);
+        assert_eq!(starts(10), [0]);
+        assert_eq!(starts(39), [0, 10, 20]);
+        assert_eq!(starts(59), [0, 10, 20, 30]);
+        assert_eq!(starts(119), [0, 20, 50, 80]);
+    }
+
+    #[test]
+    fn kinds_that_need_other_documents_are_left_out_where_there_are_too_few() {
+        let names = |of: &[(&str, usize)]| {
+            built(of, 384, 1, |_| true)
+                .iter()
+                .map(|(place, _)| place.kind().name)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(&[("x", 400)]),
+            [
+                "whole",
+                "far_permute",
+                "chunk_shuffle",
+                "token_shuffle",
+                "dup",
+                "rep",
+                "boil_far",
+                "boil_near",
+                "header"
+            ]
+        );
+        let two = names(&[("x", 400), ("y", 384)]);
+        assert_eq!(two.len(), 2 * 13, "all but four and eight pieces");
+        assert!(!two.contains(&"pieces_4") && two.contains(&"pieces_2"));
+    }
+
+    #[test]
+    fn a_kind_alone_is_what_it_is_among_all() {
+        let of = [("x", 700), ("y", 400), ("z", 500)];
+        let all = built(&of, 200, 3, |_| true);
+        let alone = built(&of, 200, 3, |kind| kind.name == "far_swap");
+        assert!(!alone.is_empty());
+        assert!(alone.iter().all(|window| all.contains(window)));
+        assert_ne!(alone, built(&of, 200, 4, |kind| kind.name == "far_swap"), "another seed");
+    }
+
+    #[test]
+    fn every_window_has_as_many_tokens_as_its_base() {
+        // Odd lengths, and those at which kinds begin.
+        for tokens in [1, 2, 15, 16, 17, 31, 32, 33, 100, 383, 384, 385, 1001] {
+            for (place, ids) in built(&[("d", tokens + 3); 9], tokens, 1, |_| true) {
+                assert_eq!(ids.len(), tokens, "{}", place.kind().name);
+            }
+        }
+    }
+
+    #[test]
+    fn twins_of_planted_windows_have_the_same_tokens() {
+        let all = built(&[("x", 400), ("y", 500)], 384, 1, |kind| kind.key == "plant");
+        assert_eq!(all.len(), 2 * 2);
+        for pair in all.chunks(2) {
+            let [(planted, ids), (twin, others)] = pair else { panic!("one without its twin") };
+            assert!(planted.same_base(twin));
+            let sorted = |ids: &Vec<u32>| {
+                let mut ids = ids.clone();
+                ids.sort_unstable();
+                ids
+            };
+            assert_ne!(ids, others);
+            assert_eq!(sorted(ids), sorted(others));
+        }
+    }
+}
