@@ -50,6 +50,22 @@ fn groups_may_be_numbers_or_truth_values() {
 }
 
 #[test]
+fn a_budget_of_a_group_that_nobody_has_is_named() {
+    let workspace = grouped(strings(["a", "b", "a", "b", "a", "b"]));
+    for amount in [
+        "keep_tokens: {a: 64, bb: 64}",
+        "budgets: [{group: a, keep_tokens: 64}, {group: bb, keep_tokens: 64}]",
+    ] {
+        let pipeline = Pipeline::tokens("model", 64).score("within: group").filter(amount);
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let answer = workspace.longsift(&["run", "pipeline.yaml", "--fresh"]).success();
+        let expected = "the filter names `bb`, of which there is no sample";
+        assert!(answer.stderr.contains(expected), "{}", answer.stderr);
+        assert_eq!(answer.summary()["kept"], 1);
+    }
+}
+
+#[test]
 fn a_checkpoint_of_nan_gives_no_score_and_says_so() {
     let workspace = grouped(strings(["a"; 6]));
     let path = workspace.path("model/model.safetensors");

@@ -185,6 +185,7 @@ pub fn select(
     let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
     warnings::check_noise(plan.spec.score(), &criteria, &gathered.errors)?;
     let mut warnings = warnings::of_samples(&gathered);
+    warnings.extend(warnings::of_absent(plan.spec.filter(), &gathered));
     let percentiles = PercentilesOfGroups::new(&plan.directory)?;
     let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
     let groups: Vec<(&Option<String>, u32)> =

@@ -158,6 +158,10 @@ fn check_compared(spec: &Spec, measures: &Measures, problems: &mut Vec<Diagnosti
     };
     for (index, formula) in output.compare.iter().enumerate() {
         let path = format!("output.compare.{index}");
+        if output.compare[..index].contains(formula) {
+            let message = format!("`{}` is listed twice", formula.name());
+            problems.push(spec.error(&path, message).hint("remove one of the two"));
+        }
         let settings = Score { formula: Some(*formula), terms: None, ..spec.score().clone() };
         for rule in settings.unknown_statistics(&statistics) {
             problems.push(spec.error(&path, rule.message).hint(rule.hint));

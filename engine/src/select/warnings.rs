@@ -1,5 +1,6 @@
 //! What a user should know of a selection. A warning lists groups; it does not come once for each.
 
+use longsift_stages::Filter;
 use longsift_stages::score::Score;
 use longsift_stages::score::settings::RelativeError;
 use longsift_stages::score::terms::Term;
@@ -87,6 +88,24 @@ fn different_lengths(gathered: &Gathered) -> Option<String> {
             Some(format!("{groups} groups have windows of different numbers of tokens: {named}"))
         }
     }
+}
+
+/// A warning where the filter names groups that no sample has.
+pub(super) fn of_absent(filter: &Filter, gathered: &Gathered) -> Option<Diagnostic> {
+    let mut absent: Vec<String> = filter
+        .named_groups()
+        .into_iter()
+        .filter(|group| !gathered.groups.contains_key(&Some((*group).to_owned())))
+        .map(|group| name(Some(group)))
+        .collect();
+    absent.dedup();
+    if absent.is_empty() {
+        return None;
+    }
+    let groups = gathered.groups.keys().map(|group| name(group.as_deref())).collect();
+    let message = format!("the filter names {}, of which there is no sample", listed(absent));
+    let hint = format!("the groups of this input are {}", listed(groups));
+    Some(Diagnostic::warning(Blame::Pipeline, message).hint(hint))
 }
 
 /// A warning where nothing was kept of some groups.

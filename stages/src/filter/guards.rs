@@ -105,7 +105,7 @@ impl Guard {
         let mut rule = |key: &str, message: String, hint: &str| {
             broken.push(BrokenRule::new(format!("{setting}.{key}"), message, hint));
         };
-        let Self { statistic, min, max, min_quantile, max_quantile, weigh: _, before } = self;
+        let Self { statistic, min, max, min_quantile, max_quantile, weigh, before } = self;
         let quantiles = min_quantile.is_some() || max_quantile.is_some();
         if min.is_none() && max.is_none() && !quantiles {
             let message = format!("the guard on `{statistic}` has no bounds");
@@ -134,6 +134,14 @@ impl Guard {
                 let message = format!("`{key}` is {quantile}, not a number from 0 to 1");
                 rule(key, message, "a quantile is a share of the group: 0.2 for a fifth");
             }
+        }
+        if *weigh == Weigh::Tokens && !quantiles {
+            let message = "`weigh: tokens` has no meaning without a quantile".to_owned();
+            rule(
+                "weigh",
+                message,
+                "remove it, or give the bound as `min_quantile` or `max_quantile`",
+            );
         }
         if let Some(measure) = before
             && quantiles
@@ -272,6 +280,10 @@ mod tests {
         };
         assert_eq!(broken(r#"{"max": 0.4, "before": "first-layer-attention"}"#), [""; 0]);
         assert_eq!(broken("{}"), ["guards.2.statistic: the guard on `copy_share` has no bounds"]);
+        assert_eq!(
+            broken(r#"{"max": 1, "weigh": "tokens"}"#),
+            ["guards.2.weigh: `weigh: tokens` has no meaning without a quantile"]
+        );
         assert_eq!(
             broken(r#"{"min": 2, "max": 1}"#),
             ["guards.2.min: `min` 2 is above `max` 1: nothing passes"]

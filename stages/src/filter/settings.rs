@@ -79,6 +79,18 @@ impl Filter {
         Kept { keep, threshold: self.min_score.or(last) }
     }
 
+    /// The groups that have budgets of their own, sorted; one with several budgets comes several times.
+    pub fn named_groups(&self) -> Vec<&str> {
+        let of_map = match &self.keep_tokens {
+            Some(KeepTokens::PerGroup(budgets)) => budgets.keys().map(String::as_str).collect(),
+            Some(KeepTokens::Same(_)) | None => Vec::new(),
+        };
+        let of_list = self.budgets.iter().flatten().filter_map(|budget| budget.group.as_deref());
+        let mut groups: Vec<&str> = of_map.into_iter().chain(of_list).collect();
+        groups.sort_unstable();
+        groups
+    }
+
     /// Every rule that the settings break among themselves. `has_groups`: whether the score has a `within` column.
     /// `measures`: those of the pipeline, in its order, with their columns.
     pub fn broken_rules(

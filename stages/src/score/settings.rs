@@ -104,6 +104,17 @@ impl Score {
                 "remove it; the weight of a term is its `weight`",
             ));
         }
+        let (named, _) = self.terms(&[]);
+        if self.standardise != Standardise::default()
+            && !named.is_empty()
+            && named.iter().all(|term| term.standardise.is_some())
+        {
+            broken.push(BrokenRule::new(
+                "standardise",
+                "`standardise` has no effect: every term says how it is made comparable",
+                "remove it, or write the terms out and leave their own `standardise` away",
+            ));
+        }
         let terms = self.terms.as_deref().unwrap_or_default();
         if !terms.is_empty() && terms.iter().all(|term| term.weight == 0.0) {
             broken.push(BrokenRule::new(
@@ -226,7 +237,12 @@ mod tests {
             broken(r#"{"formula": "balanced-recurrence", "alpha": 0.5}"#),
             ["alpha: `alpha` belongs to `formula: longattn`"]
         );
+        assert_eq!(
+            broken(r#"{"formula": "balanced-recurrence", "standardise": "min-max"}"#),
+            ["standardise: `standardise` has no effect: every term says how it is made comparable"]
+        );
         for fine in [
+            r#"{"formula": "far-recurrence", "standardise": "percentile"}"#,
             "{}",
             r#"{"alpha": 0}"#,
             r#"{"formula": "longattn", "alpha": 0.5}"#,

@@ -12,12 +12,15 @@ use super::percentile::{Histogram, Percentiles};
 pub struct Term {
     /// The name of the statistic: any single number that a measure of the pipeline writes.
     pub statistic: String,
-    /// The factor of the standardised statistic; negative where less is better. Default 1.
+    /// The factor of the standardised statistic; negative where less is better. Default 1. Up to a million either way:
+    /// beyond it, scores would run out of digits.
     #[serde(default = "default_weight")]
+    #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub weight: f64,
     /// What is added. Default 0. With `combine: least` it says how much lower a side may stand before it decides; a ranking by
-    /// `sum` does not depend on it.
+    /// `sum` does not depend on it. Up to a million either way.
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = -1_000_000.0, max = 1_000_000.0))]
     pub offset: f64,
     /// How the statistic is made comparable. Default: `standardise` of the score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
