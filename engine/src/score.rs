@@ -22,18 +22,18 @@ use crate::run_directory::events;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::units::{self, UnitRecord};
-use context::{Scored, ScoredUnit, Tools};
+use context::{ScoreContext, Scored, ScoredUnit};
 use tolerance::check_quarantine;
 
 /// Scores every unit without a record in `standing`; the others are taken as they are. Units are scored in order, the
 /// windows of a unit in parallel, while the documents behind them are read and tokenised.
-pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scored> {
-    let units = tools.plan.units.iter().zip(&standing);
+pub fn score(context: ScoreContext<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scored> {
+    let units = context.plan.units.iter().zip(&standing);
     let open: Vec<_> = units.filter(|(_, record)| record.is_none()).map(|(unit, _)| unit).collect();
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
-        scope.spawn(move || unit::read_ahead(&tools, &open, &sender));
-        let scored = score_all(&tools, standing, &batches);
+        scope.spawn(move || unit::read_ahead(&context, &open, &sender));
+        let scored = score_all(&context, standing, &batches);
         // Without a receiver the reader has nobody to read for, and ends.
         drop(batches);
         scored
@@ -41,26 +41,26 @@ pub fn score(tools: Tools<'_>, standing: Vec<Option<UnitRecord>>) -> Result<Scor
 }
 
 fn score_all(
-    tools: &Tools<'_>,
+    context: &ScoreContext<'_>,
     standing: Vec<Option<UnitRecord>>,
-    batches: &Receiver<unit::Ahead>,
+    batches: &Receiver<unit::FromReader>,
 ) -> Result<Scored> {
     let mut scored = Scored::default();
-    for (unit, record) in tools.plan.units.iter().zip(standing) {
-        tools.stop.check()?;
+    for (unit, record) in context.plan.units.iter().zip(standing) {
+        context.stop.check()?;
         if let Some(record) = record {
-            tools.reused(unit, &record.counts);
+            context.reused(unit, &record.counts);
             scored.add(record, 0);
         } else {
             let ScoredUnit { record, windows_measured, .. } =
-                unit::score_from(tools, unit, batches)?;
-            tools.done(unit, &record.counts);
+                unit::score_from(context, unit, batches)?;
+            context.done(unit, &record.counts);
             let facts =
                 json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
-            events::append(tools.directory, "unit_scored", facts)?;
+            events::append(context.directory, "unit_scored", facts)?;
             scored.add(record, windows_measured);
         }
-        check_quarantine(tools.plan, &scored.counts, tools.directory)?;
+        check_quarantine(context.plan, &scored.counts, context.directory)?;
     }
     Ok(scored)
 }

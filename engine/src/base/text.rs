@@ -83,15 +83,7 @@ fn normalised(text: &str) -> String {
 
 /// A number with thousands separators: `12,345`.
 pub fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    indicatif::HumanCount(number).to_string()
 }
 
 /// Bytes with a decimal unit: `1.3 GB`.

@@ -50,7 +50,7 @@ impl Device {
     /// Windows of `window_bytes` bytes that it can measure at a time as its memory is now, beside `resident_bytes`: at
     /// least one, in groups of heads if need be.
     pub fn windows_that_fit(&self, window_bytes: u64, resident_bytes: u64) -> usize {
-        let available = self.ledger.standing().map_or(0, |standing| standing.available);
+        let available = self.ledger.memory_state().map_or(0, |state| state.available);
         let fitting = available.saturating_sub(resident_bytes) / window_bytes.max(1);
         usize::try_from(fitting).unwrap_or(usize::MAX).clamp(1, self.workers)
     }

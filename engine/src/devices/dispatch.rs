@@ -16,7 +16,7 @@ use std::time::Duration;
 use longsift_stages::contract::compute::DeviceFailure;
 use longsift_stages::shard_across_devices::ShardBy;
 
-use super::ledger::{Refusal, Reservation, Standing};
+use super::ledger::{MemoryState, Refusal, Reservation};
 use super::steps::Step;
 use state::{Device, State, Window};
 
@@ -232,8 +232,8 @@ impl Dispatcher {
             return None;
         }
         let even = self.even_share();
-        for (index, standing) in candidates {
-            let asked = (self.changes, standing.available);
+        for (index, state) in candidates {
+            let asked = (self.changes, state.available);
             if self.devices[index]
                 .refused
                 .is_some_and(|(changes, room)| changes == asked.0 && asked.1 <= room)
@@ -247,7 +247,7 @@ impl Dispatcher {
                     continue;
                 }
                 let wanted = self.share(window, even);
-                let heads = self.fitting(index, &standing, tokens, wanted);
+                let heads = self.fitting(index, &state, tokens, wanted);
                 // Fewer windows at a time come before fewer heads at a time.
                 if heads == 0 || (heads < wanted && self.devices[index].in_flight > 0) {
                     refused_tokens = Some(tokens);
@@ -266,7 +266,7 @@ impl Dispatcher {
     }
 
     /// Devices with a place, the idle ones and those with most memory first.
-    fn candidates(&mut self, now: Duration) -> Vec<(usize, Standing)> {
+    fn candidates(&mut self, now: Duration) -> Vec<(usize, MemoryState)> {
         let mut found = Vec::new();
         for index in 0..self.devices.len() {
             let device = &self.devices[index];
@@ -276,13 +276,13 @@ impl Dispatcher {
             {
                 continue;
             }
-            match device.site.ledger.standing() {
-                Ok(standing) => found.push((index, standing)),
+            match device.site.ledger.memory_state() {
+                Ok(state) => found.push((index, state)),
                 Err(reason) => self.retire(index, reason),
             }
         }
-        found.sort_by_key(|(index, standing)| {
-            (self.devices[*index].in_flight, Reverse(standing.available), *index)
+        found.sort_by_key(|(index, state)| {
+            (self.devices[*index].in_flight, Reverse(state.available), *index)
         });
         found
     }
@@ -310,9 +310,9 @@ impl Dispatcher {
     }
 
     /// The most key heads, up to `wanted`, that a device has room for.
-    fn fitting(&self, index: usize, standing: &Standing, tokens: usize, wanted: usize) -> usize {
+    fn fitting(&self, index: usize, state: &MemoryState, tokens: usize, wanted: usize) -> usize {
         let ledger = &self.devices[index].site.ledger;
-        let fits = |heads| ledger.fits(standing, (self.window_bytes)(index, tokens, heads));
+        let fits = |heads| ledger.fits(state, (self.window_bytes)(index, tokens, heads));
         (1..=wanted).rev().find(|heads| fits(*heads)).unwrap_or(0)
     }
 

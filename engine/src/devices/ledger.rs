@@ -48,7 +48,7 @@ pub struct Ledger {
 
 /// A reading of a device's memory with what this account makes of it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct MemoryState {
     /// All of the memory.
     pub total: u64,
     /// Free now.
@@ -121,11 +121,11 @@ impl Ledger {
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub fn standing(&self) -> Result<Standing, String> {
+    pub fn memory_state(&self) -> Result<MemoryState, String> {
         self.reckon(*self.reserved.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn reckon(&self, reserved: u64) -> Result<Standing, String> {
+    fn reckon(&self, reserved: u64) -> Result<MemoryState, String> {
         // Memory may be taken or given back between the two readings: the smaller one never makes others look small.
         let before = self.source.held();
         let Memory { total, used } = self.source.read()?;
@@ -135,7 +135,7 @@ impl Ledger {
         let available = total.saturating_sub(taken);
         let free = total.saturating_sub(used);
         let headroom = self.headroom;
-        Ok(Standing { total, free, others, held, reserved, headroom, available })
+        Ok(MemoryState { total, free, others, held, reserved, headroom, available })
     }
 
     /// The most that could ever be handed out beside `resident` bytes, if no other process used the device.
@@ -150,9 +150,9 @@ impl Ledger {
         Ok(total.saturating_sub(self.headroom).saturating_sub(resident))
     }
 
-    /// Whether `bytes` could be reserved where `standing` was read.
-    pub fn fits(&self, standing: &Standing, bytes: u64) -> bool {
-        bytes <= standing.available || (self.one_always && standing.reserved == 0)
+    /// Whether `bytes` could be reserved where `state` was read.
+    pub fn fits(&self, state: &MemoryState, bytes: u64) -> bool {
+        bytes <= state.available || (self.one_always && state.reserved == 0)
     }
 
     /// Reserves bytes if they fit now; they are given back when the reservation is dropped.
@@ -161,9 +161,9 @@ impl Ledger {
     /// Wanted, reserved, free and headroom; or why the memory cannot be read.
     pub fn reserve(self: &Arc<Self>, wanted: u64) -> Result<Reservation, Refusal> {
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
-        let standing = self.reckon(*reserved).map_err(Refusal::Unreadable)?;
-        if !self.fits(&standing, wanted) {
-            let Standing { reserved, free, headroom, .. } = standing;
+        let state = self.reckon(*reserved).map_err(Refusal::Unreadable)?;
+        if !self.fits(&state, wanted) {
+            let MemoryState { reserved, free, headroom, .. } = state;
             return Err(Refusal::NotEnough(NotEnough { wanted, reserved, free, headroom }));
         }
         *reserved += wanted;
@@ -184,7 +184,7 @@ impl Ledger {
 
 impl fmt::Debug for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ledger").field("standing", &self.standing()).finish_non_exhaustive()
+        f.debug_struct("Ledger").field("state", &self.memory_state()).finish_non_exhaustive()
     }
 }
 
@@ -257,9 +257,9 @@ mod tests {
         assert_eq!(refused, Refusal::NotEnough(numbers));
         let second = ledger.reserve(300).unwrap();
         drop(first);
-        assert_eq!(ledger.standing().unwrap().reserved, 300);
+        assert_eq!(ledger.memory_state().unwrap().reserved, 300);
         drop(second);
-        assert_eq!(ledger.standing().unwrap().available, 900);
+        assert_eq!(ledger.memory_state().unwrap().available, 900);
         assert_eq!(ledger.most_reserved(), 900);
     }
 
@@ -268,9 +268,13 @@ mod tests {
         let (ledger, others, held) = card(1000);
         let _reserved = ledger.reserve(400).unwrap();
         held.store(400, Ordering::SeqCst);
-        assert_eq!(ledger.standing().unwrap().available, 500, "in use by now, not reserved twice");
+        assert_eq!(
+            ledger.memory_state().unwrap().available,
+            500,
+            "in use by now, not reserved twice"
+        );
         others.store(450, Ordering::SeqCst);
-        assert_eq!(ledger.standing().unwrap().available, 50);
+        assert_eq!(ledger.memory_state().unwrap().available, 50);
         assert!(ledger.reserve(51).is_err());
         others.store(0, Ordering::SeqCst);
         assert!(ledger.reserve(500).is_ok());

@@ -9,7 +9,7 @@ use crate::plan::attention::Attention;
 use crate::run::Run;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::units::UnitRecord;
-use crate::score::context::{Scored, Tools};
+use crate::score::context::{ScoreContext, Scored};
 use crate::score::{self, on_devices};
 
 impl Run<'_> {
@@ -68,7 +68,7 @@ impl Run<'_> {
             }
             return Err(problem.hint("run the pipeline that makes these scores first").into());
         }
-        self.measure(wanted, true, |tools| score::score(tools, standing))
+        self.measure(wanted, true, |context| score::score(context, standing))
     }
 
     /// Runs `work`, which measures windows: with the plan's devices where a measure needs them. `alone`: no other process works
@@ -77,7 +77,7 @@ impl Run<'_> {
         &mut self,
         wanted: &Fingerprints,
         alone: bool,
-        work: impl FnOnce(Tools<'_>) -> Result<T>,
+        work: impl FnOnce(ScoreContext<'_>) -> Result<T>,
     ) -> Result<T> {
         let (plan, directory) = (self.plan, self.directory);
         if let (Some(attention), None) = (&plan.attention, &self.layer) {
@@ -85,11 +85,12 @@ impl Run<'_> {
         }
         self.progress.phase("score", plan.estimate.tokens);
         let (progress, stop) = (self.progress, self.stop);
-        let tools = Tools { plan, directory, devices: None, wanted, alone, progress, stop };
+        let context =
+            ScoreContext { plan, directory, devices: None, wanted, alone, progress, stop };
         let Some((attention, open)) = plan.attention.as_ref().zip(self.layer.as_ref()) else {
-            return work(tools);
+            return work(context);
         };
-        let (done, device_use) = on_devices::with(tools, attention, &open.layer, work);
+        let (done, device_use) = on_devices::with(context, attention, &open.layer, work);
         self.device_use = Some(device_use);
         done
     }

@@ -72,7 +72,7 @@ pub struct OnDevices<'a> {
 
 /// What all units are scored with.
 #[derive(Clone, Copy)]
-pub struct Tools<'a> {
+pub struct ScoreContext<'a> {
     /// What to do.
     pub plan: &'a Plan,
     /// Where the results go.
@@ -89,7 +89,7 @@ pub struct Tools<'a> {
     pub stop: &'a Stop,
 }
 
-impl Tools<'_> {
+impl ScoreContext<'_> {
     /// Tells of a unit that was scored and committed.
     pub(super) fn done(&self, unit: &WorkUnit, counts: &Counts) {
         let quarantined = counts.quarantined_rows();

@@ -12,7 +12,7 @@ use longsift_stages::first_layer_attention::WindowTokens;
 use longsift_stages::tokenize::windows::TokenWindow;
 use rayon::prelude::*;
 
-use super::context::{OnDevices, Tools};
+use super::context::{OnDevices, ScoreContext};
 use super::journal::{FigureKey, Journal, WindowKey};
 use super::prepare::{CutDocument, Outcome, Prepared};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -31,7 +31,7 @@ pub(crate) type Measured = std::result::Result<Figures, Unmeasured>;
 
 /// The measures of a unit at work.
 pub(super) struct Measuring<'a> {
-    tools: &'a Tools<'a>,
+    context: &'a ScoreContext<'a>,
     journal: Journal,
     /// The places of measures that the plan does not have.
     carried: Range<u16>,
@@ -66,14 +66,14 @@ impl OpenWindow {
 
 impl<'a> Measuring<'a> {
     pub(super) fn new(
-        tools: &'a Tools<'a>,
+        context: &'a ScoreContext<'a>,
         journal: Journal,
         carried: usize,
         finished: HashMap<FigureKey, Figures>,
     ) -> Self {
-        let planned = tools.plan.measures.places().end;
+        let planned = context.plan.measures.places().end;
         Self {
-            tools,
+            context,
             journal,
             carried: planned..planned + carried as u16,
             finished,
@@ -87,14 +87,14 @@ impl<'a> Measuring<'a> {
     /// Begins to measure the windows of a batch: what devices wait for, then on devices, and meanwhile the rest. Returns the
     /// scheduler's numbers of those that a device has to see.
     pub(super) fn submit(&mut self, documents: &[Prepared]) -> Result<Range<u64>> {
-        let (first, cascade) = (self.next_id, &self.tools.plan.cascade);
+        let (first, cascade) = (self.next_id, &self.context.plan.cascade);
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 let key = (document.row, window.index);
-                let places = self.tools.plan.measures.places();
+                let places = self.context.plan.measures.places();
                 let found = places.map(|place| self.finished.remove(&(key, place)).map(Ok));
                 let tokens =
-                    window.token_end - window.token_start + u64::from(self.tools.plan.bos.count);
+                    window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
                 let figures = found.collect();
                 let carried = self.carried.clone();
                 let carried = carried
@@ -104,7 +104,7 @@ impl<'a> Measuring<'a> {
             }
         }
         cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
-        let measures: Vec<_> = self.tools.plan.measures().collect();
+        let measures: Vec<_> = self.context.plan.measures().collect();
         for (place, _) in measures.iter().filter(|(_, of)| !of.needs().evidence.is_empty()) {
             self.spare(documents, *place);
         }
@@ -129,8 +129,8 @@ impl<'a> Measuring<'a> {
         cut: &CutDocument,
         window: &TokenWindow,
     ) -> Result<()> {
-        let plan = self.tools.plan;
-        let Some(OnDevices { attention, scheduler, .. }) = self.tools.devices else {
+        let plan = self.context.plan;
+        let Some(OnDevices { attention, scheduler, .. }) = self.context.devices else {
             return Ok(());
         };
         for (place, measure) in plan.measures() {
@@ -155,7 +155,7 @@ impl<'a> Measuring<'a> {
     /// Spares a measure the windows of a batch that a guard before it refuses. Those that it has no figures of for such a
     /// reason are spared what waits for them, too.
     fn spare(&mut self, documents: &[Prepared], place: u16) {
-        let cascade = &self.tools.plan.cascade;
+        let cascade = &self.context.plan.cascade;
         let guards = cascade.before(place);
         if guards.is_empty() {
             return;
@@ -186,7 +186,7 @@ impl<'a> Measuring<'a> {
 
     /// Takes the figures of a batch by measures that need no evidence, in parallel.
     fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
-        let plan = self.tools.plan;
+        let plan = self.context.plan;
         for place in places {
             self.spare(documents, *place);
         }
@@ -219,7 +219,7 @@ impl<'a> Measuring<'a> {
             };
             cut.windows.par_iter().flat_map_iter(of_window).collect::<Vec<_>>()
         };
-        let measured: Vec<(FigureKey, Measured)> = self.tools.progress.timed("measures", || {
+        let measured: Vec<(FigureKey, Measured)> = self.context.progress.timed("measures", || {
             let all: Vec<_> = to_measure(documents).collect();
             all.into_par_iter().flat_map_iter(of_document).collect()
         });
@@ -244,13 +244,13 @@ impl<'a> Measuring<'a> {
         open.figures[usize::from(place)] = Some(figures);
         if open.new && open.is_whole() {
             self.windows_measured += 1;
-            self.tools.progress.windows_done(1, open.tokens);
+            self.context.progress.windows_done(1, open.tokens);
         }
     }
 
     /// Waits a little for the devices and keeps what they say; sees to the journal, the stop signal and the watch.
     pub(super) fn wait(&mut self) -> Result<()> {
-        let devices = self.tools.devices;
+        let devices = self.context.devices;
         if let Some(message) = devices.and_then(|on| on.scheduler.wait(STOP_INTERVAL)) {
             self.receive(message)?;
         }
@@ -259,9 +259,9 @@ impl<'a> Measuring<'a> {
 
     /// What is due whatever else is waited for.
     pub(super) fn look(&mut self) -> Result<()> {
-        self.tools.stop.check()?;
+        self.context.stop.check()?;
         self.journal.sync_if_due(Instant::now())?;
-        match self.tools.devices {
+        match self.context.devices {
             Some(OnDevices { scheduler, watch, .. }) => watch.look(scheduler),
             None => Ok(()),
         }
@@ -272,10 +272,10 @@ impl<'a> Measuring<'a> {
         match message {
             Message::Window { id, result } => {
                 let Some(key) = self.submitted.remove(&id) else { return Ok(()) };
-                let measure = self.tools.plan.measure(key.1);
+                let measure = self.context.plan.measure(key.1);
                 self.ended(key, of_attention(measure, result))
             }
-            Message::Step { device, step } => match self.tools.devices {
+            Message::Step { device, step } => match self.context.devices {
                 Some(OnDevices { watch, .. }) => watch.step(device, &step),
                 None => Ok(()),
             },
@@ -302,7 +302,7 @@ impl<'a> Measuring<'a> {
 
     /// Takes windows that no device has begun back, keeps those that are under way, and makes all of it durable.
     pub(super) fn drain(&mut self) -> Result<()> {
-        if let Some(OnDevices { scheduler, .. }) = self.tools.devices {
+        if let Some(OnDevices { scheduler, .. }) = self.context.devices {
             scheduler.withdraw();
             while scheduler.is_busy() {
                 match scheduler.wait(STOP_INTERVAL) {

@@ -2,19 +2,19 @@
 
 use longsift_stages::first_layer_attention::FirstLayer;
 
-use super::context::{OnDevices, Tools};
+use super::context::{OnDevices, ScoreContext};
 use super::watch::Watch;
 use crate::base::error::Result;
 use crate::devices::scheduler::Scheduler;
 use crate::plan::attention::Attention;
 use crate::run_directory::summary::DeviceUse;
 
-/// Runs `work` with devices among its tools; returns what it returned, and what the devices did meanwhile.
+/// Runs `work` with devices among its context; returns what it returned, and what the devices did meanwhile.
 pub fn with<T>(
-    tools: Tools<'_>,
+    context: ScoreContext<'_>,
     attention: &Attention,
     layer: &FirstLayer,
-    work: impl FnOnce(Tools<'_>) -> Result<T>,
+    work: impl FnOnce(ScoreContext<'_>) -> Result<T>,
 ) -> (Result<T>, DeviceUse) {
     let devices = &attention.devices;
     tracing::info!(
@@ -23,11 +23,11 @@ pub fn with<T>(
         kernel = devices.kernel.name(),
         "measuring windows"
     );
-    let watch = Watch::new(tools.directory, tools.progress, &devices.list);
+    let watch = Watch::new(context.directory, context.progress, &devices.list);
     let done = Scheduler::run(&devices.list, layer, attention.policy(), |scheduler| {
         let on_devices = OnDevices { attention, scheduler, watch: &watch };
-        let done = work(Tools { devices: Some(on_devices), ..tools });
-        tools.progress.took("first-layer-attention", scheduler.busy());
+        let done = work(ScoreContext { devices: Some(on_devices), ..context });
+        context.progress.took("first-layer-attention", scheduler.busy());
         watch.finish(scheduler)?;
         done
     });

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::context::{Scored, ScoredUnit, Tools};
+use super::context::{ScoreContext, Scored, ScoredUnit};
 use super::tolerance::check_quarantine;
 use super::{journal, unit};
 use crate::base::error::Result;
@@ -24,15 +24,15 @@ pub struct SharedWork {
 /// Scores every unit without a record in `standing`. Units that another process works on come last, and are mostly
 /// done by then: two processes of the same shard share it, and if one of them hangs the other finishes.
 pub fn score_shared(
-    tools: Tools<'_>,
+    context: ScoreContext<'_>,
     standing: Vec<Option<UnitRecord>>,
 ) -> Result<(Scored, SharedWork)> {
     let (mut scored, mut work) = (Scored::default(), SharedWork::default());
     let mut open = Vec::new();
-    for (unit, record) in tools.plan.units.iter().zip(standing) {
+    for (unit, record) in context.plan.units.iter().zip(standing) {
         match record {
             Some(record) => {
-                tools.reused(unit, &record.counts);
+                context.reused(unit, &record.counts);
                 scored.add(record, 0);
                 work.reused += 1;
             }
@@ -41,27 +41,27 @@ pub fn score_shared(
     }
     let mut claimed = Vec::new();
     for unit in open {
-        if journal::is_claimed(&tools.directory.journal().join(unit.name()))? {
+        if journal::is_claimed(&context.directory.journal().join(unit.name()))? {
             claimed.push(unit);
         } else {
-            score_one(&tools, unit, &mut scored, &mut work)?;
+            score_one(&context, unit, &mut scored, &mut work)?;
         }
     }
     for unit in claimed {
-        score_one(&tools, unit, &mut scored, &mut work)?;
+        score_one(&context, unit, &mut scored, &mut work)?;
     }
-    check_quarantine(tools.plan, &scored.counts, tools.directory)?;
+    check_quarantine(context.plan, &scored.counts, context.directory)?;
     Ok((scored, work))
 }
 
 fn score_one(
-    tools: &Tools<'_>,
+    context: &ScoreContext<'_>,
     unit: &WorkUnit,
     scored: &mut Scored,
     work: &mut SharedWork,
 ) -> Result<()> {
-    tools.stop.check()?;
-    let ScoredUnit { record, windows_measured, by_another } = unit::score(tools, unit)?;
+    context.stop.check()?;
+    let ScoredUnit { record, windows_measured, by_another } = unit::score(context, unit)?;
     if by_another {
         work.by_others += 1;
         if windows_measured > 0 {
@@ -72,16 +72,16 @@ fn score_one(
                 "another process committed this unit first; what was measured here is dropped"
             );
             let facts = json!({ "unit": record.unit, "windows": windows_measured });
-            events::append_shared(tools.directory, "unit_late", facts)?;
+            events::append_shared(context.directory, "unit_late", facts)?;
         }
-        tools.reused(unit, &record.counts);
+        context.reused(unit, &record.counts);
         scored.add(record, 0);
     } else {
         work.scored += 1;
-        tools.done(unit, &record.counts);
+        context.done(unit, &record.counts);
         let facts = json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
-        events::append_shared(tools.directory, "unit_scored", facts)?;
+        events::append_shared(context.directory, "unit_scored", facts)?;
         scored.add(record, windows_measured);
     }
-    check_quarantine(tools.plan, &scored.counts, tools.directory)
+    check_quarantine(context.plan, &scored.counts, context.directory)
 }

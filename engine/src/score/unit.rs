@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, sync_channel};
 
 use super::carried::Carried;
-use super::context::{ScoredUnit, Tools};
+use super::context::{ScoreContext, ScoredUnit};
 use super::measuring::{Measuring, NOT_MEASURED, STOP_INTERVAL};
 use super::prepare::{CutDocument, Outcome, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
@@ -32,7 +32,7 @@ use crate::storage::files;
 const BATCHES_IN_WORK: usize = 2;
 
 /// What a reader hands over, unit by unit, in order.
-pub(super) enum Ahead {
+pub(super) enum FromReader {
     /// Documents of the unit, tokenised and cut; or why there are no more.
     Batch(Result<Vec<Prepared>>),
     /// The unit has no more documents; what of it could not be used.
@@ -40,20 +40,24 @@ pub(super) enum Ahead {
 }
 
 /// Reads and tokenises `units` until all are read, one fails, or the other side has stopped.
-pub(super) fn read_ahead(tools: &Tools<'_>, units: &[&WorkUnit], sender: &SyncSender<Ahead>) {
+pub(super) fn read_ahead(
+    context: &ScoreContext<'_>,
+    units: &[&WorkUnit],
+    sender: &SyncSender<FromReader>,
+) {
     // A closed channel means that the other side has stopped.
-    let _ = units.iter().try_for_each(|unit| read_unit(tools, unit, sender));
+    let _ = units.iter().try_for_each(|unit| read_unit(context, unit, sender));
 }
 
 fn read_unit(
-    tools: &Tools<'_>,
+    context: &ScoreContext<'_>,
     unit: &WorkUnit,
-    sender: &SyncSender<Ahead>,
-) -> std::result::Result<(), SendError<Ahead>> {
-    let plan = tools.plan;
-    let faults = match tools.progress.timed("check", || plan.faults(unit)) {
+    sender: &SyncSender<FromReader>,
+) -> std::result::Result<(), SendError<FromReader>> {
+    let plan = context.plan;
+    let faults = match context.progress.timed("check", || plan.faults(unit)) {
         Ok(faults) => faults,
-        Err(problem) => return sender.send(Ahead::Batch(Err(problem))),
+        Err(problem) => return sender.send(FromReader::Batch(Err(problem))),
     };
     let bytes = plan.batch_bytes();
     let mut documents = match documents::read_documents(
@@ -64,23 +68,23 @@ fn read_unit(
         faults.clone(),
     ) {
         Ok(documents) => documents,
-        Err(problem) => return sender.send(Ahead::Batch(Err(problem.into()))),
+        Err(problem) => return sender.send(FromReader::Batch(Err(problem.into()))),
     };
-    while let Some(batch) = tools.progress.timed("read", || documents.next()) {
+    while let Some(batch) = context.progress.timed("read", || documents.next()) {
         let tokenize = |documents| {
-            tools.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
+            context.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
         };
-        sender.send(Ahead::Batch(batch.map(tokenize).map_err(Into::into)))?;
+        sender.send(FromReader::Batch(batch.map(tokenize).map_err(Into::into)))?;
     }
-    sender.send(Ahead::End(faults))
+    sender.send(FromReader::End(faults))
 }
 
 /// Scores `unit` with a reader of its own and commits its record, unless another process does so first.
-pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
+pub(super) fn score(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(1);
-        scope.spawn(move || read_ahead(tools, &[unit], &sender));
-        let scored = score_from(tools, unit, &batches);
+        scope.spawn(move || read_ahead(context, &[unit], &sender));
+        let scored = score_from(context, unit, &batches);
         // Without a receiver the reader has nobody to read for, and ends.
         drop(batches);
         scored
@@ -89,20 +93,21 @@ pub(super) fn score(tools: &Tools<'_>, unit: &WorkUnit) -> Result<ScoredUnit> {
 
 /// Scores `unit` from what [`read_ahead`] gives of it, and commits its record, unless another process does so first.
 pub(super) fn score_from(
-    tools: &Tools<'_>,
+    context: &ScoreContext<'_>,
     unit: &WorkUnit,
-    batches: &Receiver<Ahead>,
+    batches: &Receiver<FromReader>,
 ) -> Result<ScoredUnit> {
-    let carried = tools.alone.then(Vec::new);
-    let opened = reopen::open_journal(tools.plan, tools.directory, tools.wanted, unit, carried)?;
+    let carried = context.alone.then(Vec::new);
+    let opened =
+        reopen::open_journal(context.plan, context.directory, context.wanted, unit, carried)?;
     let journal_path = opened.journal.path().to_owned();
-    if let Some(record) = standing(tools, unit)? {
+    if let Some(record) = standing(context, unit)? {
         files::remove_file(&journal_path)?;
         // What was read of it is not the next unit's.
-        while let Ok(Ahead::Batch(Ok(_))) = batches.recv() {}
+        while let Ok(FromReader::Batch(Ok(_))) = batches.recv() {}
         return Ok(ScoredUnit { record, windows_measured: 0, by_another: true });
     }
-    let mut open = OpenUnit::create(tools, unit, opened)?;
+    let mut open = OpenUnit::create(context, unit, opened)?;
     let scored = open.take(batches);
     let faults = match scored {
         Ok(faults) => faults,
@@ -120,13 +125,13 @@ pub(super) fn score_from(
 }
 
 /// The record of a unit, if it stands by now.
-fn standing(tools: &Tools<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
-    units::standing_of(tools.directory, &tools.plan.dataset, unit, tools.wanted)
+fn standing(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Option<UnitRecord>> {
+    units::standing_of(context.directory, &context.plan.dataset, unit, context.wanted)
 }
 
 /// A unit while it is being scored.
 struct OpenUnit<'a> {
-    tools: &'a Tools<'a>,
+    context: &'a ScoreContext<'a>,
     unit: &'a WorkUnit,
     scores: PartWriter,
     scores_path: String,
@@ -149,19 +154,23 @@ struct OpenBatch {
 }
 
 impl<'a> OpenUnit<'a> {
-    fn create(tools: &'a Tools<'a>, unit: &'a WorkUnit, opened: OpenJournal) -> Result<Self> {
+    fn create(
+        context: &'a ScoreContext<'a>,
+        unit: &'a WorkUnit,
+        opened: OpenJournal,
+    ) -> Result<Self> {
         let OpenJournal { journal, finished, carried } = opened;
         let behind = carried.iter().map(Carried::columns);
         let measures: Vec<MeasureColumns> =
-            tools.plan.measures.columns.iter().cloned().chain(behind).collect();
-        let mut fingerprints = tools.wanted.clone();
+            context.plan.measures.columns.iter().cloned().chain(behind).collect();
+        let mut fingerprints = context.wanted.clone();
         for Carried { measure, by, .. } in &carried {
             let (fingerprint, only) = (by.fingerprint.clone(), by.only.clone());
             let of_measure = MeasureFingerprint { fingerprint, only };
             fingerprints.measures.insert(measure.clone(), of_measure);
         }
         let scores_path = format!("scores/part-{}.parquet", unit.name());
-        let path = tools.directory.root.join(&scores_path);
+        let path = context.directory.root.join(&scores_path);
         let scores = PartWriter::create(
             &path,
             &scores::schema(&measures),
@@ -170,7 +179,7 @@ impl<'a> OpenUnit<'a> {
         )?;
         let (dropped, bad, counts) = (Vec::new(), Vec::new(), Counts::default());
         Ok(Self {
-            tools,
+            context,
             unit,
             scores,
             scores_path,
@@ -178,14 +187,14 @@ impl<'a> OpenUnit<'a> {
             bad,
             counts,
             not_measured: vec![0; measures.len()],
-            measuring: Measuring::new(tools, journal, carried.len(), finished),
+            measuring: Measuring::new(context, journal, carried.len(), finished),
             measures,
             carried,
         })
     }
 
     /// Measures every document of the unit. Returns what of it could not be used.
-    fn take(&mut self, batches: &Receiver<Ahead>) -> Result<Faults> {
+    fn take(&mut self, batches: &Receiver<FromReader>) -> Result<Faults> {
         let mut in_work = VecDeque::new();
         let faults = loop {
             self.measuring.look()?;
@@ -194,8 +203,8 @@ impl<'a> OpenUnit<'a> {
                 Err(RecvTimeoutError::Disconnected) => {
                     unreachable!("a reader says when it is at the end of a unit")
                 }
-                Ok(Ahead::End(faults)) => break faults,
-                Ok(Ahead::Batch(batch)) => {
+                Ok(FromReader::End(faults)) => break faults,
+                Ok(FromReader::Batch(batch)) => {
                     let documents = batch?;
                     let windows = self.measuring.submit(&documents)?;
                     in_work.push_back(OpenBatch { documents, windows });
@@ -259,7 +268,7 @@ impl<'a> OpenUnit<'a> {
             }
         }
         if let Some((place, code, message)) = problem {
-            let stage = self.tools.plan.measures.columns[place].measure.clone();
+            let stage = self.context.plan.measures.columns[place].measure.clone();
             return self.quarantine(BadRow { row, stage: stage.into(), code, message });
         }
         self.counts.rows_scored += 1;
@@ -276,7 +285,7 @@ impl<'a> OpenUnit<'a> {
             }
             let bytes = cut.bytes_of(window);
             let tokens_scored =
-                window.token_end - window.token_start + u64::from(self.tools.plan.bos.count);
+                window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
             self.counts.tokens_scored += tokens_scored;
             rows.push(ScoreRow {
                 input_row: row,
@@ -297,7 +306,7 @@ impl<'a> OpenUnit<'a> {
     }
 
     fn quarantine(&mut self, bad: BadRow) -> Result<()> {
-        if self.tools.plan.spec.pipeline.input.on_bad_row == OnBadRow::Fail {
+        if self.context.plan.spec.pipeline.input.on_bad_row == OnBadRow::Fail {
             return Err(Diagnostic::error(Blame::Data, format!(
                 "{}, row {}: {} ({})",
                 self.unit.file_path, bad.row, bad.message, bad.code
@@ -314,7 +323,7 @@ impl<'a> OpenUnit<'a> {
     /// another process's.
     fn finish(self, faults: &Faults) -> Result<(UnitRecord, bool)> {
         let Self {
-            tools,
+            context,
             unit,
             scores,
             scores_path,
@@ -336,24 +345,24 @@ impl<'a> OpenUnit<'a> {
         let written = scores.finish()?;
         let scores = Part::new(scores_path, &written);
         let dropped = dropped::write(
-            tools.directory,
+            context.directory,
             &format!("score-{}", unit.name()),
             &unit.file_path,
             &dropped,
         )?;
         let quarantine =
-            quarantine::write(tools.directory, &tools.plan.dataset, unit, &bad, faults)?;
+            quarantine::write(context.directory, &context.plan.dataset, unit, &bad, faults)?;
         let ranges = faults.unreadable_rows();
         let measured_by = |(name, measure): (&String, &MeasureFingerprint)| {
             let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
-            let mut columns = tools.plan.measures.columns.iter().zip(&not_measured);
+            let mut columns = context.plan.measures.columns.iter().zip(&not_measured);
             let own = columns.find(|(columns, _)| columns.measure == *name);
             let not_measured = own.map_or(0, |(_, spared)| *spared);
             (name.clone(), MeasuredBy { not_measured, quarantined, ..MeasuredBy::new(measure) })
         };
-        let measures = tools.wanted.measures.iter().map(measured_by);
+        let measures = context.wanted.measures.iter().map(measured_by);
         // What does not have all that it had is of no use to a plan that has it again.
-        let behind = carried.into_iter().zip(&not_measured[tools.plan.measures.columns.len()..]);
+        let behind = carried.into_iter().zip(&not_measured[context.plan.measures.columns.len()..]);
         let behind = behind.filter(|(carried, missing)| carried.by.not_measured == **missing);
         let behind = behind.map(|(carried, _)| (carried.measure, carried.by));
         let record = UnitRecord {
@@ -361,8 +370,8 @@ impl<'a> OpenUnit<'a> {
             file: unit.file_path.clone(),
             row_groups: (unit.row_groups.start, unit.row_groups.end),
             first_row: unit.first_row,
-            input: units::identity(&tools.plan.dataset, unit),
-            windows: tools.wanted.windows.clone(),
+            input: units::identity(&context.plan.dataset, unit),
+            windows: context.wanted.windows.clone(),
             measures: measures.chain(behind).collect(),
             counts,
             scores,
@@ -374,7 +383,13 @@ impl<'a> OpenUnit<'a> {
             let message = format!("{}: {violation}", unit.file_path);
             return Err(Diagnostic::error(Blame::Bug, message).into());
         }
-        match units::commit(tools.directory, &tools.plan.dataset, unit, tools.wanted, &record)? {
+        match units::commit(
+            context.directory,
+            &context.plan.dataset,
+            unit,
+            context.wanted,
+            &record,
+        )? {
             Some(earlier) => Ok((earlier, true)),
             None => Ok((record, false)),
         }

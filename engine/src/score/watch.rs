@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::progress::Progress;
 use crate::base::text::bytes;
 use crate::devices::device::Device;
-use crate::devices::ledger::Standing;
+use crate::devices::ledger::MemoryState;
 use crate::devices::presence::{Claim, Presence};
 use crate::devices::scheduler::Scheduler;
 use crate::devices::steps::Step;
@@ -131,19 +131,19 @@ impl<'a> Watch<'a> {
         let mut claims = Vec::new();
         for (index, device) in self.devices.iter().enumerate() {
             // A device that does not answer is the scheduler's business.
-            let Ok(standing) = device.ledger.standing() else { continue };
+            let Ok(state) = device.ledger.memory_state() else { continue };
             let utilisation = device.ledger.utilisation();
-            self.progress.device(index, &row(device, &standing, in_flight[index], utilisation));
-            timeline.push(sample(device, &standing, in_flight[index], utilisation));
+            self.progress.device(index, &row(device, &state, in_flight[index], utilisation));
+            timeline.push(sample(device, &state, in_flight[index], utilisation));
             claims.push(Claim {
                 pid: std::process::id(),
                 device: device.uuid.clone().unwrap_or_else(|| device.compute.name().to_owned()),
-                reserved_bytes: standing.reserved,
+                reserved_bytes: state.reserved,
                 in_flight: in_flight[index],
             });
-            self.check_others(index, &standing)?;
+            self.check_others(index, &state)?;
             if in_flight[index] == 0 {
-                self.check_leak(index, &standing)?;
+                self.check_leak(index, &state)?;
             }
         }
         let mut notes = self.notes();
@@ -164,34 +164,34 @@ impl<'a> Watch<'a> {
     }
 
     /// Memory of others that has grown since it was last told of.
-    fn check_others(&self, index: usize, standing: &Standing) -> Result<()> {
+    fn check_others(&self, index: usize, state: &MemoryState) -> Result<()> {
         let before = {
             let mut notes = self.notes();
             let told = &mut notes.others_told[index];
-            let before = *told.get_or_insert(standing.others);
-            let grown = standing.others.saturating_sub(before) as f64;
-            if grown < GROWTH_TOLD * standing.total as f64 {
+            let before = *told.get_or_insert(state.others);
+            let grown = state.others.saturating_sub(before) as f64;
+            if grown < GROWTH_TOLD * state.total as f64 {
                 // What is given back may be taken again: that is news, too.
-                *told = Some(before.min(standing.others));
+                *told = Some(before.min(state.others));
                 return Ok(());
             }
-            *told = Some(standing.others);
+            *told = Some(state.others);
             before
         };
         let device = self.devices[index].compute.name();
         tracing::warn!(
             "{device}: other programs use {} of its memory, {} before",
-            bytes(standing.others),
+            bytes(state.others),
             bytes(before)
         );
         let facts =
-            json!({ "device": device, "others_bytes": standing.others, "before_bytes": before });
+            json!({ "device": device, "others_bytes": state.others, "before_bytes": before });
         events::append_shared(self.directory, "others_grew", facts)
     }
 
     /// Memory of windows that ended long ago.
-    fn check_leak(&self, index: usize, standing: &Standing) -> Result<()> {
-        let kept = standing.held.saturating_sub(standing.reserved);
+    fn check_leak(&self, index: usize, state: &MemoryState) -> Result<()> {
+        let kept = state.held.saturating_sub(state.reserved);
         if kept <= IDLE_SLACK || std::mem::replace(&mut self.notes().leak_told[index], true) {
             return Ok(());
         }
@@ -204,31 +204,31 @@ impl<'a> Watch<'a> {
 
 fn sample(
     device: &Device,
-    standing: &Standing,
+    state: &MemoryState,
     in_flight: usize,
     utilisation: Option<u32>,
 ) -> Value {
     json!({
         "device": device.compute.name(),
-        "total_bytes": standing.total,
-        "free_bytes": standing.free,
-        "others_bytes": standing.others,
-        "held_bytes": standing.held,
-        "reserved_bytes": standing.reserved,
+        "total_bytes": state.total,
+        "free_bytes": state.free,
+        "others_bytes": state.others,
+        "held_bytes": state.held,
+        "reserved_bytes": state.reserved,
         "in_flight": in_flight,
         "utilisation_percent": utilisation,
     })
 }
 
 /// A device on one line of a terminal.
-fn row(device: &Device, standing: &Standing, in_flight: usize, utilisation: Option<u32>) -> String {
+fn row(device: &Device, state: &MemoryState, in_flight: usize, utilisation: Option<u32>) -> String {
     let busy = utilisation.map_or(String::new(), |percent| format!(", {percent} % busy"));
     format!(
         "{:<7} {in_flight} in flight, {} reserved, {} free of {}{busy}",
         device.compute.name(),
-        bytes(standing.reserved),
-        bytes(standing.free),
-        bytes(standing.total)
+        bytes(state.reserved),
+        bytes(state.free),
+        bytes(state.total)
     )
 }
 

@@ -109,12 +109,12 @@ pub fn inspect(folder: &Path) -> Result<Page> {
         row_bytes: config.row_bytes(precision),
     });
     let free = free_memory_bytes();
-    let beside = Beside {
+    let in_use = MemoryInUse {
         card: tables[1].bytes,
         here: free.map(|free| free.saturating_sub(tables[0].bytes + config.packed_bytes())),
     };
     Ok(Page {
-        windows: WINDOWS.map(|tokens| window(&layer, &beside, tokens)).to_vec(),
+        windows: WINDOWS.map(|tokens| window(&layer, &in_use, tokens)).to_vec(),
         free_memory_bytes: free,
         trained_positions: layer.trained_positions(),
         layer,
@@ -147,14 +147,14 @@ fn with_weights(config: ModelConfig) -> std::result::Result<ModelFolder, String>
 }
 
 /// What windows share memory with.
-struct Beside {
+struct MemoryInUse {
     /// Bytes of the table on a card.
     card: u64,
     /// Bytes that are left on this machine.
     here: Option<u64>,
 }
 
-fn window(layer: &LayerZeroSpec, beside: &Beside, tokens: u64) -> Window {
+fn window(layer: &LayerZeroSpec, in_use: &MemoryInUse, tokens: u64) -> Window {
     let threads = rayon::current_num_threads();
     let shape = layer.attention_shape(usize::try_from(tokens).unwrap_or(usize::MAX));
     let rotary = layer.rope.as_ref().map_or(0, |rope| rope.rotary_dims / 2 * 8 * tokens);
@@ -162,7 +162,7 @@ fn window(layer: &LayerZeroSpec, beside: &Beside, tokens: u64) -> Window {
     let card_bytes = heads * 2 * tokens + 4 * tokens;
     let fitting = |card: u64| {
         let budget = (card as f64 * 1e9 * (1.0 - HEADROOM)) as u64;
-        (card, budget.saturating_sub(beside.card) / card_bytes)
+        (card, budget.saturating_sub(in_use.card) / card_bytes)
     };
     let distance = FirstLayerAttention::default().distance(tokens);
     let cpu_bytes = longsift_kernels::window_bytes(Kernel::PortableF32, &shape, threads)
@@ -171,7 +171,7 @@ fn window(layer: &LayerZeroSpec, beside: &Beside, tokens: u64) -> Window {
     Window {
         tokens,
         cpu_bytes,
-        fitting_here: beside.here.map(|bytes| bytes / cpu_bytes),
+        fitting_here: in_use.here.map(|bytes| bytes / cpu_bytes),
         card_bytes,
         fitting: CARDS.map(fitting).to_vec(),
         sees_far: layer.distance_problem(distance).is_none(),

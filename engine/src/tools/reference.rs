@@ -190,21 +190,14 @@ fn default_in_words(settings: &Value, key: &str, setting: &Value) -> String {
 
 /// Text broken into lines of at most `width` columns, each behind `indent` spaces.
 fn wrapped(text: &str, width: usize, indent: usize) -> String {
-    let mut lines = Vec::new();
-    for paragraph in text.split("\n\n") {
-        let mut line = String::new();
-        for word in paragraph.split_whitespace() {
-            if !line.is_empty() && line.width() + 1 + word.width() > width {
-                lines.push(std::mem::take(&mut line));
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        lines.push(line);
-    }
-    lines.iter().map(|line| format!("{:indent$}{line}", "")).collect::<Vec<_>>().join("\n")
+    let margin = " ".repeat(indent);
+    let options = textwrap::Options::new(width + indent)
+        .initial_indent(&margin)
+        .subsequent_indent(&margin)
+        .break_words(false)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let filled = |paragraph: &str| textwrap::fill(&paragraph.replace('\n', " "), &options);
+    text.split("\n\n").map(filled).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

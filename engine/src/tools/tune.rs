@@ -200,8 +200,8 @@ impl Bench<'_> {
         while left > 0 {
             self.stop.check()?;
             let message = scheduler.wait(Duration::from_millis(20));
-            let standings = devices.iter().filter_map(|device| device.ledger.standing().ok());
-            reserved = standings.map(|standing| standing.reserved).fold(reserved, u64::max);
+            let states = devices.iter().filter_map(|device| device.ledger.memory_state().ok());
+            reserved = states.map(|state| state.reserved).fold(reserved, u64::max);
             match message {
                 Some(Message::Window { result: Ok(_), .. }) => left -= 1,
                 Some(Message::Window { result: Err(why), .. }) => {

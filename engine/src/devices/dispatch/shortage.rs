@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::state::State;
 use super::terms::{GivenUp, Next};
 use crate::devices::dispatch::{BACK_OFF, Dispatcher, FAILURES};
-use crate::devices::ledger::{NotEnough, Standing};
+use crate::devices::ledger::{MemoryState, NotEnough};
 use crate::devices::steps::Step;
 
 impl Dispatcher {
@@ -63,8 +63,8 @@ impl Dispatcher {
             let ledger = &device.site.ledger;
             let ceiling = ledger.ceiling(device.site.resident_bytes).unwrap_or(0);
             hopeless &= wanted > ceiling;
-            let Ok(standing) = ledger.standing() else { continue };
-            let Standing { reserved, free, headroom, available, .. } = standing;
+            let Ok(state) = ledger.memory_state() else { continue };
+            let MemoryState { reserved, free, headroom, available, .. } = state;
             if best.as_ref().is_none_or(|(room, _)| available > *room) {
                 best = Some((available, NotEnough { wanted, reserved, free, headroom }));
             }

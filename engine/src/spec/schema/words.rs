@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::base::text::count;
 use crate::spec::schema::{Kind, kinds};
 
 /// What a setting takes, in words: `an integer from 2 to 16,777,216`, `` `auto`, `cpu` or a list of strings ``.
@@ -91,13 +92,9 @@ fn number_range(minimum: f64, maximum: f64) -> String {
 
 /// An integer with its thousands set off, as in the manual.
 pub(crate) fn grouped(integer: i128) -> String {
-    let digits = integer.unsigned_abs().to_string();
-    let mut out = String::from(if integer < 0 { "-" } else { "" });
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) && digits.len() > 4 {
-            out.push(',');
-        }
-        out.push(digit);
+    let sign = if integer < 0 { "-" } else { "" };
+    match u64::try_from(integer.unsigned_abs()) {
+        Ok(size @ 10_000..) => format!("{sign}{}", count(size)),
+        _ => integer.to_string(),
     }
-    out
 }
