@@ -1,6 +1,6 @@
 //! How long failures of stores and servers are borne, and the waits between attempts.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::error::{ErrorKind, StorageError};
 use crate::base::stop::Stop;
@@ -94,9 +94,17 @@ pub(super) async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
     }
 }
 
-/// What a server says in `Retry-After`, where it says seconds.
+/// What a server says in `Retry-After`: seconds, or a date, of which nothing is left once it has passed. Other text says
+/// nothing.
 pub(super) fn retry_after(value: Option<&str>) -> Option<Duration> {
-    value?.trim().parse().ok().map(Duration::from_secs)
+    retry_after_at(value, SystemTime::now())
+}
+
+fn retry_after_at(value: Option<&str>, now: SystemTime) -> Option<Duration> {
+    let value = value?.trim();
+    let seconds = value.parse().ok().map(Duration::from_secs);
+    let date = || httpdate::parse_http_date(value).ok();
+    seconds.or_else(|| Some(date()?.duration_since(now).unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -117,5 +125,19 @@ mod tests {
         assert_eq!(wait(1, Some(120), 180), Some(seconds(120)));
         assert_eq!(wait(1, Some(120), 181), None);
         assert_eq!(wait(1, Some(u64::MAX), 1), None);
+    }
+
+    #[test]
+    fn a_server_names_seconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let asked = |value| retry_after_at(Some(value), now).map(|wait| wait.as_secs());
+        assert_eq!(asked(" 120 "), Some(120));
+        assert_eq!(asked("Sun, 06 Nov 1994 08:49:37 GMT"), Some(0));
+        assert_eq!(asked("Sun, 06 Nov 1994 08:51:00 GMT"), Some(83));
+        assert_eq!(asked("Sun, 06 Nov 1993 08:49:37 GMT"), Some(0), "the date has passed");
+        for nothing in ["", "soon", "-1", "1.5", "99999999999999999999"] {
+            assert_eq!(asked(nothing), None, "{nothing}");
+        }
+        assert_eq!(retry_after_at(None, now), None);
     }
 }
