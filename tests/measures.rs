@@ -56,6 +56,20 @@ fn on_devices(summary: &Value) -> u64 {
 }
 
 #[test]
+fn scores_of_another_run_lack_no_measure() {
+    let workspace = workspace();
+    run(&workspace, &[ATTENTION], &[]);
+    let wider = pipeline(&[ATTENTION, "lexical"]).replace("path: out", "path: wider");
+    workspace.write("wider.yaml", wider);
+    let arguments = ["run", "wider.yaml", "-q", "--scores-from", "out.run"];
+    let refused = workspace.longsift(&arguments).expect(2);
+    let expected = "out.run` did not measure `lexical`";
+    assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    run(&workspace, &[ATTENTION, "lexical"], &[]);
+    workspace.longsift(&arguments).success();
+}
+
+#[test]
 fn measures_beside_attention_write_their_columns_and_change_none_of_its_bits() {
     let alone = workspace();
     run(&alone, &[ATTENTION], &[]);

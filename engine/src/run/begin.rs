@@ -104,6 +104,16 @@ impl Run<'_> {
                 None => Ok(()),
             };
         };
+        let not_there =
+            now.measures.keys().filter(|name| !before.identity.measures.contains_key(*name));
+        let not_there: Vec<String> = not_there.map(|name| format!("`{name}`")).collect();
+        if self.plan.options.scores_from.is_some() && !not_there.is_empty() {
+            let (root, names) = (self.scores.root.display(), not_there.join(", "));
+            let message = format!("the run in `{root}` did not measure {names}");
+            let hint =
+                "add the stage to the pipeline of that run and run it again, or remove it here";
+            return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+        }
         let windows = now.windows.differences(&before.identity.windows);
         let measures = now.changed_measures(&before.identity);
         let measures = measures.into_iter().filter(|(name, _)| !remeasure.contains(name));
