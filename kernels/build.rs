@@ -22,7 +22,13 @@ const FILES: [(&str, bool, &[&str]); 6] = [
 ];
 
 fn main() -> ExitCode {
-    let processor = ["longsift_avx2", "longsift_avx512", "longsift_avx512_bf16", "longsift_amx"];
+    let processor = [
+        "longsift_avx2",
+        "longsift_avx512",
+        "longsift_avx512_bf16",
+        "longsift_avx512_vnni",
+        "longsift_amx",
+    ];
     probe::set(&[&processor[..], &["longsift_cxx"]].concat());
     println!("cargo::rerun-if-changed=src/cuda/device");
     for variable in ["LONGSIFT_CUDA_ARCHITECTURES", "NVCC", "CUDA_HOME", "CUDA_PATH"] {

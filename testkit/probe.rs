@@ -10,7 +10,7 @@ use std::process::Command;
 type Probe = (&'static str, fn() -> bool);
 
 /// Every cfg that a build script may ask for.
-const PROBES: [Probe; 10] = [
+const PROBES: [Probe; 11] = [
     ("longsift_shared", shared),
     ("longsift_preload", preload),
     ("longsift_mounts", mounts),
@@ -20,6 +20,7 @@ const PROBES: [Probe; 10] = [
     ("longsift_avx2", || processor_has(&["avx2", "fma"])),
     ("longsift_avx512", || processor_has(&["avx512f", "avx512dq"])),
     ("longsift_avx512_bf16", || processor_has(&["avx512f", "avx512dq", "avx512_bf16"])),
+    ("longsift_avx512_vnni", || processor_has(&["avx512f", "avx512dq", "avx512_vnni"])),
     ("longsift_amx", || processor_has(&["avx512f", "avx512dq", "amx_tile", "amx_bf16"])),
 ];
 

@@ -37,7 +37,7 @@ impl Options {
             match argument.as_str() {
                 "--json" => options.json = true,
                 "--without-portable" => {
-                    options.kernels.retain(|&kernel| kernel != Kernel::PortableF32);
+                    options.kernels.retain(|kernel| !kernel.name().starts_with("portable"));
                 }
                 "--kernel" => {
                     let name = value()?;

@@ -11,8 +11,12 @@ use crate::simd::{Avx2, Avx512};
 use crate::simd::{Portable, Simd, tanh};
 use crate::statistics::{AttentionShape, LogitRules};
 use crate::steps::{Step, Steps};
+use crate::tile::int16::PortableInt16Tile;
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{Avx2Tile, Avx512Tile, amx::AmxTile, bf16_dot::Bf16DotTile};
+use crate::tile::{
+    Avx2Tile, Avx512Tile, amx::AmxTile, bf16_dot::Bf16DotTile, int16::avx2::Avx2Int16Tile,
+    int16::avx512::Avx512Int16Tile,
+};
 use crate::tile::{LOGIT_STRIDE, PortableTile, TILE_KEYS, Tile};
 use crate::window::Window;
 use crate::words::Words;
@@ -115,6 +119,13 @@ pub(crate) fn block_sums(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
         Kernel::AmxBf16 => unsafe { walk_amx(&block, scratch) },
+        Kernel::PortableInt16 => block.walk(PortableInt16Tile::portable(), scratch),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the kernel is supported: AVX2 and FMA are there.
+        Kernel::Avx2Int16 => unsafe { walk_avx2_int16(&block, scratch) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the kernel is supported: AVX-512 F, DQ and VNNI are there.
+        Kernel::Avx512Int16 => unsafe { walk_avx512_int16(&block, scratch) },
         _ => unreachable!("not supported on this target"),
     }
     block.collect(&scratch.softmax)
@@ -136,6 +147,18 @@ fn walk_avx512(block: &Block<'_>, scratch: &mut Scratch) {
 #[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
 fn walk_bf16_dot(block: &Block<'_>, scratch: &mut Scratch) {
     block.walk(Bf16DotTile::new(), scratch);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn walk_avx2_int16(block: &Block<'_>, scratch: &mut Scratch) {
+    block.walk(Avx2Int16Tile::avx2(), scratch);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512vnni")]
+fn walk_avx512_int16(block: &Block<'_>, scratch: &mut Scratch) {
+    block.walk(Avx512Int16Tile::avx512(), scratch);
 }
 
 /// # Safety

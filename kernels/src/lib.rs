@@ -11,6 +11,7 @@ pub mod bench;
 mod block;
 pub mod cuda;
 mod gather;
+mod int16;
 mod kernel;
 mod mapped;
 mod masks;

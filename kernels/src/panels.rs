@@ -3,6 +3,7 @@
 
 use half::bf16;
 
+use crate::int16;
 use crate::kernel::ElementType;
 
 /// How a kernel wants queries and keys.
@@ -24,6 +25,7 @@ impl Layout {
         let words = match self.element_type {
             ElementType::F32 => head_dim,
             ElementType::Bf16 => head_dim.div_ceil(2),
+            ElementType::Int16 => int16::words(head_dim),
         };
         words.next_multiple_of(self.depth_multiple)
     }
@@ -54,6 +56,7 @@ impl Layout {
                     words[pairs.len()] = rounded(*last);
                 }
             }
+            ElementType::Int16 => int16::round(row, words),
         }
     }
 }

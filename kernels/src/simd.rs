@@ -10,12 +10,14 @@ mod avx2;
 mod avx512;
 mod exponential;
 mod portable;
+mod twice;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, Degree3, Degree5};
+pub(crate) use avx512::{Avx512, Degree3, Degree5, Nearest5};
 pub(crate) use exponential::{exp2, tanh};
-pub(crate) use portable::Portable;
+pub(crate) use portable::{Portable, PortableFused};
+pub(crate) use twice::Twice;
 pub(crate) use vector::Simd;

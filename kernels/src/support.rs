@@ -6,16 +6,18 @@ use crate::kernel::{ElementType, Kernel};
 
 /// The kernels for a table of float32, fastest first.
 const FOR_F32: &[Kernel] = &[Kernel::Avx512F32, Kernel::Avx2F32, Kernel::PortableF32];
+/// Those that multiply integers, fastest first.
+const FOR_INT16: &[Kernel] = &[Kernel::Avx512Int16, Kernel::Avx2Int16, Kernel::PortableInt16];
 
 impl Kernel {
     /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
     /// tile registers and checks a small product.
     pub fn unsupported_reason(self) -> Option<&'static str> {
         match self {
-            Self::PortableF32 => None,
+            Self::PortableF32 | Self::PortableInt16 => None,
             gpu if gpu.is_cuda() => Some("it runs on GPUs"),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2F32 => (!(is_x86_feature_detected!("avx2")
+            Self::Avx2F32 | Self::Avx2Int16 => (!(is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")))
             .then_some("the processor has no AVX2 with FMA"),
             #[cfg(target_arch = "x86_64")]
@@ -24,6 +26,11 @@ impl Kernel {
             Self::Avx512Bf16 => avx512_unsupported_reason().or_else(|| {
                 (!is_x86_feature_detected!("avx512bf16"))
                     .then_some("the processor has no AVX-512 BF16")
+            }),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Int16 => avx512_unsupported_reason().or_else(|| {
+                (!is_x86_feature_detected!("avx512vnni"))
+                    .then_some("the processor has no AVX-512 VNNI")
             }),
             #[cfg(target_arch = "x86_64")]
             Self::AmxBf16 => {
@@ -39,24 +46,23 @@ impl Kernel {
         self.unsupported_reason().is_none()
     }
 
-    /// The fastest kernel of this machine for a table of `table` numbers. For bf16 that is a float32 kernel where the
-    /// processor's own bf16 product is slower (Intel's without AMX).
-    pub fn detect(table: ElementType) -> Self {
-        let for_bf16: &[Self] = match table {
-            ElementType::F32 => &[],
-            ElementType::Bf16 if has_fast_bf16_dot() => &[Self::AmxBf16, Self::Avx512Bf16],
-            ElementType::Bf16 => &[Self::AmxBf16],
+    /// The fastest kernel of this machine for `numbers`. For bf16 that is a float32 kernel where the processor's own bf16
+    /// product is slower (Intel's without AMX).
+    pub fn detect(numbers: ElementType) -> Self {
+        let (rounding, others): (&[Self], &[Self]) = match numbers {
+            ElementType::F32 => (&[], FOR_F32),
+            ElementType::Bf16 if has_fast_bf16_dot() => {
+                (&[Self::AmxBf16, Self::Avx512Bf16], FOR_F32)
+            }
+            ElementType::Bf16 => (&[Self::AmxBf16], FOR_F32),
+            ElementType::Int16 => (FOR_INT16, &[]),
         };
-        for_bf16
-            .iter()
-            .chain(FOR_F32)
-            .copied()
-            .find(|kernel| kernel.is_supported())
-            .unwrap_or(Self::PortableF32)
+        let mut kernels = rounding.iter().chain(others).copied();
+        kernels.find(|kernel| kernel.is_supported()).expect("the portable ones run everywhere")
     }
 
     /// The kernel that multiplies weights where this one measures windows: weights are float32, whatever a window's
-    /// elements are, so kernels that round to bf16 leave them to `avx512-f32`, and those of GPUs to `avx2-f32` (to
+    /// elements are, so kernels that round leave them to the float32 kernel of their vectors, and those of GPUs to `avx2-f32` (to
     /// `portable-f32` beside a processor without it).
     ///
     /// The bits of a table, and of queries and keys that are projected per window, are this kernel's. For a GPU's it is
@@ -64,7 +70,9 @@ impl Kernel {
     #[must_use]
     pub fn for_weights(self) -> Self {
         match self {
-            Self::Avx512Bf16 | Self::AmxBf16 => Self::Avx512F32,
+            Self::Avx512Bf16 | Self::AmxBf16 | Self::Avx512Int16 => Self::Avx512F32,
+            Self::Avx2Int16 => Self::Avx2F32,
+            Self::PortableInt16 => Self::PortableF32,
             gpu if gpu.is_cuda() && Self::Avx2F32.is_supported() => Self::Avx2F32,
             gpu if gpu.is_cuda() => Self::PortableF32,
             float => float,
@@ -202,9 +210,9 @@ mod tests {
 
     #[test]
     fn the_detected_kernel_is_supported_and_fits_the_table() {
-        for table in [ElementType::F32, ElementType::Bf16] {
-            let kernel = Kernel::detect(table);
-            assert!(kernel.is_supported() && kernel.is_for(table), "{kernel:?}");
+        for numbers in [ElementType::F32, ElementType::Bf16, ElementType::Int16] {
+            let kernel = Kernel::detect(numbers);
+            assert!(kernel.is_supported() && kernel.is_for(numbers), "{kernel:?}");
         }
         assert!(Kernel::PortableF32.is_supported());
     }
@@ -215,7 +223,7 @@ mod tests {
             let weights = kernel.for_weights();
             assert_eq!(weights.element_type(), ElementType::F32);
             assert!(weights.is_supported() && weights.for_weights() == weights, "{kernel:?}");
-            let implied = weights == kernel || kernel.element_type() == ElementType::Bf16;
+            let implied = weights == kernel || kernel.element_type() != ElementType::F32;
             assert!(implied || kernel.is_cuda(), "{kernel:?}");
         }
     }

@@ -13,6 +13,7 @@ use crate::simd::{Portable, Simd};
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod bf16_dot;
+pub(crate) mod int16;
 
 /// Floats from one row of logits to the next; the pad keeps rows out of each other's cache sets.
 pub(crate) const LOGIT_STRIDE: usize = TILE_KEYS + 16;
@@ -79,6 +80,11 @@ pub(crate) const BF16_DOT: Layout =
 pub(crate) const AMX: Layout =
     Layout { element_type: ElementType::Bf16, depth_multiple: 16, query_rows: 0, keys: 32 };
 
+/// The layout of an [int16 tile](int16::Int16Tile).
+pub(crate) const fn integers(query_rows: usize, keys: usize) -> Layout {
+    Layout { element_type: ElementType::Int16, depth_multiple: 1, query_rows, keys }
+}
+
 impl Kernel {
     /// How the kernel wants queries and keys.
     pub(crate) fn layout(self) -> Layout {
@@ -87,6 +93,9 @@ impl Kernel {
             Self::Avx512F32 => AVX512,
             Self::Avx512Bf16 => BF16_DOT,
             Self::AmxBf16 => AMX,
+            Self::PortableInt16 => integers(4, 8),
+            Self::Avx2Int16 => integers(6, 16),
+            Self::Avx512Int16 => integers(12, 32),
             _ => PORTABLE,
         }
     }

@@ -150,6 +150,25 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn integers_give_the_same_bits_on_every_processor(
+        shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), spread in 0.1_f32..200.0,
+    ) {
+        let source = Random { head_dim: shape.head_dim, seed, spread };
+        let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: true });
+        let sums = |kernel| bits(&attention_statistics(kernel, &shape, &rules, &measure, &source));
+        let portable = sums(Kernel::PortableInt16);
+        for kernel in [Kernel::Avx2Int16, Kernel::Avx512Int16] {
+            if kernel.is_supported() {
+                prop_assert_eq!(&sums(kernel), &portable, "{}", kernel.name());
+            }
+        }
+    }
+}
+
 fn bits(sums: &WindowSums) -> Vec<u64> {
     let rows = sums.row_far_mass.iter().flatten();
     let all = sums.far_mass.iter().chain(&sums.far_square).chain(&sums.histogram).chain(rows);
@@ -171,6 +190,7 @@ tested_here! {
     avx2_f32_is_tested_here: Avx2F32, longsift_avx2, "needs a processor with AVX2 and FMA";
     avx512_f32_is_tested_here: Avx512F32, longsift_avx512, "needs a processor with AVX-512";
     avx512_bf16_is_tested_here: Avx512Bf16, longsift_avx512_bf16, "needs a processor with AVX-512 BF16";
+    avx512_int16_is_tested_here: Avx512Int16, longsift_avx512_vnni, "needs a processor with AVX-512 VNNI";
     amx_bf16_is_tested_here: AmxBf16, longsift_amx, "needs a processor with AMX";
 }
 
@@ -270,9 +290,12 @@ proptest! {
         prop_assume!(!positions.is_empty());
         let weights: Vec<f64> = positions.iter().map(|row| 1.0 + (row % 3) as f64).collect();
         let sample = RowSample { positions, weights };
-        let rounded = Rounded { source: &source, rules: &rules, head_dim: shape.head_dim };
         let exact = reference_by_row(&shape, &rules, distance, &source);
-        let rounded = reference_by_row(&shape, &rules, distance, &rounded);
+        let [bf16, int16] = [ElementType::Bf16, ElementType::Int16].map(|numbers| {
+            let head_dim = shape.head_dim;
+            let rounded = Rounded { source: &source, rules: &rules, head_dim, numbers };
+            reference_by_row(&shape, &rules, distance, &rounded)
+        });
         let weighted = |rows: &[Vec<f64>]| -> Vec<f64> {
             let of = |row: &Vec<f64>| {
                 let pairs = sample.positions.iter().zip(&sample.weights);
@@ -294,7 +317,8 @@ proptest! {
                 head_statistics(kernel, &shape, &rules, distance, &source, heads, Some(&sample));
             let ([mass, square], more) = match kernel.element_type() {
                 ElementType::F32 => (&exact, 0.0),
-                ElementType::Bf16 => (&rounded, EXPONENTIAL),
+                ElementType::Bf16 => (&bf16, EXPONENTIAL),
+                ElementType::Int16 => (&int16, 0.0),
             };
             let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());
             close(&got.far_mass, &weighted(mass), ROW + more, 1e-9, &context);

@@ -45,7 +45,7 @@ pub struct Speed {
     /// The limits, median over repeats.
     pub limits: Limits,
     /// Share of the limit that is reached, median over repeats: multiply-adds of queries and keys (nothing else counts)
-    /// of the multiply limit for float32; for bf16 pairs of the slower of the two limits.
+    /// of the multiply limit for float32; for shorter numbers pairs of the slower of the two limits.
     pub share: f64,
 }
 
@@ -61,7 +61,7 @@ impl Case {
         let multiply = limits.multiply / self.head_dim as f64;
         match self.kernel.element_type() {
             ElementType::F32 => multiply,
-            ElementType::Bf16 => multiply.min(limits.exponential),
+            ElementType::Bf16 | ElementType::Int16 => multiply.min(limits.exponential),
         }
     }
 
@@ -120,7 +120,7 @@ impl OwnWindow {
         };
         let floats: Vec<f32> = (0..TABLE_ROWS * width).map(|_| 2.5 * next()).collect();
         let rounded = match case.kernel.element_type() {
-            ElementType::F32 => Vec::new(),
+            ElementType::F32 | ElementType::Int16 => Vec::new(),
             ElementType::Bf16 => floats.iter().map(|&value| bf16::from_f32(value)).collect(),
         };
         let pairs = case.head_dim / 2;
@@ -139,7 +139,7 @@ impl OwnWindow {
         let &Case { kernel, head_dim, tokens, key_heads, .. } = case;
         let shape = AttentionShape { tokens, query_heads: key_heads * GROUP, key_heads, head_dim };
         let table = match kernel.element_type() {
-            ElementType::F32 => TableView::F32(&self.floats),
+            ElementType::F32 | ElementType::Int16 => TableView::F32(&self.floats),
             ElementType::Bf16 => TableView::Bf16(&self.rounded),
         };
         let width = key_heads * (GROUP + 1) * head_dim;

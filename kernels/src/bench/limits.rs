@@ -7,9 +7,12 @@ use crate::kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
 use crate::simd::{Portable, Simd};
-use crate::tile::multiply;
+use crate::tile::int16::{PortableInt16Tile, Products};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{Tile, amx::AmxTile, bf16_dot::Bf16DotTile};
+use crate::tile::int16::{avx2::Avx2Int16Tile, avx512::Avx512Int16Tile};
+use crate::tile::{LOGIT_STRIDE, Tile, multiply};
+#[cfg(target_arch = "x86_64")]
+use crate::tile::{amx::AmxTile, bf16_dot::Bf16DotTile};
 
 /// The limits of one thread for one kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,6 +52,13 @@ impl Limits {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
             Kernel::AmxBf16 => unsafe { amx() },
+            Kernel::PortableInt16 => portable_int16(),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX2 and FMA are there.
+            Kernel::Avx2Int16 => unsafe { avx2_int16() },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX-512 F, DQ and VNNI are there.
+            Kernel::Avx512Int16 => unsafe { avx512_int16() },
             _ => unreachable!("not supported on this target"),
         }
     }
@@ -128,6 +138,59 @@ unsafe fn amx() -> Limits {
     drop(session);
     let multiply = (MULTIPLY_ROUNDS / 16 * AmxTile::REPEATED_PRODUCTS) as f64 / seconds;
     Limits { multiply, exponential: exponentials(tile.simd()) }
+}
+
+fn portable_int16() -> Limits {
+    const DEPTH: usize = 128;
+    let tile = PortableInt16Tile::portable();
+    let layout = tile.layout();
+    let (queries, keys) =
+        (vec![0x0101_0101; layout.query_rows * DEPTH], vec![0x0101_0101; layout.keys * DEPTH]);
+    let mut logits = vec![0.0; layout.query_rows * LOGIT_STRIDE];
+    let rounds = MULTIPLY_ROUNDS / DEPTH;
+    let clock = Clock::start();
+    for _ in 0..rounds {
+        tile.multiply(black_box(&queries), &keys, layout.query_rows, black_box(&mut logits));
+    }
+    let seconds = clock.seconds();
+    let multiply = (rounds * 2 * (DEPTH - 1) * layout.query_rows * layout.keys) as f64 / seconds;
+    Limits { multiply, exponential: exponentials(tile.simd()) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn avx2_int16() -> Limits {
+    let tile = Avx2Int16Tile::avx2();
+    Limits { multiply: integer_products(tile.products()), exponential: exponentials(tile.simd()) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512vnni")]
+fn avx512_int16() -> Limits {
+    let tile = Avx512Int16Tile::avx512();
+    Limits { multiply: integer_products(tile.products()), exponential: exponentials(tile.simd()) }
+}
+
+/// As [`multiply_adds`], of pairs of integers. Each product is with the sum before it, so that none can be formed once for all.
+#[inline(always)]
+fn integer_products<P: Products>(products: P) -> f64 {
+    const CHAINS: usize = 12;
+    let factor = products.splat(black_box(0x0003_0005));
+    let mut sums = [products.splat(0x0001_0001); CHAINS];
+    let rounds = MULTIPLY_ROUNDS / 2;
+    let clock = Clock::start();
+    for _ in 0..rounds {
+        for sum in &mut sums {
+            *sum = products.multiply_add(factor, *sum, *sum);
+        }
+    }
+    let seconds = clock.seconds();
+    let (ones, mut out) = (vec![1.0; P::LANES], vec![0.0; P::LANES]);
+    for sum in sums {
+        products.store(sum, &ones, 1.0, &mut out);
+        black_box(&mut out);
+    }
+    (rounds * CHAINS * 2 * P::LANES) as f64 / seconds
 }
 
 /// `CHAINS` independent sums: enough to hide an addition's latency, few enough for the registers.

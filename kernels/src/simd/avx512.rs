@@ -3,18 +3,22 @@
 use std::arch::x86_64::{
     __m512, _mm512_add_ps, _mm512_div_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_mov_ps,
     _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
-    _mm512_reduce_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_sub_ps,
+    _mm512_reduce_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    _mm512_sub_ps,
 };
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::exponential::{ABOVE_FLOOR_3, ABOVE_FLOOR_5, horner};
+use super::exponential::{ABOVE_FLOOR_3, ABOVE_FLOOR_5, AROUND_ZERO, horner};
 use super::vector::Simd;
 
 /// The polynomial behind an exponential.
 pub(crate) trait Polynomial: Copy {
-    /// Of `2^f` for `f` in [0, 1], highest power first.
+    /// Of `2^f`, highest power first: for `f` in [0, 1], or in [-1/2, 1/2] where [`Self::NEAREST`].
     const COEFFICIENTS: &[f32];
+    /// Whether the integer part that is taken off is the nearest integer, not the one below. That leaves an exact
+    /// fraction, so that every processor has the same bits, and costs an instruction more.
+    const NEAREST: bool = false;
 }
 
 /// Relative error 9e-8: as exact as float32.
@@ -31,6 +35,15 @@ pub(crate) struct Degree3;
 
 impl Polynomial for Degree3 {
     const COEFFICIENTS: &[f32] = &ABOVE_FLOOR_3;
+}
+
+/// Relative error 1.6e-7: the exponentials of [`Avx2`](super::Avx2), bit for bit.
+#[derive(Clone, Copy)]
+pub(crate) struct Nearest5;
+
+impl Polynomial for Nearest5 {
+    const COEFFICIENTS: &[f32] = &AROUND_ZERO;
+    const NEAREST: bool = true;
 }
 
 /// AVX-512 F and DQ, with exponentials by the polynomial `P`.
@@ -58,6 +71,8 @@ macro_rules! operations {
 
 /// Rounds down, and reports no inexact result: the operand of `vreduceps`.
 const FLOOR: i32 = 0b1001;
+/// Rounds to nearest, ties to even, likewise.
+const TO_NEAREST: i32 = 0b1000;
 
 impl<P: Polynomial> Simd for Avx512<P> {
     type Vector = __m512;
@@ -90,6 +105,11 @@ impl<P: Polynomial> Simd for Avx512<P> {
         }
         // Two instructions take the integer part off and put it back; one with no integer part left is 2^0 = 1.
         fn exp2(self, x: __m512) -> __m512 {
+            if P::NEAREST {
+                let integer = _mm512_roundscale_ps::<TO_NEAREST>(x);
+                let value = horner(self, P::COEFFICIENTS, _mm512_sub_ps(x, integer));
+                return _mm512_scalef_ps(value, integer);
+            }
             let fraction = _mm512_reduce_ps::<FLOOR>(x);
             _mm512_scalef_ps(horner(self, P::COEFFICIENTS, fraction), x)
         }

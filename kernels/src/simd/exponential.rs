@@ -71,9 +71,9 @@ pub(crate) fn tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Portable;
     #[cfg(target_arch = "x86_64")]
-    use crate::simd::{Avx2, Avx512, Degree3, Degree5};
+    use crate::simd::{Avx2, Avx512, Degree3, Degree5, Nearest5};
+    use crate::simd::{Portable, PortableFused, Twice};
 
     /// `f` of one value.
     fn one<S: Simd>(simd: S, f: impl Fn(S::Vector) -> S::Vector, x: f32) -> f32 {
@@ -110,6 +110,7 @@ mod tests {
     fn powers_of_two_and_tanh_are_as_exact_as_they_say_in_every_vector() {
         check_exp2(Portable, 2.4e-7);
         check_tanh(Portable);
+        check_exp2(PortableFused, 2.4e-7);
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx2,fma")]
@@ -121,6 +122,7 @@ mod tests {
             fn avx512() {
                 check_exp2(Avx512::<Degree5>::new(), 2.4e-7);
                 check_exp2(Avx512::<Degree3>::new(), 7.6e-5);
+                check_exp2(Avx512::<Nearest5>::new(), 2.4e-7);
                 check_tanh(Avx512::<Degree5>::new());
             }
             if crate::Kernel::Avx2F32.is_supported() {
@@ -130,6 +132,45 @@ mod tests {
             if crate::Kernel::Avx512F32.is_supported() {
                 // SAFETY: the line above saw the features.
                 unsafe { avx512() }
+            }
+        }
+    }
+
+    /// The bits of `2^x` and of a row of such numbers summed up, for many `x`.
+    fn bits<S: Simd>(simd: S) -> Vec<u32> {
+        let mut out = vec![0.0; S::LANES];
+        let of_row = |row: usize| {
+            let x: Vec<f32> =
+                (0..S::LANES).map(|lane| (row * S::LANES + lane) as f32 * 7.3e-3 - 62.0).collect();
+            let powers = simd.exp2(simd.load(&x));
+            simd.store(powers, &mut out);
+            let sum = simd.sum(simd.mul(powers, simd.splat(1.3)));
+            out.iter().chain([&sum]).map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        (0..1000).flat_map(of_row).collect()
+    }
+
+    #[test]
+    fn sixteen_lanes_with_fused_multiply_adds_give_the_same_bits_on_every_processor() {
+        let portable = bits(Twice::new(PortableFused));
+        assert_eq!(portable.len(), 17_000);
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2() -> Vec<u32> {
+                bits(Twice::new(Avx2::new()))
+            }
+            #[target_feature(enable = "avx512f,avx512dq")]
+            fn avx512() -> Vec<u32> {
+                bits(Avx512::<Nearest5>::new())
+            }
+            if crate::Kernel::Avx2F32.is_supported() {
+                // SAFETY: the line above saw the features.
+                assert_eq!(unsafe { avx2() }, portable);
+            }
+            if crate::Kernel::Avx512F32.is_supported() {
+                // SAFETY: the line above saw the features.
+                assert_eq!(unsafe { avx512() }, portable);
             }
         }
     }

@@ -9,106 +9,117 @@ use super::vector::Simd;
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
+/// As [`Portable`], but a multiply-add is rounded once, as processors with fused instructions do it: the same bits as
+/// theirs, slowly.
+#[derive(Clone, Copy)]
+pub(crate) struct PortableFused;
+
 /// Lanes of the portable vector: two registers of the 16 that every `x86_64` has.
 const PORTABLE_LANES: usize = 8;
 
-impl Portable {
-    #[inline(always)]
-    fn lanes(value: impl Fn(usize) -> f32) -> [f32; PORTABLE_LANES] {
-        let mut lanes = [0.0; PORTABLE_LANES];
-        for (index, lane) in lanes.iter_mut().enumerate() {
-            *lane = value(index);
-        }
-        lanes
+#[inline(always)]
+fn lanes(value: impl Fn(usize) -> f32) -> [f32; PORTABLE_LANES] {
+    let mut lanes = [0.0; PORTABLE_LANES];
+    for (index, lane) in lanes.iter_mut().enumerate() {
+        *lane = value(index);
     }
+    lanes
+}
 
-    #[inline(always)]
-    fn in_halves(mut lanes: [f32; PORTABLE_LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
-        let mut half = PORTABLE_LANES / 2;
-        while half > 0 {
-            for lane in 0..half {
-                lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+#[inline(always)]
+fn in_halves(mut lanes: [f32; PORTABLE_LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = PORTABLE_LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Implements the operations; the two differ in how a multiply-add is rounded.
+macro_rules! operations {
+    ($vectors:ident, $mul_add:expr) => {
+        impl Simd for $vectors {
+            type Vector = [f32; PORTABLE_LANES];
+            const LANES: usize = PORTABLE_LANES;
+
+            #[inline(always)]
+            fn splat(self, value: f32) -> Self::Vector {
+                [value; PORTABLE_LANES]
             }
-            half /= 2;
+            #[inline(always)]
+            fn load(self, from: &[f32]) -> Self::Vector {
+                let from = &from[..PORTABLE_LANES];
+                lanes(|lane| from[lane])
+            }
+            #[inline(always)]
+            fn store(self, vector: Self::Vector, to: &mut [f32]) {
+                to[..PORTABLE_LANES].copy_from_slice(&vector);
+            }
+            #[inline(always)]
+            fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+                lanes(|lane| a[lane] + b[lane])
+            }
+            #[inline(always)]
+            fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+                lanes(|lane| a[lane] - b[lane])
+            }
+            #[inline(always)]
+            fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+                lanes(|lane| a[lane] * b[lane])
+            }
+            #[inline(always)]
+            fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+                lanes(|lane| a[lane] / b[lane])
+            }
+            #[inline(always)]
+            fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+                lanes(|lane| $mul_add(a[lane], b[lane], c[lane]))
+            }
+            #[inline(always)]
+            fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+                lanes(|lane| larger(a[lane], b[lane]))
+            }
+            #[inline(always)]
+            fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+                lanes(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] })
+            }
+            #[inline(always)]
+            fn select(
+                self,
+                kept: Range<usize>,
+                vector: Self::Vector,
+                otherwise: Self::Vector,
+            ) -> Self::Vector {
+                lanes(|lane| if kept.contains(&lane) { vector[lane] } else { otherwise[lane] })
+            }
+            #[inline(always)]
+            fn exp2(self, x: Self::Vector) -> Self::Vector {
+                let shifted = self.add(x, self.splat(ROUND));
+                let fraction = self.sub(x, self.sub(shifted, self.splat(ROUND)));
+                let value = horner(self, &AROUND_ZERO, fraction);
+                // The integer part goes straight into the exponent's bits.
+                lanes(|lane| {
+                    let exponent = shifted[lane].to_bits() << 23;
+                    f32::from_bits(value[lane].to_bits().wrapping_add(exponent))
+                })
+            }
+            #[inline(always)]
+            fn sum(self, vector: Self::Vector) -> f32 {
+                in_halves(vector, |a, b| a + b)
+            }
+            #[inline(always)]
+            fn largest(self, vector: Self::Vector) -> f32 {
+                in_halves(vector, larger)
+            }
         }
-        lanes[0]
-    }
+    };
 }
 
-impl Simd for Portable {
-    type Vector = [f32; PORTABLE_LANES];
-    const LANES: usize = PORTABLE_LANES;
-
-    #[inline(always)]
-    fn splat(self, value: f32) -> Self::Vector {
-        [value; PORTABLE_LANES]
-    }
-    #[inline(always)]
-    fn load(self, from: &[f32]) -> Self::Vector {
-        let from = &from[..PORTABLE_LANES];
-        Self::lanes(|lane| from[lane])
-    }
-    #[inline(always)]
-    fn store(self, vector: Self::Vector, to: &mut [f32]) {
-        to[..PORTABLE_LANES].copy_from_slice(&vector);
-    }
-    #[inline(always)]
-    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        Self::lanes(|lane| a[lane] + b[lane])
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        Self::lanes(|lane| a[lane] - b[lane])
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        Self::lanes(|lane| a[lane] * b[lane])
-    }
-    #[inline(always)]
-    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        Self::lanes(|lane| a[lane] / b[lane])
-    }
-    #[inline(always)]
-    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        Self::lanes(|lane| a[lane] * b[lane] + c[lane])
-    }
-    #[inline(always)]
-    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        Self::lanes(|lane| larger(a[lane], b[lane]))
-    }
-    #[inline(always)]
-    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        Self::lanes(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] })
-    }
-    #[inline(always)]
-    fn select(
-        self,
-        lanes: Range<usize>,
-        vector: Self::Vector,
-        otherwise: Self::Vector,
-    ) -> Self::Vector {
-        Self::lanes(|lane| if lanes.contains(&lane) { vector[lane] } else { otherwise[lane] })
-    }
-    #[inline(always)]
-    fn exp2(self, x: Self::Vector) -> Self::Vector {
-        let shifted = self.add(x, self.splat(ROUND));
-        let fraction = self.sub(x, self.sub(shifted, self.splat(ROUND)));
-        let value = horner(self, &AROUND_ZERO, fraction);
-        // The integer part goes straight into the exponent's bits.
-        Self::lanes(|lane| {
-            let exponent = shifted[lane].to_bits() << 23;
-            f32::from_bits(value[lane].to_bits().wrapping_add(exponent))
-        })
-    }
-    #[inline(always)]
-    fn sum(self, vector: Self::Vector) -> f32 {
-        Self::in_halves(vector, |a, b| a + b)
-    }
-    #[inline(always)]
-    fn largest(self, vector: Self::Vector) -> f32 {
-        Self::in_halves(vector, larger)
-    }
-}
+operations!(Portable, |a: f32, b: f32, c: f32| a * b + c);
+operations!(PortableFused, f32::mul_add);
 
 /// One vector instruction, unlike `f32::max`, which has rules of its own for `NaN`.
 #[inline(always)]

@@ -47,9 +47,9 @@ pub(crate) trait Simd: Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Portable;
     #[cfg(target_arch = "x86_64")]
-    use crate::simd::{Avx2, Avx512, Degree5};
+    use crate::simd::{Avx2, Avx512, Degree5, Nearest5};
+    use crate::simd::{Portable, PortableFused, Twice};
 
     /// What every implementation must do, over all ranges of lanes.
     fn check<S: Simd>(simd: S) {
@@ -88,15 +88,19 @@ mod tests {
     #[test]
     fn every_vector_does_what_its_operations_say() {
         check(Portable);
+        check(PortableFused);
+        check(Twice::new(PortableFused));
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx2,fma")]
             fn avx2() {
                 check(Avx2::new());
+                check(Twice::new(Avx2::new()));
             }
             #[target_feature(enable = "avx512f,avx512dq")]
             fn avx512() {
                 check(Avx512::<Degree5>::new());
+                check(Avx512::<Nearest5>::new());
             }
             if crate::Kernel::Avx2F32.is_supported() {
                 // SAFETY: the line above saw the features.

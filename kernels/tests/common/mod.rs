@@ -8,6 +8,8 @@
 //! The bf16 kernels round scaled queries and keys to bf16. The reference is given the same rounded numbers
 //! ([`Rounded`]), so that what is compared is the kernels' arithmetic. It differs from float32's by the shorter
 //! exponential, at most 7.5e-5 either way, so a share is off by 1.5e-4 at most and its square by 3e-4: [`EXPONENTIAL`].
+//! The int16 kernels round each row to integers by a scale of its own; they sum exactly, and their exponential is as good
+//! as float32's, so they have its tolerances against the reference of the same integers.
 //! What the rounding itself does to scores is a test of its own (`rounding.rs`).
 #![allow(dead_code, reason = "no test file needs all of it")]
 
@@ -75,11 +77,40 @@ impl QueryKeySource for Random {
     }
 }
 
-/// A source as the bf16 kernels see it: queries rounded after their scale, which is then taken off again, and keys.
+/// A source as the kernels for `numbers` see it: queries rounded after their scale, which is then taken off again, and
+/// keys.
 pub(crate) struct Rounded<'a> {
     pub(crate) source: &'a dyn QueryKeySource,
     pub(crate) rules: &'a LogitRules,
     pub(crate) head_dim: usize,
+    pub(crate) numbers: ElementType,
+}
+
+impl Rounded<'_> {
+    fn round(&self, row: &mut [f32]) {
+        match self.numbers {
+            ElementType::F32 => {}
+            ElementType::Bf16 => {
+                for value in row {
+                    *value = bf16::from_f32(*value).to_f32();
+                }
+            }
+            ElementType::Int16 => round_to_integers(row),
+        }
+    }
+}
+
+/// The numbers that a row's integers stand for: as long as products below 2^31 allow, none beyond 16 bits.
+fn round_to_integers(row: &mut [f32]) {
+    let length = row.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let largest = row.iter().fold(0.0_f64, |largest, value| largest.max(f64::from(value.abs())));
+    let longest = 46_340.0 - (row.len() as f64).sqrt() / 2.0;
+    let scale = (longest / length).min(32_767.0 / largest);
+    if length > 0.0 {
+        for value in row {
+            *value = ((f64::from(*value) * scale).round_ties_even() / scale) as f32;
+        }
+    }
 }
 
 impl QueryKeySource for Rounded<'_> {
@@ -89,17 +120,18 @@ impl QueryKeySource for Rounded<'_> {
         for (row, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
             let scale = self.rules.query_scale.as_ref().map_or(1.0, |scale| f64::from(scale[row]));
             let factor = unit * f64::from(self.rules.scale) * scale;
+            for value in &mut *out {
+                *value = (f64::from(*value) * factor) as f32;
+            }
+            self.round(out);
             for value in out {
-                let rounded = bf16::from_f32((f64::from(*value) * factor) as f32);
-                *value = (rounded.to_f64() / factor) as f32;
+                *value = (f64::from(*value) / factor) as f32;
             }
         }
     }
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         self.source.keys(head, rows, out);
-        for value in out {
-            *value = bf16::from_f32(*value).to_f32();
-        }
+        out.chunks_exact_mut(self.head_dim).for_each(|row| self.round(row));
     }
 }
 
@@ -118,14 +150,19 @@ pub(crate) fn check(
     let measure = Measure { distance, rows: true };
     let slack = slack * few_rows(shape.tokens.saturating_sub(distance));
     let exact = reference_statistics(shape, rules, &measure, source);
-    let rounded = supported().any(|kernel| kernel.element_type() == ElementType::Bf16).then(|| {
-        let source = Rounded { source, rules, head_dim: shape.head_dim };
+    let rounded = |numbers| {
+        let source = Rounded { source, rules, head_dim: shape.head_dim, numbers };
         reference_statistics(shape, rules, &measure, &source)
-    });
+    };
+    let bf16 = supported()
+        .any(|kernel| kernel.element_type() == ElementType::Bf16)
+        .then(|| rounded(ElementType::Bf16));
+    let int16 = rounded(ElementType::Int16);
     for kernel in supported() {
         let (want, more) = match kernel.element_type() {
             ElementType::F32 => (&exact, 0.0),
-            ElementType::Bf16 => (rounded.as_ref().expect("made above"), EXPONENTIAL),
+            ElementType::Bf16 => (bf16.as_ref().expect("made above"), EXPONENTIAL),
+            ElementType::Int16 => (&int16, 0.0),
         };
         let got = attention_statistics(kernel, shape, rules, &measure, source);
         let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());

@@ -1,0 +1,87 @@
+//! Two vectors side by side as one of twice the lanes.
+
+use std::ops::Range;
+
+use super::vector::Simd;
+
+/// Two vectors of `S`: sums over its lanes come out in the order in which a vector of that length has them, so that a
+/// processor with shorter vectors gives the same bits. No closures: the compiler gives them no instructions of a kernel's.
+#[derive(Clone, Copy)]
+pub(crate) struct Twice<S>(S);
+
+impl<S: Simd> Twice<S> {
+    #[inline(always)]
+    pub(crate) fn new(simd: S) -> Self {
+        Self(simd)
+    }
+}
+
+impl<S: Simd> Simd for Twice<S> {
+    type Vector = [S::Vector; 2];
+    const LANES: usize = 2 * S::LANES;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        [self.0.splat(value); 2]
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> Self::Vector {
+        [self.0.load(from), self.0.load(&from[S::LANES..])]
+    }
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, to: &mut [f32]) {
+        self.0.store(vector[0], to);
+        self.0.store(vector[1], &mut to[S::LANES..]);
+    }
+    #[inline(always)]
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        [self.0.add(a[0], b[0]), self.0.add(a[1], b[1])]
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        [self.0.sub(a[0], b[0]), self.0.sub(a[1], b[1])]
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        [self.0.mul(a[0], b[0]), self.0.mul(a[1], b[1])]
+    }
+    #[inline(always)]
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        [self.0.div(a[0], b[0]), self.0.div(a[1], b[1])]
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        [self.0.mul_add(a[0], b[0], c[0]), self.0.mul_add(a[1], b[1], c[1])]
+    }
+    #[inline(always)]
+    fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        [self.0.max(a[0], b[0]), self.0.max(a[1], b[1])]
+    }
+    #[inline(always)]
+    fn min(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        [self.0.min(a[0], b[0]), self.0.min(a[1], b[1])]
+    }
+    #[inline(always)]
+    fn select(
+        self,
+        lanes: Range<usize>,
+        vector: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector {
+        let low = lanes.start.min(S::LANES)..lanes.end.min(S::LANES);
+        let high = lanes.start.max(S::LANES) - S::LANES..lanes.end.max(S::LANES) - S::LANES;
+        [self.0.select(low, vector[0], otherwise[0]), self.0.select(high, vector[1], otherwise[1])]
+    }
+    #[inline(always)]
+    fn exp2(self, x: Self::Vector) -> Self::Vector {
+        [self.0.exp2(x[0]), self.0.exp2(x[1])]
+    }
+    #[inline(always)]
+    fn sum(self, vector: Self::Vector) -> f32 {
+        self.0.sum(self.0.add(vector[0], vector[1]))
+    }
+    #[inline(always)]
+    fn largest(self, vector: Self::Vector) -> f32 {
+        self.0.largest(self.0.max(vector[0], vector[1]))
+    }
+}

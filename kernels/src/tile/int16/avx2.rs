@@ -1,0 +1,60 @@
+//! `vpmaddwd`: 256 bits of pairs multiplied and added, then added to the sums.
+
+use std::arch::x86_64::{
+    __m256i, _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_storeu_ps,
+};
+
+use super::{Int16Tile, Products};
+use crate::simd::{Avx2, Twice};
+
+/// AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2Products(Avx2);
+
+/// The AVX2 tile: 12 accumulators, two columns, one row value and one product fill its 16 registers.
+pub(crate) type Avx2Int16Tile = Int16Tile<Avx2Products, 6, 2>;
+
+impl Avx2Int16Tile {
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    pub(crate) fn avx2() -> Self {
+        Self(Avx2Products(Avx2::new()))
+    }
+}
+
+impl Products for Avx2Products {
+    type Simd = Twice<Avx2>;
+    type Words = __m256i;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    fn simd(self) -> Self::Simd {
+        Twice::new(self.0)
+    }
+    #[inline(always)]
+    fn splat(self, word: u32) -> __m256i {
+        // SAFETY: AVX2, which the value within is the proof of.
+        unsafe { _mm256_set1_epi32(word.cast_signed()) }
+    }
+    #[inline(always)]
+    fn load(self, from: &[u32]) -> __m256i {
+        let from = &from[..Self::LANES];
+        // SAFETY: eight words are there, and AVX2 as above.
+        unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: __m256i, b: __m256i, sum: __m256i) -> __m256i {
+        // SAFETY: AVX2 as above.
+        unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
+    }
+    #[inline(always)]
+    fn store(self, sums: __m256i, keys: &[f32], query: f32, to: &mut [f32]) {
+        let (keys, to) = (&keys[..Self::LANES], &mut to[..Self::LANES]);
+        // SAFETY: eight floats are at both places, and AVX2 as above.
+        unsafe {
+            let products = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_loadu_ps(keys.as_ptr()));
+            _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(products, _mm256_set1_ps(query)));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `vpdpwssd`: 512 bits of pairs multiplied and added to the sums in one instruction.
+
+use std::arch::x86_64::{
+    __m512i, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_storeu_ps,
+};
+
+use super::{Int16Tile, Products};
+use crate::simd::{Avx512, Nearest5};
+
+/// AVX-512 F, DQ and VNNI.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Products(Avx512<Nearest5>);
+
+/// The AVX-512 tile: 24 accumulators of its 32 registers, and a height that divides a block.
+pub(crate) type Avx512Int16Tile = Int16Tile<Avx512Products, 12, 2>;
+
+impl Avx512Int16Tile {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512vnni")]
+    pub(crate) fn avx512() -> Self {
+        Self(Avx512Products(Avx512::new()))
+    }
+}
+
+impl Products for Avx512Products {
+    type Simd = Avx512<Nearest5>;
+    type Words = __m512i;
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    fn simd(self) -> Self::Simd {
+        self.0
+    }
+    #[inline(always)]
+    fn splat(self, word: u32) -> __m512i {
+        // SAFETY: AVX-512, which the value within is the proof of.
+        unsafe { _mm512_set1_epi32(word.cast_signed()) }
+    }
+    #[inline(always)]
+    fn load(self, from: &[u32]) -> __m512i {
+        let from = &from[..Self::LANES];
+        // SAFETY: sixteen words are there, and AVX-512 as above.
+        unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: __m512i, b: __m512i, sum: __m512i) -> __m512i {
+        // SAFETY: `Avx512Int16Tile::avx512` is compiled for AVX-512 VNNI, and this value comes from it.
+        unsafe { _mm512_dpwssd_epi32(sum, a, b) }
+    }
+    #[inline(always)]
+    fn store(self, sums: __m512i, keys: &[f32], query: f32, to: &mut [f32]) {
+        let (keys, to) = (&keys[..Self::LANES], &mut to[..Self::LANES]);
+        // SAFETY: sixteen floats are at both places, and AVX-512 as above.
+        unsafe {
+            let products = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_loadu_ps(keys.as_ptr()));
+            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(products, _mm512_set1_ps(query)));
+        }
+    }
+}
