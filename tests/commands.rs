@@ -279,6 +279,10 @@ fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
         // Whatever the machine has: this pipeline's precision is f32.
         ("avx512-bf16", "the kernel `avx512-bf16`"),
         ("amx-bf16", "the kernel `amx-bf16`"),
+        (
+            "portable-int16",
+            "the kernel `portable-int16` rounds queries and keys to 16-bit integers, but `precision` is f32",
+        ),
     ] {
         let answer = workspace.longsift(&["plan", "pipeline.yaml", "--kernel", kernel]).expect(2);
         assert!(answer.stderr.contains(reason), "{}", answer.stderr);
@@ -288,6 +292,14 @@ fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
     let set = ["--set", "stages.load-partial-model.precision=bf16"];
     let plan = ["plan", "pipeline.yaml", "--kernel", "portable-f32"];
     workspace.longsift(&[&plan[..], &set[..]].concat()).success();
+    // What is asked for by integers is never given by other numbers.
+    let set = ["--set", "stages.load-partial-model.precision=int16"];
+    let answer = workspace.longsift(&[&plan[..], &set[..]].concat()).expect(2);
+    assert!(answer.stderr.contains("multiplies float32 numbers"), "{}", answer.stderr);
+    workspace.longsift(&[&["plan", "pipeline.yaml"][..], &set[..]].concat()).success();
+    let cards = ["plan", "pipeline.yaml", "--devices", "8xA800-80GB"];
+    let answer = workspace.longsift(&[&cards[..], &set[..]].concat()).expect(2);
+    assert!(answer.stderr.contains("GPUs have no kernel"), "{}", answer.stderr);
 }
 
 #[test]

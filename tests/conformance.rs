@@ -23,8 +23,16 @@ fn prepared(name: &str, mask: &str) -> (Workspace, Pipeline, Value) {
     (workspace, pipeline, case)
 }
 
+/// Relative error of a head's figures with `precision: int16`: a logit is off by up to `√d / 46,340` of ‖q‖·‖k‖.
+const INT16: f64 = 1e-3;
+
 /// Both statistics of every head, and their means, are within the case's tolerances of `expected`.
 fn check(workspace: &Workspace, case: &Value, expected: &Value) {
+    check_within(workspace, case, expected, 0.0);
+}
+
+/// As [`check`]; `least` is the least relative tolerance.
+fn check_within(workspace: &Workspace, case: &Value, expected: &Value, least: f64) {
     let scores = read_scores(&workspace.path("out.run"));
     assert_eq!(scores.num_rows(), 1);
     assert_eq!(integers(&scores, "tokens_scored"), [case["S"].as_i64().unwrap()]);
@@ -34,7 +42,7 @@ fn check(workspace: &Workspace, case: &Value, expected: &Value) {
     let figures =
         [("dependency_strength", "proportion", floor), ("far_variance", "variance", floor * 1e-3)];
     for (column, name, floor) in figures {
-        let relative = tolerances[format!("{name}_rel")].as_f64().unwrap();
+        let relative = tolerances[format!("{name}_rel")].as_f64().unwrap().max(least);
         let by_head = &float_lists(&scores, &format!("{column}_by_head"))[0];
         let expected_by_head = numbers(&expected[format!("{name}_per_head")]);
         assert_eq!(by_head.len(), expected_by_head.len());
@@ -67,6 +75,15 @@ fn unmasked(name: &str) {
     check(&workspace, &case, &case["reference_code"]["unmasked"]);
 }
 
+fn integers_causal(name: &str) {
+    let (workspace, mut pipeline, case) = prepared(name, "causal");
+    pipeline.model.push_str(", precision: int16");
+    let summary = workspace.run(&pipeline);
+    let kernel = summary["kernel"].as_str().unwrap();
+    assert!(kernel.ends_with("-int16"), "{kernel}");
+    check_within(&workspace, &case, &case["expected"], INT16);
+}
+
 macro_rules! cases {
     ($run:ident: $($name:ident)*) => {
         $(#[test]
@@ -87,6 +104,14 @@ mod causally {
         llama_oddS_s101 llama_sharded_f32_s96 llama_untied_bf16_sharded_s257 llama_v5config_s128
         llama_yarn_s128 minicpm3_s96 mistral_sw_s128 mixtral_s96 olmo2_s128 opt_s96 phi3_longrope_long_s257
         phi3_s96 phi_s96 qwen2_maxwindow_s96 qwen2_s128 qwen3_moe_s128 qwen3_s96 smollm3_s128 stablelm_s96);
+}
+
+/// One of each kind of head and mask.
+#[expect(non_snake_case, reason = "a test has the name of its case")]
+mod by_integers {
+    cases!(integers_causal:
+        bloom_s96 deepseek_v3_yarn_s128 gemma2_s128 gpt2_s128 gpt_oss_s128 llama_gqa_llama3rope_s257 llama_mha_s96
+        llama_oddS_s101 llama4_text_s96 minicpm3_s96 mistral_sw_s128 qwen2_s128 qwen3_s96);
 }
 
 mod unmasked_as_published {

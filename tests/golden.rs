@@ -29,6 +29,28 @@ fn document(window: &Value) -> (String, String) {
     (file, window["data_id"].as_str().unwrap().to_owned())
 }
 
+/// With `precision: int16`: the dependency strength of each window within 1e-5 of that of float32, relatively, and each
+/// head's within 1e-4.
+fn check_integers(workspace: &Workspace) {
+    let floats_run = read_scores(&workspace.path("out.run"));
+    let precision = "stages.load-partial-model.precision=int16";
+    let arguments =
+        ["run", "pipeline.yaml", "-q", "--set", precision, "--set", "output.path=integers"];
+    workspace.longsift(&arguments).success();
+    let integers_run = read_scores(&workspace.path("integers.run"));
+    assert_eq!(texts(&integers_run, "id"), texts(&floats_run, "id"));
+    let [got, want] = [&integers_run, &floats_run].map(|run| floats(run, "dependency_strength"));
+    let off = |(got, want): (&f64, &f64)| (got / want - 1.0).abs();
+    let worst = got.iter().zip(&want).map(off).fold(0.0, f64::max);
+    let [got, want] =
+        [&integers_run, &floats_run].map(|run| float_lists(run, "dependency_strength_by_head"));
+    let heads = got.iter().flatten().zip(want.iter().flatten());
+    let worst_head = heads.map(off).fold(0.0, f64::max);
+    eprintln!("{} windows: off by {worst:.1e}, a head by {worst_head:.1e}", got.len());
+    assert!(worst <= 1e-5 && worst_head <= 1e-4, "{worst:e}, a head {worst_head:e}");
+    assert!(worst > 0.0, "they are rounded");
+}
+
 fn check(workspace: &Workspace, expected: &[Value]) {
     let lines = workspace.longsift(&["tokens", "pipeline.yaml", "-q"]).success().json_lines();
     let scores = read_scores(&workspace.path("out.run"));
@@ -99,6 +121,7 @@ fn ten_windows_of_real_texts_agree_with_double_precision() {
     copy_documents(&corpora, &workspace, expected);
     workspace.run(&pipeline());
     check(&workspace, expected);
+    check_integers(&workspace);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use longsift_kernels::ElementType;
 use longsift_stages::contract::Decimal;
 use longsift_stages::shard_across_devices::{
     DeviceKind, Devices as DeviceSettings, WorkersPerDevice,
@@ -80,6 +81,10 @@ fn find(choice: Choice<'_>) -> Result<Found, NoDevices> {
     }
     if let Some(named) = choice.named.filter(|named| !named.is_cuda()) {
         let why = format!("the kernel `{}` is the processor's", named.name());
+        return Ok(Found { gpus: Vec::new(), why });
+    }
+    if choice.element_type == ElementType::Int16 {
+        let why = "`precision: int16` is for processors".to_owned();
         return Ok(Found { gpus: Vec::new(), why });
     }
     let (gpus, why) = match real_gpus(choice) {

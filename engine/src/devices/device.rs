@@ -68,8 +68,7 @@ pub struct Choice<'a> {
     /// The windows, where the model is known.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "GPUs alone are chosen by it"))]
     pub shape: Option<&'a AttentionShape>,
-    /// The numbers of the table.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "GPUs alone are chosen by it"))]
+    /// The numbers that kernels multiply.
     pub element_type: ElementType,
     /// Threads of the processor.
     pub threads: usize,

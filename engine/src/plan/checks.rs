@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use longsift_kernels::Kernel;
+use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::Column;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::ModelFolder;
@@ -110,6 +110,14 @@ pub(super) fn devices(
         Some(name) => Some(kernel_by_name(name, table, problems)?),
     };
     let mut settings = sharing.clone();
+    if options.devices_absent && table == Precision::Int16 {
+        let message = "GPUs have no kernel for `precision: int16`".to_owned();
+        let problem = Diagnostic::error(Blame::Pipeline, message)
+            .at(spec.at("stages.load-partial-model.precision"))
+            .hint("plan with `--set stages.load-partial-model.precision=f32`, or bf16");
+        problems.push(problem);
+        return None;
+    }
     if options.devices_absent {
         settings.devices = DeviceSettings::Kind(DeviceKind::Cpu);
         settings.workers_per_device = None;
@@ -147,10 +155,14 @@ fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) 
     let message = match found.map(|kernel| (kernel, missing(kernel))) {
         Some((kernel, None)) if kernel.is_for(table.element_type()) => return found,
         Some((_, Some(why))) => format!("this machine does not run the kernel `{name}`: {why}"),
-        Some((_, None)) => format!(
-            "the kernel `{name}` rounds queries and keys to 16 bits, but `precision` is {}",
-            table.name()
-        ),
+        Some((kernel, None)) => {
+            let numbers = match kernel.element_type() {
+                ElementType::F32 => "multiplies float32 numbers",
+                ElementType::Bf16 => "rounds queries and keys to 16-bit floats",
+                ElementType::Int16 => "rounds queries and keys to 16-bit integers",
+            };
+            format!("the kernel `{name}` {numbers}, but `precision` is {}", table.name())
+        }
         None => format!("there is no kernel `{name}`"),
     };
     let fits = |kernel: &&Kernel| kernel.is_for(table.element_type()) && !kernel.is_cuda();

@@ -88,6 +88,7 @@ impl LayerZeroTable {
         cache_folder: &Path,
         progress: &dyn Fn(u64, u64),
     ) -> Result<OpenedTable, ModelProblem> {
+        let precision = precision.of_table();
         let cache = Cache { folder: cache_folder };
         remove_abandoned(&cache.tables());
         remove_abandoned(&cache.identities());
@@ -118,7 +119,8 @@ impl LayerZeroTable {
         cache_folder: &Path,
     ) -> Option<(Self, String)> {
         let (cache, mut warnings) = (Cache { folder: cache_folder }, Vec::new());
-        let weights_digest = cache.remembered(model, &mut warnings)?;
+        let (precision, weights_digest) =
+            (precision.of_table(), cache.remembered(model, &mut warnings)?);
         let table = cache.table(model, kernel, precision, &weights_digest, &mut warnings)?;
         Some((table, model_digest(model, &weights_digest)))
     }

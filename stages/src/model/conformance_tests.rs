@@ -155,15 +155,22 @@ fn block_attention(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Vec
 /// tolerance of the bf16 kernels for a head's figures.
 const BF16: f64 = 2e-2;
 
-fn near_bf16(name: &str, layer: &FirstLayer, ids: &[u32], expected: &Value) {
-    for kernel in supported(ElementType::Bf16) {
-        let got = figures(layer, kernel, ids);
-        let (strength, variance) =
-            (&expected["proportion_per_head"], &expected["variance_per_head"]);
-        let strength = worst(&got.strengths, &numbers(strength), BF16, 1e-6);
-        let variance = worst(&got.variances, &numbers(variance), BF16, 1e-9);
-        eprintln!("{name}, {}: {strength:.4} and {variance:.4} of the tolerance", kernel.name());
-        assert!(strength <= 1.0 && variance <= 1.0, "{name}, {}", kernel.name());
+/// Likewise for integers: a number is off by up to half of a 46,340th of its row's length, so a logit by up to
+/// `√d / 46,340` of ‖q‖·‖k‖, which is a few units to a hundred here.
+const INT16: f64 = 1e-3;
+
+fn near_rounded(name: &str, layer: &FirstLayer, ids: &[u32], expected: &Value) {
+    for (precision, tolerance) in [(ElementType::Bf16, BF16), (ElementType::Int16, INT16)] {
+        for kernel in supported(precision) {
+            let got = figures(layer, kernel, ids);
+            let (strength, variance) =
+                (&expected["proportion_per_head"], &expected["variance_per_head"]);
+            let strength = worst(&got.strengths, &numbers(strength), tolerance, 1e-6);
+            let variance = worst(&got.variances, &numbers(variance), tolerance, 1e-9);
+            let kernel = kernel.name();
+            eprintln!("{name}, {kernel}: {strength:.4} and {variance:.4} of the tolerance");
+            assert!(strength <= 1.0 && variance <= 1.0, "{name}, {kernel}");
+        }
     }
 }
 
@@ -237,7 +244,7 @@ pub(super) fn check(name: &str, folder: &Path) {
         eprintln!("{name}, rows: {rows:.4} of the tolerance");
         assert!(rows <= 1.0, "{}", kernel.name());
     }
-    near_bf16(name, &layer, &ids, expected);
+    near_rounded(name, &layer, &ids, expected);
     let wanted = expected["block_attention"].as_array().unwrap();
     let of_blocks = |(got, wanted): (&Vec<f64>, &Value)| {
         worst(got, &numbers(wanted), 0.0, tolerance("block_abs"))
@@ -255,7 +262,7 @@ pub(super) fn check(name: &str, folder: &Path) {
             let what = format!("{}, unmasked", kernel.name());
             near(&what, (&got.strengths, &got.variances), unmasked);
         }
-        near_bf16(name, &layer, &ids, unmasked);
+        near_rounded(name, &layer, &ids, unmasked);
     }
 }
 

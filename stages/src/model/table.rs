@@ -99,7 +99,7 @@ impl TableWriter {
     /// Appends whole rows, `[rows, row_width]`, rounded to the table's precision (to nearest, ties to even).
     pub(crate) fn write(&mut self, rows: &[f32]) -> io::Result<()> {
         match self.header.precision {
-            Precision::F32 => self.write_bytes(bytemuck::cast_slice(rows)),
+            Precision::F32 | Precision::Int16 => self.write_bytes(bytemuck::cast_slice(rows)),
             Precision::Bf16 => {
                 let rounded: Vec<bf16> =
                     rows.par_iter().map(|number| bf16::from_f32(*number)).collect();
@@ -255,7 +255,9 @@ impl LayerZeroTable {
 
     fn try_view(&self) -> Result<TableView<'_>, String> {
         match self.header.precision {
-            Precision::F32 => self.file.f32_slice(self.rows.clone()).map(TableView::F32),
+            Precision::F32 | Precision::Int16 => {
+                self.file.f32_slice(self.rows.clone()).map(TableView::F32)
+            }
             Precision::Bf16 => self.file.bf16_slice(self.rows.clone()).map(TableView::Bf16),
         }
         .map_err(|error| error.to_string())

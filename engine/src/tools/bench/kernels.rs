@@ -52,10 +52,11 @@ pub(super) fn measure(options: &BenchOptions, figures: &mut Figures<'_>) {
     }
 }
 
-/// The kernels that runs choose on this machine, for a table of float32 and for one of bf16; of `all`, the others behind
-/// them, the slowest last.
+/// The kernels that runs choose on this machine, for each `precision`; of `all`, the others behind them, the portable one
+/// for float32 last.
 fn chosen(all: bool) -> Vec<Kernel> {
-    let mut chosen = vec![Kernel::detect(ElementType::F32), Kernel::detect(ElementType::Bf16)];
+    let mut chosen =
+        [ElementType::F32, ElementType::Bf16, ElementType::Int16].map(Kernel::detect).to_vec();
     if all {
         chosen.extend(Kernel::ALL.iter().rev().filter(|kernel| kernel.is_supported()));
     }
@@ -167,6 +168,7 @@ mod tests {
         let chosen_by_runs = chosen(false);
         assert_eq!(chosen_by_runs[0], Kernel::detect(ElementType::F32));
         assert!(chosen_by_runs.contains(&Kernel::detect(ElementType::Bf16)));
+        assert!(chosen_by_runs.contains(&Kernel::detect(ElementType::Int16)));
         let all = chosen(true);
         assert!(all.starts_with(&chosen_by_runs));
         let supported = Kernel::ALL.iter().filter(|kernel| kernel.is_supported()).count();
