@@ -184,7 +184,7 @@ impl Block<'_> {
     #[inline(always)]
     fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
         self.load_queries(tile, scratch); // before the session: a source may run work of its own on this thread
-        let _session = tile.begin();
+        let mut session = tile.begin();
         let Scratch { queries, norms, logits: [logits, ahead], softmax, .. } = scratch;
         let (mut logits, mut ahead) = (logits.floats(), ahead.floats());
         let width = tile.layout().keys;
@@ -192,7 +192,7 @@ impl Block<'_> {
         let mut step = steps.next();
         if let Some(step) = &step {
             for panel in step.panels(width) {
-                self.multiply(tile, step, panel, queries, logits);
+                self.multiply(tile, &mut session, step, panel, queries, logits);
             }
         }
         while let Some(current) = step {
@@ -203,7 +203,8 @@ impl Block<'_> {
             let mut row = 0;
             for part in 0..parts {
                 if let Some(next) = &next {
-                    self.multiply(tile, next, panels.start + part, queries, ahead);
+                    let panel = panels.start + part;
+                    self.multiply(tile, &mut session, next, panel, queries, ahead);
                 }
                 let end = current.rows.len() * (part + 1) / parts;
                 self.sum_rows(tile.simd(), &current, row..end, bounded, logits, softmax);
@@ -219,6 +220,7 @@ impl Block<'_> {
     fn multiply<T: Tile>(
         &self,
         tile: T,
+        session: &mut T::Session,
         step: &Step,
         panel: usize,
         queries: &[u32],
@@ -229,7 +231,8 @@ impl Block<'_> {
         let first = (step.head * BLOCK_ROWS + step.strip * T::STRIP_ROWS) * depth;
         let queries = &queries[first..][..T::STRIP_ROWS * depth];
         let keys = &self.keys.panels[panel * width * depth..][..width * depth];
-        tile.multiply(queries, keys, step.rows.len(), &mut logits[panel * width - step.tile..]);
+        let logits = &mut logits[panel * width - step.tile..];
+        tile.multiply(session, queries, keys, step.rows.len(), logits);
     }
 
     /// Sums rows `rows` of a strip whose products are done.

@@ -9,6 +9,8 @@
 
 pub mod bench;
 mod block;
+#[cfg(target_arch = "x86_64")]
+mod child;
 pub mod cuda;
 mod gather;
 mod int16;

@@ -24,7 +24,7 @@ pub(crate) const TILE_KEYS: usize = 256;
 pub(crate) trait Tile: Copy {
     /// The vectors that the softmax of the products is done in.
     type Simd: Simd;
-    /// What must live while products are formed.
+    /// What this thread's processor must be set to while products are formed; whatever forms them takes it.
     type Session;
     /// Rows whose logits are held at once: their tile stays in the first-level cache.
     /// Divides the rows of a block.
@@ -34,11 +34,18 @@ pub(crate) trait Tile: Copy {
     fn simd(self) -> Self::Simd;
     /// How queries and keys come.
     fn layout(self) -> Layout;
-    /// Gets this thread ready for products; to be called before the first, and to be kept until after the last.
+    /// Gets this thread ready for products.
     fn begin(self) -> Self::Session;
     /// The products of `rows` queries of a strip with one panel of keys. Row `r`'s begin at `r · LOGIT_STRIDE` of
     /// `logits`; what stands in rows from `rows` on is of no meaning.
-    fn multiply(self, queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]);
+    fn multiply(
+        self,
+        session: &mut Self::Session,
+        queries: &[u32],
+        keys: &[u32],
+        rows: usize,
+        logits: &mut [f32],
+    );
 }
 
 /// Float32 numbers, a register tile of `ROWS · VECTORS` vectors.
@@ -120,7 +127,7 @@ impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, 
     fn begin(self) {}
 
     #[inline(always)]
-    fn multiply(self, queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
+    fn multiply(self, (): &mut (), queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
         let width = VECTORS * S::LANES;
         let depth = keys.len() / width;
         let (queries, keys) = (bytemuck::cast_slice(queries), bytemuck::cast_slice(keys));

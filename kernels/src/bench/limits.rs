@@ -131,9 +131,9 @@ fn bf16_dot() -> Limits {
 unsafe fn amx() -> Limits {
     // SAFETY: the caller's promise.
     let tile = unsafe { AmxTile::new() };
-    let session = tile.begin();
+    let mut session = tile.begin();
     let clock = Clock::start();
-    tile.repeat(MULTIPLY_ROUNDS / 16);
+    tile.repeat(&mut session, MULTIPLY_ROUNDS / 16);
     let seconds = clock.seconds();
     drop(session);
     let multiply = (MULTIPLY_ROUNDS / 16 * AmxTile::REPEATED_PRODUCTS) as f64 / seconds;
@@ -150,7 +150,8 @@ fn portable_int16() -> Limits {
     let rounds = MULTIPLY_ROUNDS / DEPTH;
     let clock = Clock::start();
     for _ in 0..rounds {
-        tile.multiply(black_box(&queries), &keys, layout.query_rows, black_box(&mut logits));
+        let queries = black_box(&queries);
+        tile.multiply(&mut (), queries, &keys, layout.query_rows, black_box(&mut logits));
     }
     let seconds = clock.seconds();
     let multiply = (rounds * 2 * (DEPTH - 1) * layout.query_rows * layout.keys) as f64 / seconds;

@@ -5,6 +5,8 @@
 //! wants of its second operand), the same softmax.
 
 use std::arch::asm;
+use std::cell::Cell;
+use std::marker::PhantomData;
 
 use super::{AMX, LOGIT_STRIDE, Tile};
 use crate::panels::Layout;
@@ -32,10 +34,10 @@ impl AmxTile {
     /// Multiply-adds of a round of [`Self::repeat`].
     pub(crate) const REPEATED_PRODUCTS: usize = 4 * SIDE * SIDE * 2 * SIDE;
 
-    /// Nothing but products, four at a time, of what the tiles hold. Must be called while this thread has a session.
-    pub(crate) fn repeat(self, rounds: usize) {
+    /// Nothing but products, four at a time, of what the tiles hold.
+    pub(crate) fn repeat(self, _: &mut TileSession, rounds: usize) {
         assert!(rounds > 0, "the loop runs at least once");
-        // SAFETY: `new` promises AMX, the caller a session; no memory is touched.
+        // SAFETY: `new` promises AMX, the session configured tiles; no memory is touched.
         unsafe {
             asm!(
                 "2:",
@@ -64,11 +66,26 @@ struct TileShapes {
     rows: [u8; 16],
 }
 
-/// This thread's tiles are configured while it lives.
-pub(crate) struct TileSession(());
+thread_local! {
+    /// Whether this thread has a session.
+    static CONFIGURED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This thread's tiles are configured while it lives: it stays on its thread, and no thread has two, since the first that
+/// went would take the tiles from the other.
+pub(crate) struct TileSession(PhantomData<*const ()>);
+
+impl TileSession {
+    /// Takes this thread's tiles, not yet configured.
+    fn take() -> Self {
+        assert!(!CONFIGURED.replace(true), "a thread has one session of tiles at a time");
+        Self(PhantomData)
+    }
+}
 
 impl Drop for TileSession {
     fn drop(&mut self) {
+        CONFIGURED.set(false);
         // SAFETY: a session exists only where AMX may be used; releasing the tiles touches no memory.
         unsafe {
             asm!("tilerelease", out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -95,6 +112,7 @@ impl Tile for AmxTile {
 
     #[inline(always)]
     fn begin(self) -> TileSession {
+        let session = TileSession::take();
         let mut shapes = TileShapes {
             palette: 1,
             start_row: 0,
@@ -111,18 +129,25 @@ impl Tile for AmxTile {
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack, readonly, preserves_flags));
         }
-        TileSession(())
+        session
     }
 
-    /// All 32 rows, whatever `rows` says. Must be called while this thread has a session.
+    /// All 32 rows, whatever `rows` says.
     #[inline(always)]
-    fn multiply(self, queries: &[u32], keys: &[u32], _rows: usize, logits: &mut [f32]) {
+    fn multiply(
+        self,
+        _: &mut TileSession,
+        queries: &[u32],
+        keys: &[u32],
+        _rows: usize,
+        logits: &mut [f32],
+    ) {
         let depth = keys.len() / SPAN;
         assert!(depth > 0 && depth.is_multiple_of(SIDE), "rows are padded to whole tiles");
         let queries = &queries[..SPAN * depth];
         let logits = &mut logits[..(SPAN - 1) * LOGIT_STRIDE + SPAN];
         let query_bytes = 4 * depth;
-        // SAFETY: `new` promises AMX, the caller a session. Loads: 2·16 rows of 64 bytes, `query_bytes` apart, at each of
+        // SAFETY: `new` promises AMX, the session configured tiles. Loads: 2·16 rows of 64 bytes, `query_bytes` apart, at each of
         // depth/16 steps of 64 bytes, which are `queries`; 16 rows of 128 bytes at each step, which are `keys`. Stores:
         // 32 rows of 128 bytes, LOGIT_STRIDE floats apart, which are within `logits`.
         unsafe {

@@ -66,7 +66,7 @@ impl Tile for Bf16DotTile {
     fn begin(self) {}
 
     #[inline(always)]
-    fn multiply(self, queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
+    fn multiply(self, (): &mut (), queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
         let depth = keys.len() / WIDTH;
         let panels = queries.chunks_exact(ROWS * depth).take(rows.div_ceil(ROWS));
         for (queries, logits) in panels.zip(logits.chunks_mut(ROWS * LOGIT_STRIDE)) {

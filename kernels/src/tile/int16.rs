@@ -64,7 +64,7 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P,
     fn begin(self) {}
 
     #[inline(always)]
-    fn multiply(self, queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
+    fn multiply(self, (): &mut (), queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
         let width = VECTORS * P::LANES;
         let depth = keys.len() / width;
         let (keys, key_factors) = keys.split_at((depth - 1) * width);

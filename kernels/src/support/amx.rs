@@ -1,0 +1,148 @@
+//! Whether this machine may multiply tiles, and gives the right products.
+
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+
+use crate::child::{Outcome, in_child};
+use crate::tile::amx::AmxTile;
+use crate::tile::{AMX, LOGIT_STRIDE, Tile};
+
+/// What stands against AMX beside AVX-512 F and DQ, which must be there: the processor, the system, or a product that comes
+/// out wrong.
+pub(super) fn unsupported_reason() -> Option<&'static str> {
+    // Intel's manual, volume 2, CPUID: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
+    let features = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 };
+    if features >> 22 & 0b101 != 0b101 {
+        return Some("the processor has no AMX with bf16, or the hypervisor hides it");
+    }
+    if !tiles_are_saved() {
+        return Some("the operating system does not save AMX's tiles");
+    }
+    if !permission_given() {
+        return Some("Linux does not permit this process to use AMX's tiles");
+    }
+    self_check()
+}
+
+/// Whether XCR0 has the bits of the tile configuration (17) and the tile data (18).
+fn tiles_are_saved() -> bool {
+    if !is_x86_feature_detected!("xsave") {
+        return false;
+    }
+    // SAFETY: `xsave` means that the system has switched XGETBV on.
+    let enabled = unsafe { xcr0() };
+    enabled >> 17 & 0b11 == 0b11
+}
+
+#[target_feature(enable = "xsave")]
+fn xcr0() -> u64 {
+    // SAFETY: register 0 always exists.
+    unsafe { std::arch::x86_64::_xgetbv(0) }
+}
+
+/// Asks Linux for the tile data, for all threads of the process: a kernel grants them only when asked.
+fn permission_given() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const ARCH_PRCTL: i64 = 158;
+        const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+        const TILE_DATA: u64 = 18;
+        let mut result = ARCH_PRCTL;
+        // SAFETY: this call takes two numbers and touches no memory of ours.
+        unsafe {
+            std::arch::asm!("syscall", inout("rax") result, in("rdi") ARCH_REQ_XCOMP_PERM,
+                in("rsi") TILE_DATA, out("rcx") _, out("r11") _, options(nostack));
+        }
+        result == 0
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
+/// What a product of tiles gives in a child process: a hypervisor may show AMX that is not there, and then the first tile
+/// instruction ends the process that runs it. AVX-512 F and DQ must be there.
+fn self_check() -> Option<&'static str> {
+    let check = Check::new();
+    let mut logits = vec![0.0; AMX.keys * LOGIT_STRIDE];
+    // SAFETY: the child multiplies numbers that lie there and compares them: it allocates nothing and takes no lock. In
+    // it, and nowhere else, may the instructions be missing.
+    let outcome = unsafe { in_child(|| check.is_right(&mut logits)) };
+    match outcome {
+        Outcome::Answered(true) => None,
+        Outcome::Answered(false) => Some("its self-check gives a wrong product"),
+        Outcome::Killed => Some(
+            "its instructions end the process that runs them: the hypervisor shows AMX that is not there",
+        ),
+        Outcome::Unknown => {
+            Some("its self-check does not end, or no child process can be started for it")
+        }
+    }
+}
+
+/// One product of two tiles' depth against plain Rust, exact because all numbers are small integers.
+struct Check {
+    queries: Vec<u32>,
+    keys: Vec<u32>,
+}
+
+impl Check {
+    const DEPTH: usize = 32;
+    /// The keys are the rows from this one on.
+    const KEYS: usize = 40;
+
+    fn number(row: usize, d: usize) -> f32 {
+        ((row * 7 + d * 5) % 13) as f32 - 6.0
+    }
+
+    fn new() -> Self {
+        let rows_from = |first: usize| {
+            let mut words = vec![0; AMX.keys * Self::DEPTH];
+            for (row, words) in words.chunks_exact_mut(Self::DEPTH).enumerate() {
+                let number = |d| Self::number(first + row, d);
+                let mut values: Vec<f32> = (0..2 * Self::DEPTH).map(number).collect();
+                AMX.convert(&mut values, None, words);
+            }
+            words
+        };
+        let mut keys = vec![0; AMX.keys * Self::DEPTH];
+        crate::panels::regroup(&rows_from(Self::KEYS), Self::DEPTH, AMX.keys, &mut keys);
+        Self { queries: rows_from(0), keys }
+    }
+
+    /// Allocates nothing.
+    ///
+    /// # Safety
+    /// As for [`AmxTile::new`].
+    #[target_feature(enable = "avx512f,avx512dq")]
+    unsafe fn is_right(&self, logits: &mut [f32]) -> bool {
+        // SAFETY: the caller's promise.
+        let tile = unsafe { AmxTile::new() };
+        let mut session = tile.begin();
+        tile.multiply(&mut session, &self.queries, &self.keys, AMX.keys, logits);
+        drop(session);
+        (0..AMX.keys).all(|row| {
+            (0..AMX.keys).all(|key| {
+                let product = |d| Self::number(row, d) * Self::number(Self::KEYS + key, d);
+                let want: f32 = (0..2 * Self::DEPTH).map(product).sum();
+                logits[row * LOGIT_STRIDE + key].to_bits() == want.to_bits()
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As where a hypervisor lies: what CPUID says is not asked.
+    #[test]
+    #[cfg_attr(not(longsift_avx512), ignore = "needs a processor with AVX-512")]
+    fn tile_instructions_that_are_not_there_end_a_child_and_not_this_process() {
+        let reason = self_check();
+        if unsupported_reason().is_none() {
+            assert_eq!(reason, None);
+        } else {
+            let said = reason.expect("without AMX no product is right");
+            assert!(said.starts_with("its instructions end the process"), "{said}");
+        }
+    }
+}
