@@ -4,5 +4,11 @@
 mod probe;
 
 fn main() {
-    probe::set(&["longsift_shared", "longsift_preload", "longsift_mounts", "longsift_systemd"]);
+    probe::set(&[
+        "longsift_shared",
+        "longsift_preload",
+        "longsift_mounts",
+        "longsift_systemd",
+        "longsift_browser",
+    ]);
 }

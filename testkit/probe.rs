@@ -10,11 +10,12 @@ use std::process::Command;
 type Probe = (&'static str, fn() -> bool);
 
 /// Every cfg that a build script may ask for.
-const PROBES: [Probe; 11] = [
+const PROBES: [Probe; 12] = [
     ("longsift_shared", shared),
     ("longsift_preload", preload),
     ("longsift_mounts", mounts),
     ("longsift_systemd", systemd),
+    ("longsift_browser", browser),
     ("longsift_cxx", cxx),
     ("longsift_io_counts", io_counts),
     ("longsift_avx2", || processor_has(&["avx2", "fma"])),
@@ -66,6 +67,11 @@ fn mounts() -> bool {
 
 fn systemd() -> bool {
     succeeds("systemd-analyze", &["--version"])
+}
+
+/// A browser that opens pages without a screen.
+fn browser() -> bool {
+    succeeds("chromium", &["--version"])
 }
 
 /// A C++ compiler, for the emulation of the code for GPUs.

@@ -78,6 +78,8 @@ mod ranking;
 #[cfg(test)]
 mod remote_models;
 #[cfg(test)]
+mod report;
+#[cfg(test)]
 mod resume;
 #[cfg(test)]
 mod reuse;

@@ -129,6 +129,20 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
+    /// Shows what a finished run kept and why: rows, scores, statistics, samples as text, the machine.
+    Report {
+        /// The run directory.
+        run_dir: PathBuf,
+        /// Also writes a page to look at: one file that needs no network and is legible without scripts.
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+        /// Shows no text of the corpus.
+        #[arg(long)]
+        no_text: bool,
+        /// How to write the answer; `json` is `report.json`.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
     /// Prints a JSON Schema; without a name, lists them.
     Schema {
         /// Which one: `pipeline`, `summary`, …

@@ -5,6 +5,7 @@ pub(crate) mod diff;
 pub(crate) mod documents;
 pub(crate) mod lineage;
 pub(crate) mod metrics;
+pub(crate) mod overview;
 pub(crate) mod page;
 pub(crate) mod status;
 pub(crate) mod verify;

@@ -25,8 +25,8 @@ use crate::plan::identity::Digests;
 use crate::plan::lock;
 use crate::plan::sizing::Sizing;
 use crate::report::diff::diff;
-use crate::report::status;
 use crate::report::verify::verify;
+use crate::report::{overview, status};
 use crate::run::finished::done;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock;
@@ -89,6 +89,15 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
                 || serde_json::to_value(&difference).expect("plain data"),
             )?;
             Ok(difference.exit_code())
+        }
+        Command::Report { run_dir, html, no_text, format } => {
+            let overview = overview::read(&RunDirectory::at(run_dir)?, !no_text)?;
+            answer(*format, || overview.to_string(), || overview.json())?;
+            // Last: whatever is wrong with the page's place, the answer is there.
+            if let Some(path) = html {
+                atomic::write_atomic(path, overview.page().as_bytes())?;
+            }
+            Ok(DONE)
         }
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),

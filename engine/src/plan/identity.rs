@@ -299,6 +299,8 @@ fn output_facts(output: &Output, parts: &mut Parts) {
         part_bytes,
         report_by,
         compare,
+        // It is told of what was done; `longsift report` tells it of a finished run.
+        report: _,
     } = output;
     parts.selection("output.samples", json!(samples));
     parts.selection("output.compression", json!(compression));

@@ -58,10 +58,37 @@ pub(crate) enum Block {
     Code(String),
     /// A picture.
     Drawing(Drawing),
+    /// Small pictures beside each other, as many as fit.
+    Figures(Vec<Figure>),
+    /// A text of a corpus, and what is said of it.
+    Text(Text),
     /// What can be opened and closed.
     Details { summary: String, open: bool, blocks: Vec<Block> },
     /// A table; the first column is text.
     Table { header: Vec<String>, rows: Vec<Vec<String>> },
+}
+
+/// A small picture.
+#[derive(Debug)]
+pub(crate) struct Figure {
+    pub(crate) title: String,
+    /// How to read it.
+    pub(crate) caption: String,
+    pub(crate) drawing: Drawing,
+}
+
+/// A text of a corpus: anybody's, and shown as nothing but text.
+#[derive(Debug)]
+pub(crate) struct Text {
+    pub(crate) title: String,
+    /// Where it is from.
+    pub(crate) place: String,
+    /// Why it is shown.
+    pub(crate) why: String,
+    /// Figures: the name and what is said of it.
+    pub(crate) figures: Vec<(String, String)>,
+    /// Its beginning, what is left out, and its end; none where the text is not shown.
+    pub(crate) excerpt: Option<(String, String, String)>,
 }
 
 impl Page {

@@ -72,12 +72,12 @@ impl Verification {
         self.findings.push(Finding { blame, what: what.into(), message: message.into() });
     }
 
-    /// Checks one part against its record: length, digest, rows and columns.
-    fn part(&mut self, folder: &Path, part: &Part, fits: &dyn Fn(&Schema) -> bool) -> Result<()> {
+    /// Checks one file against its record: length and digest. Whether it is what was written.
+    fn file(&mut self, folder: &Path, part: &Part) -> Result<bool> {
         let path = folder.join(&part.path);
         if files::size(&path)?.is_none() {
             self.find(Blame::Data, &part.path, "the file is gone");
-            return Ok(());
+            return Ok(false);
         }
         let found = files::digest(&path)?;
         self.files += 1;
@@ -89,6 +89,15 @@ impl Verification {
             let message = format!("its SHA-256 is {}, {} was written", found.sha256, part.sha256);
             self.find(Blame::Data, &part.path, message);
         } else {
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Checks one part against its record: length, digest, rows and columns.
+    fn part(&mut self, folder: &Path, part: &Part, fits: &dyn Fn(&Schema) -> bool) -> Result<()> {
+        let path = folder.join(&part.path);
+        if self.file(folder, part)? {
             // Whatever is wrong from here on was written so.
             match (Table { path: &path, what: "table", hint: "" }.shape()) {
                 Err(Failure::Problems(problems)) => {
@@ -144,6 +153,9 @@ impl Verification {
         }
         if let Some(part) = &manifest.quarantined_files {
             self.part(&directory.root, part, &is_quarantine)?;
+        }
+        for part in &manifest.report {
+            self.file(&directory.root, part)?;
         }
         if files::size(&directory.success())?.is_none() {
             self.find(Blame::Data, "_SUCCESS", "the file is gone");

@@ -1,5 +1,6 @@
 //! The write phase of a run that is alone in its directory: parts are staged, and move into place together.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::json;
@@ -8,13 +9,14 @@ use super::finished::selection_fingerprint;
 use super::record;
 use crate::base::error::Result;
 use crate::base::text;
+use crate::report::overview::{Overview, Sources};
 use crate::run::{Outcome, Run};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::units::{self, UnitRecord};
+use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::score::context::Scored;
 use crate::select::Selection;
 use crate::write::Writer;
@@ -43,6 +45,10 @@ impl Run<'_> {
         summary.drift.clone_from(&selection.drift);
         let mut manifest = record::manifest(plan, lock, scored, &staged, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
+        if plan.spec.pipeline.output.report {
+            let made = || self.report(&folders.records, &manifest, &summary, &selection, &staged);
+            manifest.report = self.progress.timed("report", made)?;
+        }
         alone.check()?;
         self.commit(&folders.records, &manifest, &staged, &selection, &summary, alone)?;
         Ok(Outcome { summary, labels, warnings: selection.warnings })
@@ -65,6 +71,39 @@ impl Run<'_> {
             written: self.directory.written_of(written),
             stop: self.stop,
         }
+    }
+
+    /// Stages the page of the run and its figures.
+    fn report(
+        &self,
+        folder: &Path,
+        manifest: &Manifest,
+        summary: &Summary,
+        selection: &Selection,
+        staged: &Staged,
+    ) -> Result<Vec<Part>> {
+        let directory = self.directory;
+        let lie: HashMap<&Path, &Path> =
+            staged.moves.iter().map(|(from, to)| (to.as_path(), from.as_path())).collect();
+        let overview = Overview::of(Sources {
+            directory,
+            manifest,
+            summary,
+            calibration: &selection.calibration,
+            scores: &self.scores,
+            selection: &|part| {
+                let path = directory.root.join(&part.path);
+                lie.get(path.as_path()).map_or(path.clone(), |from| from.to_path_buf())
+            },
+            input: Ok(self.plan),
+            text: true,
+            times: self.progress.times(),
+        })?;
+        let json = format!("{:#}\n", overview.json());
+        let files = [("report.html", overview.page()), ("report.json", json)];
+        let stage =
+            |(name, text): (&str, String)| directory.write_text(&folder.join(name), name, &text);
+        files.into_iter().map(stage).collect()
     }
 
     /// Stages the records of the selection beside its parts, and moves everything into place together.
@@ -91,11 +130,14 @@ impl Run<'_> {
             directory.write_json(&folder.join(name), &json)?;
             intent.rename(directory, &folder.join(name), &target);
         }
+        for part in &manifest.report {
+            intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
+        }
         let mut superseded = Vec::new();
         if let Some(before) = before {
             superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
             let parts = before.dropped.iter().chain(&before.selection);
-            let parts = parts.chain(&before.quarantined_files);
+            let parts = parts.chain(&before.quarantined_files).chain(&before.report);
             superseded.extend(parts.map(|part| directory.root.join(&part.path)));
         }
         if self.plan.options.scores_from.is_none() {
@@ -106,10 +148,13 @@ impl Run<'_> {
         }
         intent.remove(directory, superseded.into_iter());
         commit::commit(directory, &intent, alone)?;
+        let times = self.progress.times();
+        let seconds: Vec<_> =
+            times.iter().map(|(stage, time)| json!([stage, time.as_secs_f64()])).collect();
         events::append(
             directory,
             "selection_committed",
-            json!({ "kept": summary.kept, "files": staged.data.len() }),
+            json!({ "kept": summary.kept, "files": staged.data.len(), "seconds": seconds }),
         )?;
         self.directory.remove_working_files()
     }

@@ -42,5 +42,6 @@ pub(super) fn manifest(
         data: staged.data.clone(),
         dropped: staged.dropped.clone(),
         selection: staged.selection.clone(),
+        report: Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 //! be appended, a file for each process, written anew now and then.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,6 +94,40 @@ fn line(event: &str, facts: Value) -> String {
     format!("{}\n", Value::Object(line))
 }
 
+/// Hands over what has happened, process by process, each in its order. Lines that are no events are passed over: the last
+/// one may be torn.
+///
+/// # Errors
+/// A file that is there and cannot be read.
+pub fn read(directory: &RunDirectory, mut each: impl FnMut(&Map<String, Value>)) -> Result<()> {
+    let mut line_read = |line: &[u8]| {
+        if let Ok(Value::Object(event)) = serde_json::from_slice(line) {
+            each(&event);
+        }
+    };
+    if store::is_address(&directory.root) {
+        for path in files::list_if_present(&directory.events_by_process())? {
+            let bytes = files::read_if_present(&path)?.unwrap_or_default();
+            bytes.split(|byte| *byte == b'\n').for_each(&mut line_read);
+        }
+        return Ok(());
+    }
+    let path = directory.events();
+    if files::size(&path)?.is_none() {
+        return Ok(());
+    }
+    let mut lines = BufReader::new(regular::open(&path)?);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line);
+        if read.map_err(error::failed("read", &path))? == 0 {
+            return Ok(());
+        }
+        line_read(&line);
+    }
+}
+
 /// Cuts off half a line that a killed run left, for a run that may have nothing to append.
 pub fn cut_torn_line(directory: &RunDirectory) -> Result<()> {
     if store::is_address(&directory.root) {
@@ -142,6 +176,9 @@ mod tests {
                 text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             assert_eq!(events.len(), if cut == whole.len() { 3 } else { 2 });
             assert_eq!(events.last().unwrap()["event"], "second");
+            let mut read_back = 0;
+            read(&directory, |_| read_back += 1).unwrap();
+            assert_eq!(read_back, events.len());
         }
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::layout::{PartFolders, RunDirectory};
+use super::units::Part;
 use crate::base::error::Result;
 use crate::storage::{atomic, files};
 
@@ -21,6 +22,14 @@ impl RunDirectory {
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<()> {
         Ok(atomic::write_atomic(path, &pretty(record)).map(drop)?)
+    }
+
+    /// Writes a file of text and says what was written, by its name in the run directory.
+    #[expect(clippy::unused_self, reason = "records belong to a run directory")]
+    pub fn write_text(&self, path: &Path, name: &str, text: &str) -> Result<Part> {
+        let written = atomic::write_atomic(path, text.as_bytes())?;
+        let (path, bytes, sha256) = (name.to_owned(), written.bytes, written.sha256);
+        Ok(Part { path, rows: 0, bytes, sha256 })
     }
 
     /// Reads a record; none where there is no file, or one that is not the record's JSON: what only informs never stands in the

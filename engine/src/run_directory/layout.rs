@@ -16,6 +16,7 @@
 //!   intent.json          the renames of a commit that has begun
 //!   plan.json            what the last run planned; missing.json: work units that a selection misses
 //!   calibration.json, manifest.json, summary.json, events.jsonl, _SUCCESS
+//!   report.html, report.json        with `output.report`: what the run did, to look at
 //! ```
 //!
 //! In an object store `lock` is a lease, events are files of each process below `events/`, and the journals stay on the
@@ -192,6 +193,14 @@ impl RunDirectory {
     pub fn summary(&self) -> PathBuf {
         self.root.join("summary.json")
     }
+    /// The page to look at, with `output.report`.
+    pub fn report_page(&self) -> PathBuf {
+        self.root.join("report.html")
+    }
+    /// What the page shows, as JSON.
+    pub fn report(&self) -> PathBuf {
+        self.root.join("report.json")
+    }
     /// The marker of a finished run.
     pub fn success(&self) -> PathBuf {
         self.root.join("_SUCCESS")
@@ -238,6 +247,8 @@ impl RunDirectory {
             self.manifest(),
             self.calibration(),
             self.summary(),
+            self.report_page(),
+            self.report(),
             self.events(),
             self.missing(),
         ] {

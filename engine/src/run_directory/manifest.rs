@@ -55,6 +55,9 @@ pub struct Manifest {
     pub dropped: Vec<Part>,
     /// The files of `selection/`.
     pub selection: Vec<Part>,
+    /// The page of `output.report` and its figures as JSON.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub report: Vec<Part>,
 }
 
 impl Manifest {

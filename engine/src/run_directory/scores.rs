@@ -286,6 +286,50 @@ pub fn read(
     )
 }
 
+/// Where a measured window lies in its document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Row of the document in its file.
+    pub input_row: u64,
+    /// Index of the window in the document.
+    pub window: u32,
+    /// First and last token, in document tokens without BOS.
+    pub tokens: (u64, u64),
+    /// First and last byte of the window's text; none for pre-tokenised input.
+    pub bytes: Option<(u64, u64)>,
+    /// Tokens of the document.
+    pub tokens_total: u64,
+}
+
+/// Reads where the windows of a score file lie, and hands them over in order.
+pub fn read_places(path: &Path, mut each: impl FnMut(Place) -> Result<()>) -> Result<()> {
+    const NUMBERS: [&str; 6] =
+        ["input_row", "token_start", "token_end", "byte_start", "byte_end", "tokens_total"];
+    let table = table(path);
+    table.read(
+        |name| name == "window" || NUMBERS.contains(&name),
+        |batch| {
+            let damaged = || table.damaged(&OTHER_COLUMNS);
+            let windows = column::<Int32Array>(batch, "window").ok_or_else(damaged)?;
+            let numbers = NUMBERS.map(|name| column::<Int64Array>(batch, name));
+            let [Some(rows), Some(first), Some(end), Some(from), Some(to), Some(total)] = numbers
+            else {
+                return Err(damaged());
+            };
+            (0..batch.num_rows()).try_for_each(|row| {
+                let at = |numbers: &Int64Array| numbers.value(row) as u64;
+                each(Place {
+                    input_row: at(rows),
+                    window: windows.value(row) as u32,
+                    tokens: (at(first), at(end)),
+                    bytes: from.is_valid(row).then(|| (at(from), at(to))),
+                    tokens_total: at(total),
+                })
+            })
+        },
+    )
+}
+
 /// Reads the figures of those of `measures` that a score file has: row, index of the window, place of the measure, what was
 /// measured. A window of which a measure has nothing but nulls is passed over for it.
 pub fn read_figures(
@@ -511,6 +555,13 @@ mod tests {
         .unwrap();
         let first = vec![Some((1_u64 << 40) as f64), Some(0.1 + 0.2)];
         assert_eq!(light, [first, vec![None, None], vec![Some(0.0), None]]);
+        let mut places = Vec::new();
+        read_places(&path, |place| {
+            places.push((place.window, place.tokens, place.bytes, place.tokens_total));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(places, [0, 1, 2].map(|window| (window, (0, 4), None, 12)));
         let absent = read(&path, &["far"], |_| Ok(())).unwrap_err();
         assert!(absent.to_string().contains(OTHER_COLUMNS), "{absent}");
         // A measure that the file does not have is passed over.

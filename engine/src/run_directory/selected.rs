@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
+use super::table::Table;
 use super::units::Part;
 use crate::base::error::Result;
 use crate::dataset::part::PartWriter;
@@ -93,6 +94,87 @@ pub fn write_at(
     Ok(Some(Part::new(part_path, &writer.finish()?)))
 }
 
+/// The statistics that a table has, by the names of its columns.
+pub fn statistics(path: &Path) -> Result<Vec<String>> {
+    let table = table(path);
+    let (schema, _) = table.shape()?;
+    if !is_table(&schema) {
+        return Err(table.damaged(&OTHER_COLUMNS));
+    }
+    let (first, last) = (first_fields().len(), schema.fields().len() - last_fields().len());
+    Ok(schema.fields()[first..last].iter().map(|field| field.name().clone()).collect())
+}
+
+/// Hands over the samples of a table in input order.
+pub fn read(path: &Path, mut each: impl FnMut(&SelectedRow<'_>) -> Result<()>) -> Result<()> {
+    let table = table(path);
+    table.read(
+        |name| name != "input_file",
+        |batch| {
+            let columns = Columns::of(batch).ok_or_else(|| table.damaged(&OTHER_COLUMNS))?;
+            let mut statistics = Vec::with_capacity(columns.statistics.len());
+            (0..batch.num_rows()).try_for_each(|row| each(&columns.row(row, &mut statistics)))
+        },
+    )
+}
+
+const OTHER_COLUMNS: &str = "its columns are not those of a selection";
+
+fn table(path: &Path) -> Table<'_> {
+    let hint = "run the pipeline again after a small change of its filter, or with `--fresh`: the selection is made anew";
+    Table { path, what: "table of the selection", hint }
+}
+
+/// The columns of one batch that was read back.
+struct Columns<'a> {
+    rows: &'a Int64Array,
+    windows: &'a Int32Array,
+    texts: [&'a StringArray; 3],
+    statistics: Vec<&'a Float64Array>,
+    scores: [&'a Float64Array; 2],
+}
+
+impl<'a> Columns<'a> {
+    fn of(batch: &'a RecordBatch) -> Option<Self> {
+        fn column<'a, A: 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
+            batch.column_by_name(name)?.as_any().downcast_ref()
+        }
+        let (first, last) =
+            (first_fields().len() - 1, batch.num_columns().checked_sub(last_fields().len())?);
+        let of_statistics = batch.columns().get(first..last)?;
+        Some(Self {
+            rows: column(batch, "input_row")?,
+            windows: column(batch, "window")?,
+            texts: [column(batch, "id")?, column(batch, "group")?, column(batch, "reason")?],
+            statistics: of_statistics
+                .iter()
+                .map(|values| values.as_any().downcast_ref())
+                .collect::<Option<_>>()?,
+            scores: [column(batch, "score")?, column(batch, "percentile")?],
+        })
+    }
+
+    fn row<'r>(&'r self, row: usize, statistics: &'r mut Vec<f64>) -> SelectedRow<'r> {
+        let text = |column: usize| {
+            let texts = self.texts[column];
+            texts.is_valid(row).then(|| texts.value(row))
+        };
+        let float = |values: &Float64Array| values.is_valid(row).then(|| values.value(row));
+        statistics.clear();
+        statistics.extend(self.statistics.iter().map(|values| float(values).unwrap_or(f64::NAN)));
+        SelectedRow {
+            input_row: self.rows.value(row) as u64,
+            id: text(0).unwrap_or_default(),
+            window: self.windows.is_valid(row).then(|| self.windows.value(row) as u32),
+            group: text(1),
+            statistics,
+            score: float(self.scores[0]).unwrap_or(f64::NAN),
+            percentile: float(self.scores[1]),
+            reason: text(2),
+        }
+    }
+}
+
 fn batch(
     file: &str,
     schema: &SchemaRef,
@@ -121,4 +203,36 @@ fn batch(
     ];
     let columns = first.into_iter().chain(statistics).chain(last).collect();
     RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_is_read_back_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("part.parquet");
+        let row = |window, group, score: f64, reason| SelectedRow {
+            input_row: 7,
+            id: "a",
+            window,
+            group,
+            statistics: if score.is_nan() { &[f64::NAN, 1.0] } else { &[0.1, f64::NAN] },
+            score,
+            percentile: Some(0.5).filter(|_| !score.is_nan()),
+            reason,
+        };
+        let rows =
+            [row(Some(3), Some("g"), 0.25, None), row(None, None, f64::NAN, Some("no_near"))];
+        write_at(&path, "part.parquet".to_owned(), "f", &["near", "far"], &rows).unwrap();
+        assert_eq!(statistics(&path).unwrap(), ["near", "far"]);
+        let mut found = Vec::new();
+        read(&path, |row| {
+            found.push(format!("{row:?}"));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found, rows.map(|row| format!("{row:?}")));
+    }
 }

@@ -181,6 +181,11 @@ pub struct Output {
     /// written for them. Not with `score.calibration`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compare: Vec<Formula>,
+    /// Whether `report.html`, a page to look at, and its figures `report.json` are written into the run directory with the
+    /// selection. Default false: the page shows pieces of some samples' texts, which not everybody who may see the figures of
+    /// a run may read. It changes no other file. `longsift report` makes the same of any finished run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub report: bool,
 }
 
 fn default_part_bytes() -> u64 {

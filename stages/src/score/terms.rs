@@ -202,16 +202,21 @@ impl Scorer {
         if !values.iter().all(|value| value.is_finite()) {
             return f64::NAN;
         }
-        let term = |((weight, offset, comparable), value): (&(f64, f64, Comparable), &f64)| {
-            let weighted = weight * comparable.of(*value);
-            if *offset == 0.0 { weighted } else { weighted + offset }
-        };
-        let terms = self.terms.iter().zip(values).map(term);
+        let terms = self.terms(values);
         let score = match self.combine {
             Combine::Sum => terms.reduce(|sum, term| sum + term),
             Combine::Least => terms.reduce(|least, term| if term < least { term } else { least }),
         };
         score.unwrap_or(f64::NAN)
+    }
+
+    /// What each term of a sample's score comes to: `weight · standardised(statistic) + offset`. `values`: one for each term.
+    pub fn terms(&self, values: &[f64]) -> impl Iterator<Item = f64> {
+        let term = |((weight, offset, comparable), value): (&(f64, f64, Comparable), &f64)| {
+            let weighted = weight * comparable.of(*value);
+            if *offset == 0.0 { weighted } else { weighted + offset }
+        };
+        self.terms.iter().zip(values).map(term)
     }
 }
 

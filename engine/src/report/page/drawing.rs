@@ -3,6 +3,8 @@
 //! Written by a template rather than by a drawing library: bars have titles that a pointer shows, and text takes the colour
 //! of the page, light or dark.
 
+use std::fmt::Write;
+
 use askama::Template;
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito, 2008), on light and dark ground.
@@ -32,6 +34,8 @@ pub(crate) struct Drawing {
 pub(crate) enum Shape {
     /// A bar or a cell; `title` is shown under a pointer.
     Rect { x: f64, y: f64, width: f64, height: f64, fill: String, title: String },
+    /// An area, or a line where `stroke` is not empty: the commands of an SVG path.
+    Path { d: String, fill: &'static str, stroke: &'static str, title: String },
     /// A straight line.
     Line { from: (f64, f64), to: (f64, f64), stroke: &'static str, width: f64, dashed: bool },
     /// A point.
@@ -77,6 +81,45 @@ impl Drawing {
     ) {
         let (fill, title) = (fill.into(), title.into());
         self.shapes.push(Shape::Rect { x, y, width, height, fill, title });
+    }
+
+    /// An area between `bottom` and steps of equal width: the height of each above it, from `x` on.
+    pub(crate) fn steps(
+        &mut self,
+        (x, bottom): (f64, f64),
+        width: f64,
+        heights: &[(f64, f64)],
+        fill: &'static str,
+        title: impl Into<String>,
+    ) {
+        let mut d = String::new();
+        for (step, (from, to)) in heights.iter().enumerate().filter(|(_, (from, to))| to > from) {
+            let (left, top) = (x + width * step as f64, bottom - to);
+            let _ = write!(
+                d,
+                "M{left:.1} {top:.1}h{:.1}v{:.1}h-{:.1}z",
+                width - 0.6,
+                to - from,
+                width - 0.6
+            );
+        }
+        if !d.is_empty() {
+            self.shapes.push(Shape::Path { d, fill, stroke: "none", title: title.into() });
+        }
+    }
+
+    /// A line through points.
+    pub(crate) fn polyline(
+        &mut self,
+        points: &[(f64, f64)],
+        stroke: &'static str,
+        title: impl Into<String>,
+    ) {
+        let mut d = String::new();
+        for (index, (x, y)) in points.iter().enumerate() {
+            let _ = write!(d, "{}{x:.1} {y:.1}", if index == 0 { 'M' } else { 'L' });
+        }
+        self.shapes.push(Shape::Path { d, fill: "none", stroke, title: title.into() });
     }
 
     pub(crate) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &'static str) {

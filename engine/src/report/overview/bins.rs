@@ -1,0 +1,207 @@
+//! Counts of values in bins of equal width, where the range of the values is not known before.
+//!
+//! The width is the least power of two by which all values lie in so many bins: it follows from the values alone, and not from
+//! their order or from how they were split between threads. Memory is that of the bins.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Bins of one histogram at most.
+pub(super) const MOST: i64 = 64;
+
+/// A scale of bins: bin `i` is the values from `i · 2^exponent` up to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scale {
+    exponent: i32,
+    /// The lowest bin and the highest; none before the first value.
+    range: Option<(i64, i64)>,
+    /// Bins at most.
+    most: i64,
+}
+
+impl Scale {
+    pub(super) fn new(most: i64) -> Self {
+        Self { exponent: -1000, range: None, most }
+    }
+
+    /// Takes in a finite value: its bin, and by how many powers of two the bins have become wider.
+    pub(super) fn add(&mut self, value: f64) -> (i64, u32) {
+        // Values have at most 53 bits of their own, so that a bin's number is a whole number without rounding.
+        let own = if value == 0.0 { i32::MIN } else { exponent(value) - 52 };
+        let before = self.exponent;
+        self.widen((own - before.min(own)) as u32);
+        let scaled = (value * 2.0_f64.powi(-self.exponent)).floor();
+        // What is negative and too small for a number of its own is below 0 all the same.
+        let mut bin = if value < 0.0 && scaled == 0.0 { -1 } else { scaled as i64 };
+        let (mut low, mut high) = self.range.unwrap_or((bin, bin));
+        (low, high) = (low.min(bin), high.max(bin));
+        while high - low >= self.most {
+            (low, high, bin) = (low >> 1, high >> 1, bin >> 1);
+            self.exponent += 1;
+        }
+        self.range = Some((low, high));
+        (bin, (self.exponent - before) as u32)
+    }
+
+    fn widen(&mut self, by: u32) {
+        self.exponent += by as i32;
+        self.range = self.range.map(|(low, high)| (shifted(low, by), shifted(high, by)));
+    }
+
+    /// Takes in the range of another: by how much the bins of this one and of the other have become wider.
+    pub(super) fn join(&mut self, other: &Self) -> (u32, u32) {
+        let Some((low, high)) = other.range else { return (0, 0) };
+        let before = self.exponent;
+        self.widen((other.exponent - before).max(0) as u32);
+        let of_other = (self.exponent - other.exponent) as u32;
+        let (low, high) = (shifted(low, of_other), shifted(high, of_other));
+        let (own_low, own_high) = self.range.unwrap_or((low, high));
+        let (mut low, mut high) = (low.min(own_low), high.max(own_high));
+        while high - low >= self.most {
+            (low, high) = (low >> 1, high >> 1);
+            self.exponent += 1;
+        }
+        self.range = Some((low, high));
+        ((self.exponent - before) as u32, (self.exponent - other.exponent) as u32)
+    }
+
+    /// The least value of a bin.
+    pub(super) fn value(&self, bin: i64) -> f64 {
+        bin as f64 * self.width()
+    }
+
+    pub(super) fn width(&self) -> f64 {
+        2.0_f64.powi(self.exponent)
+    }
+
+    /// The lowest bin and the highest.
+    pub(super) fn range(&self) -> Option<(i64, i64)> {
+        self.range
+    }
+}
+
+/// A bin's number among bins that are 2^`by` times as wide.
+pub(super) fn shifted(bin: i64, by: u32) -> i64 {
+    bin >> by.min(63)
+}
+
+/// The power of two at or below a number that is not 0.
+fn exponent(value: f64) -> i32 {
+    // That of numbers below the normal ones is as good as any below −1000.
+    ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
+}
+
+/// A histogram of values of several kinds.
+#[derive(Clone, Debug)]
+pub(super) struct Bins<const KINDS: usize> {
+    scale: Scale,
+    counts: BTreeMap<i64, [u64; KINDS]>,
+}
+
+/// A histogram as it stands in `report.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Histogram {
+    /// Where the first bin begins.
+    pub(crate) from: f64,
+    /// The width of every bin.
+    pub(crate) width: f64,
+    /// By bin: how many of each kind, in the order of `kinds` of the report.
+    pub(crate) counts: Vec<Vec<u64>>,
+}
+
+impl<const KINDS: usize> Bins<KINDS> {
+    pub(super) fn new() -> Self {
+        Self { scale: Scale::new(MOST), counts: BTreeMap::new() }
+    }
+
+    /// Counts a value; what is not finite is none.
+    pub(super) fn add(&mut self, value: f64, kind: usize) {
+        if value.is_finite() {
+            let (bin, wider) = self.scale.add(value);
+            self.widen(wider);
+            self.counts.entry(bin).or_insert([0; KINDS])[kind] += 1;
+        }
+    }
+
+    /// Adds the counts of another.
+    pub(super) fn append(&mut self, other: &Self) {
+        let (own, theirs) = self.scale.join(&other.scale);
+        self.widen(own);
+        for (bin, more) in &other.counts {
+            let counts = self.counts.entry(shifted(*bin, theirs)).or_insert([0; KINDS]);
+            counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+        }
+    }
+
+    fn widen(&mut self, by: u32) {
+        if by > 0 {
+            for (bin, more) in std::mem::take(&mut self.counts) {
+                let counts = self.counts.entry(shifted(bin, by)).or_insert([0; KINDS]);
+                counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
+            }
+        }
+    }
+
+    /// None where there is no value.
+    pub(super) fn histogram(&self) -> Option<Histogram> {
+        let (low, high) = self.scale.range()?;
+        let counts = |bin| self.counts.get(&bin).copied().unwrap_or([0; KINDS]).to_vec();
+        Some(Histogram {
+            from: self.scale.value(low),
+            width: self.scale.width(),
+            counts: (low..=high).map(counts).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bins(values: &[f64]) -> Bins<1> {
+        let mut bins = Bins::new();
+        for value in values {
+            bins.add(*value, 0);
+        }
+        bins
+    }
+
+    proptest! {
+        #[test]
+        fn a_histogram_is_the_same_for_any_order_and_any_split(
+            values in prop::collection::vec(
+                prop_oneof![-1.0..1.0, -1e6..1e6, any::<f64>(), Just(0.0), Just(f64::MIN_POSITIVE / 4.0)], 0..60),
+            cut in 0_usize..60,
+        ) {
+            let expected = bins(&values).histogram();
+            let (one, other) = values.split_at(cut.min(values.len()));
+            let mut joined = bins(one);
+            joined.append(&bins(other));
+            prop_assert_eq!(&joined.histogram(), &expected);
+            let backwards: Vec<f64> = values.iter().rev().copied().collect();
+            prop_assert_eq!(&bins(&backwards).histogram(), &expected);
+            let Some(histogram) = expected else { return Ok(()) };
+            let finite: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+            prop_assert_eq!(histogram.counts.iter().map(|kinds| kinds[0]).sum::<u64>(), finite.len() as u64);
+            prop_assert!(histogram.counts.len() as i64 <= MOST);
+            for (bin, kinds) in histogram.counts.iter().enumerate() {
+                let from = histogram.from + bin as f64 * histogram.width;
+                let inside = finite.iter().filter(|value| (from..from + histogram.width).contains(*value));
+                // Beyond the largest number there is no upper end.
+                if (from + histogram.width).is_finite() && from.abs() < 1e300 {
+                    prop_assert_eq!(inside.count() as u64, kinds[0]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_values_are_in_one_bin() {
+        let histogram = bins(&[0.3, 0.3, f64::NAN]).histogram().unwrap();
+        assert_eq!(histogram.counts, [[2]]);
+        assert!(histogram.from <= 0.3 && bins(&[]).histogram().is_none());
+    }
+}

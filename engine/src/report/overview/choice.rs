@@ -1,0 +1,120 @@
+//! How a run chose: the terms of its score, its guards and its amount, as the manifest and the calibration have them.
+
+use longsift_stages::contract::Column;
+use longsift_stages::filter::guards::Bounds;
+use longsift_stages::score::terms::{Combine, Scale, Scorer, Term};
+use longsift_stages::{Filter, Score, StageSettings};
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::run_directory::calibration::CalibratedGroup;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::scores;
+
+/// How a run chose.
+pub(super) struct Choice {
+    pub(super) score: Score,
+    pub(super) filter: Filter,
+    pub(super) terms: Vec<Term>,
+    pub(super) combine: Combine,
+    /// Whether a sample is a whole document.
+    pub(super) documents: bool,
+    /// Every statistic that the scores have.
+    pub(super) columns: Vec<(String, Column)>,
+}
+
+impl Choice {
+    /// That of a manifest; `directory` holds its scores.
+    pub(super) fn of(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
+        let settings = &manifest.lock.settings;
+        let stages: Vec<StageSettings> = serde_json::from_value(settings["stages"].clone())
+            .map_err(|why| {
+                let message = format!("the settings of the run cannot be read: {why}");
+                Diagnostic::error(Blame::Data, message)
+                    .hint("another version of longsift wrote them, or the manifest is damaged")
+            })?;
+        let (mut score, mut filter) = (None, None);
+        for stage in stages {
+            match stage {
+                StageSettings::Score(of) => score = Some(of),
+                StageSettings::Filter(of) => filter = Some(of),
+                _ => {}
+            }
+        }
+        let (Some(score), Some(filter)) = (score, filter) else {
+            let message = "the manifest has no `score` or no `filter`";
+            return Err(Diagnostic::error(Blame::Data, message)
+                .hint("it was damaged after it was written")
+                .into());
+        };
+        let measured = manifest.units.iter().find(|unit| unit.counts.windows > 0);
+        let measures = match measured {
+            Some(unit) => scores::measures(&directory.root.join(&unit.scores.path))?,
+            None => Vec::new(),
+        };
+        let columns: Vec<(String, Column)> = measures
+            .into_iter()
+            .flat_map(|of| of.columns.into_iter().map(move |column| (of.measure.clone(), column)))
+            .collect();
+        let declared: Vec<Column> = columns.iter().map(|(_, column)| column.clone()).collect();
+        let (terms, combine) = score.terms(&declared);
+        let documents = settings["output"]["samples"] == "documents";
+        Ok(Self { score, filter, terms, combine, documents, columns })
+    }
+
+    /// The declaration of a statistic.
+    pub(super) fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().map(|(_, column)| column).find(|column| column.name == name)
+    }
+
+    /// What scored the samples of a group; none where the calibration does not say it.
+    pub(super) fn scorer(&self, known: &CalibratedGroup) -> Option<Scorer> {
+        let scale = |term: &Term| {
+            let (name, histogram) = (&term.statistic, known.histograms.get(&term.statistic));
+            Some(Scale { figures: *known.figures.get(name)?, histogram: histogram.cloned() })
+        };
+        let scales: Vec<Scale> = self.terms.iter().map(scale).collect::<Option<_>>()?;
+        Scorer::new(&self.terms, self.combine, self.score.standardise, &scales)
+    }
+
+    /// The bounds of a group's guards on a statistic.
+    pub(super) fn bounds(&self, known: &CalibratedGroup, statistic: &str) -> Vec<Bounds> {
+        let guards = self.filter.guards.iter().zip(&known.guards);
+        guards.filter(|(guard, _)| guard.statistic == statistic).map(|(_, of)| *of).collect()
+    }
+
+    /// The guards in words: `copy_share at most 0.4`.
+    pub(super) fn guards(&self) -> Vec<String> {
+        let guards = self.filter.guards.iter().map(|guard| {
+            let bounds = [
+                guard.min.map(|value| format!("at least {value}")),
+                guard.max.map(|value| format!("at most {value}")),
+                guard.min_quantile.map(|of| format!("from the quantile {} up", of.0)),
+                guard.max_quantile.map(|of| format!("up to the quantile {}", of.0)),
+            ];
+            let bounds: Vec<String> = bounds.into_iter().flatten().collect();
+            format!("{} {}", guard.statistic, bounds.join(" and "))
+        });
+        guards.collect()
+    }
+
+    /// How much is kept, in words.
+    pub(super) fn amount(&self) -> String {
+        let filter = &self.filter;
+        let of = if self.score.within.is_some() { "each group" } else { "all" };
+        if self.score.calibration.is_some() {
+            "what reaches the threshold of a saved calibration".to_owned()
+        } else if let Some(score) = filter.min_score {
+            format!("scores of {score} or more")
+        } else if let Some(fraction) = filter.keep_fraction {
+            format!("the best {} % of {of}", 100.0 * fraction.0)
+        } else if filter.keep_tokens.is_some() {
+            format!("a budget of tokens of {of}")
+        } else if filter.budgets.is_some() {
+            "budgets of tokens by group and length".to_owned()
+        } else {
+            "everything with a score that passes the guards".to_owned()
+        }
+    }
+}

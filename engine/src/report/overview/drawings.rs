@@ -1,0 +1,316 @@
+//! The drawings of a report. None is wider than a telephone.
+
+use super::bins::Histogram;
+use super::gather::{FATES, Fate};
+use super::machine::Look;
+use crate::base::text::{bytes, count, line_safe};
+use crate::report::page::drawing::{Drawing, colour};
+
+/// Pixels of every drawing.
+const WIDTH: f64 = 340.0;
+
+/// A light grey that shows on both grounds.
+const PALE: &str = "#C3CAD5";
+
+/// The colours of what was kept, of what is below the threshold, of what was refused.
+pub(super) const COLOURS: [&str; FATES] = [colour::BLUE, PALE, colour::ORANGE];
+
+/// The colours of sides, of which there are as many as terms.
+const SIDES: [&str; 8] = [
+    colour::BLUE,
+    colour::ORANGE,
+    colour::GREEN,
+    colour::PURPLE,
+    "#56B4E9",
+    colour::VERMILLION,
+    "#F0E442",
+    colour::GREY,
+];
+
+/// A step of [`waterfall`]: its name and how many there are of it.
+pub(super) struct Step {
+    pub(super) name: String,
+    pub(super) number: u64,
+    pub(super) fill: &'static str,
+}
+
+fn drawing(height: f64, label: &str) -> Drawing {
+    Drawing::new(WIDTH as u32, height.ceil() as u32, line_safe(label))
+}
+
+fn share(part: u64, all: u64) -> String {
+    format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
+}
+
+/// What there was at first, what went away for which reason, and what is left: a line of text and a bar each. The last step is
+/// what is left; each of the others begins where the one before ended.
+pub(super) fn waterfall(label: &str, all: u64, steps: &[Step]) -> Drawing {
+    let row = 36.0;
+    let mut drawing = drawing(row * (steps.len() + 1) as f64 + 4.0, label);
+    let x = |number: u64| (WIDTH - 2.0) * number as f64 / all.max(1) as f64;
+    let mut bar = |index: usize, name: &str, number: u64, right: u64, fill: &str| {
+        let y = row * index as f64;
+        let said = format!("{} · {} · {}", line_safe(name), count(number), share(number, all));
+        drawing.text((0.0, y + 13.0), "start", said);
+        let width = x(number).max(if number > 0 { 1.0 } else { 0.0 });
+        drawing.rect((x(right) - x(number), y + 18.0), (width, 12.0), fill, "");
+    };
+    bar(0, label, all, all, PALE);
+    let mut right = all;
+    for (index, step) in steps.iter().enumerate() {
+        let last = index + 1 == steps.len();
+        bar(index + 1, &step.name, step.number, if last { step.number } else { right }, step.fill);
+        right = right.saturating_sub(step.number);
+    }
+    drawing
+}
+
+/// A histogram of what was kept, below the threshold and refused, with dashed lines at some values.
+pub(super) fn histogram(label: &str, of: &Histogram, lines: &[(f64, &'static str)]) -> Drawing {
+    let (top, tall) = (18.0, 84.0);
+    let bottom = top + tall;
+    let mut drawing = drawing(bottom + 20.0, label);
+    let bins = of.counts.len() as f64;
+    let width = (WIDTH - 2.0) / bins;
+    let most = of.counts.iter().map(|kinds| kinds.iter().sum::<u64>()).max().unwrap_or(1).max(1);
+    let height = |number: u64| tall * number as f64 / most as f64;
+    let mut below = vec![0_u64; of.counts.len()];
+    for fate in [Fate::Kept, Fate::Below, Fate::Refused] {
+        let heights: Vec<(f64, f64)> = of
+            .counts
+            .iter()
+            .zip(&mut below)
+            .map(|(kinds, below)| {
+                let from = *below;
+                *below += kinds[fate as usize];
+                (height(from), height(*below))
+            })
+            .collect();
+        drawing.steps((1.0, bottom), width, &heights, COLOURS[fate as usize], NAMES[fate as usize]);
+    }
+    drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
+    let end = of.from + bins * of.width;
+    let x = |value: f64| (1.0 + (value - of.from) / of.width * width).clamp(1.0, WIDTH - 1.0);
+    for value in ticks(of.from, end) {
+        let anchor = anchor(x(value));
+        drawing.line((x(value), bottom), (x(value), bottom + 4.0), colour::GREY);
+        drawing.text((x(value), bottom + 16.0), anchor, number(value));
+    }
+    for (value, name) in lines.iter().filter(|(value, _)| value.is_finite()) {
+        drawing.dashed((x(*value), top - 4.0), (x(*value), bottom), colour::VERMILLION);
+        let said = format!("{name} {}", number(*value));
+        drawing.text_on((x(*value), 11.0), anchor(x(*value)), colour::VERMILLION, said);
+    }
+    drawing
+}
+
+/// What the colours of [`histogram`] mean.
+pub(super) const NAMES: [&str; FATES] =
+    ["kept", "below the threshold", "refused or without a score"];
+
+fn anchor(x: f64) -> &'static str {
+    if x < 40.0 {
+        "start"
+    } else if x > WIDTH - 40.0 {
+        "end"
+    } else {
+        "middle"
+    }
+}
+
+/// Three to six round values between two.
+fn ticks(from: f64, end: f64) -> Vec<f64> {
+    let span = end - from;
+    if !span.is_finite() || span <= 0.0 {
+        return vec![from];
+    }
+    let power = 10.0_f64.powf((span / 4.0).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|of| of * power);
+    let step = step.into_iter().find(|step| span / step <= 5.0).unwrap_or(span);
+    let first = (from / step).ceil();
+    // No more than a drawing has room for, whatever rounding does.
+    (0..8).map(|index| (first + f64::from(index)) * step).filter(|value| *value <= end).collect()
+}
+
+/// A value in a few digits.
+pub(super) fn number(value: f64) -> String {
+    let magnitude = value.abs();
+    if value == 0.0 {
+        "0".to_owned()
+    } else if !(1e-4..1e7).contains(&magnitude) {
+        format!("{value:.2e}")
+    } else {
+        let decimals = (3 - magnitude.log10().floor() as i32).clamp(0, 7) as usize;
+        let text = format!("{value:.decimals$}");
+        if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text
+        }
+    }
+}
+
+/// Shares that make a whole, a bar for each row; `sides` names the colours.
+pub(super) fn stacked(label: &str, sides: &[&str], rows: &[(&str, Vec<u64>)]) -> Drawing {
+    let row = 40.0;
+    let height = row * rows.len() as f64 + 18.0 * sides.len() as f64 + 8.0;
+    let mut drawing = drawing(height, label);
+    for (index, (name, parts)) in rows.iter().enumerate() {
+        let y = row * index as f64;
+        let all: u64 = parts.iter().sum();
+        drawing.text((0.0, y + 13.0), "start", format!("{name} · {}", count(all)));
+        let mut x = 0.0;
+        for (part, (side, fill)) in parts.iter().zip(sides.iter().zip(SIDES.iter().cycle())) {
+            let width = (WIDTH - 2.0) * *part as f64 / all.max(1) as f64;
+            let title = format!("{}: {}", line_safe(side), share(*part, all));
+            drawing.rect((x, y + 18.0), (width, 16.0), *fill, title);
+            x += width;
+        }
+    }
+    for (index, (side, fill)) in sides.iter().zip(SIDES.iter().cycle()).enumerate() {
+        let y = row * rows.len() as f64 + 18.0 * index as f64 + 4.0;
+        drawing.rect((0.0, y), (11.0, 11.0), *fill, "");
+        let shares = rows.iter().map(|(_, parts)| share(parts[index], parts.iter().sum()));
+        let said = format!("{} · {}", line_safe(side), shares.collect::<Vec<_>>().join(" / "));
+        drawing.text((17.0, y + 10.0), "start", said);
+    }
+    drawing
+}
+
+/// The kept share of each row, and that of all as a dashed line.
+pub(super) fn shares(label: &str, rows: &[(String, [u64; 2])], overall: f64) -> Drawing {
+    let row = 36.0;
+    let most = rows.iter().map(|(_, [all, kept])| *kept as f64 / (*all).max(1) as f64);
+    let scale = (WIDTH - 2.0) / most.fold(overall, f64::max).max(1e-9);
+    let height = row * rows.len() as f64 + 20.0;
+    let mut drawing = drawing(height, label);
+    for (index, (name, [all, kept])) in rows.iter().enumerate() {
+        let y = row * index as f64;
+        let said = format!(
+            "{} · {} of {} · {}",
+            line_safe(name),
+            count(*kept),
+            count(*all),
+            share(*kept, *all)
+        );
+        drawing.text((0.0, y + 13.0), "start", said);
+        let width = scale * *kept as f64 / (*all).max(1) as f64;
+        drawing.rect((0.0, y + 18.0), (width, 12.0), colour::BLUE, "");
+    }
+    let x = scale * overall;
+    drawing.dashed((x, 16.0), (x, height - 18.0), colour::VERMILLION);
+    let all = format!("all {:.1} %", 100.0 * overall);
+    drawing.text_on((x, height - 5.0), anchor(x), colour::VERMILLION, all);
+    drawing
+}
+
+/// Two lists of equal meaning beside each other, blue kept and grey not; `name` names their places.
+pub(super) fn pairs(
+    label: &str,
+    [kept, others]: [&[f64]; 2],
+    name: impl Fn(usize) -> String,
+) -> Drawing {
+    let (top, tall) = (14.0, 96.0);
+    let bottom = top + tall;
+    let mut drawing = drawing(bottom + 18.0, label);
+    let places = kept.len().max(others.len()).max(1);
+    let most =
+        kept.iter().chain(others).copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
+    let width = (WIDTH - 2.0) / places as f64;
+    let height = |value: Option<&f64>| {
+        let value = value.copied().filter(|value| *value > 0.0 && most > 0.0).unwrap_or(0.0);
+        tall * value / most
+    };
+    for (side, (list, fill)) in [(kept, COLOURS[0]), (others, COLOURS[1])].into_iter().enumerate() {
+        let heights: Vec<(f64, f64)> = (0..places * 2)
+            .map(
+                |half| {
+                    if half % 2 == side { (0.0, height(list.get(half / 2))) } else { (0.0, 0.0) }
+                },
+            )
+            .collect();
+        let title = ["kept", "not kept"][side];
+        drawing.steps((1.0, bottom), width / 2.0, &heights, fill, title);
+    }
+    drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
+    drawing.text((0.0, 10.0), "start", format!("highest {}", number(most)));
+    let every = places.div_ceil(10);
+    for place in (0..places).step_by(every) {
+        let x = 1.0 + width * (place as f64 + 0.5);
+        drawing.text((x, bottom + 14.0), "middle", name(place));
+    }
+    drawing
+}
+
+/// The memory of a device over its looks: what others use, what the run holds and has reserved.
+pub(super) fn memory(device: &str, looks: &[Look]) -> Drawing {
+    let (top, tall) = (34.0, 90.0);
+    let bottom = top + tall;
+    let mut drawing = drawing(bottom + 20.0, &format!("memory of {device}"));
+    let most =
+        looks.iter().flat_map(|look| [look.held_bytes, look.reserved_bytes, look.others_bytes]);
+    let most = most.max().unwrap_or(0).max(1);
+    let point = |index: usize, value: u64| {
+        let x = (WIDTH - 2.0) * index as f64 / (looks.len().max(2) - 1) as f64;
+        (1.0 + x, bottom - tall * value as f64 / most as f64)
+    };
+    let series = [("held", colour::BLUE), ("reserved", colour::GREEN), ("others", colour::ORANGE)];
+    let bytes_of = |look: &Look| [look.held_bytes, look.reserved_bytes, look.others_bytes];
+    let mut x = 0.0;
+    for (place, (name, stroke)) in series.into_iter().enumerate() {
+        let points: Vec<(f64, f64)> = looks
+            .iter()
+            .enumerate()
+            .map(|(index, look)| point(index, bytes_of(look)[place]))
+            .collect();
+        drawing.polyline(&points, stroke, name);
+        drawing.rect((x, 2.0), (10.0, 10.0), stroke, "");
+        drawing.text((x + 14.0, 11.0), "start", name);
+        x += 80.0;
+    }
+    drawing.text((0.0, 27.0), "start", format!("{} at most", bytes(most)));
+    drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
+    let time = |look: Option<&Look>| look.map_or(String::new(), |look| line_safe(&look.time));
+    drawing.text((0.0, bottom + 15.0), "start", time(looks.first()));
+    if looks.len() > 1 {
+        drawing.text((WIDTH, bottom + 15.0), "end", time(looks.last()));
+    }
+    drawing
+}
+
+#[cfg(test)]
+mod tests {
+    use askama::Template;
+
+    use super::*;
+
+    #[test]
+    fn values_and_ticks_are_short() {
+        assert_eq!(
+            ["0", "0.25", "12.35", "1.00e-9", "100000"].map(str::to_owned),
+            [0.0, 0.25, 12.3456, 1e-9, 1e5].map(number)
+        );
+        assert_eq!(ticks(0.0, 1.0), [0.0, 0.2, 0.4, 3.0 * 0.2, 0.8, 1.0]);
+        assert_eq!(ticks(1.0, 1.0), [1.0]);
+        assert!(ticks(-3e300, 4e300).len() <= 8 && ticks(f64::MIN, f64::MAX) == [f64::MIN]);
+    }
+
+    #[test]
+    fn a_waterfall_ends_where_what_is_left_begins() {
+        let step = |name: &str, number, fill| Step { name: name.to_owned(), number, fill };
+        let steps = [step("<b>", 3, colour::ORANGE), step("kept", 1, colour::BLUE)];
+        let svg = waterfall("rows", 4, &steps).render().unwrap();
+        assert!(svg.contains("3 · 75.0 %") && !svg.contains("<b>"), "{svg}");
+        assert!(svg.contains(r#"<rect x="84.5" y="54" width="253.5""#), "{svg}");
+        assert!(svg.contains(r#"<rect x="0" y="90" width="84.5""#), "{svg}");
+    }
+
+    #[test]
+    fn a_histogram_of_one_value_and_one_of_huge_values_are_drawn() {
+        for (from, width) in [(0.0, 1e-300), (-1e300, 1e299), (0.3, 1e-18)] {
+            let of = Histogram { from, width, counts: vec![vec![1, 2, 3]] };
+            let svg = histogram("a", &of, &[(from, "threshold")]).render().unwrap();
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+    }
+}

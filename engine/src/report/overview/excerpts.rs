@@ -1,0 +1,123 @@
+//! The texts of samples: the beginning and the end of each, read from the input again.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::picks::Pick;
+use crate::base::error::Result;
+use crate::dataset::documents::{DocumentContent, document_contents};
+use crate::dataset::rows;
+use crate::plan::Plan;
+
+/// Characters that are shown of each end.
+const SHOWN: usize = 320;
+/// Tokens that are shown of each end, where documents are token ids.
+const TOKENS_SHOWN: usize = 24;
+
+/// What is shown of a text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Excerpt {
+    /// The beginning.
+    pub(crate) head: String,
+    /// Characters, or tokens, between the two; 0 where the head is everything.
+    pub(crate) left_out: u64,
+    /// The end.
+    pub(crate) tail: String,
+}
+
+impl Excerpt {
+    /// The beginning and the end of a text; line breaks as signs, so that a text of empty lines is short, too.
+    pub(super) fn of(text: &str) -> Self {
+        let visible = |text: String| text.replace("\r\n", "⏎ ").replace('\n', "⏎ ");
+        let letters = text.chars().count();
+        if letters <= 2 * SHOWN {
+            let head = visible(text.to_owned());
+            return Self { head, left_out: 0, tail: String::new() };
+        }
+        Self {
+            head: visible(text.chars().take(SHOWN).collect()),
+            left_out: (letters - 2 * SHOWN) as u64,
+            tail: visible(text.chars().skip(letters - SHOWN).collect()),
+        }
+    }
+
+    fn of_tokens(tokens: &[u32]) -> Self {
+        let list = |tokens: &[u32]| tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        if tokens.len() <= 2 * TOKENS_SHOWN {
+            return Self { head: list(tokens), left_out: 0, tail: String::new() };
+        }
+        Self {
+            head: list(&tokens[..TOKENS_SHOWN]),
+            left_out: (tokens.len() - 2 * TOKENS_SHOWN) as u64,
+            tail: list(&tokens[tokens.len() - TOKENS_SHOWN..]),
+        }
+    }
+}
+
+/// The excerpts of samples, in their order; none of one whose document cannot be used any more. `units`: the position in the
+/// plan of the unit that a sample names.
+pub(super) fn of_picks(
+    plan: &Plan,
+    picks: &[&Pick],
+    units: impl Fn(usize) -> Option<usize>,
+) -> Result<Vec<Option<Excerpt>>> {
+    let mut by_unit: BTreeMap<usize, BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
+    for (index, pick) in picks.iter().enumerate() {
+        if let Some(unit) = units(pick.unit()) {
+            let rows = by_unit.entry(unit).or_default();
+            rows.entry(pick.place.input_row).or_default().push(index);
+        }
+    }
+    let mut excerpts = vec![None; picks.len()];
+    for (unit, by_row) in by_unit {
+        plan.options.stop.check()?;
+        let wanted: Vec<u64> = by_row.keys().copied().collect();
+        // A row at a time: a document may be large.
+        for batch in rows::read_rows(&plan.dataset, &plan.units[unit], &wanted, 1)? {
+            let (numbers, batch) = batch?;
+            let contents = document_contents(&plan.dataset, &batch, &plan.columns)?;
+            for (row, content) in numbers.iter().zip(contents) {
+                let Ok(content) = content else { continue };
+                for index in &by_row[row] {
+                    excerpts[*index] = of_sample(picks[*index], &content);
+                }
+            }
+        }
+    }
+    Ok(excerpts)
+}
+
+fn of_sample(pick: &Pick, content: &DocumentContent) -> Option<Excerpt> {
+    let (place, window) = (pick.place, pick.window().is_some());
+    match content {
+        DocumentContent::Text(text) if window => {
+            let (start, end) = place.bytes?;
+            text.get(start as usize..end as usize).map(Excerpt::of)
+        }
+        DocumentContent::Text(text) => Some(Excerpt::of(text)),
+        DocumentContent::Tokens(tokens) if window => {
+            let (start, end) = place.tokens;
+            tokens.get(start as usize..end as usize).map(Excerpt::of_tokens)
+        }
+        DocumentContent::Tokens(tokens) => Some(Excerpt::of_tokens(tokens)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_its_two_ends_and_a_short_one_is_whole() {
+        let short = Excerpt::of("a\r\nb\n\nc");
+        assert_eq!((short.head.as_str(), short.left_out), ("a⏎ b⏎ ⏎ c", 0));
+        let long = Excerpt::of(&format!("{}{}", "ä".repeat(1000), "z".repeat(1000)));
+        assert_eq!(long.head, "ä".repeat(SHOWN));
+        assert_eq!((long.left_out, long.tail), (2000 - 640, "z".repeat(SHOWN)));
+        let tokens: Vec<u32> = (0..100).collect();
+        let excerpt = Excerpt::of_tokens(&tokens);
+        assert!(excerpt.head.starts_with("0 1 2 ") && excerpt.tail.ends_with(" 98 99"));
+        assert_eq!(excerpt.left_out, 100 - 48);
+    }
+}

@@ -1,0 +1,146 @@
+//! What the events of a run say of the machine: memory and work of its devices over time, and where the time went.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::base::error::Result;
+use crate::run_directory::events;
+use crate::run_directory::layout::RunDirectory;
+
+/// Looks at a device that are kept: of more, every second one is left out.
+const MOST_LOOKS: usize = 240;
+
+/// What the events of the last run in a directory say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Machine {
+    /// By device, how its memory stood.
+    pub(crate) devices: BTreeMap<String, Vec<Look>>,
+    /// How often each other event happened, by its name.
+    pub(crate) steps: BTreeMap<String, u64>,
+    /// Seconds by stage, in the order in which they first took any.
+    pub(crate) seconds: Vec<(String, f64)>,
+    /// Whether a run has begun since devices were last looked at: what it measures replaces what is known.
+    #[serde(skip)]
+    anew: bool,
+}
+
+/// One look at a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Look {
+    /// When, UTC.
+    pub(crate) time: String,
+    /// Bytes of the device, or what a run may use of the machine.
+    pub(crate) total_bytes: u64,
+    /// Bytes that other programs use.
+    pub(crate) others_bytes: u64,
+    /// Bytes that the run holds.
+    pub(crate) held_bytes: u64,
+    /// Bytes that windows in flight have reserved.
+    pub(crate) reserved_bytes: u64,
+    /// Windows in flight.
+    pub(crate) in_flight: u64,
+    /// How busy it was, where it says.
+    pub(crate) utilisation_percent: Option<u64>,
+}
+
+/// Events that everybody's run has, and that say nothing of a shortage.
+const USUAL: [&str; 2] = ["unit_scored", "device_ready"];
+
+/// `[stage, seconds]` of a committed selection.
+fn seconds(event: &Map<String, Value>) -> Vec<(String, f64)> {
+    let stages = event.get("seconds").and_then(Value::as_array).into_iter().flatten();
+    let stage = |of: &Value| Some((of[0].as_str()?.to_owned(), of[1].as_f64()?));
+    stages.filter_map(stage).collect()
+}
+
+impl Machine {
+    /// Reads the events: of the last run that measured anything, and of the last selection.
+    pub(super) fn of(directory: &RunDirectory) -> Result<Self> {
+        let mut machine = Self::default();
+        let mut every = BTreeMap::<String, (usize, usize)>::new();
+        events::read(directory, |event| machine.add(event, &mut every))?;
+        Ok(machine)
+    }
+
+    fn add(&mut self, event: &Map<String, Value>, every: &mut BTreeMap<String, (usize, usize)>) {
+        let text = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or_default();
+        match text("event") {
+            "run_started" => self.anew = true,
+            "selection_committed" => self.seconds = seconds(event),
+            "device_memory" => {
+                if self.anew {
+                    *self = Self::default();
+                    every.clear();
+                }
+                for of in event.get("devices").and_then(Value::as_array).into_iter().flatten() {
+                    self.look(text("time"), of, every);
+                }
+            }
+            name if !name.is_empty() && !USUAL.contains(&name) => {
+                *self.steps.entry(name.to_owned()).or_default() += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn look(&mut self, time: &str, of: &Value, every: &mut BTreeMap<String, (usize, usize)>) {
+        let name = of["device"].as_str().unwrap_or_default().to_owned();
+        let number = |key: &str| of[key].as_u64().unwrap_or_default();
+        let (seen, every) = every.entry(name.clone()).or_insert((0, 1));
+        *seen += 1;
+        if !(*seen - 1).is_multiple_of(*every) {
+            return;
+        }
+        let looks = self.devices.entry(name).or_default();
+        looks.push(Look {
+            time: time.to_owned(),
+            total_bytes: number("total_bytes"),
+            others_bytes: number("others_bytes"),
+            held_bytes: number("held_bytes"),
+            reserved_bytes: number("reserved_bytes"),
+            in_flight: number("in_flight"),
+            utilisation_percent: of["utilisation_percent"].as_u64(),
+        });
+        if looks.len() >= MOST_LOOKS {
+            let mut index = 0;
+            looks.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+            *every *= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_long_run_keeps_a_bounded_number_of_looks_and_an_earlier_run_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        crate::storage::files::create_folder(&directory.root).unwrap();
+        let look = |held: u64| json!({ "devices": [{ "device": "cpu", "held_bytes": held }] });
+        events::append(&directory, "device_memory", look(7)).unwrap();
+        events::append(&directory, "run_started", json!({})).unwrap();
+        for held in 0..1000 {
+            events::append(&directory, "device_memory", look(held)).unwrap();
+        }
+        events::append(&directory, "memory_wait", json!({})).unwrap();
+        // A run that only selects measures nothing.
+        events::append(&directory, "run_started", json!({})).unwrap();
+        let facts = json!({ "kept": 1, "seconds": [["score", 0.5]] });
+        events::append(&directory, "selection_committed", facts).unwrap();
+        let machine = Machine::of(&directory).unwrap();
+        let held: Vec<u64> = machine.devices["cpu"].iter().map(|look| look.held_bytes).collect();
+        assert!(held.len() < MOST_LOOKS && held.len() > 100, "{}", held.len());
+        assert!(held.windows(2).all(|pair| pair[1] - pair[0] == held[1]), "{held:?}");
+        assert_eq!(machine.steps, BTreeMap::from([("memory_wait".to_owned(), 1)]));
+        assert_eq!(machine.seconds, [("score".to_owned(), 0.5)]);
+    }
+}

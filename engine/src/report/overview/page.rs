@@ -1,0 +1,482 @@
+//! A report as a page to look at.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::drawings::{self, COLOURS, NAMES, Step};
+use super::groups::{Group, Shown};
+use super::picks::{KINDS, SEED};
+use super::{Means, Overview};
+use crate::base::text::{bytes, count, line_safe};
+use crate::report::page::{Block, Figure, Page, Section, Text, Tile};
+use crate::run_directory::dropped::NOT_SELECTED;
+
+impl Overview {
+    /// What was kept, in one sentence.
+    pub(super) fn verdict(&self) -> String {
+        let all = self.kept.samples + self.dropped.values().map(|of| of.samples).sum::<u64>();
+        format!(
+            "{}: kept {} of {} {}",
+            line_safe(&self.name),
+            count(self.kept.samples),
+            count(all),
+            self.samples()
+        )
+    }
+
+    fn samples(&self) -> &'static str {
+        if self.settings["output"]["samples"] == "documents" { "documents" } else { "windows" }
+    }
+
+    fn all_samples(&self) -> u64 {
+        self.kept.samples + self.dropped.values().map(|of| of.samples).sum::<u64>()
+    }
+
+    fn all_tokens(&self) -> u64 {
+        self.kept.tokens + self.dropped.values().map(|of| of.tokens).sum::<u64>()
+    }
+
+    /// One HTML file.
+    pub(crate) fn page(&self) -> String {
+        let percent =
+            |part: u64, all: u64| format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64);
+        let tile = |figure: String, label: String| Tile { figure, label };
+        let summary = &self.summary;
+        let memory = summary
+            .peak_memory_bytes
+            .map_or(String::new(), |peak| format!("{} at most", bytes(peak)));
+        let tiles = vec![
+            tile(
+                percent(self.kept.samples, self.all_samples()),
+                format!("of {} kept", self.samples()),
+            ),
+            tile(count(self.kept.tokens), format!("tokens kept of {}", count(self.all_tokens()))),
+            tile(count(summary.rows_kept), format!("of {} documents", count(summary.rows_in))),
+            tile(count(summary.quarantined), "rows quarantined".to_owned()),
+            tile(format!("{:.1} s", summary.seconds), memory),
+        ];
+        let mut lead = format!("The score is {}.", self.score);
+        if let Some(within) = &self.within {
+            lead = format!("Inside each value of {within}: the score is {}.", self.score);
+        }
+        for guard in &self.guards {
+            let _ = write!(lead, " Only samples with {guard} may be kept.");
+        }
+        let _ = write!(lead, " Kept: {}.", self.amount);
+        let mut sections = vec![self.way(), self.scores()];
+        sections.extend(self.sides());
+        sections.extend(self.by_label());
+        sections.extend(self.means());
+        sections.push(self.texts());
+        sections.extend(self.drift());
+        sections.push(self.machine());
+        sections.extend(self.quarantine());
+        sections.push(self.repeat());
+        let page = Page {
+            title: self.verdict(),
+            kicker: format!(
+                "longsift report · {} · {} · longsift {}",
+                self.run_directory, self.committed, self.longsift
+            ),
+            lead,
+            tiles,
+            sections,
+        };
+        page.html()
+    }
+
+    fn way(&self) -> Section {
+        let summary = &self.summary;
+        let mut steps = reasons(&summary.rows_dropped);
+        if summary.quarantined > 0 {
+            steps.push(step("quarantined", summary.quarantined, COLOURS[2]));
+        }
+        steps.push(step("kept", summary.rows_kept, COLOURS[0]));
+        let rows = drawings::waterfall("rows read", summary.rows_in, &steps);
+        let mut steps = reasons(&summary.windows_dropped);
+        steps.push(step("kept", summary.windows_kept, COLOURS[0]));
+        let windows = drawings::waterfall("windows cut", summary.windows_total, &steps);
+        let tokens = self.dropped.iter().map(|(reason, of)| (reason.clone(), of.tokens)).collect();
+        let mut steps = reasons(&tokens);
+        steps.push(step("kept", self.kept.tokens, COLOURS[0]));
+        let label = format!("tokens of {} with scores", self.samples());
+        let tokens = drawings::waterfall(&label, self.all_tokens(), &steps);
+        let mut blocks = vec![Block::Figures(vec![plain(rows), plain(windows), plain(tokens)])];
+        for (measure, windows) in &summary.windows_not_measured {
+            blocks.push(Block::Note(format!(
+                "{measure} was spared {} windows that a guard before it refused.",
+                count(*windows)
+            )));
+        }
+        if summary.files_quarantined > 0 {
+            blocks.push(Block::Note(format!(
+                "{} files of the input could not be opened.",
+                count(summary.files_quarantined)
+            )));
+        }
+        let lead = "Rows, windows and tokens add up; nothing is lost without a reason.";
+        section("rows", "Where every row went", lead, blocks)
+    }
+
+    fn scores(&self) -> Section {
+        let mut blocks = vec![Block::Note(format!(
+            "Blue: {}. Grey: {}. Orange: {}. Dashed: the threshold, and the bounds of guards.",
+            NAMES[0], NAMES[1], NAMES[2]
+        ))];
+        let figures = self.groups.iter().filter_map(|group| self.score_of(group));
+        blocks.push(Block::Figures(figures.collect()));
+        for group in &self.groups {
+            let figures: Vec<Figure> =
+                group.statistics.iter().filter_map(|of| statistic(group, of)).collect();
+            if !figures.is_empty() {
+                blocks.push(Block::Details {
+                    summary: format!("statistics of {}", group.name()),
+                    open: self.groups.len() == 1,
+                    blocks: vec![Block::Figures(figures)],
+                });
+            }
+        }
+        let title = self.within.as_ref().map_or_else(
+            || "Scores".to_owned(),
+            |within| format!("Scores, by {}", line_safe(within)),
+        );
+        section("groups", &title, "", blocks)
+    }
+
+    fn score_of(&self, group: &Group) -> Option<Figure> {
+        let (kept, all) = (group.kept, group.samples_in_all());
+        let mut caption = format!(
+            "{} of {} kept ({:.1} %), {} refused; {} of {} tokens",
+            count(kept.samples),
+            count(all),
+            100.0 * kept.samples as f64 / all.max(1) as f64,
+            count(group.refused.samples),
+            count(kept.tokens),
+            count(group.tokens_in_all())
+        );
+        if group.others {
+            let groups = count(self.groups_together);
+            let _ = write!(caption, "; {groups} groups, each with a threshold of its own");
+        }
+        let lines: Vec<(f64, &str)> =
+            group.thresholds.iter().flatten().map(|score| (*score, "threshold")).collect();
+        let label = format!("scores of {}", group.name());
+        let drawing = drawings::histogram(&label, group.score.as_ref()?, &lines);
+        Some(Figure { title: group.name(), caption, drawing })
+    }
+
+    fn sides(&self) -> Option<Section> {
+        if self.weakest.is_empty() {
+            return None;
+        }
+        let sides: Vec<&str> = self.weakest.iter().map(|(name, _)| name.as_str()).collect();
+        let row = |fate: usize| self.weakest.iter().map(|(_, counts)| counts[fate]).collect();
+        let rows = [("kept", row(0)), ("below the threshold", row(1))];
+        let drawing = drawings::stacked("which side was the least", &sides, &rows);
+        let lead = "The side that gave each sample its score: what holds back what is not kept.";
+        Some(section(
+            "weakest",
+            "Which side was the weakest",
+            lead,
+            vec![Block::Figures(vec![plain(drawing)])],
+        ))
+    }
+
+    fn by_label(&self) -> Option<Section> {
+        let labels = self.labels.as_ref()?;
+        let rows: Vec<(String, [u64; 2])> = labels
+            .shares
+            .iter()
+            .map(|(label, counts)| {
+                (label.clone().unwrap_or_else(|| "without a label".to_owned()), *counts)
+            })
+            .collect();
+        let overall = self.kept.samples as f64 / self.all_samples().max(1) as f64;
+        let title = format!("Kept, by {}", line_safe(&labels.column));
+        let mut blocks =
+            vec![Block::Figures(vec![plain(drawings::shares(&title, &rows, overall))])];
+        if labels.others > 0 {
+            blocks.push(Block::Note(format!(
+                "{} labels with fewer samples are left out.",
+                count(labels.others)
+            )));
+        }
+        let lead = "The label took no part in the selection. Beyond the dashed line: preferred.";
+        Some(section("labels", &title, lead, blocks))
+    }
+
+    fn means(&self) -> Option<Section> {
+        let figure = |(name, of): (&String, &Means)| {
+            let place = |place: usize| match name.strip_suffix("_by_head") {
+                Some(_) => place.to_string(),
+                // Bin 0 is distance 0, bin b begins at 2^(b-1).
+                None => count(if place == 0 { 0 } else { 1 << (place - 1).min(62) }),
+            };
+            Figure {
+                title: name.replace('_', " "),
+                caption: format!(
+                    "{}; mean of {} kept windows (blue) and {} others (grey)",
+                    of.doc,
+                    count(of.windows[0]),
+                    count(of.windows[1])
+                ),
+                drawing: drawings::pairs(name, [&of.kept, &of.not_kept], place),
+            }
+        };
+        let figures: Vec<Figure> = self.lists.iter().map(figure).collect();
+        let lead = "What windows that were kept look like beside the others.";
+        (!figures.is_empty()).then(|| {
+            section("distances", "By distance and by head", lead, vec![Block::Figures(figures)])
+        })
+    }
+
+    fn texts(&self) -> Section {
+        let mut blocks = Vec::new();
+        if let Some(why) = &self.without_input {
+            blocks.push(Block::Note(format!(
+                "The input cannot be read any more, so there are no texts: {}",
+                line_safe(why)
+            )));
+        }
+        for (place, group) in
+            self.groups.iter().enumerate().filter(|(_, group)| !group.samples.is_empty())
+        {
+            let mut inner = Vec::new();
+            for kind in KINDS {
+                let mut of_kind =
+                    group.samples.iter().filter(|sample| sample.why == kind).peekable();
+                if of_kind.peek().is_some() {
+                    inner.push(Block::Heading(kind.title().to_owned()));
+                    inner.extend(of_kind.map(|sample| Block::Text(self.text(sample))));
+                }
+            }
+            blocks.push(Block::Details { summary: group.name(), open: place == 0, blocks: inner });
+        }
+        let lead = format!(
+            "Of every group, chosen by rank, and at random by seed {SEED}; the beginning and the end of each."
+        );
+        section("read", "Read some of it", &lead, blocks)
+    }
+
+    fn text(&self, sample: &Shown) -> Text {
+        let title = sample
+            .window
+            .map_or_else(|| sample.id.clone(), |window| format!("{}#{window}", sample.id));
+        let mut why = match (sample.score, sample.percentile) {
+            (Some(score), Some(percentile)) => {
+                format!("score {score:.4}, above {:.1} % of its group", 100.0 * percentile)
+            }
+            (Some(score), None) => format!("score {score:.4}"),
+            _ => "no score".to_owned(),
+        };
+        if let Some(reason) = &sample.reason {
+            let _ = write!(why, "; {reason}");
+        }
+        let figure = |(name, value): (&String, &Option<f64>)| {
+            (name.clone(), value.map_or_else(|| "–".to_owned(), drawings::number))
+        };
+        let tokens = self.settings["input"]["tokens_column"].is_string();
+        let excerpt = sample.text.as_ref().map(|text| {
+            let unit = if tokens { "tokens" } else { "characters" };
+            let gap = if text.left_out == 0 {
+                String::new()
+            } else {
+                format!("… {} {unit} …", count(text.left_out))
+            };
+            (text.head.clone(), gap, text.tail.clone())
+        });
+        Text {
+            title,
+            place: format!(
+                "tokens {} to {} of {}",
+                count(sample.tokens.0),
+                count(sample.tokens.1),
+                count(sample.tokens_total)
+            ),
+            why,
+            figures: sample.statistics.iter().map(figure).collect(),
+            excerpt,
+        }
+    }
+
+    fn drift(&self) -> Option<Section> {
+        let drift = &self.summary.drift;
+        if drift.is_empty() {
+            return None;
+        }
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let row = |of: &crate::run_directory::calibration::GroupDrift| {
+            let most = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
+            vec![
+                of.value.as_deref().map_or_else(|| "without a group".to_owned(), line_safe),
+                count(of.count),
+                percent(of.kept_fraction),
+                percent(of.calibrated_kept_fraction),
+                of.stability_index.map_or_else(|| "–".to_owned(), |index| format!("{index:.3}")),
+                most.map_or_else(|| "–".to_owned(), |(name, shift)| format!("{name} {shift:+.2}")),
+            ]
+        };
+        let mut groups: Vec<_> = drift.iter().collect();
+        groups.sort_by(|one, other| {
+            other.stability_index.unwrap_or(0.0).total_cmp(&one.stability_index.unwrap_or(0.0))
+        });
+        let header =
+            ["group", "samples", "kept now", "kept then", "stability index", "largest shift"];
+        let lead = "Against the calibration that was used. A stability index of 0.1 is some, 0.25 much; a shift is in the \
+                    calibration's standard deviations. The groups that moved most.";
+        let rows = groups.into_iter().take(24).map(row).collect();
+        let table = Block::Table { header: header.map(str::to_owned).to_vec(), rows };
+        Some(section("drift", "Drift", lead, vec![table]))
+    }
+
+    fn machine(&self) -> Section {
+        let mut blocks = Vec::new();
+        let figures: Vec<Figure> = self
+            .machine
+            .devices
+            .iter()
+            .map(|(device, looks)| Figure {
+                title: line_safe(device),
+                caption: String::new(),
+                drawing: drawings::memory(device, looks),
+            })
+            .collect();
+        if let Some(devices) = &self.summary.devices {
+            let rows = devices.list.iter().map(|of| {
+                vec![
+                    of.name.clone(),
+                    count(of.pieces),
+                    count(of.tokens),
+                    format!("{:.1} s", of.busy_seconds),
+                    format!("{:.0} %", 100.0 * of.busy_seconds / self.summary.seconds.max(1e-3)),
+                    bytes(of.most_reserved_bytes),
+                    of.retired.as_deref().map_or_else(String::new, line_safe),
+                ]
+            });
+            let header = [
+                "device",
+                "pieces",
+                "tokens",
+                "at work",
+                "of the time",
+                "reserved at most",
+                "given up",
+            ];
+            blocks.push(Block::Table {
+                header: header.map(str::to_owned).to_vec(),
+                rows: rows.collect(),
+            });
+        }
+        if !figures.is_empty() {
+            blocks.push(Block::Figures(figures));
+        }
+        let table = |header: [&str; 2], rows: Vec<Vec<String>>| Block::Table {
+            header: header.map(str::to_owned).to_vec(),
+            rows,
+        };
+        if !self.machine.steps.is_empty() {
+            let rows = self
+                .machine
+                .steps
+                .iter()
+                .map(|(step, number)| vec![line_safe(&step.replace('_', " ")), count(*number)]);
+            blocks.push(table(["what happened besides", "how often"], rows.collect()));
+        }
+        if !self.machine.seconds.is_empty() {
+            let rows = self
+                .machine
+                .seconds
+                .iter()
+                .map(|(stage, seconds)| vec![stage.clone(), format!("{seconds:.2} s")]);
+            blocks.push(table(["stage", "time"], rows.collect()));
+        }
+        let kernel = self.summary.kernel.as_ref().map_or(String::new(), |kernel| {
+            format!(" Windows were measured by the kernel {kernel}.")
+        });
+        let lead =
+            format!("Stages overlap: their times may add up to more than the run took.{kernel}");
+        section("machine", "The machine", &lead, blocks)
+    }
+
+    fn quarantine(&self) -> Option<Section> {
+        if self.quarantined.is_empty() {
+            return None;
+        }
+        let rows =
+            self.quarantined.iter().map(|(code, rows)| vec![code.clone(), count(*rows)]).collect();
+        let header = ["code", "rows"].map(str::to_owned).to_vec();
+        let lead =
+            "Rows that could not be scored, by code; the rows themselves are in quarantine/.";
+        Some(section("quarantine", "Quarantine", lead, vec![Block::Table { header, rows }]))
+    }
+
+    fn repeat(&self) -> Section {
+        let run = quoted(&self.run_directory);
+        let commands = format!(
+            "longsift run {run}          # the same again, from the manifest alone\nlongsift verify {run}\nlongsift report {run} --html report.html"
+        );
+        let settings = serde_json::to_string_pretty(&self.settings).expect("plain data");
+        let identity = serde_json::to_string_pretty(&self.identity).expect("plain data");
+        let details = |summary: &str, text: String| Block::Details {
+            summary: summary.to_owned(),
+            open: false,
+            blocks: vec![Block::Code(text)],
+        };
+        let blocks = vec![
+            Block::Code(commands),
+            details("settings as resolved", settings),
+            details("what it depended on besides the input", identity),
+        ];
+        section("repeat", "Repeat it", "In the folder that holds the run directory.", blocks)
+    }
+}
+
+fn statistic(group: &Group, of: &super::groups::Statistic) -> Option<Figure> {
+    let histogram = of.histogram.as_ref()?;
+    let ends = of.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
+    let lines: Vec<(f64, &str)> = ends.flatten().map(|end| (end, "bound")).collect();
+    let label = format!("{} of {}", of.name, group.name());
+    let caption =
+        if of.unit.is_empty() { of.doc.clone() } else { format!("{} ({})", of.doc, of.unit) };
+    Some(Figure {
+        title: of.name.clone(),
+        caption,
+        drawing: drawings::histogram(&label, histogram, &lines),
+    })
+}
+
+fn reasons(reasons: &BTreeMap<String, u64>) -> Vec<Step> {
+    let is_rank = |reason: &str| reason == NOT_SELECTED;
+    let fill = |reason: &str| if is_rank(reason) { COLOURS[1] } else { COLOURS[2] };
+    // What a ranking left out comes last: everything else was gone before.
+    let (last, first): (Vec<_>, Vec<_>) = reasons.iter().partition(|(reason, _)| is_rank(reason));
+    let all = first.into_iter().chain(last);
+    all.map(|(reason, number)| step(reason, *number, fill(reason))).collect()
+}
+
+fn step(name: &str, number: u64, fill: &'static str) -> Step {
+    let name = if name == NOT_SELECTED {
+        "below the threshold".to_owned()
+    } else {
+        name.replace('_', " ")
+    };
+    Step { name, number, fill }
+}
+
+fn plain(drawing: crate::report::page::drawing::Drawing) -> Figure {
+    Figure { title: String::new(), caption: String::new(), drawing }
+}
+
+fn section(id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Section {
+    Section { id: id.to_owned(), title: title.to_owned(), lead: lead.to_owned(), blocks }
+}
+
+/// A word of a shell command.
+fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}

@@ -1,0 +1,234 @@
+//! Which samples a report shows as text: of every group the best, those just above and just below the threshold, and some at
+//! random of those that were left out.
+
+use std::cmp::Ordering;
+
+use serde::Serialize;
+
+use crate::run_directory::scores::Place;
+use crate::run_directory::selected::SelectedRow;
+
+/// Samples of a kind and a group.
+const EACH: usize = 2;
+
+/// What random samples follow from.
+pub(crate) const SEED: u64 = 1;
+
+/// Why a sample is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// Of the highest scores.
+    Best,
+    /// Of the lowest scores that were kept.
+    JustAbove,
+    /// Of the highest scores that were not.
+    JustBelow,
+    /// Refused by a guard, or without a score, at random.
+    Refused,
+    /// Not kept for its rank, at random.
+    LeftOut,
+}
+
+/// All kinds, in the order in which they are shown.
+pub(crate) const KINDS: [Kind; 5] =
+    [Kind::Best, Kind::JustAbove, Kind::JustBelow, Kind::Refused, Kind::LeftOut];
+
+impl Kind {
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Best => "The best",
+            Self::JustAbove => "Just above the threshold",
+            Self::JustBelow => "Just below the threshold",
+            Self::Refused => "Refused by a guard or without a score",
+            Self::LeftOut => "Left out, at random",
+        }
+    }
+}
+
+/// A sample that may be shown.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Pick {
+    /// The lowest are shown.
+    order: f64,
+    /// Position of the unit, row and window: of equal samples the first is shown.
+    at: (usize, u64, Option<u32>),
+    pub(super) id: String,
+    pub(super) place: Place,
+    pub(super) tokens: u64,
+    pub(super) statistics: Vec<f64>,
+    pub(super) score: f64,
+    pub(super) percentile: Option<f64>,
+    pub(super) reason: Option<String>,
+}
+
+impl Pick {
+    pub(super) fn unit(&self) -> usize {
+        self.at.0
+    }
+
+    pub(super) fn window(&self) -> Option<u32> {
+        self.at.2
+    }
+}
+
+/// The samples of a group that would be shown so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Picks([Vec<Pick>; KINDS.len()]);
+
+impl Picks {
+    /// Takes in a sample.
+    pub(super) fn add(&mut self, unit: usize, row: &SelectedRow<'_>, place: Place, tokens: u64) {
+        let at = (unit, row.input_row, row.window);
+        let random = || {
+            let window = row.window.map_or(u64::MAX, u64::from);
+            draw(row.id, row.input_row, window) as f64
+        };
+        match row.reason {
+            None => {
+                self.put(Kind::Best, -row.score, at, row, place, tokens);
+                self.put(Kind::JustAbove, row.score, at, row, place, tokens);
+            }
+            Some("not_selected") => {
+                self.put(Kind::JustBelow, -row.score, at, row, place, tokens);
+                self.put(Kind::LeftOut, random(), at, row, place, tokens);
+            }
+            Some(_) => self.put(Kind::Refused, random(), at, row, place, tokens),
+        }
+    }
+
+    fn put(
+        &mut self,
+        kind: Kind,
+        order: f64,
+        at: (usize, u64, Option<u32>),
+        row: &SelectedRow<'_>,
+        place: Place,
+        tokens: u64,
+    ) {
+        let picks = &mut self.0[kind as usize];
+        if picks.len() == EACH
+            && picks.last().is_some_and(|last| before(last.order, last.at, order, at))
+        {
+            return;
+        }
+        let pick = Pick {
+            order,
+            at,
+            id: row.id.to_owned(),
+            place,
+            tokens,
+            statistics: row.statistics.to_vec(),
+            score: row.score,
+            percentile: row.percentile,
+            reason: row.reason.map(str::to_owned),
+        };
+        insert(picks, pick);
+    }
+
+    /// Takes in those of another part of the same group.
+    pub(super) fn append(&mut self, other: Self) {
+        for (picks, more) in self.0.iter_mut().zip(other.0) {
+            for pick in more {
+                insert(picks, pick);
+            }
+        }
+    }
+
+    /// The samples that are shown, each once: where a group is small, one kind's are another's, too.
+    pub(super) fn shown(self) -> Vec<(Kind, Pick)> {
+        let mut shown: Vec<(Kind, Pick)> = Vec::new();
+        for (kind, picks) in KINDS.into_iter().zip(self.0) {
+            for pick in picks {
+                if shown.iter().all(|(_, other)| other.at != pick.at) {
+                    shown.push((kind, pick));
+                }
+            }
+        }
+        shown
+    }
+}
+
+fn before(
+    one: f64,
+    one_at: (usize, u64, Option<u32>),
+    other: f64,
+    other_at: (usize, u64, Option<u32>),
+) -> bool {
+    one.total_cmp(&other).then(one_at.cmp(&other_at)) == Ordering::Less
+}
+
+fn insert(picks: &mut Vec<Pick>, pick: Pick) {
+    let place = picks.partition_point(|other| before(other.order, other.at, pick.order, pick.at));
+    picks.insert(place, pick);
+    picks.truncate(EACH);
+}
+
+/// A number that depends on the seed and the sample and on nothing else: FNV-1a, mixed as in `SplitMix64`.
+fn draw(id: &str, row: u64, window: u64) -> u64 {
+    let numbers = [SEED.to_le_bytes(), row.to_le_bytes(), window.to_le_bytes()];
+    let bytes = numbers.iter().flatten().chain(id.as_bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mixed = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picks(samples: &[(u64, f64, Option<&'static str>)]) -> Picks {
+        let mut picks = Picks::default();
+        for (row, score, reason) in samples {
+            let place =
+                Place { input_row: *row, window: 0, tokens: (0, 1), bytes: None, tokens_total: 1 };
+            let row = SelectedRow {
+                input_row: *row,
+                id: "a",
+                window: Some(0),
+                group: None,
+                statistics: &[],
+                score: *score,
+                percentile: None,
+                reason: *reason,
+            };
+            picks.add(0, &row, place, 1);
+        }
+        picks
+    }
+
+    fn rows(picks: Picks) -> Vec<(Kind, u64)> {
+        picks.shown().into_iter().map(|(kind, pick)| (kind, pick.place.input_row)).collect()
+    }
+
+    #[test]
+    fn both_sides_of_the_threshold_are_shown_and_no_sample_twice() {
+        let samples: Vec<(u64, f64, Option<&'static str>)> = (0..20)
+            .map(|row| (row, row as f64, (row < 12).then_some("not_selected")))
+            .chain([(20, 30.0, Some("guard_copy_share"))])
+            .collect();
+        let found = rows(picks(&samples));
+        assert_eq!(
+            found[..6],
+            [
+                (Kind::Best, 19),
+                (Kind::Best, 18),
+                (Kind::JustAbove, 12),
+                (Kind::JustAbove, 13),
+                (Kind::JustBelow, 11),
+                (Kind::JustBelow, 10),
+            ]
+        );
+        assert_eq!(found[6], (Kind::Refused, 20));
+        assert!(found[7..].iter().all(|(kind, row)| *kind == Kind::LeftOut && *row < 10));
+        // The same in any two parts.
+        let (one, other) = samples.split_at(13);
+        let mut joined = picks(other);
+        joined.append(picks(one));
+        assert_eq!(rows(joined), found);
+        assert_eq!(rows(picks(&samples[19..20])), [(Kind::Best, 19)]);
+    }
+}

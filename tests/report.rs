@@ -1,0 +1,314 @@
+//! `longsift report` and `output.report`: what a run did, to look at.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::tables::{labels, strings, table, write_parquet};
+use crate::support::{Pipeline, Workspace, demo_model, read_json, repository};
+
+/// The demo, run into a workspace.
+fn demo(arguments: &[&str]) -> Workspace {
+    let workspace = Workspace::new();
+    let demo = repository().join("pipelines/demo.yaml");
+    let output = format!("output.path={}", workspace.path("out").display());
+    let all = [&["run", demo.to_str().unwrap(), "--set", &output][..], arguments].concat();
+    workspace.longsift(&all).success();
+    workspace
+}
+
+fn report(workspace: &Workspace, arguments: &[&str]) -> Value {
+    let all = [&["report", "out.run", "--format", "json"][..], arguments].concat();
+    serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap()
+}
+
+fn page(workspace: &Workspace, arguments: &[&str]) -> String {
+    workspace
+        .longsift(&[&["report", "out.run", "--html", "page.html"][..], arguments].concat())
+        .success();
+    fs::read_to_string(workspace.path("page.html")).unwrap()
+}
+
+/// That a page asks for nothing and runs nothing but what is its own.
+fn check_harmless(page: &str) {
+    let scripts = page.matches("<script").count();
+    assert_eq!(scripts, page.matches("<script>\n\"use strict\"").count(), "a foreign script");
+    // Text has no `<` of its own.
+    for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+        let name: String = tag.chars().take_while(char::is_ascii_alphanumeric).collect();
+        assert!(!["img", "iframe", "object", "link", "base", "form"].contains(&&*name), "{tag}");
+        // Nor do the values of attributes have quotes.
+        let names: String = tag.split('"').step_by(2).collect();
+        assert!(!names.contains(" on") && !names.contains("src="), "{tag}");
+    }
+    let letters = page.chars().filter(|letter| letter.is_control() && *letter != '\n');
+    assert_eq!(letters.count(), 0, "control characters");
+    assert!(!page.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{feff}', '\u{2028}']));
+}
+
+#[test]
+fn the_demo_writes_its_report_and_no_other_byte_changes() {
+    let with = demo(&[]);
+    let without = demo(&["--set", "output.report=false"]);
+    assert_eq!(with.hashes(&["out"]), without.hashes(&["out"]));
+    assert!(!without.path("out.run/report.html").exists());
+    let manifest = read_json(&with.path("out.run/manifest.json"));
+    let listed: Vec<&str> = manifest["report"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| part["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(listed, ["report.html", "report.json"]);
+    let page = fs::read_to_string(with.path("out.run/report.html")).unwrap();
+    assert!(page.len() <= 400_000, "{} bytes", page.len());
+    check_harmless(&page);
+    // What is counted anew from the tables is what the run has counted.
+    let figures = read_json(&with.path("out.run/report.json"));
+    let summary = read_json(&with.path("out.run/summary.json"));
+    assert_eq!(figures["kept"]["samples"], summary["kept"]);
+    assert_eq!(
+        figures["dropped"]["not_selected"]["samples"],
+        summary["windows_dropped"]["not_selected"]
+    );
+    let calibration = read_json(&with.path("out.run/calibration.json"));
+    for (group, known) in
+        figures["groups"].as_array().unwrap().iter().zip(calibration["groups"].as_array().unwrap())
+    {
+        assert_eq!(group["value"], known["value"]);
+        assert_eq!(group["kept"]["samples"], known["kept"]);
+        assert_eq!(group["thresholds"][0], known["thresholds"][0]["score"]);
+        let bins = group["score"]["counts"].as_array().unwrap();
+        let all: u64 = bins
+            .iter()
+            .flat_map(|kinds| kinds.as_array().unwrap())
+            .map(|n| n.as_u64().unwrap())
+            .sum();
+        assert_eq!(all, known["count"].as_u64().unwrap());
+    }
+    // The same whoever asks, and whenever; without the run's own seconds before it ended.
+    let mut again = report(&with, &[]);
+    for of in [&mut again, &mut figures.clone()] {
+        of["machine"] = Value::Null;
+    }
+    let mut before = figures;
+    before["machine"] = Value::Null;
+    assert_eq!(again, before);
+    // A page that was changed is noticed, and goes with the run.
+    fs::write(with.path("out.run/report.html"), page.replace("kept", "lost")).unwrap();
+    let verified = with.longsift(&["verify", "out.run"]);
+    assert!(verified.code == 3 && verified.stdout.contains("report.html"), "{}", verified.stdout);
+}
+
+#[test]
+fn no_text_shows_no_text_and_an_input_that_is_gone_shows_why() {
+    let workspace = Workspace::new();
+    let texts: Vec<String> = (0..20)
+        .map(|row| format!("secret{row} {}", "the quick brown fox jumps over it ".repeat(20 + row)))
+        .collect();
+    let input =
+        table(&[("id", strings((0..20).map(|row| format!("d{row}")))), ("text", strings(texts))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 8);
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .measure("recurrence")
+        .score("formula: far-recurrence");
+    workspace.run(&pipeline);
+    assert!(page(&workspace, &[]).contains("secret"));
+    assert!(!page(&workspace, &["--no-text"]).contains("secret"));
+    assert!(!report(&workspace, &["--no-text"]).to_string().contains("secret"));
+    fs::remove_file(workspace.path("input/a.parquet")).unwrap();
+    let figures = report(&workspace, &[]);
+    assert!(!figures.to_string().contains("secret"));
+    assert!(figures["without_input"].as_str().unwrap().contains("input"), "{figures}");
+    assert!(page(&workspace, &[]).contains("cannot be read any more"));
+}
+
+/// Documents that were made to be shown, and their ids, a kind each.
+fn hostile() -> Vec<(&'static str, String)> {
+    let filler = "words that come back and words that go on ".repeat(40);
+    let each = |start: &str| format!("{start} {filler}{start}");
+    vec![
+        ("script", each("<script>alert(1)</script><img src=x onerror=alert(2)>")),
+        ("attribute", each("\"><svg onload=alert(3)> ' & &amp; &#60;script&#62;")),
+        ("closing", each("</blockquote></article></main></body><!-- ]]> --></title></style>")),
+        ("template", each("{{ 7 * 7 }} {% include \"/etc/passwd\" %} ${name}")),
+        ("control", each("\u{0}\u{7}\u{1b}[2J\u{9b}31m\u{8}\u{c}\r")),
+        (
+            "bidirectional",
+            each("\u{202e}gnp.exe\u{202c} \u{2066}x\u{2069} \u{200f}\u{feff}\u{2028}"),
+        ),
+        ("long line", "x".repeat(1_000_000)),
+        ("marks", each(&format!("a{}", "\u{301}".repeat(2_000)))),
+        ("wide", each("\u{1f600}\u{200d}\u{1f525}\u{ffff}\u{10ffff}")),
+    ]
+}
+
+fn hostile_run(kinds: &[(&str, String)]) -> Workspace {
+    let workspace = Workspace::new();
+    let ids = kinds
+        .iter()
+        .map(|(kind, text)| format!("{kind} {}", text.chars().take(60).collect::<String>()));
+    let groups = kinds.iter().map(|(_, text)| text.chars().take(40).collect::<String>());
+    let input = table(&[
+        ("id", strings(ids)),
+        ("group", strings(groups)),
+        ("text", strings(kinds.iter().map(|(_, text)| text.clone()))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .input("max_quarantined_fraction: 1")
+        .measure("recurrence")
+        .score("formula: far-recurrence, within: group")
+        .output("report_by: group, report: true");
+    workspace.run(&pipeline);
+    workspace
+}
+
+#[test]
+fn every_kind_of_hostile_text_is_shown_as_text() {
+    for kind in hostile() {
+        let workspace = hostile_run(std::slice::from_ref(&kind));
+        let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+        check_harmless(&page);
+        assert!(page.len() < 200_000, "{}: {} bytes", kind.0, page.len());
+        assert!(page.contains("<blockquote"), "{}: no text is shown", kind.0);
+        assert_eq!(page, page_of(&workspace), "{}", kind.0);
+    }
+}
+
+/// The page made again, but for what only the run itself knew: it has the seconds of the report.
+fn page_of(workspace: &Workspace) -> String {
+    let again = page(workspace, &[]);
+    let first = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    let before_machine = |page: &str| page.split("id=\"machine\"").next().unwrap().to_owned();
+    assert_eq!(before_machine(&again), before_machine(&first));
+    first
+}
+
+#[test]
+fn text_that_is_not_utf8_is_counted_and_not_shown() {
+    let workspace = Workspace::new();
+    let text = |row: u8| -> Vec<u8> {
+        let mut text = "words that come back and words that go on ".repeat(30).into_bytes();
+        if row == 3 {
+            text[100] = 0xff;
+        }
+        text
+    };
+    let ids = strings((0..12).map(|row| format!("d{row}")));
+    let rows: Vec<Option<Vec<u8>>> = (0..12).map(|row| Some(text(row))).collect();
+    let bytes = arrow_array::BinaryArray::from_iter(rows);
+    let input = table(&[("id", ids), ("text", std::sync::Arc::new(bytes))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .input("max_quarantined_fraction: 1")
+        .measure("recurrence")
+        .score("formula: far-recurrence")
+        .output("report: true");
+    workspace.run(&pipeline);
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    check_harmless(&page);
+    assert!(page.contains("invalid_utf8"), "the quarantine is listed by code");
+    let figures = read_json(&workspace.path("out.run/report.json"));
+    assert_eq!(figures["quarantined"]["invalid_utf8"], 1);
+}
+
+#[test]
+fn many_groups_are_few_pictures_and_one_of_all_others() {
+    let workspace = Workspace::new();
+    let groups: Vec<Option<String>> =
+        (0..200).map(|row| (row % 50 != 7).then(|| format!("g{}", row % 50))).collect();
+    let groups: Vec<Option<&str>> = groups.iter().map(Option::as_deref).collect();
+    let text = |row: usize| {
+        format!("document {row} says {}", "this and that and more of it ".repeat(10 + row % 50))
+    };
+    let input = table(&[
+        ("id", strings((0..200).map(|row| format!("d{row}")))),
+        ("group", labels(&groups)),
+        ("text", strings((0..200).map(text))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 16);
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .input("unit_bytes: 8192")
+        .measure("recurrence")
+        .score("formula: far-recurrence, within: group")
+        .output("report_by: group, samples: documents, report: true");
+    let summary = workspace.run(&pipeline);
+    let figures = read_json(&workspace.path("out.run/report.json"));
+    let shown = figures["groups"].as_array().unwrap();
+    assert_eq!(shown.len(), 25);
+    assert!(
+        shown[24]["others"].as_bool().unwrap()
+            && shown[24]["samples"].as_array().unwrap().is_empty()
+    );
+    let samples = |group: &Value| {
+        ["kept", "not_selected", "refused"]
+            .map(|fate| group[fate]["samples"].as_u64().unwrap())
+            .iter()
+            .sum::<u64>()
+    };
+    assert_eq!(shown.iter().map(samples).sum::<u64>(), 200);
+    assert_eq!(figures["kept"]["samples"], summary["kept"]);
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    assert!(page.contains("all other groups") && page.len() < 1_000_000, "{}", page.len());
+    let threads = |n: &str| report_with_threads(&workspace, n);
+    assert_eq!(threads("1"), threads("7"), "figures do not depend on threads");
+}
+
+fn report_with_threads(workspace: &Workspace, threads: &str) -> String {
+    let mut command = workspace.command(&["report", "out.run", "--format", "json"]);
+    let answer = command.env("RAYON_NUM_THREADS", threads).output().unwrap();
+    assert!(answer.status.success());
+    String::from_utf8(answer.stdout).unwrap()
+}
+
+#[test]
+fn a_run_that_has_not_finished_has_no_report() {
+    let workspace = Workspace::new();
+    fs::create_dir(workspace.path("out.run")).unwrap();
+    let answer = workspace.longsift(&["report", "out.run"]);
+    assert!(answer.code == 2 && answer.stderr.contains("no finished run"), "{}", answer.stderr);
+}
+
+/// What a browser makes of a page: its elements as HTML, and what it wrote to its console. There is no network for it.
+fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
+    let answer = Command::new("chromium")
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--proxy-server=127.0.0.1:9"])
+        .args(["--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", folder.display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&answer.stderr);
+    let console = log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
+    (String::from_utf8_lossy(&answer.stdout).into_owned(), console.collect())
+}
+
+#[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn a_browser_without_a_network_opens_every_page_and_has_nothing_to_complain_of() {
+    let workspace = demo(&[]);
+    let hostile = hostile_run(&hostile());
+    for (of, page) in [(&workspace, "out.run/report.html"), (&hostile, "out.run/report.html")] {
+        let (elements, console) = opened(&of.path(page), &of.path("browser"));
+        assert_eq!(console, Vec::<String>::new());
+        for id in ["rows", "groups", "read", "machine", "repeat"] {
+            assert!(elements.contains(&format!("<h2 id=\"{id}\"")), "{id}");
+        }
+        assert!(elements.matches("<svg").count() > 8);
+        assert!(elements.trim_end().ends_with("</main></body></html>"));
+    }
+    // The check sees what it is there to see.
+    let broken = workspace.path("broken.html");
+    let text = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    let foreign = "<img src=\"https://example.org/x.png\"><script>nothing()</script></main>";
+    fs::write(&broken, text.replace("</main>", foreign)).unwrap();
+    let (_, console) = opened(&broken, &workspace.path("browser"));
+    assert!(console.len() >= 2, "{console:?}");
+}
