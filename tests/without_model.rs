@@ -67,6 +67,24 @@ fn texts_are_filtered_without_a_model_or_a_device() {
 }
 
 #[test]
+fn bench_says_how_fast_recurrence_is_beside_a_compressor() {
+    let workspace = texts();
+    workspace.write("pipeline.yaml", of_texts().to_string());
+    let arguments = ["bench", "pipeline.yaml", "--windows", "64", "--head-dims", "32"];
+    let more = ["--repeats", "1", "--json", "bench.json", "-q"];
+    workspace.longsift(&[&arguments[..], &more].concat()).success();
+    let bench = read_json(&workspace.path("bench.json"));
+    let value = |series: &str| {
+        let figures = bench["figures"].as_array().unwrap().iter();
+        let mut of_series = figures.filter(|figure| figure["series"] == series);
+        of_series.next().unwrap()["value"].as_f64().unwrap()
+    };
+    let (text, zlib) = (value("their text, 1 core"), value("zlib level 6 of it"));
+    assert!((value("as fast as zlib") - text / zlib).abs() < 1e-9 * text / zlib, "{bench}");
+    assert!(value("tokens, 1 core") < text, "a token is more than a byte: {bench}");
+}
+
+#[test]
 fn figures_are_those_that_stand_beside_attention() {
     let alone = texts();
     alone.run(&of_texts());

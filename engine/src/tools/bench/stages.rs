@@ -1,9 +1,11 @@
-//! Tokenization, and the layer-zero table built and opened.
+//! Tokenization, recurrence, and the layer-zero table built and opened.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use longsift_stages::measures::speed::recurrence_speed;
 use longsift_stages::model::LayerZeroTable;
+use longsift_stages::tokenize::Encoder;
 
 use super::figures::{BenchOptions, Figure, Figures, median};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -16,6 +18,8 @@ use crate::score::prepare::prepare;
 
 /// Text that is tokenised, in bytes.
 const TEXT_BYTES: usize = 16 << 20;
+/// Processor time of recurrence, and again of zlib, for each length of windows.
+const OF_RECURRENCE: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(
     pipeline: &Path,
@@ -23,23 +27,28 @@ pub(super) fn measure(
     figures: &mut Figures<'_>,
 ) -> Result<()> {
     let plan = crate::plan(pipeline, &options.overrides, PlanOptions::default())?;
-    tokenize(&plan, options, figures)?;
+    if let Some(encoder) = &plan.encoder {
+        let documents = documents(&plan)?;
+        tokenize(&plan, &documents, options, figures)?;
+        recurrence(encoder, &documents, options, figures)?;
+    }
     match &plan.attention {
         Some(attention) => table(attention, options, figures),
         None => Ok(()),
     }
 }
 
-fn tokenize(plan: &Plan, options: &BenchOptions, figures: &mut Figures<'_>) -> Result<()> {
-    if plan.encoder.is_none() {
-        return Ok(());
-    }
-    let documents = documents(plan)?;
+fn tokenize(
+    plan: &Plan,
+    documents: &[Document],
+    options: &BenchOptions,
+    figures: &mut Figures<'_>,
+) -> Result<()> {
     let bytes: usize = documents.iter().map(text_bytes).sum();
     let seconds_on = |threads: usize| -> Result<f64> {
         let pool = pool(threads)?;
         median(options.repeats(), || {
-            let documents = documents.clone();
+            let documents = documents.to_vec();
             let start = Instant::now();
             pool.install(|| prepare(plan, "bench", documents));
             Ok(start.elapsed().as_secs_f64())
@@ -56,6 +65,47 @@ fn tokenize(plan: &Plan, options: &BenchOptions, figures: &mut Figures<'_>) -> R
             value: bytes as f64 / seconds,
             unit: "bytes/s",
         });
+    }
+    Ok(())
+}
+
+/// Recurrence on one core, beside a zlib stream for each window of the same text in the same seconds. Documents are joined, so
+/// that there are windows of every length.
+fn recurrence(
+    encoder: &Encoder,
+    documents: &[Document],
+    options: &BenchOptions,
+    figures: &mut Figures<'_>,
+) -> Result<()> {
+    let text: String = documents.iter().filter_map(text_of).collect();
+    let encoded = encoder
+        .encode(&text, Encoder::LARGEST_PART_BYTES)
+        .map_err(|problem| Diagnostic::error(Blame::Data, problem.to_string()))?;
+    for &tokens in &options.windows {
+        let windows: Vec<(&[u32], &[u8])> = (0..encoded.ids.len() / tokens)
+            .map(|window| {
+                let (start, end) = (window * tokens, (window + 1) * tokens);
+                let bytes = encoded.byte_range(start, end, text.len());
+                (&encoded.ids[start..end], &text.as_bytes()[bytes])
+            })
+            .collect();
+        if windows.is_empty() {
+            let what = format!("recurrence of {tokens} tokens: the input's text is shorter");
+            figures.left_out.push(what);
+            continue;
+        }
+        let speed = recurrence_speed(&windows, OF_RECURRENCE);
+        let rates = [
+            ("tokens, 1 core", speed.tokens, "tokens/s"),
+            ("their text, 1 core", speed.text, "bytes/s"),
+            ("zlib level 6 of it", speed.zlib, "bytes/s"),
+            ("as fast as zlib", speed.text / speed.zlib, "times"),
+        ];
+        for (series, value, unit) in rates {
+            let series = series.to_owned();
+            let (at, at_unit) = (tokens as f64, "tokens");
+            figures.add(Figure { group: "recurrence", series, at, at_unit, value, unit });
+        }
     }
     Ok(())
 }
@@ -90,11 +140,15 @@ fn documents(plan: &Plan) -> Result<Vec<Document>> {
     Ok(documents)
 }
 
-fn text_bytes(document: &Document) -> usize {
+fn text_of(document: &Document) -> Option<&str> {
     match &document.content {
-        Ok(DocumentContent::Text(text)) => text.len(),
-        _ => 0,
+        Ok(DocumentContent::Text(text)) => Some(text),
+        _ => None,
     }
+}
+
+fn text_bytes(document: &Document) -> usize {
+    text_of(document).map_or(0, str::len)
 }
 
 fn table(attention: &Attention, options: &BenchOptions, figures: &mut Figures<'_>) -> Result<()> {
