@@ -330,6 +330,10 @@ fn what_means_nothing_is_refused() {
     let unknown = refused(&["--only", "pieces_9"], 2);
     assert!(unknown.contains("there is no kind of window `pieces_9`"), "{unknown}");
     assert!(unknown.contains("did you mean `pieces_"), "{unknown}");
+    let idle = refused(&["--scores-from", "out.run", "--shard", "0/2"], 2);
+    for option in ["--scores-from", "--shard"] {
+        assert!(idle.contains(&format!("`{option}` has no effect on an evaluation")), "{idle}");
+    }
     let long = refused(&["--windows", "1000000"], 3);
     assert!(long.contains("no document of the input has 1000000 tokens"), "{long}");
     assert!(!Path::new(&workspace.path("out.run")).exists(), "an evaluation writes no run");

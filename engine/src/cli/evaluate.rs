@@ -15,6 +15,7 @@ use crate::storage::{atomic, files};
 use crate::tools::evaluate::{self, DryRun, EvaluateOptions};
 
 pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
+    without_effect(arguments)?;
     start_threads(&arguments.plan)?;
     let plan = planned(cli, &arguments.plan)?;
     let options = EvaluateOptions {
@@ -56,6 +57,20 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
         atomic::write_atomic(path, found.page(&command()).as_bytes())?;
     }
     Ok(DONE)
+}
+
+/// Refuses what a plan may be given and an evaluation has no use for.
+fn without_effect(arguments: &EvaluateArguments) -> Result<()> {
+    let given = [
+        (arguments.plan.scores_from.is_some(), "--scores-from", "its windows are in no run"),
+        (arguments.plan.shard.is_some(), "--shard", "its sample is of the whole input"),
+    ];
+    let refused = given.into_iter().filter(|(given, ..)| *given).map(|(_, option, why)| {
+        let message = format!("`{option}` has no effect on an evaluation: {why}");
+        Diagnostic::error(Blame::Pipeline, message).hint(format!("leave `{option}` out"))
+    });
+    let refused: Vec<Diagnostic> = refused.collect();
+    if refused.is_empty() { Ok(()) } else { Err(refused.into()) }
 }
 
 /// The command as it was typed, quoted for a shell.
