@@ -110,6 +110,8 @@ mod supply_chain;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
+mod whatif;
+#[cfg(test)]
 mod windows;
 #[cfg(test)]
 mod without_model;

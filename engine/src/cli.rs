@@ -143,6 +143,20 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
+    /// Says what other settings of the score or the filter would keep of a finished run: exactly, in seconds, writing nothing.
+    Whatif {
+        /// The run directory.
+        run_dir: PathBuf,
+        /// Changes a setting, by path: `--set stages.filter.keep_fraction=0.1`.
+        #[arg(long, value_name = "PATH=VALUE")]
+        set: Vec<String>,
+        /// How many samples that enter, and that leave, are named.
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        list: usize,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: AnswerFormat,
+    },
     /// Prints a JSON Schema; without a name, lists them.
     Schema {
         /// Which one: `pipeline`, `summary`, …

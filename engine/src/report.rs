@@ -9,3 +9,4 @@ pub(crate) mod overview;
 pub(crate) mod page;
 pub(crate) mod status;
 pub(crate) mod verify;
+pub(crate) mod whatif;

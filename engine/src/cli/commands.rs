@@ -26,6 +26,7 @@ use crate::plan::lock;
 use crate::plan::sizing::Sizing;
 use crate::report::diff::diff;
 use crate::report::verify::verify;
+use crate::report::whatif::whatif;
 use crate::report::{overview, status};
 use crate::run::finished::done;
 use crate::run_directory::layout::RunDirectory;
@@ -98,6 +99,17 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
                 atomic::write_atomic(path, overview.page().as_bytes())?;
             }
             Ok(DONE)
+        }
+        Command::Whatif { run_dir, set, list, format } => {
+            let overrides = Overrides { set: set.clone(), ..Overrides::default() };
+            let stop = Stop::on_signals()?;
+            let found = whatif(&RunDirectory::at(run_dir)?, &overrides, *list, &stop)?;
+            report_warnings(cli, found.warnings.iter());
+            answer(
+                *format,
+                || found.to_string(),
+                || serde_json::to_value(&found).expect("plain data"),
+            )
         }
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),

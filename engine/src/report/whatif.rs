@@ -1,0 +1,505 @@
+//! `longsift whatif`: what another score or filter would keep of a finished run, from the statistics that are there. Selects as
+//! a run does, and writes nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::parallel;
+use crate::base::stop::Stop;
+use crate::base::text::{count, line_safe};
+use crate::plan::Plan;
+use crate::plan::identity::{AttentionDigests, Digests, Kernels, identity};
+use crate::plan::options::PlanOptions;
+use crate::run_directory::calibration::{Calibration, Threshold};
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::scores::{self, ScoredWindow};
+use crate::run_directory::units::{self, UnitRecord};
+use crate::run_directory::{facts, pipeline_lock, selected};
+use crate::select::samples::Sample;
+use crate::select::{self, Selection};
+use crate::spec::{Overrides, Spec};
+
+/// What another selection would do.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct WhatIf {
+    /// The settings that differ from those of the run, a line each.
+    changes: Vec<String>,
+    /// All groups together.
+    total: Change,
+    /// By group.
+    groups: Vec<OfGroup>,
+    /// Samples that would be kept and are not, the highest scores first.
+    entering: Vec<Moved>,
+    /// Samples that are kept and would not be, the highest scores first.
+    leaving: Vec<Moved>,
+    /// What a user should know.
+    #[serde(skip)]
+    pub(crate) warnings: Vec<Diagnostic>,
+}
+
+/// Samples and their tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Amount {
+    samples: u64,
+    tokens: u64,
+}
+
+impl Amount {
+    fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.tokens += other.tokens;
+    }
+}
+
+/// What would change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+struct Change {
+    /// All samples.
+    all: Amount,
+    /// Kept now.
+    now: Amount,
+    /// Kept then.
+    then: Amount,
+    /// Kept both now and then.
+    both: Amount,
+}
+
+/// What would change of a group.
+#[derive(Clone, Debug, Serialize)]
+struct OfGroup {
+    /// The value of the column that samples are ranked inside of then.
+    value: Option<String>,
+    #[serde(flatten)]
+    change: Change,
+    /// The lowest score that is kept now: one, or by budget; empty where there is no such group.
+    thresholds_now: Vec<Option<f64>>,
+    /// The same then. Scores of different terms do not compare.
+    thresholds_then: Vec<Option<f64>>,
+}
+
+/// A sample that enters or leaves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Moved {
+    id: String,
+    window: Option<u32>,
+    group: Option<String>,
+    tokens: u64,
+    score_now: Option<f64>,
+    score_then: Option<f64>,
+    /// Why it is not kept now, or then.
+    reason: String,
+    /// Position of its unit, and its row: of equal scores the first comes first.
+    #[serde(skip)]
+    at: (usize, u64),
+}
+
+/// What is counted of units.
+#[derive(Default)]
+struct Counted {
+    groups: BTreeMap<Option<String>, Change>,
+    entering: Vec<Moved>,
+    leaving: Vec<Moved>,
+}
+
+/// What the settings of a run with `overrides` would keep. `listed`: samples that are named each way.
+///
+/// # Errors
+/// A run that is not finished; settings that cannot be; a change of something that the scores depend on, by name.
+pub(crate) fn whatif(
+    directory: &RunDirectory,
+    overrides: &Overrides,
+    listed: usize,
+    stop: &Stop,
+) -> Result<WhatIf> {
+    let manifest = Manifest::read(directory)?.ok_or_else(|| {
+        let message = format!("`{}` has no finished run", directory.root.display());
+        Failure::from(
+            Diagnostic::error(Blame::Pipeline, message)
+                .hint("let it finish first; `longsift status` says how far it is"),
+        )
+    })?;
+    let recorded = manifest.lock.recorded()?;
+    let overrides = instead(overrides, &manifest);
+    let (spec, warnings) = Spec::recorded(&recorded.pipeline, &manifest.lock.settings, &overrides)?;
+    let changes = changes(&spec, &manifest)?;
+    let options = PlanOptions {
+        limit_rows: recorded.limit_rows,
+        offline: true,
+        devices_absent: true,
+        stop: stop.clone(),
+        ..PlanOptions::default()
+    };
+    let mut plan = Plan::new(spec, options, warnings)?;
+    // Wherever the run has been moved to.
+    plan.directory = directory.clone();
+    let before = &manifest.lock.identity;
+    let weights = before.of_any_measure("weights").and_then(|digest| digest.as_str());
+    let attention = weights.zip(Kernels::recorded(before));
+    let attention = attention
+        .map(|(weights, kernels)| AttentionDigests { weights: weights.to_owned(), kernels });
+    let digests = Digests { attention, ..Digests::new(&plan, None)? };
+    let identity = identity(&plan, &digests);
+    let scores = manifest.scores_directory(directory)?;
+    let wanted = identity.fingerprints();
+    let standing = units::standing(&scores, &plan.dataset, &plan.units, &wanted)?;
+    let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
+    if records.len() != plan.units.len() || records.len() != manifest.units.len() {
+        let mut why = Vec::new();
+        for (name, now) in &identity.measures {
+            match before.measures.get(name) {
+                None => why.push(format!("{name}: it was not measured")),
+                Some(then) if !then.only.let_pass(&now.only) => why
+                    .push(format!("{name}: a guard before it spared windows that would be needed")),
+                Some(_) => {}
+            }
+        }
+        return Err(refused(why, records.len(), plan.units.len().max(manifest.units.len())));
+    }
+    let selection = select::select(&plan, &scores, &records, &identity, stop)?;
+    let counting = Counting {
+        plan: &plan,
+        manifest: &manifest,
+        directory,
+        scores: &scores,
+        records: &records,
+        selection: &selection,
+        listed,
+    };
+    let counted = counting.count(stop)?;
+    let calibration: Option<Calibration> = directory.read_json(&directory.calibration())?;
+    let mut total = Change::default();
+    counted.groups.values().for_each(|group| total.append(group));
+    let thresholds =
+        |calibration: Option<&Calibration>| -> HashMap<Option<String>, Vec<Option<f64>>> {
+            let score = |threshold: &Threshold| threshold.score;
+            let groups = calibration.into_iter().flat_map(|of| &of.groups);
+            groups
+                .map(|group| (group.value.clone(), group.thresholds.iter().map(score).collect()))
+                .collect()
+        };
+    let now = thresholds(calibration.as_ref());
+    let then = thresholds(Some(&selection.calibration));
+    let of = |of: &HashMap<Option<String>, Vec<Option<f64>>>, value: &Option<String>| {
+        of.get(value).cloned().unwrap_or_default()
+    };
+    let groups = counted.groups.into_iter().map(|(value, change)| OfGroup {
+        thresholds_now: of(&now, &value),
+        thresholds_then: of(&then, &value),
+        value,
+        change,
+    });
+    Ok(WhatIf {
+        changes,
+        total,
+        groups: groups.collect(),
+        entering: counted.entering,
+        leaving: counted.leaving,
+        warnings: plan.warnings.into_iter().chain(selection.warnings).collect(),
+    })
+}
+
+/// The same overrides after those that take away what each stands instead of: another score, another kind of amount.
+fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
+    const SCORES: [&str; 4] = ["formula", "terms", "combine", "alpha"];
+    const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
+    let recorded = pipeline_lock::flat(&manifest.lock.settings);
+    let names = |setting: &String| setting.split('=').next().unwrap_or_default().to_owned();
+    let given: Vec<String> = overrides.set.iter().map(names).collect();
+    let mut set = Vec::new();
+    for (stage, all, chosen) in [("score", SCORES, &SCORES[..2]), ("filter", AMOUNTS, &AMOUNTS[..])]
+    {
+        let path = |name: &&str| format!("stages.{stage}.{name}");
+        if chosen.iter().any(|name| given.contains(&path(name))) {
+            let paths = all.iter().map(path);
+            let others = paths.filter(|path| {
+                // Budgets of groups are settings below it.
+                let is_there = |key: &String| key == path || key.starts_with(&format!("{path}."));
+                recorded.keys().any(is_there) && !given.contains(path)
+            });
+            set.extend(others.map(|path| format!("{path}=null")));
+        }
+    }
+    set.extend(overrides.set.iter().cloned());
+    Overrides { set, ..overrides.clone() }
+}
+
+/// What differs from the settings of the run, a line each. Only scores and filters can be looked at without measuring.
+fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
+    let now = pipeline_lock::flat(&spec.resolved_json());
+    let before = pipeline_lock::flat(&manifest.lock.settings);
+    let lines = facts::differences(&now, &before);
+    let of_selection =
+        |line: &&String| line.starts_with("stages.score.") || line.starts_with("stages.filter.");
+    let others: Vec<&String> = lines.iter().filter(|line| !of_selection(line)).collect();
+    if others.is_empty() {
+        return Ok(lines);
+    }
+    let (written, measured): (Vec<&String>, Vec<&String>) = others
+        .into_iter()
+        .partition(|line| line.starts_with("output.") || line.starts_with("name:"));
+    let message = if measured.is_empty() {
+        "this changes what is written, not what is kept"
+    } else {
+        "this would need measuring"
+    };
+    let mut problem = Diagnostic::error(Blame::Pipeline, message);
+    for line in measured.into_iter().chain(written) {
+        problem = problem.note(line);
+    }
+    let hint = "`whatif` changes settings of `stages.score` and `stages.filter`; run the pipeline with the others";
+    Err(problem.hint(hint).into())
+}
+
+fn refused(why: Vec<String>, there: usize, all: usize) -> Failure {
+    let (message, hint) = if why.is_empty() {
+        let message = format!(
+            "the input is not the one that was scored: {} of {} work units have scores of it",
+            count(there as u64),
+            count(all as u64)
+        );
+        (message, "run the pipeline again: it scores what has changed")
+    } else {
+        let message = "this would need measuring".to_owned();
+        (message, "run the pipeline with this change: it measures what is missing and no more")
+    };
+    let problem = Diagnostic::error(Blame::Pipeline, message);
+    why.into_iter().fold(problem, Diagnostic::note).hint(hint).into()
+}
+
+struct Counting<'a> {
+    plan: &'a Plan,
+    manifest: &'a Manifest,
+    directory: &'a RunDirectory,
+    scores: &'a RunDirectory,
+    records: &'a [UnitRecord],
+    selection: &'a Selection,
+    listed: usize,
+}
+
+impl Counting<'_> {
+    fn count(&self, stop: &Stop) -> Result<Counted> {
+        let threads = self.scores.concurrency(rayon::current_num_threads());
+        let mut all = Counted::default();
+        let mut first = 0;
+        while first < self.records.len() {
+            let some = (4 * threads.max(1)).min(self.records.len() - first);
+            let counted = parallel::in_order(some, threads, |index| {
+                stop.check()?;
+                self.unit(first + index)
+            })?;
+            for unit in counted {
+                for (value, change) in &unit.groups {
+                    all.groups.entry(value.clone()).or_default().append(change);
+                }
+                all.entering.extend(unit.entering);
+                all.leaving.extend(unit.leaving);
+            }
+            cut(&mut all.entering, self.listed);
+            cut(&mut all.leaving, self.listed);
+            first += some;
+        }
+        Ok(all)
+    }
+
+    fn unit(&self, unit: usize) -> Result<Counted> {
+        let (record, mut counted) = (&self.records[unit], Counted::default());
+        if record.counts.windows == 0 {
+            return Ok(counted);
+        }
+        let mut windows: BTreeMap<u64, Vec<ScoredWindow>> = BTreeMap::new();
+        scores::read(
+            &self.scores.root.join(&record.scores.path),
+            &self.selection.columns(),
+            |window| {
+                windows.entry(window.input_row).or_default().push(window);
+                Ok(())
+            },
+        )?;
+        let mut samples = self.selection.of_unit(self.plan, unit, &windows)?.into_iter();
+        let path = format!("selection/part-{}.parquet", record.unit);
+        let path = self.directory.root.join(path);
+        selected::read(&path, |now| {
+            let Some(then) = samples
+                .next()
+                .filter(|then| (then.row, then.window) == (now.input_row, now.window))
+            else {
+                return Err(changed(self.manifest, &record.file));
+            };
+            self.sample(unit, now, &then, &mut counted);
+            Ok(())
+        })?;
+        if samples.next().is_some() {
+            return Err(changed(self.manifest, &record.file));
+        }
+        Ok(counted)
+    }
+
+    fn sample(
+        &self,
+        unit: usize,
+        now: &selected::SelectedRow<'_>,
+        then: &Sample,
+        counted: &mut Counted,
+    ) {
+        let amount = Amount { samples: 1, tokens: then.tokens };
+        let value = then.group.as_deref().map(str::to_owned);
+        let change = counted.groups.entry(value).or_default();
+        change.all.add(amount);
+        let (is, will) = (now.reason.is_none(), then.keep());
+        if is {
+            change.now.add(amount);
+        }
+        if will {
+            change.then.add(amount);
+        }
+        if is && will {
+            change.both.add(amount);
+        }
+        if is == will || self.listed == 0 {
+            return;
+        }
+        let finite = |score: f64| Some(score).filter(|score| !score.is_nan());
+        let moved = Moved {
+            id: now.id.to_owned(),
+            window: now.window,
+            group: then.group.as_deref().map(str::to_owned),
+            tokens: then.tokens,
+            score_now: finite(now.score),
+            score_then: finite(then.score),
+            reason: now.reason.or(then.reason.as_deref()).unwrap_or_default().to_owned(),
+            at: (unit, now.input_row),
+        };
+        let list = if will { &mut counted.entering } else { &mut counted.leaving };
+        list.push(moved);
+        if list.len() >= 2 * self.listed + 1024 {
+            cut(list, self.listed);
+        }
+    }
+}
+
+/// Leaves those with the highest scores then.
+fn cut(list: &mut Vec<Moved>, listed: usize) {
+    let score = |moved: &Moved| moved.score_then.unwrap_or(f64::NEG_INFINITY);
+    list.sort_by(|one, other| {
+        score(other)
+            .total_cmp(&score(one))
+            .then((one.at, one.window).cmp(&(other.at, other.window)))
+    });
+    list.truncate(listed);
+}
+
+fn changed(manifest: &Manifest, file: &str) -> Failure {
+    let message = format!(
+        "the selection of {}, committed {}, is not one of these scores",
+        line_safe(file),
+        manifest.committed
+    );
+    let hint = "`longsift verify` says which file changed after it was written";
+    Diagnostic::error(Blame::Data, message).hint(hint).into()
+}
+
+impl Change {
+    fn append(&mut self, other: &Self) {
+        self.all.add(other.all);
+        self.now.add(other.now);
+        self.then.add(other.then);
+        self.both.add(other.both);
+    }
+}
+
+/// Groups that are printed; JSON has all.
+const PRINTED: usize = 40;
+
+impl fmt::Display for WhatIf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for change in &self.changes {
+            writeln!(f, "{}", line_safe(change))?;
+        }
+        let header = [
+            "group",
+            "samples",
+            "now",
+            "then",
+            "tokens now",
+            "tokens then",
+            "enter",
+            "leave",
+            "from the score",
+        ];
+        let mut rows = vec![header.map(str::to_owned)];
+        let mut groups: Vec<&OfGroup> = self.groups.iter().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.change.all.samples));
+        for group in groups.iter().take(PRINTED) {
+            let name = group.value.as_deref().map_or_else(|| "-".to_owned(), line_safe);
+            let score = match group.thresholds_then.as_slice() {
+                [Some(score)] => format!("{score:.4}"),
+                [None] => "nothing".to_owned(),
+                budgets => format!("{} budgets", budgets.len()),
+            };
+            rows.push(row(name, &group.change, score));
+        }
+        rows.push(row("all".to_owned(), &self.total, String::new()));
+        let widths: Vec<usize> = (0..header.len())
+            .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+            .collect();
+        for row in &rows {
+            write!(f, "{:<width$}", row[0], width = widths[0])?;
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                write!(f, "  {cell:>width$}")?;
+            }
+            writeln!(f)?;
+        }
+        if groups.len() > PRINTED {
+            writeln!(f, "and {} smaller groups", count((groups.len() - PRINTED) as u64))?;
+        }
+        let Change { now, then, both, .. } = self.total;
+        let either = now.samples + then.samples - both.samples;
+        writeln!(
+            f,
+            "{} of {} samples that either keeps are kept by both ({:.1} %)",
+            count(both.samples),
+            count(either),
+            100.0 * both.samples as f64 / either.max(1) as f64
+        )?;
+        for (name, list) in [("enters", &self.entering), ("leaves", &self.leaving)] {
+            list.iter().try_for_each(|moved| writeln!(f, "{name}  {moved}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn row(name: String, change: &Change, score: String) -> [String; 9] {
+    let Change { all, now, then, both } = *change;
+    let numbers = [
+        all.samples,
+        now.samples,
+        then.samples,
+        now.tokens,
+        then.tokens,
+        then.samples - both.samples,
+        now.samples - both.samples,
+    ];
+    let [all, now, then, tokens_now, tokens_then, enter, leave] = numbers.map(count);
+    [name, all, now, then, tokens_now, tokens_then, enter, leave, score]
+}
+
+impl fmt::Display for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let score =
+            |score: Option<f64>| score.map_or_else(|| "none".to_owned(), |of| format!("{of:.4}"));
+        write!(f, "{}", line_safe(&self.id))?;
+        if let Some(window) = self.window {
+            write!(f, "#{window}")?;
+        }
+        if let Some(group) = &self.group {
+            write!(f, "  {}", line_safe(group))?;
+        }
+        let (now, then) = (score(self.score_now), score(self.score_then));
+        write!(f, "  score {now}, then {then}  {}", self.reason)
+    }
+}

@@ -1,0 +1,161 @@
+//! `longsift whatif`: what other settings would keep is what a run with them keeps.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::tables::{
+    integers, labels, read_parquet, strings, table, texts, token_lists, write_parquet,
+};
+use crate::support::{Pipeline, Tiny, Workspace, files_below, read_json};
+
+/// Two files of documents in three groups, measured and filtered.
+fn workspace(pipeline: &Pipeline) -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    for (file, first) in [("a", 0), ("b", 20)] {
+        let documents: Vec<usize> = (first..first + 20).collect();
+        let tokens = |document: &usize| {
+            let again = |place: usize| place % (16 + document % 50);
+            let token = |place| (again(place) * 7 + document * 13) % 60 + 2;
+            (0..64 + document % 7 * 32).map(|place| token(place) as u32).collect()
+        };
+        let lists: Vec<Vec<u32>> = documents.iter().map(tokens).collect();
+        let group = |place: &usize| [Some("books"), None, Some("code")][place % 3];
+        let groups: Vec<Option<&str>> = documents.iter().map(group).collect();
+        let columns = [
+            ("id", strings(documents.iter().map(|document| format!("document-{document}")))),
+            ("group", labels(&groups)),
+            ("tokens", token_lists(&lists)),
+        ];
+        write_parquet(&workspace.path(&format!("input/{file}.parquet")), &table(&columns), 5);
+    }
+    workspace.run(pipeline);
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 64)
+        .input("unit_bytes: 1024")
+        .measure("recurrence")
+        .score("within: group")
+        .filter("keep_fraction: 0.4, guards: [{statistic: copy_share, max: 0.9}]")
+}
+
+fn whatif(workspace: &Workspace, settings: &[&str], more: &[&str]) -> Value {
+    let mut arguments = vec!["whatif", "out.run", "--format", "json"];
+    for setting in settings {
+        arguments.extend(["--set", setting]);
+    }
+    arguments.extend(more);
+    serde_json::from_str(&workspace.longsift(&arguments).success().stdout).unwrap()
+}
+
+/// The samples that a run has kept.
+fn kept(workspace: &Workspace) -> BTreeSet<(String, i64)> {
+    let data = read_parquet(&workspace.path("out/data"));
+    let windows = integers(&data, "longsift_window").into_iter();
+    texts(&data, "id").into_iter().zip(windows).collect()
+}
+
+fn listed(found: &Value, which: &str) -> BTreeSet<(String, i64)> {
+    let list = found[which].as_array().unwrap().iter();
+    list.map(|moved| (moved["id"].as_str().unwrap().to_owned(), moved["window"].as_i64().unwrap()))
+        .collect()
+}
+
+#[test]
+fn what_would_be_kept_is_what_a_run_keeps() {
+    let workspace = workspace(&pipeline());
+    let before = kept(&workspace);
+    for settings in [
+        &["stages.filter.keep_fraction=0.1"][..],
+        &["stages.filter.keep_fraction=0.8", "stages.score.alpha=0"],
+        &["stages.score.formula=far-recurrence"],
+        &["stages.score.within=null", "stages.filter.keep_fraction=0.3"],
+        &["stages.filter.guards=[]"],
+        &["stages.filter.keep_fraction=null", "stages.filter.keep_tokens=300"],
+    ] {
+        // What a setting stands instead of goes away by itself.
+        let own: Vec<&str> =
+            settings.iter().copied().filter(|set| !set.ends_with("keep_fraction=null")).collect();
+        let found = whatif(&workspace, &own, &["--list", "1000"]);
+        let other = Workspace::copy_of(&workspace);
+        let mut arguments = vec!["run", "pipeline.yaml"];
+        for setting in settings {
+            arguments.extend(["--set", setting]);
+        }
+        let summary = other.longsift(&arguments).success().summary();
+        assert_eq!(summary["windows_scored"], 0, "nothing is measured");
+        let after = kept(&other);
+        assert_eq!(found["total"]["then"]["samples"], summary["kept"], "{settings:?}");
+        assert_eq!(found["total"]["now"]["samples"], before.len(), "{settings:?}");
+        assert_eq!(found["total"]["both"]["samples"], before.intersection(&after).count());
+        assert_eq!(listed(&found, "entering"), &after - &before, "{settings:?}");
+        assert_eq!(listed(&found, "leaving"), &before - &after, "{settings:?}");
+        let calibration = read_json(&other.path("out.run/calibration.json"));
+        for group in calibration["groups"].as_array().unwrap() {
+            let same = |of: &&Value| of["value"] == group["value"];
+            let own = found["groups"].as_array().unwrap().iter().find(same).unwrap();
+            assert_eq!(own["then"]["samples"], group["kept"]);
+            assert_eq!(own["thresholds_then"][0], group["thresholds"][0]["score"]);
+        }
+    }
+}
+
+#[test]
+fn the_same_settings_change_nothing_and_no_file() {
+    let workspace = workspace(&pipeline());
+    let content = || {
+        let files = files_below(&workspace.path("out.run")).into_iter();
+        files.map(|file| (fs::read(&file).unwrap(), file)).collect::<Vec<_>>()
+    };
+    let before = content();
+    let found = whatif(&workspace, &[], &["--list", "5"]);
+    assert_eq!(found["total"]["now"], found["total"]["then"]);
+    assert_eq!(found["total"]["now"], found["total"]["both"]);
+    assert!(listed(&found, "entering").is_empty() && listed(&found, "leaving").is_empty());
+    let answer = workspace.longsift(&[
+        "whatif",
+        "out.run",
+        "--set",
+        "stages.filter.keep_fraction=0.2",
+        "--list",
+        "2",
+    ]);
+    let text = answer.success().stdout;
+    assert!(text.contains("stages.filter.keep_fraction: 0.2, was 0.4"), "{text}");
+    assert_eq!(text.matches("leaves  document-").count(), 2, "{text}");
+    assert!(before == content(), "nothing is written");
+}
+
+#[test]
+fn what_would_need_measuring_is_refused_by_name() {
+    let guarded = pipeline()
+        .filter("keep_fraction: 0.4, guards: [{statistic: copy_share, max: 0.3, before: first-layer-attention}]");
+    let workspace = workspace(&guarded);
+    let loose =
+        "stages.filter.guards=[{statistic: copy_share, max: 0.9, before: first-layer-attention}]";
+    for (setting, words) in [
+        ("stages.tokenize.window_tokens=32", "stages.tokenize.window_tokens: 32, was 64"),
+        ("stages.recurrence.min_distance_fraction=0.25", "stages.recurrence.min_distance_fraction"),
+        ("output.compression=none", "output.compression"),
+        (loose, "first-layer-attention: a guard before it spared windows"),
+        ("stages.score.terms=[{statistic: gzip_ratio}]", "gzip_ratio"),
+    ] {
+        let answer = workspace.longsift(&["whatif", "out.run", "--set", setting]);
+        assert_eq!(answer.code, 2, "{setting}: {}", answer.stderr);
+        assert!(answer.stderr.contains(words), "{setting}: {}", answer.stderr);
+    }
+    let strict = loose.replace("0.9", "0.2");
+    whatif(&workspace, &[&strict], &[]);
+    // What the scores were made of is not there any more.
+    fs::remove_file(workspace.path("input/b.parquet")).unwrap();
+    let answer = workspace.longsift(&["whatif", "out.run"]);
+    assert!(
+        answer.code == 2 && answer.stderr.contains("not the one that was scored"),
+        "{}",
+        answer.stderr
+    );
+}
