@@ -1,5 +1,6 @@
 //! What people and programs are told of runs.
 
+pub(crate) mod amount;
 pub(crate) mod closing;
 pub(crate) mod diff;
 pub(crate) mod documents;

@@ -9,9 +9,11 @@ mod choice;
 mod drawings;
 mod excerpts;
 mod gather;
+mod grid;
 mod groups;
 mod machine;
 mod page;
+mod panel;
 mod picks;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +29,8 @@ use crate::base::error::{Failure, Result};
 use crate::base::text::count;
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
-use crate::run_directory::calibration::Calibration;
+use crate::report::amount::Amount;
+use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::counts::Counts;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
@@ -36,9 +39,11 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::Overrides;
 use choice::Choice;
-use gather::{Amount, Gathering, Lists};
+use gather::{Fate, Gathering, Lists, OfGroup};
+use grid::Sides;
 use groups::Group;
 use machine::Machine;
+use panel::Panel;
 
 /// What a report is made of.
 pub(crate) struct Sources<'a> {
@@ -103,6 +108,9 @@ pub(crate) struct Overview {
     /// By statistic that is a list: what it is, and its mean over kept windows and over the others.
     lists: BTreeMap<String, Means>,
     machine: Machine,
+    /// What another choice would keep, for the page.
+    #[serde(skip)]
+    panel: Option<Panel>,
     /// Rows that could not be scored, by code.
     quarantined: BTreeMap<String, u64>,
     /// Why there are no texts and labels, if so.
@@ -174,6 +182,9 @@ impl Overview {
             Some(path) => selected::statistics(path)?,
             None => Vec::new(),
         };
+        let measures: Vec<Option<&str>> =
+            choice.terms.iter().map(|term| choice.measure(&term.statistic)).collect();
+        let sides = Sides::of(choice.combine, &measures);
         let shown = groups::shown(calibration, &summary.drift);
         let plan = sources.input.as_ref().ok().copied();
         let by_name: HashMap<String, usize> = plan.map_or_else(HashMap::new, |plan| {
@@ -202,10 +213,12 @@ impl Overview {
             selection: parts.collect(),
             statistics: statistics.clone(),
             groups: shown.iter().zip(0..).map(|(of, place)| (of.value.as_deref(), place)).collect(),
+            sides: sides.clone(),
             scorers: shown.iter().map(|known| choice.scorer(known)).collect(),
             labels: plan.zip(column).map(|(plan, column)| (plan, column, by_name.clone())),
         };
-        let gathered = gathering.gather()?;
+        let mut gathered = gathering.gather()?;
+        let panel = panel_of(&choice, &sides, &mut gathered.groups, &shown);
         let unit = |unit: usize| by_name.get(&manifest.units[unit].unit).copied();
         let texts = groups::Texts { plan: plan.filter(|_| sources.text), unit: &unit };
         let mut dropped = BTreeMap::new();
@@ -252,6 +265,7 @@ impl Overview {
                 .map(|column| Labels::of(column, gathered.labels)),
             lists: gathered.lists.into_iter().map(|(name, of)| means(&choice, name, &of)).collect(),
             machine,
+            panel,
             quarantined: counts.quarantined,
             without_input: sources.input.err(),
         })
@@ -261,6 +275,27 @@ impl Overview {
     pub(crate) fn json(&self) -> Value {
         serde_json::to_value(self).expect("plain data")
     }
+}
+
+/// The panel over the groups that are shown.
+fn panel_of(
+    choice: &Choice,
+    sides: &Sides,
+    gathered: &mut [OfGroup],
+    shown: &[&CalibratedGroup],
+) -> Option<Panel> {
+    grid::bound(&mut gathered.iter_mut().map(|group| &mut group.grid).collect::<Vec<_>>());
+    let groups = gathered.iter().zip(shown).filter_map(|(group, known)| {
+        let kept = group.fates[Fate::Kept as usize];
+        Some(panel::OfGroup {
+            name: groups::name(known.value.as_deref()),
+            counted: group.counted,
+            kept: kept.samples,
+            tokens: kept.tokens,
+            cells: group.grid.cells()?,
+        })
+    });
+    Panel::of(choice, sides.first(), groups.collect())
 }
 
 impl Labels {

@@ -62,6 +62,8 @@ pub(crate) enum Block {
     Figures(Vec<Figure>),
     /// A text of a corpus, and what is said of it.
     Text(Text),
+    /// What the script of the page makes a panel of, as JSON that ends no script.
+    Panel(String),
     /// What can be opened and closed.
     Details { summary: String, open: bool, blocks: Vec<Block> },
     /// A table; the first column is text.

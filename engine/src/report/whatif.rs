@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::amount::Amount;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::parallel;
@@ -40,20 +41,6 @@ pub(crate) struct WhatIf {
     /// What a user should know.
     #[serde(skip)]
     pub(crate) warnings: Vec<Diagnostic>,
-}
-
-/// Samples and their tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Amount {
-    samples: u64,
-    tokens: u64,
-}
-
-impl Amount {
-    fn add(&mut self, other: Self) {
-        self.samples += other.samples;
-        self.tokens += other.tokens;
-    }
 }
 
 /// What would change.

@@ -66,6 +66,16 @@ impl Scale {
         ((self.exponent - before) as u32, (self.exponent - other.exponent) as u32)
     }
 
+    /// Half as many bins, twice as wide: by how many powers of two.
+    pub(super) fn halve(&mut self) -> u32 {
+        if self.most == 1 {
+            return 0;
+        }
+        self.most /= 2;
+        self.widen(1);
+        1
+    }
+
     /// The least value of a bin.
     pub(super) fn value(&self, bin: i64) -> f64 {
         bin as f64 * self.width()

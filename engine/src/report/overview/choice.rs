@@ -68,6 +68,12 @@ impl Choice {
         self.columns.iter().map(|(_, column)| column).find(|column| column.name == name)
     }
 
+    /// The measure that writes a statistic.
+    pub(super) fn measure(&self, name: &str) -> Option<&str> {
+        let found = self.columns.iter().find(|(_, column)| column.name == name);
+        found.map(|(measure, _)| measure.as_str())
+    }
+
     /// What scored the samples of a group; none where the calibration does not say it.
     pub(super) fn scorer(&self, known: &CalibratedGroup) -> Option<Scorer> {
         let scale = |term: &Term| {

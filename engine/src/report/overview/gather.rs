@@ -9,11 +9,13 @@ use longsift_stages::score::terms::{Combine, Scorer};
 
 use super::bins::Bins;
 use super::choice::Choice;
+use super::grid::{Grid, Sides};
 use super::picks::Picks;
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::labels;
 use crate::plan::Plan;
+use crate::report::amount::Amount;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, MeasureColumns, Place};
 use crate::run_directory::selected::{self, SelectedRow};
@@ -43,22 +45,6 @@ impl Fate {
     }
 }
 
-/// Samples and their tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Amount {
-    /// Windows, or documents.
-    pub(crate) samples: u64,
-    /// Their tokens.
-    pub(crate) tokens: u64,
-}
-
-impl Amount {
-    fn add(&mut self, other: Self) {
-        self.samples += other.samples;
-        self.tokens += other.tokens;
-    }
-}
-
 /// What is counted of a group.
 #[derive(Clone, Debug)]
 pub(super) struct OfGroup {
@@ -67,6 +53,9 @@ pub(super) struct OfGroup {
     /// By statistic of the selection.
     pub(super) statistics: Vec<Bins<FATES>>,
     pub(super) picks: Picks,
+    /// Samples that a share is one of.
+    pub(super) counted: u64,
+    pub(super) grid: Grid,
 }
 
 /// The sum of lists of equal length, for their mean.
@@ -113,6 +102,8 @@ pub(super) struct Gathering<'a> {
     pub(super) statistics: Vec<String>,
     /// The groups that are shown, and their places.
     pub(super) groups: HashMap<Option<&'a str>, usize>,
+    /// Which side of the score each term is of.
+    pub(super) sides: Sides,
     /// By place, what scores their samples.
     pub(super) scorers: Vec<Option<Scorer>>,
     /// The column of labels and the units of the input by name, where it can be read.
@@ -139,6 +130,8 @@ impl Gathering<'_> {
             score: Bins::new(),
             statistics: vec![Bins::new(); self.statistics.len()],
             picks: Picks::default(),
+            counted: 0,
+            grid: Grid::new(&self.sides),
         };
         Gathered {
             groups: vec![group; self.groups.len() + 1],
@@ -222,7 +215,12 @@ impl Gathering<'_> {
         }
         let Some(shown) = shown else { return };
         group.picks.add(unit, row, place, tokens);
+        group.counted += u64::from(!row.reason.is_some_and(|reason| reason.starts_with("no_")));
         let scorer = self.scorers[shown].as_ref();
+        if let (Some(scorer), false) = (scorer, row.score.is_nan()) {
+            let terms = scorer.terms(row.statistics);
+            group.grid.add(&self.sides, terms, fate == Fate::Refused, amount);
+        }
         if let (Combine::Least, Some(scorer), false) =
             (self.choice.combine, scorer, row.score.is_nan() || fate == Fate::Refused)
         {
@@ -285,6 +283,8 @@ impl Gathered {
             let statistics = group.statistics.iter_mut().zip(&more.statistics);
             statistics.for_each(|(bins, more)| bins.append(more));
             group.picks.append(more.picks);
+            group.counted += more.counted;
+            group.grid.append(&more.grid);
         }
         for (reason, amount) in other.reasons {
             self.reasons.entry(reason).or_default().add(amount);

@@ -9,11 +9,12 @@ use serde::Serialize;
 use super::bins::Histogram;
 use super::choice::Choice;
 use super::excerpts::{self, Excerpt};
-use super::gather::{Amount, Fate, OfGroup};
+use super::gather::{Fate, OfGroup};
 use super::picks::{Kind, Pick};
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
 use crate::plan::Plan;
+use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
 
 /// Groups that are shown on their own.
@@ -167,6 +168,11 @@ fn samples(statistics: &[String], picks: &[(Kind, Pick)], texts: &Texts<'_>) -> 
     Ok(shown.collect())
 }
 
+/// What the group of a value is called.
+pub(super) fn name(value: Option<&str>) -> String {
+    value.map_or_else(|| "without a group".to_owned(), line_safe)
+}
+
 impl Group {
     pub(super) fn samples_in_all(&self) -> u64 {
         self.kept.samples + self.not_selected.samples + self.refused.samples
@@ -178,11 +184,7 @@ impl Group {
 
     /// What it is called.
     pub(super) fn name(&self) -> String {
-        match &self.value {
-            _ if self.others => "all other groups".to_owned(),
-            Some(value) => line_safe(value),
-            None => "without a group".to_owned(),
-        }
+        if self.others { "all other groups".to_owned() } else { name(self.value.as_deref()) }
     }
 }
 

@@ -45,6 +45,13 @@ pub(crate) struct Look {
     pub(crate) utilisation_percent: Option<u64>,
 }
 
+impl Look {
+    /// Whether any memory was in use: processors say nothing of theirs.
+    pub(super) fn shows_anything(&self) -> bool {
+        [self.others_bytes, self.held_bytes, self.reserved_bytes].iter().any(|bytes| *bytes > 0)
+    }
+}
+
 /// Events that everybody's run has, and that say nothing of a shortage.
 const USUAL: [&str; 2] = ["unit_scored", "device_ready"];
 

@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use super::drawings::{self, COLOURS, NAMES, Step};
 use super::groups::{Group, Shown};
+use super::machine::Look;
+use super::panel::Panel;
 use super::picks::{KINDS, SEED};
 use super::{Means, Overview};
 use crate::base::text::{bytes, count, line_safe};
@@ -69,6 +71,7 @@ impl Overview {
         sections.extend(self.means());
         sections.push(self.texts());
         sections.extend(self.drift());
+        sections.extend(self.panel.as_ref().map(Panel::section));
         sections.push(self.machine());
         sections.extend(self.quarantine());
         sections.push(self.repeat());
@@ -335,6 +338,7 @@ impl Overview {
             .machine
             .devices
             .iter()
+            .filter(|(_, looks)| looks.iter().any(Look::shows_anything))
             .map(|(device, looks)| Figure {
                 title: line_safe(device),
                 caption: String::new(),
@@ -413,7 +417,7 @@ impl Overview {
     fn repeat(&self) -> Section {
         let run = quoted(&self.run_directory);
         let commands = format!(
-            "longsift run {run}          # the same again, from the manifest alone\nlongsift verify {run}\nlongsift report {run} --html report.html"
+            "longsift run {run}          # the same again, from the manifest alone\nlongsift verify {run}\nlongsift whatif {run} --set stages.filter.keep_fraction=0.1\nlongsift report {run} --html report.html"
         );
         let settings = serde_json::to_string_pretty(&self.settings).expect("plain data");
         let identity = serde_json::to_string_pretty(&self.identity).expect("plain data");

@@ -1,0 +1,263 @@
+//! What the panel of a page answers from: samples counted in cells of the two sides of a score, so that any weight between
+//! them and any amount can be tried without the samples.
+//!
+//! One side is the terms of the first measure, the other all terms of others: their sums, or the least of them. A score of one
+//! measure has one side.
+
+use std::collections::BTreeMap;
+
+use longsift_stages::score::terms::Combine;
+use serde::Serialize;
+
+use super::bins::{Scale, shifted};
+use crate::report::amount::Amount;
+
+/// Cells of an axis where there are two, and where there is one.
+const TWO: i64 = 64;
+const ONE: i64 = 4096;
+
+/// Cells of all groups of a page: beyond it they become larger.
+const MOST_CELLS: usize = 20_000;
+
+/// Which side each term is of.
+#[derive(Clone, Debug)]
+pub(super) struct Sides {
+    combine: Combine,
+    /// By term, whether it is of the first measure.
+    first: Vec<bool>,
+}
+
+impl Sides {
+    /// `measures`: by term, the measure of its statistic.
+    pub(super) fn of(combine: Combine, measures: &[Option<&str>]) -> Self {
+        let first = measures.iter().map(|measure| *measure == measures[0]).collect();
+        Self { combine, first }
+    }
+
+    /// Whether there is a second one.
+    pub(super) fn are_two(&self) -> bool {
+        self.first.contains(&false)
+    }
+
+    /// By term, whether it is of the first side.
+    pub(super) fn first(&self) -> &[bool] {
+        &self.first
+    }
+
+    /// What the sides of a sample come to, given its terms.
+    fn values(&self, terms: impl Iterator<Item = f64>) -> (f64, f64) {
+        let (neutral, add): (f64, fn(f64, f64) -> f64) = match self.combine {
+            Combine::Sum => (0.0, |sum, term| sum + term),
+            Combine::Least => (f64::INFINITY, f64::min),
+        };
+        let (mut x, mut y) = (neutral, neutral);
+        for (term, first) in terms.zip(&self.first) {
+            let side = if *first { &mut x } else { &mut y };
+            *side = add(*side, term);
+        }
+        (x, if self.are_two() { y } else { 0.0 })
+    }
+}
+
+/// Samples of a cell: those that pass the guards, and those that a guard refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cell {
+    passing: Amount,
+    refused: Amount,
+}
+
+impl Cell {
+    fn add(&mut self, other: Self) {
+        self.passing.add(other.passing);
+        self.refused.add(other.refused);
+    }
+}
+
+/// The samples of a group by cell.
+#[derive(Clone, Debug)]
+pub(super) struct Grid {
+    axes: [Scale; 2],
+    cells: BTreeMap<(i64, i64), Cell>,
+}
+
+/// A grid as the page has it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Cells {
+    /// Where bin 0 of each axis begins, and how wide a bin is.
+    from: [f64; 2],
+    width: [f64; 2],
+    /// Six numbers a cell: its bins, samples and tokens that pass the guards, samples and tokens that a guard refuses.
+    numbers: Vec<u64>,
+}
+
+impl Grid {
+    pub(super) fn new(sides: &Sides) -> Self {
+        let (x, y) = if sides.are_two() { (TWO, TWO) } else { (ONE, 1) };
+        Self { axes: [Scale::new(x), Scale::new(y)], cells: BTreeMap::new() }
+    }
+
+    /// Counts a sample with these terms.
+    pub(super) fn add(
+        &mut self,
+        sides: &Sides,
+        terms: impl Iterator<Item = f64>,
+        refused: bool,
+        amount: Amount,
+    ) {
+        let (x, y) = sides.values(terms);
+        if !x.is_finite() || !y.is_finite() {
+            return;
+        }
+        let ((x, x_wider), (y, y_wider)) = (self.axes[0].add(x), self.axes[1].add(y));
+        self.widen(x_wider, y_wider);
+        let cell = self.cells.entry((x, y)).or_default();
+        if refused { cell.refused.add(amount) } else { cell.passing.add(amount) }
+    }
+
+    /// Adds the cells of another.
+    pub(super) fn append(&mut self, other: &Self) {
+        let (own_x, x) = self.axes[0].join(&other.axes[0]);
+        let (own_y, y) = self.axes[1].join(&other.axes[1]);
+        self.widen(own_x, own_y);
+        for (at, more) in &other.cells {
+            self.cells.entry((shifted(at.0, x), shifted(at.1, y))).or_default().add(*more);
+        }
+    }
+
+    fn widen(&mut self, x: u32, y: u32) {
+        if x > 0 || y > 0 {
+            for (at, more) in std::mem::take(&mut self.cells) {
+                self.cells.entry((shifted(at.0, x), shifted(at.1, y))).or_default().add(more);
+            }
+        }
+    }
+
+    fn halve(&mut self) {
+        let wider = [self.axes[0].halve(), self.axes[1].halve()];
+        self.widen(wider[0], wider[1]);
+    }
+
+    /// None where there is no sample.
+    pub(super) fn cells(&self) -> Option<Cells> {
+        let ((x, _), (y, _)) = (self.axes[0].range()?, self.axes[1].range()?);
+        let numbers = |(at, cell): (&(i64, i64), &Cell)| {
+            let Cell { passing, refused } = *cell;
+            let bins = [(at.0 - x) as u64, (at.1 - y) as u64];
+            let amounts = [passing.samples, passing.tokens, refused.samples, refused.tokens];
+            [bins[0], bins[1], amounts[0], amounts[1], amounts[2], amounts[3]]
+        };
+        Some(Cells {
+            from: [self.axes[0].value(x), self.axes[1].value(y)],
+            width: [self.axes[0].width(), self.axes[1].width()],
+            numbers: self.cells.iter().flat_map(numbers).collect(),
+        })
+    }
+}
+
+/// Makes cells larger until those of all groups are few enough.
+pub(super) fn bound(grids: &mut [&mut Grid]) {
+    while grids.iter().map(|grid| grid.cells.len()).sum::<usize>() > MOST_CELLS {
+        for grid in &mut *grids {
+            grid.halve();
+        }
+    }
+}
+
+impl Cells {
+    /// What a share of `counted` samples would be, the best first: samples, tokens and the score at the edge, to the accuracy
+    /// of a cell. What the panel says before anything is moved.
+    pub(crate) fn kept(
+        &self,
+        combine: Combine,
+        two: bool,
+        share: f64,
+        counted: u64,
+    ) -> (Amount, f64) {
+        let middle =
+            |axis: usize, bin: u64| self.from[axis] + (bin as f64 + 0.5) * self.width[axis];
+        let score = |cell: &[u64]| {
+            let (x, y) = (middle(0, cell[0]), middle(1, cell[1]));
+            match combine {
+                _ if !two => x,
+                Combine::Sum => x + y,
+                Combine::Least => x.min(y),
+            }
+        };
+        let mut cells: Vec<(f64, &[u64])> =
+            self.numbers.chunks_exact(6).map(|cell| (score(cell), cell)).collect();
+        cells.sort_by(|one, other| other.0.total_cmp(&one.0));
+        let wanted = (share * counted as f64).floor() as u64;
+        let (mut kept, mut edge) = (Amount::default(), f64::NAN);
+        for (score, cell) in cells {
+            let left = wanted - kept.samples;
+            if left == 0 {
+                break;
+            }
+            let samples = cell[2].min(left);
+            if samples > 0 {
+                let tokens =
+                    (u128::from(cell[3]) * u128::from(samples) / u128::from(cell[2])) as u64;
+                kept.add(Amount { samples, tokens });
+                edge = score;
+            }
+        }
+        (kept, edge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: Amount = Amount { samples: 1, tokens: 10 };
+
+    fn grid(sides: &Sides, samples: std::ops::Range<u32>) -> Grid {
+        let mut grid = Grid::new(sides);
+        for sample in samples {
+            let terms = [0.1, 0.7].map(|factor| (f64::from(sample) * factor).sin());
+            grid.add(sides, terms.into_iter(), sample % 10 == 0, SAMPLE);
+        }
+        grid
+    }
+
+    #[test]
+    fn a_share_is_found_to_a_cell_and_parts_are_the_same_as_the_whole() {
+        for combine in [Combine::Sum, Combine::Least] {
+            for measures in [[Some("a"), Some("b")], [Some("a"), Some("a")]] {
+                let sides = Sides::of(combine, &measures);
+                let whole = grid(&sides, 0..5000).cells().unwrap();
+                let mut parts = grid(&sides, 1700..5000);
+                parts.append(&grid(&sides, 0..1700));
+                assert_eq!(parts.cells().unwrap(), whole);
+                let mut scores: Vec<f64> = (0..5000_u32)
+                    .filter(|sample| sample % 10 != 0)
+                    .map(|sample| {
+                        let [x, y] = [0.1, 0.7].map(|factor| (f64::from(sample) * factor).sin());
+                        if combine == Combine::Sum { x + y } else { x.min(y) }
+                    })
+                    .collect();
+                scores.sort_by(|one, other| other.total_cmp(one));
+                for share in [0.01, 0.25, 0.5] {
+                    let (kept, edge) = whole.kept(combine, sides.are_two(), share, 5000);
+                    let wanted = (share * 5000.0) as usize;
+                    assert_eq!(kept, Amount { samples: wanted as u64, tokens: 10 * wanted as u64 });
+                    let width = whole.width[0] + whole.width[1];
+                    assert!((edge - scores[wanted - 1]).abs() < 2.0 * width, "{combine:?} {share}");
+                }
+                let (all, _) = whole.kept(combine, sides.are_two(), 1.0, 5000);
+                assert_eq!(all.samples, 4500, "a guard refuses a tenth");
+            }
+        }
+    }
+
+    #[test]
+    fn the_cells_of_many_groups_are_bounded() {
+        let sides = Sides::of(Combine::Sum, &[Some("a"), Some("b")]);
+        let mut grids: Vec<Grid> = (0..40).map(|_| grid(&sides, 0..20_000)).collect();
+        bound(&mut grids.iter_mut().collect::<Vec<_>>());
+        assert!(grids.iter().map(|grid| grid.cells.len()).sum::<usize>() <= MOST_CELLS);
+        let numbers = grids[7].cells().unwrap().numbers;
+        let samples = numbers.chunks_exact(6).map(|cell| cell[2] + cell[4]).sum::<u64>();
+        assert_eq!(samples, 20_000);
+    }
+}

@@ -1,0 +1,139 @@
+//! The panel of a page that answers what another amount, another weight between the sides of the score, or no guards would
+//! keep: to the accuracy of a cell; `longsift whatif` answers exactly.
+
+use longsift_stages::score::terms::{Combine, Term};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::choice::Choice;
+use super::drawings::number;
+use super::grid::Cells;
+use crate::base::text::{count, json_safe};
+use crate::report::amount::Amount;
+use crate::report::page::{Block, Section};
+
+/// What a panel is made of.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Panel {
+    #[serde(skip)]
+    rule: Combine,
+    combine: Value,
+    /// Whether there are two sides.
+    two: bool,
+    /// The statistics of the second.
+    second: String,
+    /// The share that is kept now.
+    share: f64,
+    /// The guards as YAML, where there are any.
+    guards: Option<String>,
+    terms: Vec<Side>,
+    /// What else the score says, as lines of YAML.
+    score: Vec<String>,
+    groups: Vec<OfGroup>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Side {
+    statistic: String,
+    weight: f64,
+    offset: f64,
+    standardise: Value,
+    /// Whether it is of the first side.
+    first: bool,
+}
+
+/// A group of a panel.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct OfGroup {
+    pub(super) name: String,
+    /// The samples that a share is one of.
+    pub(super) counted: u64,
+    /// Those that are kept, and their tokens.
+    pub(super) kept: u64,
+    pub(super) tokens: u64,
+    pub(super) cells: Cells,
+}
+
+impl Panel {
+    /// None where there is nothing to choose from.
+    pub(super) fn of(choice: &Choice, first: &[bool], groups: Vec<OfGroup>) -> Option<Self> {
+        let counted: u64 = groups.iter().map(|group| group.counted).sum();
+        let kept: u64 = groups.iter().map(|group| group.kept).sum();
+        if counted == 0 {
+            return None;
+        }
+        let share = choice.filter.keep_fraction.map(|fraction| fraction.0);
+        let second = choice.terms.iter().zip(first).filter(|(_, first)| !**first);
+        let second: Vec<&str> = second.map(|(term, _)| term.statistic.as_str()).collect();
+        let side = |(term, first): (&Term, &bool)| Side {
+            statistic: term.statistic.clone(),
+            weight: term.weight,
+            offset: term.offset,
+            standardise: json!(term.standardise.unwrap_or(choice.score.standardise)),
+            first: *first,
+        };
+        let guards = &choice.filter.guards;
+        Some(Self {
+            rule: choice.combine,
+            combine: json!(choice.combine),
+            two: !second.is_empty(),
+            second: second.join(", "),
+            share: share.unwrap_or(kept as f64 / counted as f64),
+            guards: (!guards.is_empty()).then(|| json!(guards).to_string()),
+            terms: choice.terms.iter().zip(first).map(side).collect(),
+            score: choice
+                .score
+                .within
+                .iter()
+                .map(|within| format!("within: {}", json!(within)))
+                .collect(),
+            groups,
+        })
+    }
+
+    /// The part of the page: a table that needs no script, and what a script makes the panel of.
+    pub(super) fn section(&self) -> Section {
+        let mut shares = vec![0.05, 0.1, 0.25, 0.5, self.share];
+        shares.sort_by(f64::total_cmp);
+        shares.dedup();
+        let rows = shares.into_iter().map(|share| {
+            let (mut kept, mut edges) = (Amount::default(), Vec::new());
+            for group in &self.groups {
+                let (own, edge) = group.cells.kept(self.rule, self.two, share, group.counted);
+                kept.add(own);
+                edges.push(edge);
+            }
+            let finite = || edges.iter().copied().filter(|edge| edge.is_finite());
+            let (low, high) = (
+                finite().fold(f64::INFINITY, f64::min),
+                finite().fold(f64::NEG_INFINITY, f64::max),
+            );
+            let edges = if low < high {
+                format!("{} to {}", number(low), number(high))
+            } else if low.is_finite() {
+                number(low)
+            } else {
+                "–".to_owned()
+            };
+            let now = if share.total_cmp(&self.share).is_eq() { " (now)" } else { "" };
+            vec![
+                format!("{} %{now}", number(100.0 * share)),
+                count(kept.samples),
+                count(kept.tokens),
+                edges,
+            ]
+        });
+        let header = ["keep", "samples", "tokens", "from the score"].map(str::to_owned).to_vec();
+        let json = serde_json::to_string(self).expect("plain data");
+        // Inside a script no text ends it.
+        let data = json_safe(&json).replace('<', "\\u003c");
+        Section {
+            id: "whatif".to_owned(),
+            title: "What if".to_owned(),
+            lead: "From counts in cells of the score's sides, so to the accuracy of a cell, and of the groups that are shown; \
+                   `longsift whatif` answers exactly."
+                .to_owned(),
+            blocks: vec![Block::Table { header, rows: rows.collect() }, Block::Panel(data)],
+        }
+    }
+}
