@@ -8,6 +8,8 @@ use crate::online_softmax::{BOUND, Logits, OnlineSoftmax};
 use crate::panels::{norm, regroup};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::{Neon, Twice};
 use crate::simd::{Portable, Simd, tanh};
 use crate::statistics::{AttentionShape, LogitRules};
 use crate::steps::{Step, Steps};
@@ -18,6 +20,8 @@ use crate::tile::{
     int16::avx512::Avx512Int16Tile,
 };
 use crate::tile::{LOGIT_STRIDE, PortableTile, TILE_KEYS, Tile};
+#[cfg(target_arch = "aarch64")]
+use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
 use crate::window::Window;
 use crate::words::Words;
 
@@ -119,6 +123,10 @@ pub(crate) fn block_sums(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
         Kernel::AmxBf16 => unsafe { walk_amx(&block, scratch) },
+        #[cfg(target_arch = "aarch64")]
+        Kernel::NeonF32 => block.walk(NeonTile::new(Twice::new(Neon)), scratch),
+        #[cfg(target_arch = "aarch64")]
+        Kernel::NeonInt16 => block.walk(NeonInt16Tile::neon(), scratch),
         Kernel::PortableInt16 => block.walk(PortableInt16Tile::portable(), scratch),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the kernel is supported: AVX2 and FMA are there.

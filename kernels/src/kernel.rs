@@ -14,6 +14,9 @@ pub enum Kernel {
     /// Float32 with 512-bit vectors; `x86_64` with AVX-512 F and DQ.
     #[serde(rename = "avx512-f32")]
     Avx512F32,
+    /// Float32 with 128-bit vectors and fused multiply-add, the bits of [`Self::Avx2F32`]; every `aarch64`.
+    #[serde(rename = "neon-f32")]
+    NeonF32,
     /// Pairs of bf16 with 512-bit vectors; `x86_64` with AVX-512 F, DQ and BF16.
     #[serde(rename = "avx512-bf16")]
     Avx512Bf16,
@@ -30,6 +33,9 @@ pub enum Kernel {
     /// (heads of 128); `x86_64` with AVX-512 F, DQ and VNNI.
     #[serde(rename = "avx512-int16")]
     Avx512Int16,
+    /// As [`Self::Avx512Int16`], the same bits; every `aarch64`.
+    #[serde(rename = "neon-int16")]
+    NeonInt16,
     /// Float32 on a GPU, without tensor cores.
     #[serde(rename = "cuda-f32")]
     CudaF32,
@@ -63,11 +69,13 @@ impl Kernel {
         Self::PortableF32,
         Self::Avx2F32,
         Self::Avx512F32,
+        Self::NeonF32,
         Self::Avx512Bf16,
         Self::AmxBf16,
         Self::PortableInt16,
         Self::Avx2Int16,
         Self::Avx512Int16,
+        Self::NeonInt16,
         Self::CudaF32,
         Self::CudaV1Bf16,
         Self::CudaV1F16,
@@ -80,11 +88,13 @@ impl Kernel {
             Self::PortableF32 => "portable-f32",
             Self::Avx2F32 => "avx2-f32",
             Self::Avx512F32 => "avx512-f32",
+            Self::NeonF32 => "neon-f32",
             Self::Avx512Bf16 => "avx512-bf16",
             Self::AmxBf16 => "amx-bf16",
             Self::PortableInt16 => "portable-int16",
             Self::Avx2Int16 => "avx2-int16",
             Self::Avx512Int16 => "avx512-int16",
+            Self::NeonInt16 => "neon-int16",
             Self::CudaF32 => "cuda-f32",
             Self::CudaV1Bf16 => "cuda-v1-bf16",
             Self::CudaV1F16 => "cuda-v1-f16",
@@ -105,13 +115,17 @@ impl Kernel {
     /// The numbers that the kernel multiplies.
     pub fn element_type(self) -> ElementType {
         match self {
-            Self::PortableF32 | Self::Avx2F32 | Self::Avx512F32 | Self::CudaF32 => ElementType::F32,
+            Self::PortableF32 | Self::Avx2F32 | Self::Avx512F32 | Self::NeonF32 | Self::CudaF32 => {
+                ElementType::F32
+            }
             Self::Avx512Bf16
             | Self::AmxBf16
             | Self::CudaV1Bf16
             | Self::CudaV1F16
             | Self::CudaV2Bf16 => ElementType::Bf16,
-            Self::PortableInt16 | Self::Avx2Int16 | Self::Avx512Int16 => ElementType::Int16,
+            Self::PortableInt16 | Self::Avx2Int16 | Self::Avx512Int16 | Self::NeonInt16 => {
+                ElementType::Int16
+            }
         }
     }
 

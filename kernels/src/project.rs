@@ -6,6 +6,8 @@ use crate::kernel::Kernel;
 use crate::panels::pack;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::{Neon, Twice};
 use crate::simd::{Portable, Simd};
 use crate::tile::multiply;
 
@@ -103,6 +105,8 @@ impl PackedWeights {
         self.kernel.assert_supported();
         match self.kernel {
             Kernel::PortableF32 => self.rows::<_, 4, 1>(Portable, x, packed, out),
+            #[cfg(target_arch = "aarch64")]
+            Kernel::NeonF32 => self.rows::<_, 6, 2>(Twice::new(Neon), x, packed, out),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AVX2 and FMA are there.
             Kernel::Avx2F32 => unsafe { self.rows_avx2(x, packed, out) },

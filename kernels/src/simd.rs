@@ -9,6 +9,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod exponential;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 mod twice;
 mod vector;
@@ -18,6 +20,8 @@ pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{Avx512, Degree3, Degree5, Nearest5};
 pub(crate) use exponential::{exp2, tanh};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use portable::{Portable, PortableFused};
 pub(crate) use twice::Twice;
 pub(crate) use vector::Simd;

@@ -1,5 +1,6 @@
 //! Which kernels this machine has, and why not the others.
 
+#[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
@@ -8,9 +9,11 @@ mod amx;
 use crate::kernel::{ElementType, Kernel};
 
 /// The kernels for a table of float32, fastest first.
-const FOR_F32: &[Kernel] = &[Kernel::Avx512F32, Kernel::Avx2F32, Kernel::PortableF32];
+const FOR_F32: &[Kernel] =
+    &[Kernel::Avx512F32, Kernel::Avx2F32, Kernel::NeonF32, Kernel::PortableF32];
 /// Those that multiply integers, fastest first.
-const FOR_INT16: &[Kernel] = &[Kernel::Avx512Int16, Kernel::Avx2Int16, Kernel::PortableInt16];
+const FOR_INT16: &[Kernel] =
+    &[Kernel::Avx512Int16, Kernel::Avx2Int16, Kernel::NeonInt16, Kernel::PortableInt16];
 
 impl Kernel {
     /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
@@ -19,6 +22,9 @@ impl Kernel {
         match self {
             Self::PortableF32 | Self::PortableInt16 => None,
             gpu if gpu.is_cuda() => Some("it runs on GPUs"),
+            Self::NeonF32 | Self::NeonInt16 => {
+                (!cfg!(target_arch = "aarch64")).then_some("it is for ARM processors of 64 bits")
+            }
             #[cfg(target_arch = "x86_64")]
             Self::Avx2F32 | Self::Avx2Int16 => (!(is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")))
@@ -72,6 +78,7 @@ impl Kernel {
         match self {
             Self::Avx512Bf16 | Self::AmxBf16 | Self::Avx512Int16 => Self::Avx512F32,
             Self::Avx2Int16 => Self::Avx2F32,
+            Self::NeonInt16 => Self::NeonF32,
             Self::PortableInt16 => Self::PortableF32,
             gpu if gpu.is_cuda() && Self::Avx2F32.is_supported() => Self::Avx2F32,
             gpu if gpu.is_cuda() => Self::PortableF32,

@@ -7,6 +7,8 @@ use crate::kernel::{ElementType, Kernel};
 use crate::panels::Layout;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::{Neon, Twice};
 use crate::simd::{Portable, Simd};
 
 #[cfg(target_arch = "x86_64")]
@@ -68,6 +70,10 @@ pub(crate) type Avx2Tile = Floats<Avx2, 6, 2>;
 #[cfg(target_arch = "x86_64")]
 pub(crate) type Avx512Tile = Floats<Avx512<Degree5>, 12, 2>;
 
+/// The NEON tile: 24 accumulators of its 32 registers. Its vectors have the lanes of AVX2's, and so its sums the bits.
+#[cfg(target_arch = "aarch64")]
+pub(crate) type NeonTile = Floats<Twice<Neon>, 6, 2>;
+
 /// The layout of a float32 tile.
 pub(crate) const fn floats(query_rows: usize, keys: usize) -> Layout {
     Layout { element_type: ElementType::F32, depth_multiple: 1, query_rows, keys }
@@ -75,7 +81,7 @@ pub(crate) const fn floats(query_rows: usize, keys: usize) -> Layout {
 
 /// The layout of [`PortableTile`].
 pub(crate) const PORTABLE: Layout = floats(4, 8);
-/// The layout of [`Avx2Tile`].
+/// The layout of [`Avx2Tile`], and of NEON's.
 pub(crate) const AVX2: Layout = floats(6, 16);
 /// The layout of [`Avx512Tile`].
 pub(crate) const AVX512: Layout = floats(12, 32);
@@ -96,13 +102,14 @@ impl Kernel {
     /// How the kernel wants queries and keys.
     pub(crate) fn layout(self) -> Layout {
         match self {
-            Self::Avx2F32 => AVX2,
+            Self::Avx2F32 | Self::NeonF32 => AVX2,
             Self::Avx512F32 => AVX512,
             Self::Avx512Bf16 => BF16_DOT,
             Self::AmxBf16 => AMX,
             Self::PortableInt16 => integers(4, 8),
             Self::Avx2Int16 => integers(6, 16),
             Self::Avx512Int16 => integers(12, 32),
+            Self::NeonInt16 => integers(6, 8),
             _ => PORTABLE,
         }
     }

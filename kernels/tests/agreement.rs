@@ -161,13 +161,50 @@ proptest! {
         let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: true });
         let sums = |kernel| bits(&attention_statistics(kernel, &shape, &rules, &measure, &source));
         let portable = sums(Kernel::PortableInt16);
-        for kernel in [Kernel::Avx2Int16, Kernel::Avx512Int16] {
+        for kernel in [Kernel::Avx2Int16, Kernel::Avx512Int16, Kernel::NeonInt16] {
             if kernel.is_supported() {
                 prop_assert_eq!(&sums(kernel), &portable, "{}", kernel.name());
             }
         }
     }
 }
+
+/// What kernels of several processors give must not only agree on one machine.
+#[test]
+fn a_window_has_the_same_bits_on_machines_of_any_kind() {
+    let shape = AttentionShape { tokens: 401, query_heads: 6, key_heads: 2, head_dim: 80 };
+    let source = Random { head_dim: 80, seed: 17, spread: 3.0 };
+    let hooks = Hooks {
+        softcap: Some(30.0),
+        alibi: true,
+        sinks: true,
+        window: None,
+        chunk: None,
+        query_scale: false,
+        causal: true,
+    };
+    let measure = Measure { distance: 101, rows: true };
+    let digests = |kernel: Kernel| {
+        [LogitRules::causal(80), rules(&hooks, &shape)].map(|rules| {
+            let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
+            bits(&sums).into_iter().fold(0xCBF2_9CE4_8422_2325, fold)
+        })
+    };
+    for kernel in supported() {
+        let want = match kernel.element_type() {
+            ElementType::Int16 => INT16_BITS,
+            _ if matches!(kernel, Kernel::Avx2F32 | Kernel::NeonF32) => F32_BITS,
+            _ => continue,
+        };
+        assert_eq!(digests(kernel), want, "{}", kernel.name());
+    }
+}
+
+/// Of the window above, without hooks and with them: `avx2-f32` and `neon-f32`, measured by the former.
+const F32_BITS: [u64; 2] = [238_459_484_057_393_324, 5_130_882_466_791_707_303];
+/// The same of the kernels for integers, measured by the portable one.
+const INT16_BITS: [u64; 2] = [451_612_555_608_621_518, 16_510_045_566_705_338_929];
 
 fn bits(sums: &WindowSums) -> Vec<u64> {
     let rows = sums.row_far_mass.iter().flatten();

@@ -6,8 +6,14 @@ use super::clock::Clock;
 use crate::kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::{Neon, Twice};
 use crate::simd::{Portable, Simd};
-use crate::tile::int16::{PortableInt16Tile, Products};
+use crate::tile::int16::PortableInt16Tile;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::tile::int16::Products;
+#[cfg(target_arch = "aarch64")]
+use crate::tile::int16::neon::NeonInt16Tile;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::int16::{avx2::Avx2Int16Tile, avx512::Avx512Int16Tile};
 use crate::tile::{LOGIT_STRIDE, Tile, multiply};
@@ -53,6 +59,16 @@ impl Limits {
             // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
             Kernel::AmxBf16 => unsafe { amx() },
             Kernel::PortableInt16 => portable_int16(),
+            #[cfg(target_arch = "aarch64")]
+            Kernel::NeonF32 => Self::of::<_, 12>(Twice::new(Neon)),
+            #[cfg(target_arch = "aarch64")]
+            Kernel::NeonInt16 => {
+                let (tile, products) = (NeonInt16Tile::neon(), NeonInt16Tile::neon().products());
+                Self {
+                    multiply: integer_products(products),
+                    exponential: exponentials(tile.simd()),
+                }
+            }
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AVX2 and FMA are there.
             Kernel::Avx2Int16 => unsafe { avx2_int16() },
@@ -172,26 +188,32 @@ fn avx512_int16() -> Limits {
     Limits { multiply: integer_products(tile.products()), exponential: exponentials(tile.simd()) }
 }
 
-/// As [`multiply_adds`], of pairs of integers. Each product is with the sum before it, so that none can be formed once for all.
+/// As [`multiply_adds`], of pairs of integers: each of a few words by each of others, which the compiler takes for new ones
+/// in every round, so that no product is formed once for all.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 fn integer_products<P: Products>(products: P) -> f64 {
-    const CHAINS: usize = 12;
-    let factor = products.splat(black_box(0x0003_0005));
-    let mut sums = [products.splat(0x0001_0001); CHAINS];
+    const ROWS: usize = 6;
+    const COLUMNS: usize = 2;
+    let columns = [products.splat(black_box(0x0001_0001)), products.splat(black_box(0x0001_0003))];
+    let mut sums = [[products.zero(); COLUMNS]; ROWS];
     let rounds = MULTIPLY_ROUNDS / 2;
     let clock = Clock::start();
-    for _ in 0..rounds {
-        for sum in &mut sums {
-            *sum = products.multiply_add(factor, *sum, *sum);
+    for round in 0..rounds {
+        for (row, sums) in sums.iter_mut().enumerate() {
+            let row = products.splat(black_box((round + row) as u32));
+            for (column, sum) in columns.iter().zip(sums) {
+                *sum = products.multiply_add(row, *column, *sum);
+            }
         }
     }
     let seconds = clock.seconds();
     let (ones, mut out) = (vec![1.0; P::LANES], vec![0.0; P::LANES]);
-    for sum in sums {
-        products.store(sum, &ones, 1.0, &mut out);
+    for sum in sums.as_flattened() {
+        products.store(*sum, &ones, 1.0, &mut out);
         black_box(&mut out);
     }
-    (rounds * CHAINS * 2 * P::LANES) as f64 / seconds
+    (rounds * ROWS * COLUMNS * 2 * P::LANES) as f64 / seconds
 }
 
 /// `CHAINS` independent sums: enough to hide an addition's latency, few enough for the registers.

@@ -111,6 +111,11 @@ mod tests {
         check_exp2(Portable, 2.4e-7);
         check_tanh(Portable);
         check_exp2(PortableFused, 2.4e-7);
+        #[cfg(target_arch = "aarch64")]
+        {
+            check_exp2(crate::simd::Neon, 2.4e-7);
+            check_tanh(crate::simd::Neon);
+        }
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx2,fma")]
@@ -154,6 +159,8 @@ mod tests {
     fn sixteen_lanes_with_fused_multiply_adds_give_the_same_bits_on_every_processor() {
         let portable = bits(Twice::new(PortableFused));
         assert_eq!(portable.len(), 17_000);
+        #[cfg(target_arch = "aarch64")]
+        assert_eq!(bits(Twice::new(Twice::new(crate::simd::Neon))), portable);
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx2,fma")]

@@ -88,6 +88,11 @@ mod tests {
     #[test]
     fn every_vector_does_what_its_operations_say() {
         check(Portable);
+        #[cfg(target_arch = "aarch64")]
+        {
+            check(crate::simd::Neon);
+            check(Twice::new(crate::simd::Neon));
+        }
         check(PortableFused);
         check(Twice::new(PortableFused));
         #[cfg(target_arch = "x86_64")]

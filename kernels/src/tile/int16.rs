@@ -12,13 +12,17 @@ use crate::simd::{PortableFused, Simd, Twice};
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 
 /// How a processor multiplies pairs of 16-bit integers.
 pub(crate) trait Products: Copy {
     /// The vectors that the softmax of the products is done in: 16 lanes.
     type Simd: Simd;
-    /// A word in every lane: a pair of integers, or a sum.
+    /// A word in every lane: a pair of integers.
     type Words: Copy;
+    /// Sums of 32 bits, which in the end are one for each word.
+    type Sums: Copy;
     /// Words in a vector.
     const LANES: usize;
 
@@ -28,10 +32,12 @@ pub(crate) trait Products: Copy {
     fn splat(self, word: u32) -> Self::Words;
     /// The first [`Self::LANES`] words of `from`.
     fn load(self, from: &[u32]) -> Self::Words;
-    /// `sum + Σ a·b` of the two integers in each lane's word, modulo 2^32.
-    fn multiply_add(self, a: Self::Words, b: Self::Words, sum: Self::Words) -> Self::Words;
+    /// Sums of nothing.
+    fn zero(self) -> Self::Sums;
+    /// `sums + Σ a·b` of the two integers in each lane's word, modulo 2^32.
+    fn multiply_add(self, a: Self::Words, b: Self::Words, sums: Self::Sums) -> Self::Sums;
     /// Writes `sums · keys · query` to the start of `to`, rounded to float32 after each step.
-    fn store(self, sums: Self::Words, keys: &[f32], query: f32, to: &mut [f32]);
+    fn store(self, sums: Self::Sums, keys: &[f32], query: f32, to: &mut [f32]);
 }
 
 /// A register tile of `ROWS · VECTORS` vectors of sums.
@@ -72,7 +78,7 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P,
         let panels = queries.chunks_exact(ROWS * depth).take(rows.div_ceil(ROWS));
         for (queries, logits) in panels.zip(logits.chunks_mut(ROWS * LOGIT_STRIDE)) {
             let (queries, query_factors) = queries.split_at((depth - 1) * ROWS);
-            let mut sums = [[self.0.splat(0); VECTORS]; ROWS];
+            let mut sums = [[self.0.zero(); VECTORS]; ROWS];
             let queries = queries.as_chunks::<ROWS>().0;
             for (queries, keys) in queries.iter().zip(keys.chunks_exact(width)) {
                 let mut columns = [self.0.splat(0); VECTORS];
@@ -117,6 +123,7 @@ impl PortableInt16Tile {
 impl Products for PortableProducts {
     type Simd = Twice<PortableFused>;
     type Words = [u32; PORTABLE_LANES];
+    type Sums = [u32; PORTABLE_LANES];
     const LANES: usize = PORTABLE_LANES;
 
     #[inline(always)]
@@ -134,7 +141,11 @@ impl Products for PortableProducts {
         words
     }
     #[inline(always)]
-    fn multiply_add(self, a: Self::Words, b: Self::Words, mut sum: Self::Words) -> Self::Words {
+    fn zero(self) -> Self::Sums {
+        [0; PORTABLE_LANES]
+    }
+    #[inline(always)]
+    fn multiply_add(self, a: Self::Words, b: Self::Words, mut sum: Self::Sums) -> Self::Sums {
         let product = |a: u32, b: u32| i32::from(a as i16).wrapping_mul(i32::from(b as i16));
         for ((sum, a), b) in sum.iter_mut().zip(a).zip(b) {
             let both = product(a, b).wrapping_add(product(a >> 16, b >> 16));
@@ -143,7 +154,7 @@ impl Products for PortableProducts {
         sum
     }
     #[inline(always)]
-    fn store(self, sums: Self::Words, keys: &[f32], query: f32, to: &mut [f32]) {
+    fn store(self, sums: Self::Sums, keys: &[f32], query: f32, to: &mut [f32]) {
         let keys = &keys[..PORTABLE_LANES];
         for ((to, sum), key) in to[..PORTABLE_LANES].iter_mut().zip(sums).zip(keys) {
             *to = sum.cast_signed() as f32 * key * query;

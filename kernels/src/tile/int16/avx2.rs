@@ -26,6 +26,7 @@ impl Avx2Int16Tile {
 impl Products for Avx2Products {
     type Simd = Twice<Avx2>;
     type Words = __m256i;
+    type Sums = __m256i;
     const LANES: usize = 8;
 
     #[inline(always)]
@@ -42,6 +43,10 @@ impl Products for Avx2Products {
         let from = &from[..Self::LANES];
         // SAFETY: eight words are there, and AVX2 as above.
         unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn zero(self) -> __m256i {
+        self.splat(0)
     }
     #[inline(always)]
     fn multiply_add(self, a: __m256i, b: __m256i, sum: __m256i) -> __m256i {

@@ -26,6 +26,7 @@ impl Avx512Int16Tile {
 impl Products for Avx512Products {
     type Simd = Avx512<Nearest5>;
     type Words = __m512i;
+    type Sums = __m512i;
     const LANES: usize = 16;
 
     #[inline(always)]
@@ -42,6 +43,10 @@ impl Products for Avx512Products {
         let from = &from[..Self::LANES];
         // SAFETY: sixteen words are there, and AVX-512 as above.
         unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn zero(self) -> __m512i {
+        self.splat(0)
     }
     #[inline(always)]
     fn multiply_add(self, a: __m512i, b: __m512i, sum: __m512i) -> __m512i {
