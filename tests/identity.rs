@@ -62,6 +62,18 @@ const CASES: &[Case] = &[
         r#"{"score": {"calibration": "before.run/calibration.json"}}"#,
         r#"{"input": {"since": "before.run"}}"#,
     ),
+    (
+        "input.format",
+        Windows("schema"),
+        r#"{"input": {"path": "lines/tabs.txt", "format": "jsonl"}}"#,
+        r#"{"input": {"format": "tsv"}}"#,
+    ),
+    (
+        "input.schema",
+        Windows("schema"),
+        r#"{"input": {"path": "lines/all.jsonl"}}"#,
+        r#"{"input": {"schema": {"id": "string", "text": "string"}}}"#,
+    ),
     ("input.id_column", Windows("id_column"), "{}", r#"{"input": {"id_column": "label"}}"#),
     ("input.text_column", Windows("content"), "{}", r#"{"input": {"text_column": "other"}}"#),
     (
@@ -551,6 +563,13 @@ fn workspace() -> Workspace {
         ];
         write_parquet(&workspace.path(&format!("input/{file}.parquet")), &table(&columns), 2);
     }
+    let line = |row: usize| {
+        let (id, text) = (format!("document-{row}"), text(row, 60 + 30 * row));
+        format!("\t{}\n", json!({ "id": id, "text": text, "number": row }))
+    };
+    let lines: String = (0..8).map(line).collect();
+    workspace.write("lines/tabs.txt", &lines);
+    workspace.write("lines/all.jsonl", lines);
     let before =
         pipeline(&[r#"{"input": {"path": "input/a.parquet"}, "output": {"path": "before"}}"#]);
     run(&workspace, &before).expect("the earlier run");

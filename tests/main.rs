@@ -52,6 +52,8 @@ mod integrity;
 #[cfg(test)]
 mod kill_campaign;
 #[cfg(test)]
+mod lines;
+#[cfg(test)]
 mod load;
 #[cfg(test)]
 mod marks;

@@ -114,7 +114,7 @@ fn an_input_without_files_is_refused_unless_it_may_be_empty() {
         workspace.write("pipeline.yaml", refused.to_string());
         for command in [&["run", "pipeline.yaml", "-q"][..], &["plan", "pipeline.yaml"]] {
             let answer = workspace.longsift(command).expect(2);
-            let message = format!("error: `{path}` matches no Parquet file");
+            let message = format!("error: `{path}` matches no file");
             assert!(answer.stderr.contains(&message), "{}", answer.stderr);
             assert!(answer.stderr.contains("`allow_empty: true`"), "{}", answer.stderr);
         }

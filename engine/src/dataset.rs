@@ -1,18 +1,22 @@
-//! Parquet in and out: which files an input path means, what they have in common, and how their rows are read and
+//! Files in, Parquet out: which files an input path means, what they have in common, and how their rows are read and
 //! written. Knows no windows, scores or runs.
 
 pub(crate) mod discover;
 pub mod documents;
 pub(crate) mod faults;
 pub(crate) mod footer;
+pub mod formats;
 pub mod input;
+pub mod input_file;
 pub(crate) mod labels;
+pub mod lines_schema;
 pub(crate) mod metadata;
 pub(crate) mod pages;
 pub(crate) mod part;
 pub(crate) mod problem;
 pub(crate) mod problems;
 pub(crate) mod read;
+pub mod reading;
 pub(crate) mod row_bytes;
 pub(crate) mod rows;
 pub(crate) mod source;

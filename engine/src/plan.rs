@@ -14,6 +14,7 @@ pub mod measures;
 pub mod options;
 mod prove;
 pub(crate) mod read;
+mod reading;
 pub(crate) mod shard;
 pub(crate) mod since;
 pub(crate) mod sizing;

@@ -1,4 +1,4 @@
-//! From a path in a pipeline file to the Parquet files it means.
+//! From a path in a pipeline file to the files it means.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -7,12 +7,14 @@ use std::sync::Arc;
 #[cfg(feature = "cloud")]
 use longsift_stages::contract::Address;
 
+use super::formats::format;
 use super::problem::DataProblem;
 #[cfg(feature = "cloud")]
 use super::problem::ProblemKind;
 use super::source::InTree;
 use super::walk::{self, GLOB, Walked, unreadable};
 use crate::base::wildcards;
+use crate::spec::pipeline::InputFormat;
 #[cfg(feature = "cloud")]
 use crate::storage::error;
 use crate::storage::files;
@@ -53,11 +55,15 @@ impl Found {
 
 /// Finds the files that `path` (a file, a folder or a glob) means, seen from `folder`, whose own name is no glob.
 ///
-/// A folder gives every `*.parquet` below it, except under names that begin with `.` or `_`: the temporary, staged and
+/// A folder gives the files of one format below it, except under names that begin with `.` or `_`: the temporary, staged and
 /// summary files of other tools. A glob gives the files it matches; its wildcards do not match a leading `.`.
-pub(super) fn find(folder: &Path, path: &Path) -> Result<Found, Vec<DataProblem>> {
+pub(super) fn find(
+    folder: &Path,
+    path: &Path,
+    format: InputFormat,
+) -> Result<Found, Vec<DataProblem>> {
     if is_address(path) {
-        return remote(path);
+        return remote(path, format);
     }
     let (fixed, rest) = wildcards::split(path);
     let fixed = folder.join(fixed);
@@ -66,7 +72,7 @@ pub(super) fn find(folder: &Path, path: &Path) -> Result<Found, Vec<DataProblem>
     let unescaped = if all_fixed { fixed.clone() } else { fixed.join(&rest) };
     for path in [folder.join(path), unescaped] {
         if files::is_folder(&path).map_err(|error| vec![unreadable(&error)])? {
-            return walk::below(&path).and_then(|walked| relative(path.clone(), walked));
+            return walk::below(&path).and_then(|walked| in_folder(path.clone(), walked, format));
         }
         if path.exists() {
             let parent = path.parent().unwrap_or(Path::new(".")).to_path_buf();
@@ -98,7 +104,7 @@ fn again(again: &[(PathBuf, PathBuf)], root: &Path) -> Option<String> {
 /// The files of an object store that an address means, by the same rules; a web server has no lists, so there it is one
 /// file.
 #[cfg(feature = "cloud")]
-fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
+fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
     let url = path.to_str().expect("an address is text");
     let one = |url: &str| {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
@@ -110,9 +116,7 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
             "`{url}` is not a file, and HTTP servers cannot be listed"
         ));
         return Err(vec![
-            problem.with_hint(
-                "name one Parquet file, or use a store with lists (s3://, gs://, az://)",
-            ),
+            problem.with_hint("name one file, or use a store with lists (s3://, gs://, az://)"),
         ]);
     }
     if is_web {
@@ -132,8 +136,7 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
         if names.is_empty() && !is_bucket {
             return Ok(one(root));
         }
-        let files = names.into_iter().filter(|name| is_wanted(name)).collect();
-        return Ok(Found::new(PathBuf::from(root), files));
+        return Ok(Found::new(PathBuf::from(root), wanted_of(names, root, format)?));
     }
     let pattern = pattern(url, url[root.len()..].trim_start_matches('/'))?;
     let wanted = |name: &String| pattern.matches_with(name, GLOB);
@@ -141,7 +144,7 @@ fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
 }
 
 /// The files that a path in a data set of the hub means, by the same rules.
-pub(super) fn find_in(tree: &Arc<Tree>) -> Result<Found, Vec<DataProblem>> {
+pub(super) fn find_in(tree: &Arc<Tree>, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
     let (address, path) = (tree.address(), tree.wanted());
     let found = |folder: &str, files: Vec<String>| {
         let root = PathBuf::from(format!("{address}/{}", folder.trim_end_matches('/')));
@@ -164,7 +167,8 @@ pub(super) fn find_in(tree: &Arc<Tree>) -> Result<Found, Vec<DataProblem>> {
         if names.is_empty() {
             return Err(vec![missing_in(tree)]);
         }
-        return Ok(found(&folder, names.into_iter().filter(|name| is_wanted(name)).collect()));
+        let place = format!("{address}/{path}");
+        return Ok(found(&folder, wanted_of(names, &place, format)?));
     };
     let (folder, rest) = path.split_at(last_slash(&path[..wildcard]));
     let pattern = pattern(&format!("{address}/{path}"), rest)?;
@@ -195,11 +199,19 @@ fn missing_in(tree: &Tree) -> DataProblem {
     problem.with_hint("the data set has no files")
 }
 
-/// Whether a folder's file is part of the input.
-fn is_wanted(name: &str) -> bool {
-    let hidden = |part: &str| part.starts_with(['.', '_']);
-    Path::new(name).extension().is_some_and(|extension| extension == "parquet")
-        && !name.split('/').any(hidden)
+/// The names of a folder's files that are part of the input.
+fn wanted_of(
+    mut names: Vec<String>,
+    folder: &str,
+    format: InputFormat,
+) -> Result<Vec<String>, Vec<DataProblem>> {
+    names.retain(|name| !name.split('/').any(|part| part.starts_with(['.', '_'])));
+    format::of_folder(&names, format).map_err(|counts| {
+        let message = format!("`{folder}` has files of several formats: {counts}");
+        let hint =
+            "name those of one format by a glob such as `data/*.jsonl`, or with `input.format`";
+        vec![DataProblem::settings(message).with_hint(hint)]
+    })
 }
 
 fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProblem>> {
@@ -214,9 +226,36 @@ fn store_kind(error: &error::StorageError) -> ProblemKind {
 }
 
 #[cfg(not(feature = "cloud"))]
-fn remote(path: &Path) -> Result<Found, Vec<DataProblem>> {
+fn remote(path: &Path, _: InputFormat) -> Result<Found, Vec<DataProblem>> {
     let message = format!("`{}` is in an object store, and this build reads none", path.display());
     Err(vec![DataProblem::settings(message).with_hint("build with `--features cloud`")])
+}
+
+/// The files of a folder of this machine that are part of the input.
+fn in_folder(
+    folder: PathBuf,
+    walked: Walked,
+    format: InputFormat,
+) -> Result<Found, Vec<DataProblem>> {
+    let (again, place) = (walked.again.clone(), folder.display().to_string());
+    // What is no part of the input may have any name.
+    let (named, unnamed): (Vec<_>, Vec<_>) =
+        walked.files.into_iter().partition(|path| path.to_str().is_some());
+    let is_input = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "parquet");
+    let files = named.into_iter().chain(unnamed.into_iter().filter(is_input)).collect();
+    let mut found = relative(folder, Walked { files, again: Vec::new() })?;
+    found.files = wanted_of(found.files, &place, format)?;
+    let read: BTreeSet<&str> = found.files.iter().map(String::as_str).collect();
+    let is_read = |(_, first): &(PathBuf, PathBuf)| {
+        first
+            .strip_prefix(&found.root)
+            .ok()
+            .and_then(Path::to_str)
+            .is_some_and(|name| read.contains(name))
+    };
+    let again: Vec<_> = again.into_iter().filter(is_read).collect();
+    found.notes = self::again(&again, &found.root).into_iter().collect();
+    Ok(found)
 }
 
 /// Names relative to the root, sorted by bytes.
@@ -305,7 +344,7 @@ mod tests {
             "readme.md",
             "a-b.parquet",
         ]);
-        let found = find(Path::new(""), folder.path()).unwrap();
+        let found = find(Path::new(""), folder.path(), InputFormat::Auto).unwrap();
         assert_eq!(found.root, folder.path());
         assert_eq!(
             found.files,
@@ -316,7 +355,8 @@ mod tests {
     #[test]
     fn a_file_is_relative_to_its_folder_whatever_its_extension() {
         let folder = folder(&["x/data.bin"]);
-        let found = find(Path::new(""), &folder.path().join("x/data.bin")).unwrap();
+        let found =
+            find(Path::new(""), &folder.path().join("x/data.bin"), InputFormat::Auto).unwrap();
         assert_eq!(
             (found.root, found.files),
             (folder.path().join("x"), vec!["data.bin".to_string()])
@@ -331,10 +371,12 @@ mod tests {
             "d/y/deep/3.parquet",
             "d/y/.hidden.parquet",
         ]);
-        let found = find(Path::new(""), &folder.path().join("d/*/*.parquet")).unwrap();
+        let found =
+            find(Path::new(""), &folder.path().join("d/*/*.parquet"), InputFormat::Auto).unwrap();
         assert_eq!(found.root, folder.path().join("d"));
         assert_eq!(found.files, ["x/1.parquet", "y/2.parquet"]);
-        let found = find(Path::new(""), &folder.path().join("d/**/*.parquet")).unwrap();
+        let found =
+            find(Path::new(""), &folder.path().join("d/**/*.parquet"), InputFormat::Auto).unwrap();
         assert_eq!(found.files, ["x/1.parquet", "y/2.parquet", "y/deep/3.parquet"]);
     }
 
@@ -342,7 +384,9 @@ mod tests {
     fn a_name_with_wildcard_characters_that_exists_is_a_file() {
         let folder = folder(&["a[1].parquet", "a1.parquet"]);
         assert_eq!(
-            find(Path::new(""), &folder.path().join("a[1].parquet")).unwrap().files,
+            find(Path::new(""), &folder.path().join("a[1].parquet"), InputFormat::Auto)
+                .unwrap()
+                .files,
             ["a[1].parquet"]
         );
     }
@@ -353,7 +397,7 @@ mod tests {
             folder(&["run[1]/data/a.parquet", "run1/data/b.parquet", "run[1]/[x].parquet"]);
         let own = folder.path().join("run[1]");
         let found = |path: &str| {
-            let found = find(&own, Path::new(path)).unwrap();
+            let found = find(&own, Path::new(path), InputFormat::Auto).unwrap();
             (found.root, found.files)
         };
         let is = |root: &str, file: &str| (own.join(root), vec![file.to_owned()]);
@@ -371,7 +415,7 @@ mod tests {
     fn two_names_of_one_file_are_told() {
         let folder = folder(&["1.parquet"]);
         std::os::unix::fs::symlink("1.parquet", folder.path().join("0.parquet")).unwrap();
-        let found = find(Path::new(""), folder.path()).unwrap();
+        let found = find(Path::new(""), folder.path(), InputFormat::Auto).unwrap();
         assert_eq!(found.files, ["1.parquet"]);
         assert_eq!(
             found.notes,
@@ -382,15 +426,21 @@ mod tests {
     #[test]
     fn an_empty_folder_and_a_glob_without_matches_are_no_files() {
         let folder = folder(&[]);
-        assert!(find(Path::new(""), folder.path()).unwrap().files.is_empty());
-        assert!(find(Path::new(""), &folder.path().join("*.parquet")).unwrap().files.is_empty());
+        assert!(find(Path::new(""), folder.path(), InputFormat::Auto).unwrap().files.is_empty());
+        assert!(
+            find(Path::new(""), &folder.path().join("*.parquet"), InputFormat::Auto)
+                .unwrap()
+                .files
+                .is_empty()
+        );
     }
 
     #[test]
     fn a_missing_path_says_what_exists_nearby() {
         let folder = folder(&["corpora/books.parquet", "corpora/code.parquet"]);
         let problems =
-            find(Path::new(""), &folder.path().join("corpora/boks.parquet")).unwrap_err();
+            find(Path::new(""), &folder.path().join("corpora/boks.parquet"), InputFormat::Auto)
+                .unwrap_err();
         assert!(
             problems[0]
                 .hint
@@ -398,7 +448,9 @@ mod tests {
                 .unwrap()
                 .ends_with("corpora` has: books.parquet, code.parquet")
         );
-        let problems = find(Path::new(""), &folder.path().join("corpra/*.parquet")).unwrap_err();
+        let problems =
+            find(Path::new(""), &folder.path().join("corpra/*.parquet"), InputFormat::Auto)
+                .unwrap_err();
         assert!(problems[0].hint.as_ref().unwrap().ends_with("has: corpora"), "{problems:?}");
     }
 
@@ -406,7 +458,10 @@ mod tests {
     fn a_link_back_to_a_folder_above_is_not_followed() {
         let folder = folder(&["a/1.parquet"]);
         std::os::unix::fs::symlink(folder.path(), folder.path().join("a/again")).unwrap();
-        assert_eq!(find(Path::new(""), folder.path()).unwrap().files, ["a/1.parquet"]);
+        assert_eq!(
+            find(Path::new(""), folder.path(), InputFormat::Auto).unwrap().files,
+            ["a/1.parquet"]
+        );
     }
 
     #[test]
@@ -414,6 +469,9 @@ mod tests {
         let (store, folder) = (folder(&["blob"]), folder(&[]));
         std::os::unix::fs::symlink(store.path().join("blob"), folder.path().join("1.parquet"))
             .unwrap();
-        assert_eq!(find(Path::new(""), folder.path()).unwrap().files, ["1.parquet"]);
+        assert_eq!(
+            find(Path::new(""), folder.path(), InputFormat::Auto).unwrap().files,
+            ["1.parquet"]
+        );
     }
 }

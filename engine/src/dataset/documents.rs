@@ -137,6 +137,7 @@ pub fn read_documents(
         selection: Some(selection),
         batch_rows: batch_rows(file, &wanted, &row_groups, batch_bytes),
         row_groups,
+        strict: false,
     };
     Ok(Documents {
         batches: Batches::open(dataset, &request)?,
@@ -262,6 +263,9 @@ impl Documents {
             (self.range.start, self.next_row) = (row + 1, row + 1);
             if not_utf8.next_if(|(bad, _)| *bad == position).is_some() {
                 content = Err(self.not_utf8());
+            }
+            if let Ok(bad) = batch.bad.binary_search_by_key(&position, |(bad, _)| *bad) {
+                content = Err(batch.bad[bad].1.clone());
             }
             if let Some(problem) = self.faults.of_row(row) {
                 content = Err(problem.clone());

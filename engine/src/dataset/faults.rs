@@ -9,13 +9,15 @@ use std::ops::Range;
 
 use arrow_schema::DataType;
 
+use super::footer::Footer;
 use super::input::Dataset;
+use super::input_file::Contents;
 use super::pages;
 use super::problem::RowProblem;
 use super::read::{
     Batches, Place, ReadFailure, Request, batch_rows, open_unchanged, refusal, selection,
 };
-use super::source::ParquetFile;
+use super::source::OpenFile;
 use super::units::WorkUnit;
 use crate::base::error::Result;
 use crate::base::stop::Stop;
@@ -62,14 +64,12 @@ impl Faults {
         stop: &Stop,
     ) -> Result<Self> {
         let file = &dataset.files[unit.file];
-        let opened =
-            open_unchanged(dataset, file).map_err(|problem| problem.in_file(&file.path))?;
-        let row_groups: Vec<usize> = unit.row_groups.clone().collect();
-        opened.want(file.chunks(&row_groups, &file.positions));
         let mut search =
             Search { dataset, unit, on_bad_file, largest_page, stop, faults: Self::default() };
-        for group in unit.row_groups.clone() {
-            search.row_group(group, &opened)?;
+        match &file.contents {
+            Contents::Parquet(footer) => search.parquet(footer)?,
+            Contents::Arrow(_) => search.record_batches()?,
+            Contents::Lines(_) => search.lines()?,
         }
         Ok(search.faults)
     }
@@ -165,7 +165,78 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn row_group(&mut self, group: usize, file: &ParquetFile) -> Result<()> {
+    /// Looks through the row groups of a Parquet file, one by one: a damaged page costs the rows that need it.
+    fn parquet(&mut self, footer: &Footer) -> Result<()> {
+        let file = &self.dataset.files[self.unit.file];
+        let opened =
+            open_unchanged(self.dataset, file).map_err(|problem| problem.in_file(&file.path))?;
+        let row_groups: Vec<usize> = self.unit.row_groups.clone().collect();
+        opened.want(footer.chunks(&row_groups, &file.positions));
+        self.unit.row_groups.clone().try_for_each(|group| self.row_group(group, &opened, footer))
+    }
+
+    /// Looks through the rows of a format in which a bad one costs no other.
+    fn lines(&mut self) -> Result<()> {
+        let unit = self.unit;
+        let rows = unit.first_row..unit.first_row + unit.rows;
+        match self.read_on(unit.row_groups.clone(), rows)? {
+            Ok(()) => Ok(()),
+            Err((row, why)) => Err(self.place().unreadable(row, why).into()),
+        }
+    }
+
+    /// Looks through the record batches of an Arrow file: one that does not decode is lost as a whole.
+    fn record_batches(&mut self) -> Result<()> {
+        let unit = self.unit;
+        for group in unit.row_groups.clone() {
+            let info = self.dataset.files[unit.file].row_groups[group];
+            let end = (info.first_row + info.rows).min(unit.first_row + unit.rows);
+            let rows = info.first_row..end;
+            if let Err((_, why)) = self.read_on(group..group + 1, rows.clone())? {
+                self.damaged(rows, None, &why)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes rows of consecutive row groups, all columns, and notes those that are bad. Where they do not decode: from which
+    /// row on, and why.
+    fn read_on(
+        &mut self,
+        groups: Range<usize>,
+        rows: Range<u64>,
+    ) -> Result<std::result::Result<(), (u64, String)>> {
+        let file = &self.dataset.files[self.unit.file];
+        let fields = self.dataset.schema.fields().iter();
+        let columns: Vec<_> = fields.map(|field| field.data_type().clone()).enumerate().collect();
+        let (row_groups, selection) = selection(file, groups, &one(rows.clone()));
+        let request = Request {
+            file: self.unit.file,
+            columns: &columns,
+            selection: Some(selection),
+            batch_rows: batch_rows(file, &columns, &row_groups, BATCH_BYTES),
+            row_groups,
+            strict: true,
+        };
+        let mut row = rows.start;
+        for batch in Batches::open(self.dataset, &request)? {
+            self.stop.check()?;
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(ReadFailure::Damaged(why)) => return Ok(Err((row, why))),
+                Err(other) => return Err(self.place().unreadable(row, other).into()),
+            };
+            let bad = batch.bad.into_iter().map(|(place, problem)| (row + place as u64, problem));
+            self.faults.rows.extend(bad);
+            row += batch.rows as u64;
+        }
+        if row == rows.end {
+            return Ok(Ok(()));
+        }
+        Ok(Err((row, format!("rows up to {} are expected", rows.end))))
+    }
+
+    fn row_group(&mut self, group: usize, file: &OpenFile, footer: &Footer) -> Result<()> {
         let info = self.dataset.files[self.unit.file].row_groups[group];
         let end = (info.first_row + info.rows).min(self.unit.first_row + self.unit.rows);
         let rows = info.first_row..end;
@@ -173,7 +244,7 @@ impl Search<'_> {
         let found = self.faults.unreadable.len();
         for &column in &columns {
             self.stop.check()?;
-            if let Err(why) = self.pages(group, column, file) {
+            if let Err(why) = self.pages(group, column, file, footer) {
                 if let Some(refused) = refusal(file) {
                     return Err(self.place().unreadable(rows.start, refused).into());
                 }
@@ -207,11 +278,12 @@ impl Search<'_> {
         &self,
         group: usize,
         column: usize,
-        file: &ParquetFile,
+        file: &OpenFile,
+        footer: &Footer,
     ) -> std::result::Result<(), String> {
         let input = &self.dataset.files[self.unit.file];
-        let chunks = input.footer.row_group(group).columns();
-        input
+        let chunks = footer.metadata.row_group(group).columns();
+        footer
             .leaves(input.positions[column])
             .try_for_each(|leaf| pages::check(file, &chunks[leaf], self.largest_page))
     }
@@ -280,6 +352,7 @@ impl Search<'_> {
             columns: &columns,
             selection: Some(selection),
             batch_rows: batch_rows(file, &columns, &[group], BATCH_BYTES),
+            strict: true,
         };
         let mut rows = ranges.iter().flat_map(Clone::clone);
         for batch in Batches::open(self.dataset, &request)? {

@@ -1,4 +1,4 @@
-//! One Parquet file: its footer, read and checked before anything relies on it.
+//! The footer of a Parquet file, read and checked before anything relies on it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,13 +10,12 @@ use parquet::file::metadata::{
     FooterTail, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
 };
 
-use super::discover::Found;
-use super::problem::{DataProblem, ProblemKind};
-use super::source::{ParquetFile, guarded};
+use super::formats::decode::RowGroupInfo;
+use super::problem::DataProblem;
+use super::source::{OpenFile, guarded};
 use super::thrift::{INT32, LIST, STRUCT, Thrift};
 use super::{text, types};
 use crate::base::text::sha256_hex;
-use crate::storage::error::{ErrorKind, StorageError};
 
 /// Magic number, length of the footer, magic number: what a Parquet file has besides footer and data.
 const MAGIC_BYTES: u64 = 4;
@@ -27,62 +26,26 @@ const LARGEST_FOOTER_BYTES: u64 = 32 << 20;
 /// How deep columns may nest.
 const DEEPEST_SCHEMA: usize = 64;
 
-/// A Parquet file of the input.
+/// What the footer of a Parquet file says.
 #[derive(Clone, Debug)]
-pub struct InputFile {
-    /// Path relative to the input root, '/'-separated.
-    pub path: String,
-    /// Length, in bytes.
-    pub size: u64,
-    /// Time of the last modification, in nanoseconds since 1970.
-    pub modified_ns: i128,
-    /// SHA-256 of the footer's bytes. The footer has the sizes and statistics of every column of every row group.
-    pub footer_hash: String,
-    /// Rows in the file.
-    pub rows: u64,
-    /// Its row groups, in order.
-    pub row_groups: Vec<RowGroupInfo>,
+pub(super) struct Footer {
+    /// SHA-256 of the footer's bytes. It has the sizes and statistics of every column of every row group.
+    pub(super) hash: String,
     /// The file's own columns, as the footer's Arrow schema or else its Parquet schema has them.
-    pub schema: SchemaRef,
-    /// For each column of the data set, its position in this file.
-    pub(super) positions: Vec<usize>,
+    pub(super) schema: SchemaRef,
     /// For each of the file's own columns, its leaves: what Parquet calls columns.
     leaves: Vec<Range<usize>>,
     /// The footer, with columns of text declared as bytes.
-    pub(super) footer: Arc<ParquetMetaData>,
+    pub(super) metadata: Arc<ParquetMetaData>,
 }
 
-/// A row group of an input file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowGroupInfo {
-    /// Position in the file of its first row.
-    pub first_row: u64,
-    /// Rows.
-    pub rows: u64,
-    /// Bytes of all its columns, encoded but not compressed.
-    pub uncompressed_bytes: u64,
-    /// Bytes of all its columns in the file.
-    pub compressed_bytes: u64,
-}
-
-impl InputFile {
-    /// Reads and checks the footer of `root/path`.
-    pub(super) fn open(found: &Found, path: &str) -> Result<Self, DataProblem> {
-        Self::read(found, path).map_err(|problem| problem.in_file(path))
-    }
-
-    fn read(found: &Found, path: &str) -> Result<Self, DataProblem> {
-        let full_path = found.root.join(path);
-        let file = match &found.hub {
-            Some(hub) => ParquetFile::of_hub(hub, path)?,
-            None => ParquetFile::open(&full_path).map_err(|error| match error.kind {
-                ErrorKind::Invalid => DataProblem::data(error.source.to_string()),
-                _ => unreadable(&error),
-            })?,
-        };
-        let stamp = file.stamp().map_err(|error| unreadable(&error))?;
-        let size = stamp.size;
-        let bytes = footer_bytes(&file, size)?;
+impl Footer {
+    /// Reads and checks the footer of a file of `size` bytes.
+    pub(super) fn read(
+        file: &OpenFile,
+        size: u64,
+    ) -> Result<(Self, Vec<RowGroupInfo>), DataProblem> {
+        let bytes = footer_bytes(file, size)?;
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
         if check_structure(&bytes).map_err(undecodable)? {
             return Err(encrypted("it has encrypted columns"));
@@ -94,18 +57,9 @@ impl InputFile {
         let schema = arrow_schema(&footer)?;
         check_names(&schema)?;
         let footer = guarded(|| text::declare_bytes(&footer)).map_err(undecodable)?;
-        Ok(Self {
-            path: path.to_string(),
-            size,
-            modified_ns: stamp.modified_ns,
-            footer_hash: sha256_hex(&bytes),
-            rows: row_groups.iter().map(|group| group.rows).sum(),
-            row_groups,
-            positions: (0..schema.fields().len()).collect(),
-            leaves: leaves(&footer),
-            schema,
-            footer: Arc::new(footer),
-        })
+        let leaves = leaves(&footer);
+        let metadata = Arc::new(footer);
+        Ok((Self { hash: sha256_hex(&bytes), schema, leaves, metadata }, row_groups))
     }
 
     /// The leaves of one column (by its position in the file), by their position in a row group.
@@ -115,7 +69,7 @@ impl InputFile {
 
     /// Where the chunks of some columns (by their positions in the file) begin in some row groups, and their bytes.
     pub(super) fn chunks(&self, row_groups: &[usize], positions: &[usize]) -> Vec<(u64, u64)> {
-        let groups = row_groups.iter().map(|&group| self.footer.row_group(group));
+        let groups = row_groups.iter().map(|&group| self.metadata.row_group(group));
         let of_group = |group: &RowGroupMetaData| -> Vec<(u64, u64)> {
             let leaves = positions.iter().flat_map(|&position| self.leaves(position));
             leaves.map(|leaf| group.column(leaf).byte_range()).collect()
@@ -126,7 +80,7 @@ impl InputFile {
     /// The bytes of one column (by its position in the file) over some row groups: (encoded, compressed).
     pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
         let mut sums = (0_u64, 0_u64);
-        for group in &self.footer.row_groups()[row_groups] {
+        for group in &self.metadata.row_groups()[row_groups] {
             for column in self.leaves(position).map(|leaf| group.column(leaf)) {
                 // Values behind a Parquet dictionary take less in the file than in memory.
                 let decoded = column
@@ -142,7 +96,7 @@ impl InputFile {
 }
 
 /// The bytes of the footer, without length and magic number.
-fn footer_bytes(file: &ParquetFile, size: u64) -> Result<Vec<u8>, DataProblem> {
+fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     if size < MAGIC_BYTES + TAIL_BYTES {
         return Err(damaged(format!("it has {size} bytes, and no Parquet file has fewer than 12")));
     }
@@ -177,7 +131,7 @@ fn footer_bytes(file: &ParquetFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     Ok(bytes)
 }
 
-fn read_at(file: &ParquetFile, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
+fn read_at(file: &OpenFile, offset: u64, bytes: &mut [u8]) -> Result<(), DataProblem> {
     file.read_exact_at(bytes, offset).map_err(|error| {
         file.refused().map_or_else(
             || DataProblem::machine(format!("{} bytes at {offset}: {error}", bytes.len())),
@@ -353,10 +307,4 @@ fn unsigned(bytes: i64) -> u64 {
 fn damaged(why: impl std::fmt::Display) -> DataProblem {
     DataProblem::data(format!("not a readable Parquet file: {why}"))
         .with_hint("write the file again, or take it out of the input")
-}
-
-/// A file of the input that cannot be opened is the data's problem.
-fn unreadable(error: &StorageError) -> DataProblem {
-    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
-    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use arrow_schema::{DataType, Field, SchemaRef};
 
 use super::discover::Found;
-use super::footer::InputFile;
+use super::input_file::InputFile;
+use super::lines_schema::LinesSchema;
 use super::problem::{DataProblem, ProblemKind};
+use super::reading::Reading;
 use super::source::InTree;
 use crate::base::parallel;
 use crate::base::stop::Stop;
@@ -30,6 +32,8 @@ pub struct Dataset {
     pub notes: Vec<String>,
     /// Files that cannot be opened at all, where the run goes on without them. How many rows they have is not known.
     pub bad_files: Vec<BadFile>,
+    /// What files of lines hold and which columns they have, if there are any: what windows depend on besides the bytes.
+    pub lines: Option<LinesSchema>,
     /// Where the files are, if on the hub.
     pub(super) hub: Option<InTree>,
 }
@@ -54,7 +58,7 @@ impl Dataset {
     /// All problems at once: a path that does not exist, and each file that is truncated, not Parquet, encrypted, or
     /// has other columns than the first.
     pub fn open(path: &Path) -> Result<Self, Vec<DataProblem>> {
-        Self::open_with(Path::new(""), path, OnBadFile::Fail)
+        Self::open_with(Path::new(""), path, &Reading::default())
     }
 
     /// The same for a path relative to `folder`, whose own name is no glob; with `on_bad_file: quarantine` a file that
@@ -62,30 +66,30 @@ impl Dataset {
     pub fn open_with(
         folder: &Path,
         path: &Path,
-        on_bad_file: OnBadFile,
+        reading: &Reading,
     ) -> Result<Self, Vec<DataProblem>> {
-        Self::of(super::discover::find(folder, path)?, on_bad_file)
+        Self::of(super::discover::find(folder, path, reading.format)?, reading)
     }
 
     /// Opens files of a data set of the hub.
     ///
     /// # Errors
     /// As of [`Dataset::open`], and what the hub says against reading them.
-    pub fn open_of_hub(tree: &Arc<Tree>, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
-        let mut dataset = Self::of(super::discover::find_in(tree)?, on_bad_file)?;
+    pub fn open_of_hub(tree: &Arc<Tree>, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
+        let mut dataset = Self::of(super::discover::find_in(tree, reading.format)?, reading)?;
         dataset.notes.extend(tree.note().map(str::to_owned));
         Ok(dataset)
     }
 
-    fn of(found: Found, on_bad_file: OnBadFile) -> Result<Self, Vec<DataProblem>> {
+    fn of(found: Found, reading: &Reading) -> Result<Self, Vec<DataProblem>> {
         // A corpus has tens of thousands of footers, and a store answers one in a tenth of a second.
         let concurrency = files::concurrency(&found.root, rayon::current_num_threads());
         let opened = parallel::in_order(found.files.len(), concurrency, |index| {
             Stop::of_process().check()?;
-            Ok(InputFile::open(&found, &found.files[index]))
+            Ok(InputFile::open(&found, &found.files[index], reading))
         });
         let Ok(opened) = opened else {
-            let message = "a signal came while the footers of the input were read";
+            let message = "a signal came while the files of the input were opened";
             return Err(vec![DataProblem::machine(message)]);
         };
         let (mut files, mut problems, mut bad_files) = (Vec::new(), Vec::new(), Vec::new());
@@ -93,7 +97,7 @@ impl Dataset {
             match result {
                 Ok(file) => files.push(file),
                 Err(problem)
-                    if on_bad_file == OnBadFile::Quarantine
+                    if reading.on_bad_file == OnBadFile::Quarantine
                         && problem.kind == ProblemKind::Data =>
                 {
                     let size = found.size(path);
@@ -105,13 +109,14 @@ impl Dataset {
         if files.is_empty() {
             problems.extend(bad_files.drain(..).map(|file| file.problem));
         }
+        let lines = super::unify::settle_lines(&mut files, reading.columns.as_ref());
         let unified = super::unify::unify(&mut files);
         match unified {
             Ok(schema) if problems.is_empty() => {
                 let (metadata, differences) = super::metadata::union(&files);
                 let Found { root, hub, mut notes, .. } = found;
                 notes.extend(differences);
-                Ok(Self { root, files, schema, metadata, notes, bad_files, hub })
+                Ok(Self { root, files, schema, metadata, notes, bad_files, lines, hub })
             }
             Ok(_) => Err(problems),
             Err(more) => {

@@ -41,6 +41,7 @@ pub fn read_labels(
         selection: Some(selection),
         batch_rows: batch_rows(file, &columns, &row_groups, BATCH_BYTES),
         row_groups,
+        strict: false,
     };
     let mut labels = vec![None; usize::try_from(unit.rows).unwrap_or(usize::MAX)];
     let mut rows = readable.into_iter().flatten();

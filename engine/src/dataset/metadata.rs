@@ -8,7 +8,7 @@ use arrow_schema::{DataType, Field, TimeUnit};
 use parquet::arrow::ARROW_SCHEMA_META_KEY;
 use serde_json::{Map, Value, json};
 
-use super::footer::InputFile;
+use super::input_file::{Contents, InputFile};
 use super::types;
 
 const HUGGING_FACE: &str = "huggingface";
@@ -47,7 +47,8 @@ pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>)
 
 /// The key-values of a file: those of its footer, then those that only its Arrow schema has.
 fn key_values(file: &InputFile) -> Vec<(String, String)> {
-    let footer = file.footer.file_metadata().key_value_metadata().into_iter().flatten();
+    let Contents::Parquet(footer) = &file.contents else { return Vec::new() };
+    let footer = footer.metadata.file_metadata().key_value_metadata().into_iter().flatten();
     let footer = footer.map(|pair| (pair.key.clone(), pair.value.clone().unwrap_or_default()));
     let mut pairs: Vec<_> = footer.filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).collect();
     let of_schema: BTreeMap<_, _> = file.schema.metadata().iter().collect();

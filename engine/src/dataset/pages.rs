@@ -7,7 +7,7 @@ use parquet::basic::Compression;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::ChunkReader;
 
-use super::source::ParquetFile;
+use super::source::OpenFile;
 use super::thrift::{INT32, STRUCT, Thrift};
 
 /// Bytes that a decompressor reads at once.
@@ -34,7 +34,7 @@ struct PageSizes {
 ///
 /// Reads the headers; the pages themselves only where the decompressor would not stop by itself.
 pub(super) fn check(
-    file: &ParquetFile,
+    file: &OpenFile,
     chunk: &ColumnChunkMetaData,
     largest: u64,
 ) -> Result<(), String> {
@@ -74,15 +74,12 @@ pub(super) fn check(
 
 /// The length that no value of `chunk` exceeds if its values stand in a dictionary: that of the whole dictionary.
 /// Nothing where there is none. Rows may name the longest value as often as they like.
-pub(super) fn longest_in_dictionary(
-    file: &ParquetFile,
-    chunk: &ColumnChunkMetaData,
-) -> Option<u64> {
+pub(super) fn longest_in_dictionary(file: &OpenFile, chunk: &ColumnChunkMetaData) -> Option<u64> {
     let page = read_header(file, chunk.byte_range().0).ok()?;
     page.is_dictionary.then_some(page.uncompressed)
 }
 
-fn read_header(file: &ParquetFile, position: u64) -> Result<PageSizes, String> {
+fn read_header(file: &OpenFile, position: u64) -> Result<PageSizes, String> {
     let mut thrift = Thrift::new(file.get_read(position).map_err(|error| error.to_string())?);
     let (mut kind_of_page, mut uncompressed, mut compressed, mut levels) = (-1, -1, -1, 0);
     let mut last = 0;
@@ -124,7 +121,7 @@ fn read_levels<R: Read>(thrift: &mut Thrift<R>) -> Result<i64, String> {
 /// Whether the page holds more than it announces, for the codecs whose decompressors in the Parquet library go on to
 /// the end of their input. Nothing is kept of what comes out. What does not decompress at all is left to the reader.
 fn overflows(
-    file: &ParquetFile,
+    file: &OpenFile,
     codec: Compression,
     start: u64,
     page: &PageSizes,

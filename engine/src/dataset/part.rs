@@ -290,6 +290,7 @@ mod tests {
 
     use super::*;
     use crate::dataset::input::Dataset;
+    use crate::dataset::input_file::Contents;
     use crate::dataset::tests::{
         all_rows, batch, everything, in_output_types, write as write_file,
     };
@@ -413,7 +414,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
         let file = &Dataset::open(folder.path()).unwrap().files[0];
-        let footer = file.footer.file_metadata().key_value_metadata().unwrap();
+        let Contents::Parquet(footer) = &file.contents else { panic!("it is Parquet") };
+        let footer = footer.metadata.file_metadata().key_value_metadata().unwrap();
         assert_eq!((footer[0].key.as_str(), footer[0].value.as_deref()), ("k", Some("v")));
         assert_eq!(file.schema.metadata().get("k").map(String::as_str), Some("v"));
     }

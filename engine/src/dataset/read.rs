@@ -1,23 +1,18 @@
 //! What every reader of a unit shares: an unchanged file, projected columns, batches of a bounded size.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use arrow_array::ArrayRef;
-use arrow_schema::{DataType, Field, Schema};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-    ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
-};
-use parquet::basic::Type as Physical;
+use arrow_schema::DataType;
+use parquet::arrow::arrow_reader::RowSelection;
 
-use super::footer::InputFile;
+use super::formats::decode::{Decode, Decoded, Wanted};
 use super::input::Dataset;
-use super::problem::DataProblem;
-use super::source::{ParquetFile, guarded};
+use super::input_file::InputFile;
+use super::problem::{DataProblem, RowProblem};
+use super::source::OpenFile;
+use super::text;
 use super::units::WorkUnit;
-use super::{pages, text, types};
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 
@@ -26,9 +21,6 @@ use crate::storage::range_file::Stamp;
 const LONG_ROWS: u64 = 64;
 /// Rows of a batch at most.
 const MOST_ROWS: u64 = 1024;
-/// Bytes of a batch if all its rows had the longest value of their dictionary.
-const DICTIONARY_BYTES: u64 = 64 << 20;
-
 /// Which rows and columns of a file to read.
 pub(super) struct Request<'a> {
     /// The file, by its position in the data set.
@@ -41,13 +33,15 @@ pub(super) struct Request<'a> {
     pub(super) selection: Option<RowSelection>,
     /// Rows in a batch.
     pub(super) batch_rows: usize,
+    /// Whether a row is bad that has something the columns have no place for.
+    pub(super) strict: bool,
 }
 
 /// Batches of the requested columns, in the requested order and types.
 pub(super) struct Batches {
     /// The decoder, or why there is none.
-    reader: Result<ParquetRecordBatchReader, Option<String>>,
-    source: ParquetFile,
+    reader: Result<Box<dyn Decode>, Option<String>>,
+    source: OpenFile,
     /// Size and time of modification as planned.
     planned: Stamp,
     ended: bool,
@@ -63,6 +57,8 @@ pub(super) struct Batch {
     pub(super) rows: usize,
     /// Where a text is not UTF-8: row and column, by their position here. The value there is null.
     pub(super) not_utf8: Vec<(usize, usize)>,
+    /// Rows, by their position here, that are not what the columns promise, and why. Their values are null.
+    pub(super) bad: Vec<(usize, RowProblem)>,
 }
 
 impl Batches {
@@ -78,36 +74,21 @@ impl Batches {
         request: &Request<'_>,
     ) -> Result<Self, DataProblem> {
         let source = open_unchanged(dataset, file)?;
-        let positions: Vec<usize> =
-            request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
-        source.want(file.chunks(&request.row_groups, &positions));
-        let reader = guarded(|| {
-            let metadata = reader_metadata(file, &positions, request.columns)?;
-            let mask = ProjectionMask::roots(metadata.parquet_schema(), positions.iter().copied());
-            let mut builder =
-                ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
-                    .with_row_groups(request.row_groups.clone())
-                    .with_projection(mask)
-                    .with_batch_size(
-                        request.batch_rows.min(rows_of_dictionaries(&source, file, request)),
-                    )
-                    // The other policy decodes the pages between selected rows, which may be damaged.
-                    .with_row_selection_policy(RowSelectionPolicy::Selectors);
-            if let Some(selection) = &request.selection {
-                builder = builder.with_row_selection(selection.clone());
-            }
-            builder.build().map_err(|error| error.to_string())
-        });
+        let wanted = Wanted {
+            row_groups: request.row_groups.clone(),
+            selection: request.selection.clone(),
+            positions: request.columns.iter().map(|(column, _)| file.positions[*column]).collect(),
+            types: request.columns.iter().map(|(_, data_type)| data_type.clone()).collect(),
+            batch_rows: request.batch_rows,
+            strict: request.strict,
+        };
+        let reader = file.decode(&source, &wanted).map_err(Some);
         let planned = planned(file);
-        // The reader returns columns in file order, each once.
-        let mut in_file_order = positions.clone();
-        in_file_order.sort_unstable();
-        in_file_order.dedup();
+        let in_file_order = wanted.in_file_order();
         let place =
             |position: &usize| in_file_order.binary_search(position).expect("it is one of them");
-        let types = request.columns.iter().map(|(_, data_type)| data_type.clone());
-        let columns = positions.iter().map(place).zip(types).collect();
-        Ok(Self { reader: reader.map_err(Some), source, planned, ended: false, columns })
+        let columns = wanted.positions.iter().map(place).zip(wanted.types.clone()).collect();
+        Ok(Self { reader, source, planned, ended: false, columns })
     }
 
     /// Why the decoder stopped: because the operating system refused a read, or because of the bytes.
@@ -138,8 +119,8 @@ impl Iterator for Batches {
             Ok(reader) => reader,
             Err(why) => return why.take().map(|why| Err(self.failure(why))),
         };
-        let batch = match guarded(|| reader.next().transpose()) {
-            Ok(Some(batch)) => batch,
+        let Decoded { batch, bad } = match reader.next() {
+            Ok(Some(decoded)) => decoded,
             Ok(None) if self.ended => return None,
             Ok(None) => {
                 self.ended = true;
@@ -158,20 +139,17 @@ impl Iterator for Batches {
                 Err(error) => return Some(Err(ReadFailure::Damaged(error.to_string()))),
             }
         }
-        Some(Ok(Batch { columns, rows: batch.num_rows(), not_utf8 }))
+        Some(Ok(Batch { columns, rows: batch.num_rows(), not_utf8, bad }))
     }
 }
 
 /// Opens a planned file and checks that size and time of modification are those of the plan.
-pub(super) fn open_unchanged(
-    dataset: &Dataset,
-    file: &InputFile,
-) -> Result<ParquetFile, DataProblem> {
+pub(super) fn open_unchanged(dataset: &Dataset, file: &InputFile) -> Result<OpenFile, DataProblem> {
     let opened = if let Some(hub) = &dataset.hub {
-        ParquetFile::of_hub(hub, &file.path)?
+        OpenFile::of_hub(hub, &file.path)?
     } else {
         let path = dataset.root.join(&file.path);
-        ParquetFile::open(&path).map_err(|error| match error.kind {
+        OpenFile::open(&path).map_err(|error| match error.kind {
             ErrorKind::NotFound => changed("it is gone"),
             _ => error.into(),
         })?
@@ -204,7 +182,7 @@ fn planned(file: &InputFile) -> Stamp {
 }
 
 /// What a read that was refused means, if one was.
-pub(super) fn refusal(file: &ParquetFile) -> Option<ReadFailure> {
+pub(super) fn refusal(file: &OpenFile) -> Option<ReadFailure> {
     let error = file.refused()?;
     Some(match error.kind {
         ErrorKind::Changed => {
@@ -221,7 +199,7 @@ pub(super) enum ReadFailure {
     Refused(String),
     /// The file is not the one that was planned.
     Changed(String),
-    /// The bytes are no Parquet.
+    /// The bytes are not what the format says.
     Damaged(String),
 }
 
@@ -229,34 +207,6 @@ impl<S: Into<String>> From<S> for ReadFailure {
     fn from(why: S) -> Self {
         Self::Damaged(why.into())
     }
-}
-
-/// The reader's schema. It decodes straight into the wanted widths, texts as bytes, where it can; where it cannot, into
-/// the file's own.
-fn reader_metadata(
-    file: &InputFile,
-    positions: &[usize],
-    columns: &[(usize, DataType)],
-) -> Result<ArrowReaderMetadata, String> {
-    let as_bytes = |field: &Arc<Field>| types::map_field(field, text::as_bytes);
-    let mut fields: Vec<_> = file.schema.fields().iter().map(as_bytes).collect();
-    for (&position, (_, wanted)) in positions.iter().zip(columns) {
-        let field = file.schema.field(position);
-        let data_type = text::as_bytes(&types::request(field.data_type(), wanted));
-        fields[position] = Arc::new(field.clone().with_data_type(data_type));
-    }
-    let load = |fields: Vec<_>| {
-        let schema = Arc::new(Schema::new_with_metadata(fields, file.schema.metadata().clone()));
-        let options = ArrowReaderOptions::new().with_schema(schema);
-        guarded(|| ArrowReaderMetadata::try_new(Arc::clone(&file.footer), options))
-    };
-    load(fields)
-        .or_else(|_| {
-            guarded(|| {
-                ArrowReaderMetadata::try_new(Arc::clone(&file.footer), ArrowReaderOptions::new())
-            })
-        })
-        .map_err(|why| format!("its schema cannot be read: {why}"))
 }
 
 /// The position of a column in the data set.
@@ -328,7 +278,7 @@ pub(super) fn selection(
 
 /// Rows a batch should have to decode to about `batch_bytes`.
 ///
-/// `columns`: positions in the data set. The figures come from the footer, so the answer depends on the file alone.
+/// `columns`: positions in the data set. The answer depends on the file alone.
 pub(super) fn batch_rows(
     file: &InputFile,
     columns: &[(usize, DataType)],
@@ -336,29 +286,10 @@ pub(super) fn batch_rows(
     batch_bytes: u64,
 ) -> usize {
     let rows: u64 = groups.iter().map(|&group| file.row_groups[group].rows).sum();
-    let bytes_of = |group: usize| {
-        let columns = columns
-            .iter()
-            .map(|(column, _)| file.column_bytes(file.positions[*column], group..group + 1).0);
-        columns.fold(0, u64::saturating_add)
-    };
+    let positions: Vec<usize> = columns.iter().map(|(column, _)| file.positions[*column]).collect();
+    let bytes_of = |group: usize| file.decoded_bytes(&positions, group);
     let bytes = groups.iter().map(|&group| bytes_of(group)).fold(0, u64::saturating_add);
     let fitting = batch_bytes / (bytes / rows.max(1)).max(1);
     let rows = fitting.clamp(1, LONG_ROWS).max((fitting / LONG_ROWS).min(MOST_ROWS));
     usize::try_from(rows).expect("at most MOST_ROWS")
-}
-
-/// Rows that a batch may have at most, because the footer does not say how often a long value of a dictionary is used.
-fn rows_of_dictionaries(source: &ParquetFile, file: &InputFile, request: &Request<'_>) -> usize {
-    let longest_of = |column: usize| {
-        let chunks = request.row_groups.iter().flat_map(|&group| {
-            let group = file.footer.row_group(group);
-            file.leaves(file.positions[column]).map(|leaf| group.column(leaf))
-        });
-        let bytes = chunks.filter(|chunk| chunk.column_type() == Physical::BYTE_ARRAY);
-        bytes.filter_map(|chunk| pages::longest_in_dictionary(source, chunk)).max().unwrap_or(0)
-    };
-    let longest = request.columns.iter().map(|(column, _)| longest_of(*column));
-    let bytes = longest.fold(0, u64::saturating_add);
-    usize::try_from(DICTIONARY_BYTES / bytes.max(1)).map_or(usize::MAX, |rows| rows.max(1))
 }

@@ -1,5 +1,6 @@
 //! Whole rows for the output, all columns, in the types of the output.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, new_null_array};
@@ -32,7 +33,7 @@ pub fn read_rows<'a>(
 ) -> Result<Rows<'a>, DataProblem> {
     let pieces = in_row_groups(dataset, unit, rows)?
         .into_iter()
-        .map(|(group, rows)| Piece { group, rows, lost: Vec::new() })
+        .map(|(groups, rows)| Piece { groups, rows, lost: Vec::new() })
         .collect();
     let schema = Arc::clone(&dataset.schema);
     Ok(Rows::new(dataset, unit, pieces, schema, batch_rows))
@@ -48,11 +49,12 @@ pub fn read_faulty_rows<'a>(
     batch_rows: usize,
 ) -> Result<Rows<'a>, DataProblem> {
     let mut pieces = Vec::new();
-    for (group, mut rows) in in_row_groups(dataset, unit, rows)? {
+    for (groups, mut rows) in in_row_groups(dataset, unit, rows)? {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
         for (run, lost) in faults.runs(*first..last + 1, dataset.schema.fields().len()) {
             let later = rows.split_off(rows.partition_point(|row| *row < run.end));
-            pieces.push(Piece { group, rows: std::mem::replace(&mut rows, later), lost });
+            let rows = std::mem::replace(&mut rows, later);
+            pieces.push(Piece { groups: groups.clone(), rows, lost });
         }
     }
     pieces.retain(|piece| !piece.rows.is_empty());
@@ -62,18 +64,24 @@ pub fn read_faulty_rows<'a>(
     Ok(Rows::new(dataset, unit, pieces, Arc::new(Schema::new(nullable)), batch_rows))
 }
 
-/// The rows by the row group that they are in.
+/// Consecutive row groups, and rows in them.
+type RowsOf = (Range<usize>, Vec<u64>);
+
+/// The rows by the row group that they are in; all together where a file is read on from one to the next.
 fn in_row_groups(
     dataset: &Dataset,
     unit: &WorkUnit,
     rows: &[u64],
-) -> Result<Vec<(usize, Vec<u64>)>, DataProblem> {
+) -> Result<Vec<RowsOf>, DataProblem> {
     let file = &dataset.files[unit.file];
     let inside = unit.first_row..unit.first_row + unit.rows;
     let ascending = rows.is_sorted_by(|a, b| a < b);
     if !ascending || rows.iter().any(|row| !inside.contains(row)) {
         let why = format!("rows to read must be ascending and in {}..{}", inside.start, inside.end);
         return Err(DataProblem::new(ProblemKind::Bug, why).in_file(&file.path));
+    }
+    if !file.has_row_groups() {
+        return Ok(vec![(unit.row_groups.clone(), rows.to_vec())]);
     }
     let mut groups = Vec::new();
     let mut left = rows;
@@ -82,16 +90,16 @@ fn in_row_groups(
         let (here, later) =
             left.split_at(left.partition_point(|&row| row < info.first_row + info.rows));
         if !here.is_empty() {
-            groups.push((group, here.to_vec()));
+            groups.push((group..group + 1, here.to_vec()));
         }
         left = later;
     }
     Ok(groups)
 }
 
-/// Rows of one row group that are read together.
+/// Rows of consecutive row groups that are read together.
 struct Piece {
-    group: usize,
+    groups: Range<usize>,
     rows: Vec<u64>,
     /// Columns that do not decode there.
     lost: Vec<usize>,
@@ -145,7 +153,7 @@ impl<'a> Rows<'a> {
         Self { dataset, file: unit.file, schema, pieces, current: None, place, limit }
     }
 
-    /// The next batch; a batch never spans two row groups.
+    /// The next batch; a batch never spans two row groups of Parquet.
     fn read(&mut self) -> Result<Option<(Vec<u64>, RecordBatch)>, DataProblem> {
         loop {
             if self.current.is_none() {
@@ -210,12 +218,14 @@ impl<'a> Rows<'a> {
         let all = self.dataset.schema.fields().iter().map(|field| field.data_type().clone());
         let columns: Vec<(usize, DataType)> =
             all.enumerate().filter(|(column, _)| !piece.lost.contains(column)).collect();
+        let row_groups: Vec<usize> = piece.groups.clone().collect();
         let request = Request {
             file: self.file,
             columns: &columns,
-            selection: Some(selection(file.row_groups[piece.group].first_row, &piece.rows)),
-            batch_rows: batch_rows(file, &columns, &[piece.group], BATCH_BYTES).min(self.limit),
-            row_groups: vec![piece.group],
+            selection: Some(selection(file.row_groups[piece.groups.start].first_row, &piece.rows)),
+            batch_rows: batch_rows(file, &columns, &row_groups, BATCH_BYTES).min(self.limit),
+            row_groups,
+            strict: false,
         };
         let batches = if columns.is_empty() && !piece.lost.is_empty() {
             None
@@ -226,7 +236,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The rows of a row group that begins at `first`, as runs to skip and to select.
+/// The rows of row groups that begin at `first`, as runs to skip and to select.
 fn selection(first: u64, rows: &[u64]) -> RowSelection {
     let mut selectors: Vec<RowSelector> = Vec::new();
     let mut next = first;

@@ -1,4 +1,4 @@
-//! An open Parquet file as its decoder reads it: of this machine, of an object store, or of a data set of the hub.
+//! An open file of the input as its decoder reads it: of this machine, of an object store, or of a data set of the hub.
 //!
 //! The decoder turns whatever goes wrong into a text. Whether the disk failed or the bytes are bad decides who has to
 //! act, and whether rows may be set aside, so the file remembers the first read that the operating system refused.
@@ -25,9 +25,9 @@ use crate::storage::range_file::{RangeFile, Stamp};
 /// Bytes that a decoder reading on gets at once.
 const BUFFER_BYTES: usize = 8192;
 
-/// An open Parquet file. Clones share the file and what it remembers.
+/// An open file. Clones share the file and what it remembers.
 #[derive(Clone, Debug)]
-pub(crate) struct ParquetFile {
+pub(crate) struct OpenFile {
     shared: Arc<Shared>,
 }
 
@@ -37,7 +37,7 @@ struct Shared {
     refused: OnceLock<StorageError>,
 }
 
-impl ParquetFile {
+impl OpenFile {
     /// Opens a file for a decoder.
     pub(crate) fn open(path: &Path) -> Result<Self, StorageError> {
         storage::open(&Location::of(path)).map(Self::new)
@@ -57,6 +57,12 @@ impl ParquetFile {
         self.shared.file.stamp()
     }
 
+    /// What tells the version of a file that is elsewhere.
+    #[cfg(feature = "cloud")]
+    pub(super) fn version(&self) -> String {
+        self.shared.file.version()
+    }
+
     /// Says which parts (where they begin, and their lengths) will be read: see [`RangeFile::want`].
     pub(super) fn want(&self, parts: impl IntoIterator<Item = (u64, u64)>) {
         self.shared.file.want(parts);
@@ -72,6 +78,11 @@ impl ParquetFile {
             }
         }
         Ok(())
+    }
+
+    /// Reads on from `offset` to the end of the file.
+    pub(super) fn reader(&self, offset: u64) -> ReadOn {
+        ReadOn { shared: Arc::clone(&self.shared), offset }
     }
 
     /// What the operating system said, if it has refused a read.
@@ -91,18 +102,17 @@ impl Shared {
     }
 }
 
-impl Length for ParquetFile {
+impl Length for OpenFile {
     fn len(&self) -> u64 {
         self.shared.file.length
     }
 }
 
-impl ChunkReader for ParquetFile {
+impl ChunkReader for OpenFile {
     type T = BufReader<ReadOn>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
-        let on = ReadOn { shared: Arc::clone(&self.shared), offset: start };
-        Ok(BufReader::with_capacity(BUFFER_BYTES, on))
+        Ok(BufReader::with_capacity(BUFFER_BYTES, self.reader(start)))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
@@ -124,7 +134,7 @@ impl ChunkReader for ParquetFile {
     }
 }
 
-/// Reads a [`ParquetFile`] on from a place.
+/// Reads a [`OpenFile`] on from a place.
 #[derive(Debug)]
 pub(crate) struct ReadOn {
     shared: Arc<Shared>,
@@ -161,7 +171,7 @@ pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> R
     QUIET.set(before);
     match decoded {
         Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(format!("the Parquet decoder failed: {}", panic_message(panic.as_ref()))),
+        Err(panic) => Err(format!("the decoder failed: {}", panic_message(panic.as_ref()))),
     }
 }
 

@@ -3,11 +3,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow_schema::{FieldRef, Schema, SchemaRef};
+use arrow_schema::{FieldRef, Fields, Schema, SchemaRef};
 
-use super::footer::InputFile;
+use super::formats::form::Form;
+use super::formats::shape::Shape;
+use super::formats::type_names;
+use super::input_file::InputFile;
+use super::lines_schema::LinesSchema;
 use super::problem::DataProblem;
 use super::types;
+
+/// Gives files of lines their columns: those that the pipeline names, else what their first lines look like together. Says
+/// what they are, if there are such files.
+pub(super) fn settle_lines(files: &mut [InputFile], named: Option<&Fields>) -> Option<LinesSchema> {
+    let of_lines = || files.iter().filter_map(InputFile::lines);
+    let forms: BTreeSet<Form> = of_lines().map(|lines| lines.form).collect();
+    if forms.is_empty() {
+        return None;
+    }
+    let seen = || of_lines().map(|lines| lines.survey.shape.clone());
+    let columns =
+        named.cloned().unwrap_or_else(|| seen().fold(Shape::default(), Shape::with).columns());
+    let lines = LinesSchema {
+        forms: forms.into_iter().map(Form::name).collect(),
+        columns: type_names::written(&columns),
+        inferred: named.is_none(),
+    };
+    let columns = Arc::new(Schema::new(columns));
+    for file in files.iter_mut() {
+        file.settle(&columns);
+    }
+    Some(lines)
+}
 
 /// Finds the schema of the output and, for each file, where its columns are.
 ///

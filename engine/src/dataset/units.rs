@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::input::Dataset;
 use crate::base::text;
 
-/// Consecutive row groups of one file, bounded by their bytes.
+/// Consecutive row groups of one file, bounded by their bytes; of a file of lines, stretches of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkUnit {
     /// Position among the units of the plan.
@@ -25,9 +25,10 @@ pub struct WorkUnit {
 }
 
 impl WorkUnit {
-    /// The row group of its file that holds a row of the file.
+    /// The row group of its file that holds a row of the file; none where the format has none.
     pub fn row_group_of(&self, dataset: &Dataset, row: u64) -> Option<usize> {
-        let groups = &dataset.files[self.file].row_groups;
+        let file = &dataset.files[self.file];
+        let groups = if file.has_row_groups() { &file.row_groups[..] } else { &[] };
         groups
             .iter()
             .position(|group| (group.first_row..group.first_row + group.rows).contains(&row))

@@ -40,9 +40,9 @@ enum Step {
     Below,
 }
 
-/// Every `*.parquet` below `folder`.
+/// Every file below `folder`, but for hidden ones.
 pub(super) fn below(folder: &Path) -> Result<Walked, Vec<DataProblem>> {
-    let name = Pattern::new("*.parquet").expect("a right pattern");
+    let name = Pattern::new("*").expect("a right pattern");
     Walk::new(vec![Step::Below, Step::Names(name)], b"._").of(folder)
 }
 

@@ -51,9 +51,12 @@ impl fmt::Display for Explanation<'_> {
         let measures = measures.filter(|(of, _)| of.measure != ATTENTION);
         let measures =
             measures.map(|(of, place)| (&*of.measure, measure(of) + &spared(plan, place)));
-        let mut lines = vec![("input", input(plan)), ("tokenize", tokenize(plan))];
+        let mut lines = vec![("input", input(plan))];
+        lines.extend(columns(plan).map(|columns| ("", columns)));
+        let after_input = lines.len();
+        lines.push(("tokenize", tokenize(plan)));
         if let Some(needed) = &plan.attention {
-            lines.insert(1, ("load-partial-model", model(plan, needed)));
+            lines.insert(after_input, ("load-partial-model", model(plan, needed)));
             let devices = match &self.sizing {
                 Some(absent) => absent_devices(needed, absent),
                 None => devices(plan, needed),
@@ -104,6 +107,13 @@ fn input(plan: &Plan) -> String {
             write!(text, " (the first {} rows of {})", count(limit), count(plan.dataset.rows()));
     }
     text
+}
+
+/// The columns of lines of JSON, which the files do not say themselves.
+fn columns(plan: &Plan) -> Option<String> {
+    let lines = plan.dataset.lines.as_ref()?;
+    let from = if lines.inferred { "inferred from the first lines" } else { "as named" };
+    Some(format!("columns of {}, {from}: {}", lines.forms.join(" and "), lines.columns))
 }
 
 fn model(plan: &Plan, attention: &Attention) -> String {

@@ -149,6 +149,9 @@ fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
     let Input {
         // Which rows there are is in the records of the work units, whatever name the files have.
         path: _,
+        // What the lines of files hold, by their names or as these say, and which columns they have, is below.
+        format: _,
+        schema: _,
         // Whether a run of nothing is refused.
         allow_empty: _,
         // Which files it leaves out of the input is in the manifest: their list is, below.
@@ -172,6 +175,9 @@ fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
         Content::Tokens(column) => format!("tokens `{column}`"),
     };
     parts.window("content", content);
+    if let Some(lines) = &plan.dataset.lines {
+        parts.window("schema", format!("{}: {}", lines.forms.join(" and "), lines.columns));
+    }
     parts.window("id_column", json!(id_column));
     parts.window("max_document_bytes", *max_document_bytes);
     if !plan.input_before.is_empty() {
@@ -312,7 +318,7 @@ fn output_facts(output: &Output, parts: &mut Parts) {
 }
 
 /// Facts of windows that are names of columns: what is in them counts for a calibration, not what they are called.
-const NAMES_OF_COLUMNS: [&str; 2] = ["content", "id_column"];
+const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
 /// Facts of a measure that change the last bits of a figure, which no calibration holds to.
 const BITS: [&str; 2] = ["kernel", "table_kernel"];
 /// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.

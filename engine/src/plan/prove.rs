@@ -12,7 +12,7 @@ use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
 use super::options::{Bos, PlanOptions};
-use super::{checks, measures, since};
+use super::{checks, measures, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::quoted;
@@ -48,7 +48,7 @@ impl Plan {
             None => files::user_cache_folder()?,
         };
         let remote = RemoteModels::new(&cache_folder, hub_options(&options, &directory));
-        let dataset = open_input(&spec, &remote, &mut problems);
+        let dataset = open_input(&spec, &remote, &cache_folder, &mut problems);
         options.stop.check()?;
         // Gigabytes are not fetched for an input that cannot be read.
         let fetched = reading.is_some_and(|settings| settings.model.is_address());
@@ -70,7 +70,9 @@ impl Plan {
             checks::devices(&spec, reading, sharing, model, &options, &mut problems)
         });
         let measures = Measures::of(&spec.pipeline.stages);
-        if let Some(dataset) = dataset.as_ref().filter(|dataset| !dataset.files.is_empty()) {
+        if let Some(dataset) =
+            dataset.as_ref().filter(|dataset| !dataset.schema.fields().is_empty())
+        {
             let statistics = measures.statistics();
             checks::columns(&spec, &columns, &statistics, dataset, &mut problems);
         }
@@ -197,27 +199,30 @@ fn columns(spec: &Spec) -> DocumentColumns {
 fn open_input(
     spec: &Spec,
     remote: &RemoteModels,
+    cache_folder: &Path,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Dataset> {
     let (input, place) = (&spec.pipeline.input, "input.path");
+    let reading = reading::reading(spec, cache_folder, problems)?;
     let dataset = match input.path.address() {
         Some(address) if address.scheme == Scheme::Hub => {
             let tree = remote.hub.dataset(&address.to_string());
             let tree = checks::collect(tree, spec, place, problems)?;
-            Dataset::open_of_hub(&tree, input.on_bad_file)
+            Dataset::open_of_hub(&tree, &reading)
         }
         // The folder's own name is no glob, so the two stay apart.
-        _ => Dataset::open_with(spec.folder(), &input.path.to_path_buf(), input.on_bad_file),
+        _ => Dataset::open_with(spec.folder(), &input.path.to_path_buf(), &reading),
     };
     let dataset = checks::collect(dataset, spec, place, problems)?;
     if dataset.files.is_empty() && !input.allow_empty {
         problems.push(
-            spec.error(place, format!("{} matches no Parquet file", quoted(&input.path.to_string()))).hint(
-                "a folder gives every `*.parquet` below it, a glob what it matches, upper and lower case apart; \
-                 `allow_empty: true` if there may be none",
+            spec.error(place, format!("{} matches no file", quoted(&input.path.to_string()))).hint(
+                "a folder gives every `*.parquet` below it, or else every file of one other format, a glob what it \
+                 matches, upper and lower case apart; `allow_empty: true` if there may be none",
             ),
         );
     }
+    reading::check(spec, &dataset, problems);
     Some(dataset)
 }
 

@@ -12,7 +12,7 @@ use super::summary::TableUse;
 use super::units::{Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::dataset::footer::InputFile;
+use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 
 /// `manifest.json`.

@@ -19,7 +19,7 @@ use crate::dataset::faults::Faults;
 use crate::dataset::input::{BadFile, Dataset};
 use crate::dataset::part::PartWriter;
 use crate::dataset::rows;
-use crate::dataset::source::ParquetFile;
+use crate::dataset::source::OpenFile;
 use crate::dataset::units::WorkUnit;
 use crate::storage::files;
 
@@ -164,7 +164,7 @@ pub fn first_messages(directory: &RunDirectory, limit: usize) -> Result<Vec<Stri
 
 /// A quarantine file that cannot be read has no messages to show: it is only read to explain another failure.
 fn messages_of(path: &Path) -> Vec<String> {
-    let Ok(builder) = ParquetFile::open(path)
+    let Ok(builder) = OpenFile::open(path)
         .map_err(drop)
         .and_then(|file| ParquetRecordBatchReaderBuilder::try_new(file).map_err(drop))
     else {

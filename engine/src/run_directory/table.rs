@@ -10,7 +10,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::dataset::source::{ParquetFile, guarded};
+use crate::dataset::source::{OpenFile, guarded};
 
 /// Rows that are decoded at once.
 const BATCH_ROWS: usize = 8192;
@@ -36,7 +36,7 @@ impl Table<'_> {
         wanted: impl Fn(&str) -> bool,
         mut each: impl FnMut(&RecordBatch) -> Result<()>,
     ) -> Result<()> {
-        let file = ParquetFile::open(self.path)?;
+        let file = OpenFile::open(self.path)?;
         let source = file.clone();
         let failed = |why: String| match source.refused() {
             Some(refused) => self.problem(Blame::Machine, refused),
@@ -58,7 +58,7 @@ impl Table<'_> {
 
     /// The columns and the number of rows, by the footer.
     pub(crate) fn shape(&self) -> Result<(SchemaRef, u64)> {
-        let file = ParquetFile::open(self.path)?;
+        let file = OpenFile::open(self.path)?;
         let builder = guarded(|| ParquetRecordBatchReaderBuilder::try_new(file))
             .map_err(|why| self.damaged(&why))?;
         let rows = builder.metadata().file_metadata().num_rows();

@@ -46,15 +46,29 @@ pub struct Param {
     pub description: Option<String>,
 }
 
-/// Where documents come from: Parquet files with one document a row.
+/// Where documents come from: files with one document a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// A Parquet file, a folder (every `*.parquet` below it), or a glob such as `data/**/*.parquet`. Relative to this
-    /// file's folder. Files are read in the order of their path's bytes. Builds with the feature `cloud` read the same of
-    /// `s3://`, `gs://`, `az://` and `hf://datasets/owner/name@commit/…`, and single files of `http://` and `https://`.
+    /// A file, a folder, or a glob such as `data/**/*.parquet`. Relative to this file's folder. Parquet, Arrow IPC (`.arrow`,
+    /// `.feather`), JSON Lines (`.jsonl`, `.ndjson`, `.json`) or tables with JSON in their second column (`.tsv`), the last two
+    /// also as `.gz` and `.zst`. Of a
+    /// folder the Parquet files are read or, where it has none, the files of the one other format; a plain `.json` is read
+    /// where a file or a glob names it. Files are read in the order of their path's bytes. Builds with the feature `cloud`
+    /// read the same of `s3://`, `gs://`, `az://` and `hf://datasets/owner/name@commit/…`, and single files of `http://` and
+    /// `https://`.
     #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
     pub path: Location,
+    /// What the files are: `auto` (default) goes by their names, and reads what has no known ending as Parquet; `parquet`,
+    /// `jsonl`, `tsv` and `arrow` say it for files of any name. `.gz` and `.zst` at the end of a name count in any case.
+    #[serde(default, skip_serializing_if = "InputFormat::is_auto")]
+    pub format: InputFormat,
+    /// The columns of JSON lines, by name, with their types: `string`, `bool`, `int8` to `int64`, `uint8` to `uint64`,
+    /// `float32`, `float64`, `date`, `timestamp`, `list<type>`, `map<string, type>`, `struct<name: type, …>`. Fields that are
+    /// not named are left out. By default the first 1,000 lines of each file say what the columns are: `longsift plan` prints
+    /// it, a lock states it, and a run whose scores were made with other columns is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<BTreeMap<String, String>>,
     /// Whether an input without any file is fine: then there is nothing to do. By default it is refused, since a mistyped
     /// path would filter nothing for weeks. Files that `since` leaves out have been found.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -88,7 +102,8 @@ pub struct Input {
     #[serde(default = "default_max_document_bytes")]
     #[schemars(range(min = 4096, max = 1_073_741_824_u64))]
     pub max_document_bytes: u64,
-    /// Uncompressed bytes of documents in one work unit (1 KiB to 1 TiB); a unit is whole row groups of one file.
+    /// Uncompressed bytes of documents in one work unit (1 KiB to 1 TiB); a unit is whole row groups of one Parquet file,
+    /// whole lines of a plain file of lines (stretches of at least 4 KiB), and all of a compressed one.
     /// Default 64 MiB: small enough that units are even, large enough that a corpus of terabytes has thousands of
     /// them and not millions.
     #[serde(default = "default_unit_bytes")]
@@ -125,6 +140,30 @@ fn default_unit_bytes() -> u64 {
 
 fn default_max_quarantined_fraction() -> Decimal {
     Decimal(0.01)
+}
+
+/// What input files are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InputFormat {
+    /// What their names say, else Parquet.
+    #[default]
+    Auto,
+    /// Parquet.
+    Parquet,
+    /// A JSON object a line.
+    Jsonl,
+    /// A key, a tab and a JSON object a line.
+    Tsv,
+    /// Arrow IPC: a file or a stream.
+    Arrow,
+}
+
+impl InputFormat {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+    fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
 }
 
 /// What a row that cannot be scored does.

@@ -1,0 +1,14 @@
+//! The formats of input files, one file each: how a file's row groups become batches. What they have in common is `decode`.
+
+pub(super) mod arrow_ipc;
+pub(super) mod compression;
+pub mod decode;
+pub(super) mod form;
+pub(super) mod format;
+pub(super) mod kept;
+mod line_reader;
+pub(super) mod lines;
+pub(super) mod parquet;
+pub(super) mod shape;
+pub(super) mod survey;
+pub mod type_names;

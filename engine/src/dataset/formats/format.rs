@@ -1,0 +1,119 @@
+//! The format of a file by its name, and which files of a folder are its input.
+
+use super::compression::Compression;
+use super::form::Form;
+use crate::spec::pipeline::InputFormat;
+
+/// How a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dataset) enum Format {
+    /// Parquet, compressed inside.
+    Parquet,
+    /// Arrow IPC, a file or a stream.
+    Arrow,
+    /// Lines of some form, maybe compressed as a whole.
+    Lines(Form, Compression),
+}
+
+impl Format {
+    /// That of a file of this name: as the pipeline says, else as its ending says; Parquet where that says nothing.
+    pub(in crate::dataset) fn of(name: &str, wanted: InputFormat) -> Self {
+        let (compression, _) = Compression::of(name);
+        match wanted {
+            InputFormat::Parquet => Self::Parquet,
+            InputFormat::Arrow => Self::Arrow,
+            InputFormat::Jsonl => Self::Lines(Form::Json, compression),
+            InputFormat::Tsv => Self::Lines(Form::Tsv, compression),
+            InputFormat::Auto => Self::of_name(name).unwrap_or(Self::Parquet),
+        }
+    }
+
+    fn of_name(name: &str) -> Option<Self> {
+        let (compression, bare) = Compression::of(name);
+        let (_, ending) = bare.rsplit_once('.')?;
+        match (ending, compression) {
+            ("parquet", Compression::None) => Some(Self::Parquet),
+            ("arrow" | "arrows" | "feather" | "ipc", Compression::None) => Some(Self::Arrow),
+            ("jsonl" | "ndjson" | "json", _) => Some(Self::Lines(Form::Json, compression)),
+            ("tsv", _) => Some(Self::Lines(Form::Tsv, compression)),
+            _ => None,
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
+            Self::Lines(form, _) => form.name(),
+        }
+    }
+}
+
+/// The files of a folder, of these names, that are its input: those of the format that the pipeline names, else the Parquet
+/// files, else those of the one other format. What is written beside data as plain `.json` is no corpus.
+///
+/// # Errors
+/// Files of several formats, none of them Parquet: how many of each.
+pub(in crate::dataset) fn of_folder(
+    names: &[String],
+    wanted: InputFormat,
+) -> Result<Vec<String>, String> {
+    let kind = |name: &String| {
+        let format = Format::of_name(name).filter(|_| name.strip_suffix(".json").is_none());
+        format.map(Format::kind)
+    };
+    let of = |kinds: &str| names.iter().filter(|name| kind(name) == Some(kinds)).count();
+    let kinds = ["parquet", "jsonl", "tsv", "arrow"];
+    let chosen = match wanted {
+        InputFormat::Auto if of("parquet") > 0 => "parquet",
+        InputFormat::Auto => {
+            let there: Vec<&str> = kinds.into_iter().filter(|kind| of(kind) > 0).collect();
+            if there.len() > 1 {
+                let counts = there.iter().map(|kind| format!("{} of {kind}", of(kind)));
+                return Err(counts.collect::<Vec<_>>().join(" and "));
+            }
+            there.first().copied().unwrap_or("parquet")
+        }
+        InputFormat::Parquet => "parquet",
+        InputFormat::Arrow => "arrow",
+        InputFormat::Jsonl => "jsonl",
+        InputFormat::Tsv => "tsv",
+    };
+    let is_chosen = |name: &String| kind(name) == Some(chosen);
+    Ok(names.iter().filter(|name| is_chosen(name)).cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: &[&str], wanted: InputFormat) -> Result<Vec<String>, String> {
+        of_folder(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), wanted)
+    }
+
+    #[test]
+    fn the_ending_says_the_format_unless_the_pipeline_does() {
+        let auto = |name| Format::of(name, InputFormat::Auto);
+        assert_eq!(auto("a/b.parquet"), Format::Parquet);
+        assert_eq!(auto("data.bin"), Format::Parquet);
+        assert_eq!(auto("x.json"), Format::Lines(Form::Json, Compression::None));
+        assert_eq!(auto("x.ndjson.zst"), Format::Lines(Form::Json, Compression::Zstd));
+        assert_eq!(auto("x.arrow"), Format::Arrow);
+        assert_eq!(auto("x.tsv.gz"), Format::Lines(Form::Tsv, Compression::Gzip));
+        assert_eq!(
+            Format::of("x.txt.gz", InputFormat::Jsonl),
+            Format::Lines(Form::Json, Compression::Gzip)
+        );
+    }
+
+    #[test]
+    fn a_folder_means_its_parquet_files_or_those_of_one_other_format() {
+        let all = ["a.parquet", "b.jsonl", "c.jsonl.gz", "d.tsv", "state.json", "e.txt"];
+        assert_eq!(chosen(&all, InputFormat::Auto).unwrap(), ["a.parquet"]);
+        assert_eq!(chosen(&all, InputFormat::Jsonl).unwrap(), ["b.jsonl", "c.jsonl.gz"]);
+        assert_eq!(chosen(&all[1..], InputFormat::Auto).unwrap_err(), "2 of jsonl and 1 of tsv");
+        assert_eq!(chosen(&all[3..], InputFormat::Auto).unwrap(), ["d.tsv"]);
+        assert_eq!(chosen(&["c.json.gz", "x.json"], InputFormat::Auto).unwrap(), ["c.json.gz"]);
+        assert!(chosen(&all[4..], InputFormat::Auto).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,54 @@
+//! Looks through files of lines that were taken before, kept in a folder: a corpus of terabytes is counted once.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::survey::Survey;
+use crate::base::text::sha256_hex;
+use crate::storage::range_file::Stamp;
+use crate::storage::{atomic, files};
+
+/// Raised when the same bytes are counted or seen in another way.
+const VERSION: u32 = 1;
+/// A file that was written to so recently may be written to again without a change of its time.
+const SETTLED_NS: i128 = 2_000_000_000;
+
+/// Where the survey of one version of a file is kept.
+pub(in crate::dataset) struct Kept(Option<PathBuf>);
+
+impl Kept {
+    /// Of the file at `path`, an absolute one or an address, as `stamp` and `version` tell it; `read_as`: form and compression.
+    pub(in crate::dataset) fn of(
+        folder: Option<&Path>,
+        path: &Path,
+        stamp: Stamp,
+        version: &str,
+        read_as: &str,
+    ) -> Self {
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
+        let settled = now - stamp.modified_ns > SETTLED_NS;
+        let Stamp { size, modified_ns } = stamp;
+        let key =
+            format!("{}\0{size}\0{modified_ns}\0{version}\0{read_as}\0{VERSION}", path.display());
+        let name = format!("{}.json", sha256_hex(key.as_bytes()));
+        Self(folder.filter(|_| settled).map(|folder| folder.join("lines").join(name)))
+    }
+
+    /// The survey, if it was kept.
+    pub(in crate::dataset) fn read(&self) -> Option<Survey> {
+        let bytes = files::read_if_present(self.0.as_ref()?).ok()??;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Keeps a survey. Where that fails the file is looked through again next time.
+    pub(in crate::dataset) fn write(&self, survey: &Survey) {
+        let Some(path) = &self.0 else { return };
+        let json = serde_json::to_vec(survey).expect("plain data");
+        let folder = path.parent().expect("it is below a folder");
+        let written = files::create_folder(folder).and_then(|()| atomic::write_atomic(path, &json));
+        if let Err(error) = written {
+            tracing::debug!("the lines of a file are counted but not kept: {error}");
+        }
+    }
+}

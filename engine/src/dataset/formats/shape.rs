@@ -1,0 +1,233 @@
+//! What JSON values look like: found from examples, as the columns of a table.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Fields};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+/// What some values look like: how many are of each kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::dataset) struct Shape {
+    texts: u64,
+    objects: u64,
+    lists: u64,
+    numbers: u64,
+    bools: u64,
+    /// The narrowest numbers that hold all of these.
+    number: Number,
+    /// What is in the arrays.
+    items: Option<Box<Shape>>,
+    /// The fields of the objects, in the order of their first appearance.
+    fields: Vec<(String, Shape)>,
+}
+
+/// A kind of numbers, the narrower before the wider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Number {
+    /// Whole numbers that a signed 64-bit integer holds.
+    #[default]
+    Int,
+    /// Whole numbers, some larger than that.
+    Unsigned,
+    /// Numbers, not all whole.
+    Float,
+}
+
+impl Shape {
+    /// The shape of one line of JSON; none where it is no object.
+    pub(super) fn of_line(line: &[u8]) -> Option<Self> {
+        let Seen(shape) = serde_json::from_slice(line).ok()?;
+        (shape.objects > 0).then_some(shape)
+    }
+
+    /// The shape of one object with one field, a string.
+    pub(super) fn of_text(name: &str) -> Self {
+        let text = Self { texts: 1, ..Self::default() };
+        Self { fields: vec![(name.to_owned(), text)], ..Self::default() }
+    }
+
+    fn of_number(number: Number) -> Self {
+        Self { numbers: 1, number, ..Self::default() }
+    }
+
+    /// The shape of these values and others.
+    pub(in crate::dataset) fn with(self, other: Self) -> Self {
+        Self {
+            texts: self.texts + other.texts,
+            objects: self.objects + other.objects,
+            lists: self.lists + other.lists,
+            numbers: self.numbers + other.numbers,
+            bools: self.bools + other.bools,
+            number: self.number.max(other.number),
+            items: match (self.items, other.items) {
+                (Some(own), Some(other)) => Some(Box::new(own.with(*other))),
+                (own, other) => own.or(other),
+            },
+            fields: with_fields(self.fields, other.fields),
+        }
+    }
+
+    /// The fields of the objects as columns.
+    pub(in crate::dataset) fn columns(&self) -> Fields {
+        let field = |(name, shape): &(String, Self)| Field::new(name, shape.data_type(), true);
+        self.fields.iter().map(field).collect()
+    }
+
+    /// The type of the most frequent kind: values of others are bad.
+    fn data_type(&self) -> DataType {
+        let Self { texts, objects, lists, numbers, bools, .. } = *self;
+        let most = texts.max(objects).max(lists).max(numbers).max(bools);
+        // Where all are null, nobody knows better, and most columns are of strings.
+        if texts == most {
+            DataType::Utf8
+        } else if objects == most {
+            // Parquet has no structs without fields.
+            if self.fields.is_empty() { string_map() } else { DataType::Struct(self.columns()) }
+        } else if lists == most {
+            let item = self.items.as_ref().map_or(DataType::Utf8, |items| items.data_type());
+            DataType::List(Arc::new(Field::new("item", item, true)))
+        } else if numbers == most {
+            match self.number {
+                Number::Int => DataType::Int64,
+                Number::Unsigned => DataType::UInt64,
+                Number::Float => DataType::Float64,
+            }
+        } else {
+            DataType::Boolean
+        }
+    }
+}
+
+/// The type of objects of which no field is known.
+fn string_map() -> DataType {
+    map_of(DataType::Utf8)
+}
+
+/// A map from strings to values of a type.
+pub(super) fn map_of(value: DataType) -> DataType {
+    let fields = vec![Field::new("key", DataType::Utf8, false), Field::new("value", value, true)];
+    let entries = Field::new("entries", DataType::Struct(fields.into()), false);
+    DataType::Map(Arc::new(entries), false)
+}
+
+fn with_fields(mut own: Vec<(String, Shape)>, other: Vec<(String, Shape)>) -> Vec<(String, Shape)> {
+    for (place, (name, shape)) in other.into_iter().enumerate() {
+        // Most lines have their fields in the same order.
+        let at = match own.get(place) {
+            Some((known, _)) if *known == name => Some(place),
+            _ => own.iter().position(|(known, _)| *known == name),
+        };
+        match at {
+            Some(at) => {
+                let known = std::mem::take(&mut own[at].1);
+                own[at].1 = known.with(shape);
+            }
+            None => own.push((name, shape)),
+        }
+    }
+    own
+}
+
+/// The shape of a value of JSON as it is read.
+struct Seen(Shape);
+
+impl<'de> Deserialize<'de> for Seen {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Look).map(Self)
+    }
+}
+
+struct Look;
+
+impl<'de> Visitor<'de> for Look {
+    type Value = Shape;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Shape, E> {
+        Ok(Shape::default())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Shape, E> {
+        Ok(Shape { bools: 1, ..Shape::default() })
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Shape, E> {
+        Ok(Shape::of_number(Number::Int))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Shape, E> {
+        let fits = i64::try_from(number).is_ok();
+        Ok(Shape::of_number(if fits { Number::Int } else { Number::Unsigned }))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Shape, E> {
+        Ok(Shape::of_number(Number::Float))
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Shape, E> {
+        Ok(Shape { texts: 1, ..Shape::default() })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Shape, A::Error> {
+        let mut shape = Shape::default();
+        while let Some(Seen(item)) = items.next_element()? {
+            shape = shape.with(item);
+        }
+        Ok(Shape { lists: 1, items: Some(Box::new(shape)), ..Shape::default() })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Shape, A::Error> {
+        let mut fields = Vec::new();
+        while let Some((name, Seen(shape))) = entries.next_entry::<String, Seen>()? {
+            fields = with_fields(fields, vec![(name, shape)]);
+        }
+        Ok(Shape { objects: 1, fields, ..Shape::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::type_names::written;
+    use super::*;
+
+    fn columns(lines: &[&str]) -> String {
+        let shapes = lines.iter().filter_map(|line| Shape::of_line(line.as_bytes()));
+        written(&shapes.fold(Shape::default(), Shape::with).columns())
+    }
+
+    #[test]
+    fn lines_together_say_what_the_columns_are() {
+        assert_eq!(
+            columns(&[
+                r#"{"id": 7, "text": "a", "meta": {"a": null}, "tags": []}"#,
+                r#"{"text": "b", "score": 1, "meta": {"b": true, "a": "x"}, "tags": [1]}"#,
+                "not JSON",
+                "[1]",
+                r#"{"id": 8, "text": null, "score": 0.5, "tags": null, "none": null, "other": {}}"#,
+            ]),
+            "id: int64, text: string, meta: struct<a: string, b: bool>, tags: list<int64>, score: float64, none: string, \
+             other: map<string, string>"
+        );
+    }
+
+    #[test]
+    fn numbers_widen_and_of_other_kinds_the_most_frequent_counts() {
+        let of = |values: &[&str]| {
+            let lines: Vec<String> =
+                values.iter().map(|value| format!("{{\"x\": {value}}}")).collect();
+            columns(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["1", "18446744073709551615"]), "x: uint64");
+        assert_eq!(of(&["18446744073709551615", "0.5", "1"]), "x: float64");
+        assert_eq!(of(&["1", "\"a\"", "2"]), "x: int64");
+        assert_eq!(of(&["1", "\"a\""]), "x: string");
+        assert_eq!(of(&["true", "1", "null", "false"]), "x: bool");
+        assert_eq!(of(&["[1]", "{}", "[2]"]), "x: list<int64>");
+        assert_eq!(of(&["[[1], [0.5]]"]), "x: list<list<float64>>");
+    }
+}

@@ -1,0 +1,177 @@
+//! One look through a file of lines: how many there are, where stretches of them begin, what the first of them look like.
+
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex};
+
+use longsift_stages::contract::hex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::compression::Compression;
+use super::decode::RowGroupInfo;
+use super::form::Form;
+use super::line_reader::LineReader;
+use super::shape::Shape;
+use crate::base::stop::Stop;
+use crate::dataset::problem::DataProblem;
+use crate::dataset::source::OpenFile;
+
+/// Lines at the beginning of a file that tell what its columns are.
+const LINES_LOOKED_AT: u64 = 1000;
+/// A stretch of lines has at least a thousandth of the file, within these bounds: a file of any size has few of them, and a
+/// small one is cut as finely as a work unit can be.
+const STRETCHES: u64 = 1024;
+const SMALLEST_STRETCH_BYTES: u64 = 4 << 10;
+const LARGEST_STRETCH_BYTES: u64 = 1 << 20;
+/// A longer line tells nothing.
+const LONGEST_LOOKED_AT_BYTES: u64 = 64 << 20;
+/// Lines between two looks for a signal.
+const LINES_PER_CHECK: u64 = 1024;
+
+/// What a file of lines has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::dataset) struct Survey {
+    /// SHA-256 of the file's bytes.
+    pub(in crate::dataset) sha256: String,
+    /// Stretches of lines, in order.
+    pub(super) stretches: Vec<Stretch>,
+    /// Rows: lines that are not blank.
+    pub(in crate::dataset) rows: u64,
+    /// Bytes, decompressed.
+    bytes: u64,
+    /// What the first lines look like.
+    pub(in crate::dataset) shape: Shape,
+}
+
+/// Where a stretch of lines begins: position (of what is inside a compressed file), rows before it, lines before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    pub(super) first_row: u64,
+    pub(super) lines_before: u64,
+}
+
+impl Survey {
+    /// Looks through a file of `size` bytes. A compressed file is one stretch: nothing in it can be read without what is
+    /// before it.
+    ///
+    /// # Errors
+    /// A read that was refused, a signal, or bytes that are not what the name says.
+    pub(in crate::dataset) fn of(
+        file: &OpenFile,
+        size: u64,
+        form: Form,
+        compression: Compression,
+    ) -> Result<Self, DataProblem> {
+        let digest = Arc::new(Mutex::new(Sha256::new()));
+        let hashed = Hashed { inner: file.reader(0), digest: Arc::clone(&digest) };
+        let stretch_bytes = match compression {
+            Compression::None => {
+                (size / STRETCHES).clamp(SMALLEST_STRETCH_BYTES, LARGEST_STRETCH_BYTES)
+            }
+            _ => u64::MAX,
+        };
+        let failed = |error: &io::Error| match file.refused() {
+            Some(refused) => DataProblem::unread(refused),
+            None if error.kind() == io::ErrorKind::Interrupted => {
+                DataProblem::machine("a signal came while its lines were counted")
+            }
+            None => DataProblem::data(format!("it does not decompress: {error}"))
+                .with_hint("write the file again, or take it out of the input"),
+        };
+        let reader = compression.reader(hashed).map_err(|error| failed(&error))?;
+        let mut survey = look(reader, form, stretch_bytes).map_err(|error| failed(&error))?;
+        let digest = std::mem::take(&mut *digest.lock().expect("nobody panics with it"));
+        survey.sha256 = hex(&digest.finalize());
+        if survey.shape == Shape::default() && survey.rows > 0 {
+            return Err(DataProblem::data(format!(
+                "none of its first {} lines is {}",
+                survey.rows.min(LINES_LOOKED_AT),
+                form.line()
+            ))
+            .with_hint("a line holds one whole JSON object; `input.format` says what files with other names hold"));
+        }
+        Ok(survey)
+    }
+
+    /// The stretches with what the engine knows of row groups, of a file of `size` bytes.
+    pub(in crate::dataset) fn row_groups(&self, size: u64) -> Vec<RowGroupInfo> {
+        let ends = self.stretches.iter().skip(1).map(|next| (next.start, next.first_row));
+        let ends = ends.chain([(self.bytes, self.rows)]);
+        let group = |(stretch, (end, end_row)): (&Stretch, (u64, u64))| {
+            let bytes = end - stretch.start;
+            RowGroupInfo {
+                first_row: stretch.first_row,
+                rows: end_row - stretch.first_row,
+                uncompressed_bytes: bytes,
+                compressed_bytes: bytes.min(size),
+            }
+        };
+        self.stretches.iter().zip(ends).map(group).collect()
+    }
+}
+
+/// Reads all lines.
+fn look(reader: impl io::BufRead, form: Form, stretch_bytes: u64) -> io::Result<Survey> {
+    let mut reader = LineReader::new(reader, 0, 0);
+    let (mut rows, mut shape) = (0_u64, Shape::default());
+    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut line = Vec::new();
+    loop {
+        if rows.is_multiple_of(LINES_PER_CHECK) && Stop::of_process().check().is_err() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let looked_at = rows < LINES_LOOKED_AT;
+        line.clear();
+        let into = looked_at.then_some(&mut line);
+        let Some(read) = reader.next(into, LONGEST_LOOKED_AT_BYTES)? else { break };
+        if looked_at && let Some(seen) = form.shape(&line) {
+            shape = shape.with(seen);
+        }
+        if stretches.last().is_none_or(|last| read.start - last.start >= stretch_bytes) {
+            let (start, lines_before) = (read.start, read.number - 1);
+            stretches.push(Stretch { start, first_row: rows, lines_before });
+        }
+        rows += 1;
+    }
+    Ok(Survey { sha256: String::new(), stretches, rows, bytes: reader.offset(), shape })
+}
+
+/// Reads bytes and takes their digest.
+struct Hashed<R> {
+    inner: R,
+    digest: Arc<Mutex<Sha256>>,
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(bytes)?;
+        self.digest.lock().expect("nobody panics with it").update(&bytes[..read]);
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_begin_with_lines_and_have_all_rows() {
+        let lines: Vec<String> = (0..50).map(|row| format!("{{\"n\": {row}}}\n\n")).collect();
+        let lines = lines.concat();
+        let survey = look(lines.as_bytes(), Form::Json, 100).unwrap();
+        assert_eq!((survey.rows, survey.bytes), (50, lines.len() as u64));
+        let groups = survey.row_groups(survey.bytes);
+        assert!(groups.len() > 4, "{groups:?}");
+        assert_eq!(groups.iter().map(|group| group.rows).sum::<u64>(), 50);
+        assert_eq!(groups.iter().map(|group| group.compressed_bytes).sum::<u64>(), survey.bytes);
+        for stretch in &survey.stretches {
+            assert!(
+                lines[stretch.start as usize..]
+                    .starts_with(&format!("{{\"n\": {}}}", stretch.first_row))
+            );
+            assert_eq!(stretch.lines_before, 2 * stretch.first_row);
+        }
+        assert_eq!(look(&b""[..], Form::Json, 100).unwrap().row_groups(0), []);
+    }
+}

@@ -1,0 +1,182 @@
+//! Column types as people write them: `string`, `int64`, `list<int64>`, `struct<name: string, year: int32>`.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Fields, TimeUnit};
+
+use super::shape::map_of;
+
+/// How deep types may nest.
+const DEEPEST: usize = 60;
+
+/// The types without parts, and their names.
+const SIMPLE: [(&str, DataType); 15] = [
+    ("string", DataType::Utf8),
+    ("bool", DataType::Boolean),
+    ("int8", DataType::Int8),
+    ("int16", DataType::Int16),
+    ("int32", DataType::Int32),
+    ("int64", DataType::Int64),
+    ("uint8", DataType::UInt8),
+    ("uint16", DataType::UInt16),
+    ("uint32", DataType::UInt32),
+    ("uint64", DataType::UInt64),
+    ("float32", DataType::Float32),
+    ("float64", DataType::Float64),
+    ("large_string", DataType::LargeUtf8),
+    ("date", DataType::Date32),
+    ("timestamp", DataType::Timestamp(TimeUnit::Microsecond, None)),
+];
+
+/// Columns as they are written in a pipeline file.
+pub(in crate::dataset) fn written(columns: &Fields) -> String {
+    let columns =
+        columns.iter().map(|field| format!("{}: {}", field.name(), name(field.data_type())));
+    columns.collect::<Vec<_>>().join(", ")
+}
+
+fn name(data_type: &DataType) -> String {
+    if let Some((name, _)) = SIMPLE.iter().find(|(_, known)| known == data_type) {
+        return (*name).to_owned();
+    }
+    match data_type {
+        DataType::List(item) => format!("list<{}>", name(item.data_type())),
+        DataType::Struct(fields) => format!("struct<{}>", written(fields)),
+        DataType::Map(entries, _) => match entries.data_type() {
+            DataType::Struct(pair) => format!("map<string, {}>", name(pair[1].data_type())),
+            other => other.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// The type of that name.
+///
+/// # Errors
+/// What is wrong with the name.
+pub fn parse(text: &str) -> Result<DataType, String> {
+    let mut parser = Parser { left: text, depth: 0 };
+    let data_type = parser.data_type()?;
+    match parser.left.trim() {
+        "" => Ok(data_type),
+        left => Err(format!("nothing is expected behind the type, found `{left}`")),
+    }
+}
+
+struct Parser<'a> {
+    left: &'a str,
+    depth: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn data_type(&mut self) -> Result<DataType, String> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(format!("types may nest {DEEPEST} levels"));
+        }
+        let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
+        let data_type = match name {
+            "list" => {
+                self.expect('<')?;
+                let item = self.data_type()?;
+                self.expect('>')?;
+                DataType::List(Arc::new(Field::new("item", item, true)))
+            }
+            "map" => {
+                self.expect('<')?;
+                if self.data_type()? != DataType::Utf8 {
+                    return Err("the keys of a map are `string`".to_owned());
+                }
+                self.expect(',')?;
+                let value = self.data_type()?;
+                self.expect('>')?;
+                map_of(value)
+            }
+            "struct" => DataType::Struct(self.fields()?),
+            simple => match SIMPLE.iter().find(|(known, _)| *known == simple) {
+                Some((_, data_type)) => data_type.clone(),
+                None => return Err(unknown(simple)),
+            },
+        };
+        self.depth -= 1;
+        Ok(data_type)
+    }
+
+    fn fields(&mut self) -> Result<Fields, String> {
+        self.expect('<')?;
+        let mut fields: Vec<Field> = Vec::new();
+        loop {
+            let name = self.word(|c| !matches!(c, ':' | '<' | '>' | ',')).trim_end();
+            self.expect(':')?;
+            if name.is_empty() || fields.iter().any(|field| field.name() == name) {
+                return Err(format!("`{name}` is no name of a field, or that of another one"));
+            }
+            fields.push(Field::new(name, self.data_type()?, true));
+            if self.expect(',').is_err() {
+                self.expect('>')?;
+                return Ok(fields.into());
+            }
+        }
+    }
+
+    fn word(&mut self, of: impl Fn(char) -> bool) -> &'a str {
+        let left = self.left.trim_start();
+        let end = left.find(|c| !of(c)).unwrap_or(left.len());
+        let (word, rest) = left.split_at(end);
+        self.left = rest;
+        word
+    }
+
+    fn expect(&mut self, expected: char) -> Result<(), String> {
+        let left = self.left.trim_start();
+        if let Some(rest) = left.strip_prefix(expected) {
+            self.left = rest;
+            return Ok(());
+        }
+        let found = left.chars().next().map_or("the end".to_owned(), |c| format!("`{c}`"));
+        Err(format!("`{expected}` is expected, found {found}"))
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let mut message = format!("`{name}` is no type; there are: ");
+    for (known, _) in &SIMPLE {
+        let _ = write!(message, "{known}, ");
+    }
+    message + "list<type>, map<string, type>, struct<name: type, ...>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for text in [
+            "string",
+            "list<list<int32>>",
+            "map<string, list<float64>>",
+            "struct<a b: struct<x: timestamp>, c: map<string, struct<d: bool>>>",
+        ] {
+            assert_eq!(name(&parse(text).unwrap()), text);
+        }
+        assert_eq!(name(&parse(" struct < a : list< int8 > > ").unwrap()), "struct<a: list<int8>>");
+    }
+
+    #[test]
+    fn what_is_no_type_says_why() {
+        for (text, why) in [
+            ("strin", "`strin` is no type; there are: string, bool"),
+            ("list<int32", "`>` is expected, found the end"),
+            ("list[int32]", "`<` is expected, found `[`"),
+            ("int32>", "nothing is expected behind the type, found `>`"),
+            ("struct<>", "`:` is expected, found `>`"),
+            ("struct<a: int8, a: int8>", "`a` is no name of a field"),
+            ("map<int8, string>", "the keys of a map are `string`"),
+            (&"list<".repeat(100), "types may nest 60 levels"),
+        ] {
+            assert!(parse(text).unwrap_err().starts_with(why), "{text}: {:?}", parse(text));
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One file of the input, opened and checked: what is known of it before any row is read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_schema::{Schema, SchemaRef};
+
+use super::discover::Found;
+use super::footer::Footer;
+use super::formats::arrow_ipc::ArrowFile;
+use super::formats::compression::Compression;
+use super::formats::decode::{Decode, RowGroupInfo, Wanted};
+use super::formats::form::Form;
+use super::formats::format::Format;
+use super::formats::kept::Kept;
+use super::formats::lines::Lines;
+use super::formats::parquet;
+use super::formats::survey::Survey;
+use super::problem::{DataProblem, ProblemKind};
+use super::reading::Reading;
+use super::source::OpenFile;
+use crate::storage::error::{ErrorKind, StorageError};
+use crate::storage::store::is_address;
+
+/// A file of the input.
+#[derive(Clone, Debug)]
+pub struct InputFile {
+    /// Path relative to the input root, '/'-separated.
+    pub path: String,
+    /// Length, in bytes.
+    pub size: u64,
+    /// Time of the last modification, in nanoseconds since 1970.
+    pub modified_ns: i128,
+    /// SHA-256 of the footer's bytes: it has the sizes and statistics of every column of every row group. Of lines,
+    /// of all the file's bytes; of Arrow, of the headers of its messages and the time of modification.
+    pub footer_hash: String,
+    /// Rows in the file.
+    pub rows: u64,
+    /// Its row groups, in order.
+    pub row_groups: Vec<RowGroupInfo>,
+    /// The file's own columns.
+    pub schema: SchemaRef,
+    /// For each column of the data set, its position in this file.
+    pub(super) positions: Vec<usize>,
+    /// What its format knows of it.
+    pub(super) contents: Contents,
+}
+
+/// What a format knows of a file.
+#[derive(Clone, Debug)]
+pub(super) enum Contents {
+    /// A Parquet file.
+    Parquet(Footer),
+    /// An Arrow file or stream.
+    Arrow(ArrowFile),
+    /// A file of lines.
+    Lines(Lines),
+}
+
+impl InputFile {
+    /// Reads and checks what `root/path` says of itself. Files of lines have no columns yet: all of them together say what
+    /// these are.
+    pub(super) fn open(found: &Found, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
+        Self::read(found, path, reading).map_err(|problem| problem.in_file(path))
+    }
+
+    fn read(found: &Found, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
+        let file = match &found.hub {
+            Some(hub) => OpenFile::of_hub(hub, path)?,
+            None => OpenFile::open(&found.root.join(path)).map_err(|error| match error.kind {
+                ErrorKind::Invalid => DataProblem::data(error.source.to_string()),
+                _ => unreadable(&error),
+            })?,
+        };
+        let stamp = file.stamp().map_err(|error| unreadable(&error))?;
+        let (hash, schema, row_groups, contents) = match Format::of(path, reading.format) {
+            Format::Parquet => {
+                let (footer, row_groups) = Footer::read(&file, stamp.size)?;
+                let (hash, schema) = (footer.hash.clone(), Arc::clone(&footer.schema));
+                (hash, schema, row_groups, Contents::Parquet(footer))
+            }
+            Format::Arrow => {
+                let file = ArrowFile::read(&file, stamp, reading.longest_line)?;
+                let (digest, schema) = (file.digest.clone(), Arc::clone(&file.schema));
+                (digest, schema, file.row_groups.clone(), Contents::Arrow(file))
+            }
+            Format::Lines(form, compression) => {
+                // An empty file holds nothing, whatever its name.
+                let compression = if stamp.size == 0 { Compression::None } else { compression };
+                let lines = Lines {
+                    form,
+                    compression,
+                    survey: Arc::new(survey(found, path, &file, reading, (form, compression))?),
+                    inferred: reading.columns.is_none(),
+                    longest_line: reading.longest_line,
+                };
+                let row_groups = lines.survey.row_groups(stamp.size);
+                let hash = lines.survey.sha256.clone();
+                (hash, Arc::new(Schema::empty()), row_groups, Contents::Lines(lines))
+            }
+        };
+        Ok(Self {
+            path: path.to_string(),
+            size: stamp.size,
+            modified_ns: stamp.modified_ns,
+            footer_hash: hash,
+            rows: row_groups.iter().map(|group| group.rows).sum(),
+            row_groups,
+            positions: (0..schema.fields().len()).collect(),
+            schema,
+            contents,
+        })
+    }
+
+    /// Gives a file of lines its columns.
+    pub(super) fn settle(&mut self, columns: &SchemaRef) {
+        if let Contents::Lines(_) = self.contents {
+            self.positions = (0..columns.fields().len()).collect();
+            self.schema = Arc::clone(columns);
+        }
+    }
+
+    /// What is known of a file of lines.
+    pub(super) fn lines(&self) -> Option<&Lines> {
+        match &self.contents {
+            Contents::Lines(lines) => Some(lines),
+            Contents::Parquet(_) | Contents::Arrow(_) => None,
+        }
+    }
+
+    /// Begins to decode what is wanted of the file that `source` has open.
+    pub(super) fn decode(
+        &self,
+        source: &OpenFile,
+        wanted: &Wanted,
+    ) -> Result<Box<dyn Decode>, String> {
+        match &self.contents {
+            Contents::Parquet(footer) => parquet::open(footer, source, wanted),
+            Contents::Arrow(file) => Ok(file.open(source, wanted)),
+            Contents::Lines(lines) => lines.open(source, &self.schema, wanted),
+        }
+    }
+
+    /// The bytes of one column (by its position in the file) over some row groups: (decoded, in the file); those of
+    /// all columns where nobody has told them apart.
+    pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
+        match &self.contents {
+            Contents::Parquet(footer) => footer.column_bytes(position, row_groups),
+            Contents::Arrow(_) | Contents::Lines(_) => {
+                let groups = &self.row_groups[row_groups];
+                let sum = |bytes: fn(&RowGroupInfo) -> u64| groups.iter().map(bytes).sum();
+                (sum(|group| group.uncompressed_bytes), sum(|group| group.compressed_bytes))
+            }
+        }
+    }
+
+    /// The decoded bytes of some columns (by their positions in the file) in a row group.
+    pub(super) fn decoded_bytes(&self, positions: &[usize], row_group: usize) -> u64 {
+        match &self.contents {
+            Contents::Parquet(footer) => {
+                let bytes = |&position| footer.column_bytes(position, row_group..row_group + 1).0;
+                positions.iter().map(bytes).fold(0, u64::saturating_add)
+            }
+            Contents::Arrow(_) | Contents::Lines(_) => {
+                self.row_groups[row_group].uncompressed_bytes
+            }
+        }
+    }
+
+    /// Whether a row group is read by itself; lines are read on.
+    pub(super) fn has_row_groups(&self) -> bool {
+        match &self.contents {
+            Contents::Parquet(_) | Contents::Arrow(_) => true,
+            Contents::Lines(_) => false,
+        }
+    }
+}
+
+/// The look through a file of lines: taken now, or before.
+fn survey(
+    found: &Found,
+    path: &str,
+    file: &OpenFile,
+    reading: &Reading,
+    (form, compression): (Form, Compression),
+) -> Result<Survey, DataProblem> {
+    let stamp = file.stamp().map_err(|error| unreadable(&error))?;
+    let place = found.root.join(path);
+    let place =
+        if is_address(&place) { place } else { std::path::absolute(&place).unwrap_or(place) };
+    #[cfg(feature = "cloud")]
+    let version = file.version();
+    #[cfg(not(feature = "cloud"))]
+    let version = String::new();
+    let read_as = format!("{form:?} {compression:?}");
+    let kept = Kept::of(reading.cache_folder.as_deref(), &place, stamp, &version, &read_as);
+    if let Some(survey) = kept.read() {
+        return Ok(survey);
+    }
+    let survey = Survey::of(file, stamp.size, form, compression)?;
+    let now = file.stamp().map_err(|error| unreadable(&error))?;
+    if now != stamp {
+        return Err(DataProblem::data("it changed while its lines were counted")
+            .with_hint("let whatever writes it finish, then run again"));
+    }
+    kept.write(&survey);
+    Ok(survey)
+}
+
+/// A file of the input that cannot be opened is the data's problem.
+fn unreadable(error: &StorageError) -> DataProblem {
+    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
+    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
+}

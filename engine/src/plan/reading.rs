@@ -1,0 +1,67 @@
+//! How the pipeline's input is to be read.
+
+use std::path::Path;
+
+use arrow_schema::{Field, Fields};
+
+use crate::base::diagnostic::Diagnostic;
+use crate::dataset::formats::type_names;
+use crate::dataset::input::Dataset;
+use crate::dataset::reading::Reading;
+use crate::spec::Spec;
+
+/// How the input is read; none if its settings are wrong.
+pub(super) fn reading(
+    spec: &Spec,
+    cache_folder: &Path,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Reading> {
+    let input = &spec.pipeline.input;
+    let columns = match &input.schema {
+        Some(_) => Some(columns(spec, problems)?),
+        None => None,
+    };
+    Some(Reading {
+        on_bad_file: input.on_bad_file,
+        format: input.format,
+        columns,
+        // As of a page: one that is longer holds no document that is scored.
+        longest_line: 4 * input.max_document_bytes,
+        cache_folder: Some(cache_folder.to_owned()),
+    })
+}
+
+/// The columns of lines of JSON that the pipeline names; none if a type is wrong.
+fn columns(spec: &Spec, problems: &mut Vec<Diagnostic>) -> Option<Fields> {
+    let before = problems.len();
+    let mut columns = Vec::new();
+    for (name, data_type) in spec.pipeline.input.schema.iter().flatten() {
+        match type_names::parse(data_type) {
+            Ok(data_type) => columns.push(Field::new(name, data_type, true)),
+            Err(why) => problems.push(spec.error(&format!("input.schema.{name}"), why)),
+        }
+    }
+    (problems.len() == before).then(|| columns.into())
+}
+
+/// That columns are named where lines need them.
+pub(super) fn check(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnostic>) {
+    if dataset.files.is_empty() {
+        return;
+    }
+    if spec.pipeline.input.schema.is_some() && dataset.lines.is_none() {
+        problems.push(
+            spec.error("input.schema", "no file of the input has lines of JSON")
+                .hint("Parquet says itself which columns it has: leave `schema` out"),
+        );
+    }
+    if dataset.lines.is_some() && dataset.schema.fields().is_empty() {
+        problems.push(
+            spec.error(
+                "input.path",
+                "the files have no lines, so nothing says which columns they have",
+            )
+            .hint("name the columns in `input.schema`, or leave empty files out"),
+        );
+    }
+}

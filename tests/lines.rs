@@ -1,0 +1,462 @@
+//! Input beside Parquet: JSON Lines, compressed or not, tables with JSON in their second column, Arrow IPC.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::time::{Duration, SystemTime};
+
+use arrow_array::RecordBatch;
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow_json::LineDelimitedWriter;
+use arrow_schema::DataType;
+use serde_json::{Value, json};
+
+use crate::support::tables::{
+    floats, integers, optional_texts, read_parquet, read_scores, strings, table, texts,
+};
+use crate::support::{
+    Answer, Pipeline, Workspace, count, demo_model, files_below, read_json, repository,
+};
+
+/// The demo corpus.
+fn corpus() -> RecordBatch {
+    read_parquet(&repository().join("datasets/demo/corpus.parquet"))
+}
+
+/// Rows as JSON lines.
+fn lines(rows: &RecordBatch) -> Vec<u8> {
+    let mut writer = LineDelimitedWriter::new(Vec::new());
+    writer.write(rows).unwrap();
+    writer.finish().unwrap();
+    writer.into_inner()
+}
+
+fn gzipped(bytes: &[u8]) -> Vec<u8> {
+    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    writer.write_all(bytes).unwrap();
+    writer.finish().unwrap()
+}
+
+/// Names and bytes.
+type Files = Vec<(&'static str, Vec<u8>)>;
+
+/// A workspace with the demo's tokenizer and the files of `input`.
+fn workspace(input: &[(&str, Vec<u8>)]) -> Workspace {
+    let workspace = Workspace::new();
+    fs::create_dir(workspace.path("tokenizer")).unwrap();
+    let json = demo_model().join("tokenizer.json");
+    fs::copy(json, workspace.path("tokenizer/tokenizer.json")).unwrap();
+    for (name, bytes) in input {
+        workspace.write(&format!("input/{name}"), bytes);
+    }
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::text("", 512)
+        .without_model(Some("tokenizer"))
+        .measure("recurrence")
+        .score("formula: far-recurrence")
+        .filter("keep_fraction: 0.25")
+}
+
+/// What is kept: ids, windows, texts, scores.
+fn kept(workspace: &Workspace) -> Vec<(String, i64, String, u64)> {
+    let data = read_parquet(&workspace.path("out/data"));
+    let scores = floats(&data, "longsift_score").into_iter().map(f64::to_bits);
+    let windows = integers(&data, "longsift_window").into_iter().zip(texts(&data, "text"));
+    let mut kept: Vec<_> = texts(&data, "id")
+        .into_iter()
+        .zip(windows)
+        .zip(scores)
+        .map(|((id, (window, text)), score)| (id, window, text, score))
+        .collect();
+    kept.sort();
+    kept
+}
+
+#[test]
+fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
+    let corpus = corpus();
+    let parquet = workspace(&[]);
+    fs::create_dir(parquet.path("input")).unwrap();
+    fs::copy(repository().join("datasets/demo/corpus.parquet"), parquet.path("input/c.parquet"))
+        .unwrap();
+    parquet.run(&pipeline());
+    let expected = kept(&parquet);
+    assert!(expected.len() > 100, "{}", expected.len());
+    let plain = lines(&corpus);
+    let (first, second) =
+        (lines(&corpus.slice(0, 100)), lines(&corpus.slice(100, corpus.num_rows() - 100)));
+    let mut tsv = Vec::new();
+    for (row, line) in plain.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        tsv.extend_from_slice(format!("key \"{row}\"\t").as_bytes());
+        tsv.extend_from_slice(line);
+    }
+    let arrow = |compression| {
+        let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
+        let mut file =
+            FileWriter::try_new_with_options(Vec::new(), &corpus.schema(), options).unwrap();
+        (0..corpus.num_rows()).step_by(50).for_each(|row| {
+            file.write(&corpus.slice(row, 50.min(corpus.num_rows() - row))).unwrap();
+        });
+        file.into_inner().unwrap()
+    };
+    let mut stream = StreamWriter::try_new(Vec::new(), &corpus.schema()).unwrap();
+    stream.write(&corpus).unwrap();
+    let stream = stream.into_inner().unwrap();
+    let twice_gzipped = [gzipped(&first), gzipped(&second)].concat();
+    let forms: [(&str, Files); 8] = [
+        ("Arrow", vec![("c.arrow", arrow(None))]),
+        ("compressed Arrow", vec![("c.feather", arrow(Some(CompressionType::ZSTD)))]),
+        ("a stream", vec![("c.arrow", stream)]),
+        ("plain", vec![("c.jsonl", plain.clone())]),
+        (
+            "two files, one compressed",
+            vec![("a.ndjson", first), ("b.jsonl.zst", zstd::encode_all(&second[..], 3).unwrap())],
+        ),
+        ("two members", vec![("c.json.gz", twice_gzipped)]),
+        ("table", vec![("c.tsv", tsv.clone())]),
+        ("compressed table", vec![("c.tsv.gz", gzipped(&tsv))]),
+    ];
+    for (name, input) in forms {
+        let workspace = workspace(&input);
+        let summary = workspace.run(&pipeline().input("unit_bytes: 200000"));
+        assert_eq!(count(&summary, "rows_in"), corpus.num_rows() as u64, "{name}");
+        assert_eq!(kept(&workspace), expected, "{name}");
+        let data = read_parquet(&workspace.path("out/data"));
+        for field in corpus.schema().fields() {
+            let column = data.column_by_name(field.name()).expect(name);
+            let same = |data_type: &DataType| {
+                matches!(data_type, DataType::Struct(_))
+                    == matches!(field.data_type(), DataType::Struct(_))
+            };
+            assert!(same(column.data_type()), "{name}: {} is {}", field.name(), column.data_type());
+        }
+        if name.contains("table") {
+            assert!(texts(&data, "tsv_key").iter().all(|key| key.starts_with("key \"")));
+        }
+        workspace.longsift(&["verify", "out.run"]).success();
+    }
+}
+
+#[test]
+fn threads_units_and_shards_change_no_score_of_lines() {
+    let corpus = corpus();
+    let input = [
+        ("a.jsonl", lines(&corpus.slice(0, 120))),
+        ("b.jsonl.gz", gzipped(&lines(&corpus.slice(120, 40)))),
+    ];
+    let results = |more: &str, arguments: &[&str]| {
+        let workspace = workspace(&input);
+        workspace.run_with(&pipeline().input(more), arguments);
+        let scores = read_scores(&workspace.path("out.run"));
+        let scores: BTreeMap<(i64, String, i64), u64> = integers(&scores, "input_row")
+            .into_iter()
+            .zip(texts(&scores, "id"))
+            .zip(integers(&scores, "window"))
+            .zip(floats(&scores, "far_recurrence"))
+            .map(|(((row, id), window), score)| ((row, id, window), score.to_bits()))
+            .collect();
+        (
+            kept(&workspace),
+            scores,
+            files_below(&workspace.path("out.run/units")).len(),
+            workspace.results(),
+        )
+    };
+    let expected = results("unit_bytes: 100000", &["--threads", "1"]);
+    assert!(expected.2 > 4, "{} units", expected.2);
+    assert_eq!(results("unit_bytes: 100000", &["--threads", "4"]), expected);
+    for unit_bytes in [1024, 30_000, 100_000_000] {
+        let (kept, scores, units, _) = results(&format!("unit_bytes: {unit_bytes}"), &[]);
+        assert_eq!((kept, scores), (expected.0.clone(), expected.1.clone()), "{unit_bytes}");
+        assert!(if unit_bytes > 1_000_000 { units == 2 } else { units > 10 }, "{units}");
+    }
+    let sharded = workspace(&input);
+    sharded.write("pipeline.yaml", pipeline().input("unit_bytes: 100000").to_string());
+    for shard in ["0/3", "1/3", "2/3"] {
+        let arguments = ["run", "pipeline.yaml", "-q", "--phase", "score", "--shard", shard];
+        sharded.longsift(&arguments).success();
+    }
+    sharded.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    assert_eq!(sharded.results(), expected.3);
+}
+
+/// A document of `sentences` sentences.
+fn text(seed: usize, sentences: usize) -> String {
+    let sentence = |at: usize| format!("The {} box of {seed} is {}. ", at * at % 7, seed * at);
+    (0..sentences).map(sentence).collect()
+}
+
+fn document(row: usize) -> Value {
+    json!({ "id": format!("d{row}"), "text": text(row, 20 + row % 9), "number": row })
+}
+
+/// So many documents, as lines.
+fn many(rows: usize) -> String {
+    let lines: Vec<String> = (0..rows).map(|row| format!("{}\n", document(row))).collect();
+    lines.concat()
+}
+
+fn short() -> Pipeline {
+    Pipeline::text("", 64)
+        .without_model(Some("tokenizer"))
+        .measure("recurrence")
+        .score("formula: far-recurrence")
+}
+
+#[test]
+fn a_bad_line_is_set_aside_with_file_line_and_column() {
+    let mut bytes = b"\xef\xbb\xbf".to_vec();
+    let mut line = |text: &[u8]| {
+        bytes.extend_from_slice(text);
+        bytes.extend_from_slice(b"\r\n");
+    };
+    for row in 0..4 {
+        line(document(row).to_string().as_bytes());
+    }
+    line(b"");
+    line(br#"{"id": "d5", "text": "not closed"#);
+    line(br#"{"id": "d6", "text": "two"} {"id": "d6b", "text": "of them"}"#);
+    line(br#"["d7", "a list"]"#);
+    line(b"{\"id\": \"d8\", \"text\": \"\xff\"}");
+    line(br#"{"id": "d9", "text": "a text", "number": "ten"}"#);
+    line(format!(r#"{{"id": "d10", "text": "{}", "other": 1}}"#, "a ".repeat(200)).as_bytes());
+    line(format!(r#"{{"id": "d11", "text": "{}"}}"#, "a".repeat(40_000)).as_bytes());
+    line(br#"{"id": "d12"}"#);
+    line(b"  \t ");
+    line(br#"{"id": "d13", "number": null, "text": ""}"#);
+    bytes.extend_from_slice(document(14).to_string().as_bytes());
+    let mut first = many(1100);
+    first.push_str(&json!({ "id": "late", "text": text(3, 30), "late": true }).to_string());
+    let workspace =
+        workspace(&[("a.jsonl", first.into_bytes()), ("b.jsonl", bytes), ("c.jsonl", Vec::new())]);
+    let more = "max_document_bytes: 8192, schema: {id: string, text: string, number: int64}";
+    let named = short().input(more).input("max_quarantined_fraction: 0.02");
+    let summary = workspace.run(&named);
+    let bad = read_parquet(&workspace.path("out.run/quarantine"));
+    let told: Vec<(i64, String, String)> = integers(&bad, "longsift_row")
+        .into_iter()
+        .zip(texts(&bad, "longsift_code"))
+        .zip(texts(&bad, "longsift_message"))
+        .map(|((row, code), message)| (row, code, message))
+        .collect();
+    let expected = [
+        (4, "bad_line", "line 6, column 32: EOF while parsing a string"),
+        (5, "bad_line", "line 7, column 29: trailing characters"),
+        (6, "bad_line", "line 8, column 1: a JSON object is expected"),
+        (7, "invalid_utf8", "line 9, column 23: bytes that are not UTF-8"),
+        (
+            8,
+            "bad_line",
+            "line 10: whilst decoding field 'number': failed to parse \"ten\" as Int64",
+        ),
+        (
+            10,
+            "line_too_long",
+            "line 12 has 40026 bytes; lines of at most 32768 are read (4 times `max_document_bytes`)",
+        ),
+        (11, "null_text", "the text is null"),
+        (12, "empty_text", "the text is empty"),
+    ];
+    assert_eq!(
+        told,
+        expected.map(|(row, code, message)| (row, code.to_owned(), message.to_owned()))
+    );
+    assert!(texts(&bad, "longsift_file").iter().all(|file| file == "b.jsonl"));
+    let ids = optional_texts(&bad, "id");
+    assert_eq!(ids[6].as_deref(), Some("d12"), "what was read of a row is there");
+    assert!(ids[..6].iter().all(Option::is_none), "{ids:?}");
+    assert_eq!(count(&summary, "rows_in"), 1101 + 14);
+    let scores = read_scores(&workspace.path("out.run"));
+    let last = texts(&scores, "id").into_iter().zip(integers(&scores, "input_row")).rfind(|_| true);
+    assert_eq!(last, Some(("d14".to_owned(), 13)), "rows are lines that are not blank");
+    // Found from the first lines, columns do not leave out a field that nobody has decided about.
+    let found = short()
+        .input("max_document_bytes: 8192, max_quarantined_fraction: 0.02")
+        .output("compression: none");
+    workspace.write("found.yaml", found.to_string().replace("path: out", "path: found"));
+    workspace.longsift(&["run", "found.yaml", "-q"]).success();
+    let bad = read_parquet(&workspace.path("found.run/quarantine"));
+    let files = texts(&bad, "longsift_file").into_iter().zip(texts(&bad, "longsift_message"));
+    let is_first = |(file, _): &(String, String)| file == "a.jsonl";
+    let (place, (_, message)) = files.enumerate().find(|(_, one)| is_first(one)).unwrap();
+    assert_eq!(
+        message,
+        "line 1101: column 'late' missing from schema: the first lines of the files do not have it; name the columns in \
+         `input.schema`"
+    );
+    assert_eq!(
+        optional_texts(&bad, "id")[place].as_deref(),
+        Some("late"),
+        "what has a place is there"
+    );
+}
+
+#[test]
+fn columns_are_shown_locked_and_refused_once_they_change() {
+    let line = |value: Value| format!("{value}\n").into_bytes();
+    let all: Vec<u8> = (0..9).flat_map(|row| line(document(row))).collect();
+    let workspace = workspace(&[("a.jsonl", all)]);
+    workspace.write("pipeline.yaml", short().to_string());
+    let plan = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
+    let columns =
+        "columns of jsonl, inferred from the first lines: id: string, text: string, number: int64";
+    assert!(plan.contains(columns), "{plan}");
+    workspace.run(&short());
+    workspace.longsift(&["lock", "pipeline.yaml"]).success();
+    let lock = read_json(&workspace.path("pipeline.lock"));
+    let locked = "jsonl: id: string, text: string, number: int64";
+    assert_eq!(lock["identity"]["windows"]["schema"], locked);
+    // Named, they are the same, but for their order.
+    let named = short().input("schema: {id: string, number: int64, text: string}");
+    let refused = |answer: Answer| {
+        let answer = answer.expect(2).all();
+        assert!(answer.contains("schema: "), "{answer}");
+    };
+    workspace.write("named.yaml", named.to_string());
+    refused(workspace.longsift(&["run", "named.yaml", "-q"]));
+    let mut other = document(9);
+    other["extra"] = json!([1]);
+    workspace.write("input/b.jsonl", line(other));
+    refused(workspace.longsift(&["run", "pipeline.yaml", "-q"]));
+    refused(workspace.longsift(&["run", "pipeline.yaml", "-q", "--locked", "--fresh"]));
+    let summary = workspace.run_with(&short(), &["--fresh"]);
+    assert_eq!(count(&summary, "rows_in"), 10);
+    let wrong = short().input("schema: {text: strin, number: \"list<int8\"}");
+    workspace.write("wrong.yaml", wrong.to_string());
+    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+    for why in ["`strin` is no type", "`>` is expected, found the end"] {
+        assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
+fn lines_are_counted_once_and_again_when_the_file_changes() {
+    let all = many(30);
+    let workspace = workspace(&[("a.jsonl", all.clone().into_bytes())]);
+    let file = workspace.path("input/a.jsonl");
+    let long_ago = SystemTime::now() - Duration::from_secs(100);
+    let touch = |time: SystemTime| {
+        fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+    };
+    touch(long_ago);
+    workspace.write("pipeline.yaml", short().to_string());
+    let rows = || {
+        let plan =
+            workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success().stdout;
+        serde_json::from_str::<Value>(&plan).unwrap()["input"]["rows"].as_u64().unwrap()
+    };
+    assert_eq!(rows(), 30);
+    let kept = || {
+        files_below(&workspace.path("cache"))
+            .into_iter()
+            .filter(|path| path.to_str().unwrap().contains("/lines/"))
+            .collect::<Vec<_>>()
+    };
+    let [counted] = &kept()[..] else { panic!("{:?}", kept()) };
+    // What was counted is believed.
+    let known = fs::read_to_string(counted).unwrap();
+    assert!(known.contains("\"rows\":30"), "{known}");
+    fs::write(counted, known.replace("\"rows\":30", "\"rows\":29")).unwrap();
+    assert_eq!(rows(), 29);
+    fs::write(counted, "torn").unwrap();
+    assert_eq!(rows(), 30);
+    fs::write(&file, format!("{all}{}", document(30))).unwrap();
+    touch(long_ago);
+    assert_eq!((rows(), kept().len()), (31, 2));
+    // A file of the last seconds may still be written to.
+    touch(SystemTime::now());
+    assert_eq!((rows(), kept().len()), (31, 2));
+}
+
+#[test]
+fn a_damaged_record_batch_costs_its_rows_and_what_is_no_arrow_says_so() {
+    let document = |row: usize| (format!("d{row}"), text(row, 20 + row % 9));
+    let (ids, texts_): (Vec<_>, Vec<_>) = (0..40).map(document).unzip();
+    let rows = table(&[("id", strings(ids)), ("text", strings(texts_))]);
+    let options = IpcWriteOptions::default();
+    let options = options.try_with_compression(Some(CompressionType::LZ4_FRAME)).unwrap();
+    let mut file = FileWriter::try_new_with_options(Vec::new(), &rows.schema(), options).unwrap();
+    (0..40).step_by(10).for_each(|row| file.write(&rows.slice(row, 10)).unwrap());
+    let good = file.into_inner().unwrap();
+    let of = |bytes: &[u8], more: &str| {
+        let workspace = workspace(&[("a.arrow", bytes.to_vec())]);
+        workspace.write("pipeline.yaml", short().input(more).to_string());
+        workspace
+    };
+    // The magic number of the second batch's compressed texts.
+    let magic = 0x184D_2204_u32.to_le_bytes();
+    let frames: Vec<usize> = (0..good.len() - 4).filter(|at| good[*at..*at + 4] == magic).collect();
+    assert_eq!(frames.len(), 4, "one for the texts of each batch: {frames:?}");
+    let mut damaged = good.clone();
+    damaged[frames[1]] ^= 0xff;
+    let message = of(&damaged, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).all();
+    assert!(
+        message.contains("a.arrow, row group 1, row 10: the rows from here on do not decode"),
+        "{message}"
+    );
+    let workspace = of(&damaged, "");
+    let more = "on_bad_file: quarantine, max_quarantined_fraction: 0.3";
+    let summary = workspace.run(&short().input(more));
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (40, 10));
+    let bad = read_parquet(&workspace.path("out.run/quarantine"));
+    assert_eq!(integers(&bad, "longsift_row"), (10..20).collect::<Vec<_>>());
+    let expect = |bytes: &[u8], why: &str| {
+        let message = of(bytes, "").longsift(&["plan", "pipeline.yaml"]).expect(3).all();
+        assert!(message.contains(why), "{message}");
+    };
+    expect(&good[..good.len() / 2], "a.arrow: not a readable Arrow file: ");
+    expect(b"ARROW1", "not a readable Arrow file: it is cut off");
+    expect(b"{\"id\": 1, \"text\": \"a\"}", "not a readable Arrow file: ");
+    // A buffer that claims to become a petabyte.
+    let mut bomb = good;
+    bomb[frames[0] - 8..frames[0]].copy_from_slice(&(1_i64 << 50).to_le_bytes());
+    let message = of(&bomb, "").longsift(&["run", "pipeline.yaml", "-q"]).expect(3).all();
+    assert!(message.contains("a record batch decompresses to 1125"), "{message}");
+}
+
+#[test]
+fn what_is_no_file_of_lines_says_so() {
+    let line = |row: usize| format!("{}\n", document(row)).into_bytes();
+    let expect = |input: &[(&str, Vec<u8>)], pipeline: &Pipeline, code: i32, why: &str| {
+        let workspace = workspace(input);
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let message = workspace.longsift(&["plan", "pipeline.yaml"]).expect(code).all();
+        assert!(message.contains(why), "{message}");
+    };
+    let cut = gzipped(&(0..99).flat_map(line).collect::<Vec<u8>>());
+    expect(
+        &[("a.jsonl.gz", cut[..cut.len() / 2].to_vec())],
+        &short(),
+        3,
+        "a.jsonl.gz: it does not decompress: ",
+    );
+    expect(&[("a.jsonl.zst", line(1))], &short(), 3, "a.jsonl.zst: it does not decompress: ");
+    expect(
+        &[("a.jsonl", b"a,b\n1,2\n".to_vec())],
+        &short(),
+        3,
+        "none of its first 2 lines is a JSON object",
+    );
+    let utf16: Vec<u8> =
+        document(1).to_string().encode_utf16().flat_map(u16::to_le_bytes).collect();
+    expect(&[("a.jsonl", utf16)], &short(), 3, "none of its first 1 lines is a JSON object");
+    expect(
+        &[("a.tsv", line(1))],
+        &short(),
+        3,
+        "none of its first 1 lines is a key, a tab and a JSON object",
+    );
+    expect(&[("a.jsonl", Vec::new())], &short(), 2, "the files have no lines");
+    expect(
+        &[("a.jsonl", line(1)), ("b.tsv", line(1))],
+        &short(),
+        2,
+        "has files of several formats: 1 of jsonl and 1 of tsv",
+    );
+    let schema = short().input("schema: {text: string}");
+    expect(&[("a.txt", line(1))], &schema, 2, "matches no file");
+}
