@@ -2,11 +2,12 @@
 //!
 //! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
 //! that are at least `k` tokens away. [`TableWindow`] feeds it from a layer-zero table, [`project`] builds such a table
-//! and [`MappedFile`] opens one. [`reference_statistics`] is the same arithmetic as plain float64 loops.
+//! and [`MappedFile`] opens one. [`KeyValues`] is attention with values: what a layer of a whole model computes. [`reference_statistics`] is the same arithmetic as plain float64 loops.
 //!
 //! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
 //! map. It knows nothing of model families, files of a pipeline or devices.
 
+mod attend;
 pub mod bench;
 mod block;
 #[cfg(target_arch = "x86_64")]
@@ -19,6 +20,7 @@ mod mapped;
 mod masks;
 mod online_softmax;
 mod panels;
+mod pointwise;
 mod project;
 mod projected;
 mod reference;
@@ -33,9 +35,11 @@ mod trigonometry;
 mod window;
 mod words;
 
+pub use attend::{Asking, AttendScratch, KeyValues};
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
 pub use kernel::{ElementType, Kernel};
 pub use mapped::{MapError, MappedFile};
+pub use pointwise::{LogSumExp, Pointwise};
 pub use project::{PackedWeights, project};
 pub use projected::{ProjectedWindow, Side, WindowRows};
 pub use reference::{reference_rows, reference_statistics};

@@ -84,7 +84,10 @@ impl Rope {
     }
 
     /// Turns one head's row in place. `row`: `[head_dim]`, `head_dim >= rotary_dims`, `position < tokens`.
-    pub(crate) fn rotate(&self, position: usize, row: &mut [f32]) {
+    ///
+    /// # Panics
+    /// If the table has no such position, or the row is too short.
+    pub fn rotate(&self, position: usize, row: &mut [f32]) {
         let pairs = self.rotary_dims / 2;
         let cos = &self.cos[position * pairs..][..pairs];
         let sin = &self.sin[position * pairs..][..pairs];

@@ -1,0 +1,241 @@
+//! What a whole model does number by number: activations, and the logarithm of a sum of exponentials over a vocabulary.
+//!
+//! Float32, in the vectors of a kernel; sums over a vocabulary are carried in float64 from piece to piece.
+
+use crate::kernel::Kernel;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512, Degree5};
+use crate::simd::{Portable, Simd};
+
+/// Exponents below this count as this: beside 1 it is nothing.
+const FLOOR: f32 = -120.0;
+
+/// What becomes of each number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointwise {
+    /// `x / (1 + e^-x)`.
+    Silu,
+    /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: GELU as GPT-2 has it.
+    GeluTanh,
+}
+
+impl Pointwise {
+    /// Applies it in place.
+    ///
+    /// # Panics
+    /// If the processor lacks the kernel.
+    pub fn apply(self, kernel: Kernel, numbers: &mut [f32]) {
+        run(kernel, Task::Pointwise(self, numbers));
+    }
+}
+
+/// The running log-sum-exp of the logits of some rows, met in pieces of the vocabulary.
+#[derive(Clone, Debug)]
+pub struct LogSumExp {
+    largest: Vec<f32>,
+    /// Relative to `largest`.
+    sums: Vec<f64>,
+}
+
+impl LogSumExp {
+    /// Of `rows` rows that have met no logit.
+    pub fn new(rows: usize) -> Self {
+        Self { largest: vec![f32::NEG_INFINITY; rows], sums: vec![0.0; rows] }
+    }
+
+    /// Adds the next logits of every row, `[rows, logits.len() / rows]`.
+    ///
+    /// # Panics
+    /// If the processor lacks the kernel.
+    pub fn absorb(&mut self, kernel: Kernel, logits: &[f32]) {
+        run(kernel, Task::Absorb(self, logits));
+    }
+
+    /// `ln Σ e^logit` of each row; a `NaN` among its logits makes it one.
+    pub fn finish(&self) -> impl Iterator<Item = f64> + '_ {
+        let rows = self.largest.iter().zip(&self.sums);
+        rows.map(|(largest, sum)| f64::from(*largest) + sum.ln())
+    }
+}
+
+/// A pass over numbers, to be compiled for each kernel.
+enum Task<'a> {
+    Pointwise(Pointwise, &'a mut [f32]),
+    Absorb(&'a mut LogSumExp, &'a [f32]),
+}
+
+fn run(kernel: Kernel, task: Task<'_>) {
+    kernel.assert_supported();
+    match kernel {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the kernel is supported: AVX2 and FMA are there.
+        Kernel::Avx2F32 => unsafe { run_avx2(task) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
+        Kernel::Avx512F32 => unsafe { run_avx512(task) },
+        _ => task.run(Portable),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn run_avx2(task: Task<'_>) {
+    task.run(Avx2::new());
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn run_avx512(task: Task<'_>) {
+    task.run(Avx512::<Degree5>::new());
+}
+
+impl Task<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        match self {
+            Self::Pointwise(Pointwise::Silu, numbers) => each(simd, numbers, silu),
+            Self::Pointwise(Pointwise::GeluTanh, numbers) => each(simd, numbers, gelu_tanh),
+            Self::Absorb(sums, logits) => absorb(simd, sums, logits),
+        }
+    }
+}
+
+/// Applies `function` to every number; the last few are padded to a vector.
+#[inline(always)]
+fn each<S: Simd>(simd: S, numbers: &mut [f32], function: impl Fn(S, S::Vector) -> S::Vector) {
+    let mut vectors = numbers.chunks_exact_mut(S::LANES);
+    for vector in &mut vectors {
+        simd.store(function(simd, simd.load(vector)), vector);
+    }
+    let rest = vectors.into_remainder();
+    let mut padded = [0.0; 16];
+    padded[..rest.len()].copy_from_slice(rest);
+    let result = function(simd, simd.load(&padded));
+    simd.store(result, &mut padded);
+    rest.copy_from_slice(&padded[..rest.len()]);
+}
+
+#[inline(always)]
+fn silu<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+    gated(simd, x, x)
+}
+
+/// `(1 + tanh y) / 2` is the logistic function of `2y`, which does not cancel where it is small.
+#[inline(always)]
+fn gelu_tanh<S: Simd>(simd: S, x: S::Vector) -> S::Vector {
+    const FACTOR: f32 = 2.0 * 0.797_884_6; // 2 · √(2/π)
+    let cubic = simd.mul(simd.mul(x, x), simd.mul(x, simd.splat(0.044_715)));
+    gated(simd, x, simd.mul(simd.splat(FACTOR), simd.add(x, cubic)))
+}
+
+/// `x / (1 + e^-y)`; beyond 83 `y` counts as 83 either way.
+#[inline(always)]
+fn gated<S: Simd>(simd: S, x: S::Vector, y: S::Vector) -> S::Vector {
+    let exponent = simd.mul(y, simd.splat(-std::f32::consts::LOG2_E));
+    let exponent = simd.min(simd.splat(-FLOOR), simd.max(simd.splat(FLOOR), exponent));
+    simd.div(x, simd.add(simd.splat(1.0), simd.exp2(exponent)))
+}
+
+#[inline(always)]
+fn absorb<S: Simd>(simd: S, sums: &mut LogSumExp, logits: &[f32]) {
+    let width = logits.len() / sums.largest.len().max(1);
+    if width == 0 {
+        return;
+    }
+    let rows = sums.largest.iter_mut().zip(&mut sums.sums).zip(logits.chunks_exact(width));
+    for ((largest, sum), logits) in rows {
+        let (vectors, rest) = logits.split_at(width - width % S::LANES);
+        let mut top = simd.splat(*largest);
+        for vector in vectors.chunks_exact(S::LANES) {
+            top = simd.max(top, simd.load(vector));
+        }
+        let mut found = simd.largest(top);
+        for x in rest {
+            found = if found > *x { found } else { *x };
+        }
+        let unit = simd.splat(std::f32::consts::LOG2_E);
+        let relative = |x: S::Vector| {
+            let x = simd.mul(simd.sub(x, simd.splat(found)), unit);
+            simd.exp2(simd.max(simd.splat(FLOOR), x))
+        };
+        let mut total = simd.splat(0.0);
+        for vector in vectors.chunks_exact(S::LANES) {
+            total = simd.add(total, relative(simd.load(vector)));
+        }
+        let mut padded = [f32::MIN; 16];
+        padded[..rest.len()].copy_from_slice(rest);
+        let last = simd.select(0..rest.len(), relative(simd.load(&padded)), simd.splat(0.0));
+        let moved = (f64::from(*largest) - f64::from(found)).exp();
+        *sum = *sum * moved + f64::from(simd.sum(simd.add(total, last)));
+        *largest = found;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::ElementType;
+
+    fn kernels() -> impl Iterator<Item = Kernel> {
+        let floats =
+            |kernel: &Kernel| kernel.is_supported() && kernel.element_type() == ElementType::F32;
+        Kernel::ALL.iter().copied().filter(floats)
+    }
+
+    #[test]
+    fn activations_are_those_of_float64_over_their_whole_range() {
+        let numbers: Vec<f32> = (-4000..4003).map(|step| step as f32 * 0.025).collect();
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let gelu = |x: f64| {
+            x / 2.0
+                * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh())
+        };
+        for kernel in kernels() {
+            for (kind, want) in
+                [(Pointwise::Silu, &silu as &dyn Fn(f64) -> f64), (Pointwise::GeluTanh, &gelu)]
+            {
+                let mut got = numbers.clone();
+                kind.apply(kernel, &mut got);
+                for (x, got) in numbers.iter().zip(&got) {
+                    let want = want(f64::from(*x));
+                    let off = (f64::from(*got) - want).abs();
+                    assert!(
+                        off <= 5e-7 * (1.0 + want.abs()),
+                        "{kind:?} of {x} is {got}, {}",
+                        kernel.name()
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_sum_exp_in_pieces_is_that_of_all_logits() {
+        let logits: Vec<f32> =
+            (0..3 * 1000).map(|index| ((index * 7919) % 4001) as f32 * 0.02 - 60.0).collect();
+        for kernel in kernels() {
+            let mut sums = LogSumExp::new(3);
+            for piece in [0..37, 37..64, 64..1000] {
+                let rows: Vec<f32> =
+                    logits.chunks(1000).flat_map(|row| row[piece.clone()].to_vec()).collect();
+                sums.absorb(kernel, &rows);
+            }
+            for (got, row) in sums.finish().zip(logits.chunks(1000)) {
+                let want = row.iter().map(|x| f64::from(*x).exp()).sum::<f64>().ln();
+                assert!((got - want).abs() < 1e-6, "{got} for {want}, {}", kernel.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_logit_that_is_no_number_makes_its_row_none_and_no_other() {
+        for kernel in kernels() {
+            let mut logits = vec![1.0; 2 * 40];
+            logits[7] = f32::NAN;
+            let mut sums = LogSumExp::new(2);
+            sums.absorb(kernel, &logits);
+            let done: Vec<f64> = sums.finish().collect();
+            assert!(done[0].is_nan() && (done[1] - (1.0 + 40_f64.ln())).abs() < 1e-6, "{done:?}");
+        }
+    }
+}
