@@ -114,6 +114,8 @@ mod support;
 #[cfg(test)]
 mod whatif;
 #[cfg(test)]
+mod whole_models;
+#[cfg(test)]
 mod windows;
 #[cfg(test)]
 mod without_model;

@@ -178,8 +178,12 @@ pub enum Command {
     },
     /// Shows what of a checkpoint is read and how much memory it takes.
     Inspect {
-        /// The model folder, or one with only a config.json.
+        /// The model folder, one with only a config.json, or a GGUF file.
         model_dir: PathBuf,
+        /// A JSON list of token ids: shows what the whole model makes of this window, its losses first. Nothing is
+        /// prepended, and no tokenizer is needed.
+        #[arg(long, value_name = "IDS.json")]
+        forward: Option<PathBuf>,
         /// How to write the answer.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod evaluate;
+pub(crate) mod forward;
 pub(crate) mod inspect;
 pub(crate) mod reference;
 pub(crate) mod tokens;

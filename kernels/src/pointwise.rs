@@ -5,18 +5,20 @@
 use crate::kernel::Kernel;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
-use crate::simd::{Portable, Simd};
+use crate::simd::{Portable, Simd, tanh};
 
 /// Exponents below this count as this: beside 1 it is nothing.
 const FLOOR: f32 = -120.0;
 
 /// What becomes of each number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pointwise {
     /// `x / (1 + e^-x)`.
     Silu,
     /// `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`: GELU as GPT-2 has it.
     GeluTanh,
+    /// `cap · tanh(x / cap)`.
+    Softcap(f32),
 }
 
 impl Pointwise {
@@ -95,6 +97,10 @@ impl Task<'_> {
         match self {
             Self::Pointwise(Pointwise::Silu, numbers) => each(simd, numbers, silu),
             Self::Pointwise(Pointwise::GeluTanh, numbers) => each(simd, numbers, gelu_tanh),
+            Self::Pointwise(Pointwise::Softcap(cap), numbers) => {
+                let (inverse, cap) = (simd.splat(1.0 / cap), simd.splat(cap));
+                each(simd, numbers, |simd, x| simd.mul(cap, tanh(simd, simd.mul(x, inverse))));
+            }
             Self::Absorb(sums, logits) => absorb(simd, sums, logits),
         }
     }

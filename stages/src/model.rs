@@ -29,6 +29,7 @@ mod cache;
 mod catalogue;
 mod checkpoint;
 mod config;
+mod decoder;
 mod entry;
 mod families;
 mod fields;
@@ -54,6 +55,7 @@ mod stored;
 mod table;
 mod tensors;
 mod weights;
+mod whole;
 mod window_source;
 
 #[cfg(test)]
@@ -72,6 +74,10 @@ mod gguf_tests;
 mod refusal_tests;
 #[cfg(test)]
 mod remote_tests;
+#[cfg(test)]
+mod whole_family_tests;
+#[cfg(test)]
+mod whole_tests;
 
 pub use cache::{OpenedTable, known_digest, known_weights_digest};
 pub use checkpoint::ModelFolder;
@@ -89,4 +95,5 @@ pub(crate) use rounded_alibi::RoundedAlibi;
 pub(crate) use side::SideArray;
 pub use spec::{EmbeddingSteps, HeadNorm, Latent, LayerZeroSpec, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
+pub use whole::{Forward, Memory, WholeModel};
 pub(crate) use window_source::{PackedProjections, WindowParts};

@@ -35,7 +35,10 @@ use crate::spec::{Overrides, Spec, init, schema};
 use crate::storage::{atomic, files};
 use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
-use crate::tools::{inspect, reference, tokens, tune};
+use crate::tools::{forward, inspect, reference, tokens, tune};
+
+/// The largest file of token ids that is read.
+const MOST_IDS_BYTES: u64 = 16 << 20;
 
 /// Runs a command and prints what went wrong, once. Returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
@@ -114,7 +117,17 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),
         Command::Init { path, model } => init_pipeline(path, model.as_deref()),
-        Command::Inspect { model_dir, format } => {
+        Command::Inspect { model_dir, forward: Some(ids), format } => {
+            let text = files::read_limited(ids, MOST_IDS_BYTES)?;
+            let ids = forward::token_ids(ids, &text)?;
+            let figures = forward::forward(model_dir, &ids)?;
+            answer(
+                *format,
+                || figures.to_string(),
+                || serde_json::to_value(&figures).expect("plain data"),
+            )
+        }
+        Command::Inspect { model_dir, forward: None, format } => {
             let page = inspect::inspect(model_dir)?;
             answer(
                 *format,

@@ -158,17 +158,31 @@ impl ModelConfig {
 
 /// Finds every needed tensor in the folder's files.
 fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
-    let (method, catalogue) = match config.gguf() {
-        None => (forms::method(config.map())?, Catalogue::read(config.folder())?),
-        Some((files, architecture)) => {
-            let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
-            (method, Catalogue::of_files(config.folder(), files)?)
-        }
-    };
+    let (method, catalogue) = stored(&config)?;
     let checkpoint_bytes = catalogue.checkpoint_bytes;
     let mut tensors = StoredTensors::new(Files::Folder(config.folder().to_owned()), catalogue);
     let Located { config, found, warnings } = locate(config, &method, &mut tensors)?;
-    // A file without a needed tensor is no part of the model's identity.
+    let (shards, parts) = into_parts(tensors, found);
+    Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
+}
+
+/// How the weights are packed, and which files they lie in.
+fn stored(config: &ModelConfig) -> Result<(Method, Catalogue), Vec<ModelProblem>> {
+    match config.gguf() {
+        None => Ok((forms::method(config.map())?, Catalogue::read(config.folder())?)),
+        Some((files, architecture)) => {
+            let method = Method::Gguf { architecture, head_dim: config.spec().head_dim };
+            Ok((method, Catalogue::of_files(config.folder(), files)?))
+        }
+    }
+}
+
+/// The files that some tensors lie in, and the tensors in their order. A file without a needed tensor is no part of the
+/// model's identity.
+fn into_parts(
+    tensors: StoredTensors,
+    found: Vec<(NeededTensor, Found)>,
+) -> (Vec<Shard>, Vec<Part>) {
     let stored = found.iter().flat_map(|(_, found)| &found.stored);
     let shards = tensors.into_shards(&stored.map(|stored| stored.file.clone()).collect());
     let shard = |stored: &Stored| {
@@ -182,8 +196,40 @@ fn open(config: ModelConfig) -> Result<ModelFolder, Vec<ModelProblem>> {
         stored,
     };
     let parts = found.into_iter().map(part).collect();
-    Ok(ModelFolder { config, shards, parts, checkpoint_bytes, warnings })
+    (shards, parts)
 }
+
+/// The files that some tensors of a model lie in, and the tensors in their order.
+///
+/// # Errors
+/// Everything that is missing or wrong, together.
+pub(crate) fn opened_parts(
+    config: &ModelConfig,
+    needed: Vec<NeededTensor>,
+) -> Result<(Vec<Shard>, Vec<Part>), Vec<ModelProblem>> {
+    let (method, catalogue) = stored(config)?;
+    let mut tensors = StoredTensors::new(Files::Folder(config.folder().to_owned()), catalogue);
+    let mut finder = finder(config, &method, &mut tensors);
+    let found = needed
+        .into_iter()
+        .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
+        .collect();
+    let (mut missing, problems) = (finder.missing, finder.problems);
+    let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
+    // Queries, keys and values may lie in one tensor.
+    missing.dedup();
+    if !missing.is_empty() {
+        let more = missing.len().saturating_sub(MOST_NAMED);
+        let named = missing[..missing.len() - more].join("`, `");
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        problems
+            .insert(0, ModelProblem::checkpoint(format!("the checkpoint has no `{named}`{more}")));
+    }
+    if problems.is_empty() { Ok(into_parts(tensors, found)) } else { Err(problems) }
+}
+
+/// Missing tensors that a message names.
+const MOST_NAMED: usize = 6;
 
 /// Every needed tensor with how it is stored and where, and the reading of config.json that fits them.
 pub(crate) struct Located {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::decoder::Decoder;
 use super::families::{self, FirstLayer};
 use super::fields::Fields;
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
@@ -93,9 +94,26 @@ impl ModelConfig {
             )));
         }
         match (first, problems.into_inner()) {
-            (Some(FirstLayer { spec, tensors }), problems) if problems.is_empty() => {
+            (Some(FirstLayer { spec, tensors, .. }), problems) if problems.is_empty() => {
                 Ok(Self { files, bytes, map, spec, tensors, rope_theta })
             }
+            (_, problems) => {
+                Err(with_remedies(problems, "correct config.json, or download it again"))
+            }
+        }
+    }
+
+    /// What `config.json` says of the whole model.
+    ///
+    /// # Errors
+    /// A model type of which only the first layer is known; everything else that is wrong with it, together.
+    pub(crate) fn whole(&self) -> Result<(FirstLayer, Decoder), Vec<ModelProblem>> {
+        let problems = RefCell::new(Vec::new());
+        let fields = Fields::new(&self.map, "config.json", &problems);
+        let first = families::first_layer(&fields, self.rope_theta);
+        let decoder = first.as_ref().and_then(|first| families::decoder(&fields, first));
+        match (first.zip(decoder), problems.into_inner()) {
+            (Some(whole), problems) if problems.is_empty() => Ok(whole),
             (_, problems) => {
                 Err(with_remedies(problems, "correct config.json, or download it again"))
             }

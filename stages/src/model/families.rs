@@ -34,12 +34,14 @@ mod phi;
 mod qwen;
 mod qwen2;
 mod qwen3;
+mod rest;
 mod sizes;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
 mod without_attention;
 
+use super::decoder::Decoder;
 use super::fields::Fields;
 use super::problem::ModelProblem;
 
@@ -113,6 +115,35 @@ const FAMILIES: [(&str, Family, bool); 60] = [
 const VERIFIED: bool = true;
 const UNVERIFIED: bool = false;
 
+type Rest = fn(&Fields<'_>, &FirstLayer) -> Decoder;
+
+/// The families whose whole models are known, each compared with the model's own code.
+const WHOLE: [(&str, Rest); 23] = [
+    ("cohere", cohere::cohere_rest),
+    ("falcon", falcon::rest),
+    ("gemma", gemma::gemma_rest),
+    ("gemma2", gemma::gemma2_rest),
+    ("gemma3_text", gemma::gemma3_rest),
+    ("glm4", glm::glm4_rest),
+    ("gpt2", gpt2::gpt2_rest),
+    ("gpt_neox", gpt_neox::gpt_neox_rest),
+    ("granite", granite::rest),
+    ("llama", llama::rest),
+    ("mistral", mistral::rest),
+    ("mixtral", mixtral::rest),
+    ("olmo", olmo::olmo_rest),
+    ("olmo2", olmo::olmo2_rest),
+    ("opt", opt::rest),
+    ("phi", phi::phi_rest),
+    ("phi3", phi::phi3_rest),
+    ("qwen2", qwen2::rest),
+    ("qwen3", qwen3::rest),
+    ("seed_oss", llama::seed_oss_rest),
+    ("smollm3", smollm3::rest),
+    ("stablelm", stablelm::rest),
+    ("starcoder2", starcoder2::rest),
+];
+
 /// Multimodal configurations that keep their text model in `text_config`, and its `model_type` where that says none.
 const WRAPPERS: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("llama4", "llama4_text"), ("mistral3", "mistral")];
@@ -132,10 +163,31 @@ pub(crate) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> Optio
         let text_type =
             nested.as_ref().and_then(|text| text.optional_text("model_type")).unwrap_or(text_type);
         let mut first = of_type(text, text_type, rope_theta)?;
-        first.tensors.prefixes = &["language_model.model.", "model.language_model.", "model.", ""];
+        first.tensors.prefixes =
+            &["language_model.model.", "model.language_model.", "language_model.", "model.", ""];
         return Some(first);
     }
     of_type(config, model_type, rope_theta)
+}
+
+/// What `config` says of the layers after the first one's queries and keys, or `None` with the reason noted.
+pub(crate) fn decoder(config: &Fields<'_>, first: &FirstLayer) -> Option<Decoder> {
+    let model_type = first.spec.model_type.as_str();
+    let Some((_, rest)) = WHOLE.iter().find(|(name, _)| *name == model_type) else {
+        let names: Vec<&str> = WHOLE.iter().map(|(name, _)| *name).collect();
+        let message =
+            format!("only the first layer of `{model_type}` models is known, not the whole model");
+        let hint = format!("whole models are known of: {}", names.join(", "));
+        config.note(ModelProblem::settings(message).with_hint(hint));
+        return None;
+    };
+    let nested = config.optional_object("text_config").filter(|_| is_wrapper(config));
+    Some(rest(nested.as_ref().unwrap_or(config), first))
+}
+
+fn is_wrapper(config: &Fields<'_>) -> bool {
+    let written = config.optional_text("model_type");
+    WRAPPERS.iter().any(|(name, _)| Some(*name) == written)
 }
 
 fn of_type(config: &Fields<'_>, model_type: &str, rope_theta: Option<f64>) -> Option<FirstLayer> {

@@ -20,7 +20,7 @@ fn read(model: &ModelFolder, name: &str, most_rows: u64) -> Vec<f32> {
     let parts = model.parts().iter().filter(|part| name.ends_with(&part.needed.name));
     let mut numbers = Vec::new();
     for part in parts {
-        let mut reader = TensorReader::new(model, part).unwrap();
+        let mut reader = TensorReader::new(model.shards(), part).unwrap();
         loop {
             let rows = reader.next(most_rows).unwrap();
             if rows.is_empty() {

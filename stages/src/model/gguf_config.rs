@@ -55,6 +55,7 @@ pub(crate) fn config(
         ("attention.head_count_kv", "num_key_value_heads"),
         ("attention.key_length", "head_dim"),
         ("context_length", "max_position_embeddings"),
+        ("feed_forward_length", "intermediate_size"),
     ] {
         if let Some(size) = metadata.whole(&key(name)) {
             config.insert(field.to_owned(), json!(size));
@@ -70,6 +71,7 @@ pub(crate) fn config(
     if let Some(embedding) = shard.tensor("token_embd.weight") {
         config.insert("vocab_size".to_owned(), json!(embedding.shape[0]));
     }
+    config.insert("tie_word_embeddings".to_owned(), json!(shard.tensor("output.weight").is_none()));
     config.insert("attention_bias".to_owned(), json!(shard.tensor("blk.0.attn_q.bias").is_some()));
     let bos = metadata.whole("tokenizer.ggml.bos_token_id");
     if let Some(bos) = bos.filter(|_| metadata.flag("tokenizer.ggml.add_bos_token") != Some(false))

@@ -7,7 +7,7 @@
 
 use std::f64::consts::PI;
 
-use longsift_kernels::RopeStyle;
+use longsift_kernels::{RopeStyle, Rotation};
 use serde::Serialize;
 
 /// The rotary embedding of the first layer.
@@ -166,6 +166,15 @@ impl RopeSpec {
                     })
                     .collect()
             }
+        }
+    }
+
+    /// What the rotation of a window of `tokens` tokens is computed from.
+    pub(crate) fn rotation(&self, tokens: usize) -> Rotation {
+        Rotation {
+            style: self.pairing.into(),
+            inverse_frequencies: self.inverse_frequencies(tokens as u64),
+            attention_factor: self.attention_factor(),
         }
     }
 

@@ -26,7 +26,10 @@ pub(crate) struct RopeDefaults {
 
 /// How many of a head's `head_dim` dimensions rotate: `partial_rotary_factor`, in the old place or the new one.
 pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u64 {
-    let nested = filled(config, "rope_scaling").or_else(|| filled(config, "rope_parameters"));
+    let types = config.optional_texts("layer_types");
+    let first = types.and_then(|types| types.first().copied());
+    let nested = filled(config, "rope_scaling", first);
+    let nested = nested.or_else(|| filled(config, "rope_parameters", first));
     let factor = nested.and_then(|rope| rope.optional_positive("partial_rotary_factor"));
     let factor =
         factor.or_else(|| config.optional_positive("partial_rotary_factor")).unwrap_or(default);
@@ -41,7 +44,19 @@ pub(crate) fn rotary_dims(config: &Fields<'_>, head_dim: u64, default: f64) -> u
 
 /// Reads the rotary embedding. `theta`, where given, replaces the checkpoint's base and keeps its scaling.
 pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f64>) -> RopeSpec {
-    let nested = filled(config, "rope_scaling").or_else(|| filled(config, "rope_parameters"));
+    let types = config.optional_texts("layer_types");
+    read_of(config, defaults, theta, types.and_then(|types| types.first().copied()))
+}
+
+/// The same of the layers of one type, where config.json has one object per type.
+pub(crate) fn read_of(
+    config: &Fields<'_>,
+    defaults: &RopeDefaults,
+    theta: Option<f64>,
+    layer_type: Option<&str>,
+) -> RopeSpec {
+    let nested = filled(config, "rope_scaling", layer_type);
+    let nested = nested.or_else(|| filled(config, "rope_parameters", layer_type));
     let written = nested.as_ref().and_then(|rope| rope.optional_positive("rope_theta"));
     let written =
         written.or_else(|| config.optional_positive("rope_theta")).unwrap_or(defaults.theta);
@@ -58,12 +73,11 @@ pub(crate) fn read(config: &Fields<'_>, defaults: &RopeDefaults, theta: Option<f
     }
 }
 
-/// The nested object, unless it is absent, `null` or empty; of one object per layer type, that of layer 0.
-fn filled<'a>(config: &Fields<'a>, name: &str) -> Option<Fields<'a>> {
+/// The nested object, unless it is absent, `null` or empty; of one object per layer type, that of `layer_type`.
+fn filled<'a>(config: &Fields<'a>, name: &str, layer_type: Option<&str>) -> Option<Fields<'a>> {
     let rope = config.optional_object(name).filter(|rope| !rope.is_empty())?;
-    let first = config.optional_texts("layer_types").and_then(|types| types.first().copied());
-    match first.filter(|first| rope.has(first)) {
-        Some(first) => rope.optional_object(first),
+    match layer_type.filter(|kind| rope.has(kind)) {
+        Some(kind) => rope.optional_object(kind),
         None => Some(rope),
     }
 }

@@ -20,6 +20,22 @@ pub(crate) struct RoundedAlibi<'a> {
     scale: f64,
 }
 
+/// What the rounding adds to the logit of each key, `[query_heads, tokens]`; `None` where the model does not round.
+pub(crate) fn rounding_offsets(spec: &LayerZeroSpec, tokens: usize) -> Option<Vec<f32>> {
+    let slopes = spec.alibi_slopes.as_deref().filter(|_| spec.alibi_rounded)?;
+    let of_head = |slope: &f64| {
+        let (slope, scale) = (*slope / spec.scale, spec.scale);
+        (0..tokens).map(move |position| (rounding(slope, position) * scale) as f32)
+    };
+    Some(slopes.iter().flat_map(of_head).collect())
+}
+
+/// By how much the rounded product of slope and position is off.
+fn rounding(slope: f64, position: usize) -> f64 {
+    let exact = slope * position as f64;
+    f64::from(bf16::from_f32(exact as f32).to_f32()) - exact
+}
+
 impl<'a> RoundedAlibi<'a> {
     /// The source and its shape, or `None` where the model does not round.
     pub(crate) fn new(
@@ -34,8 +50,7 @@ impl<'a> RoundedAlibi<'a> {
 
     /// What the rounding adds to the product of a query with the key at `position`: slopes are scaled after it.
     fn difference(&self, head: usize, position: usize) -> f32 {
-        let exact = self.slopes[head] / self.scale * position as f64;
-        (f64::from(bf16::from_f32(exact as f32).to_f32()) - exact) as f32
+        rounding(self.slopes[head] / self.scale, position) as f32
     }
 
     fn widen(&self, narrow: &[f32], out: &mut [f32], last: impl Fn(usize) -> f32) {

@@ -222,12 +222,7 @@ impl LayerZeroSpec {
     /// What the rotation of a window of `tokens` tokens is computed from, or `None` where the first layer has no rotary
     /// embedding.
     pub fn rotation(&self, tokens: usize) -> Option<Rotation> {
-        let rope = self.rope.as_ref()?;
-        Some(Rotation {
-            style: rope.pairing.into(),
-            inverse_frequencies: rope.inverse_frequencies(tokens as u64),
-            attention_factor: rope.attention_factor(),
-        })
+        Some(self.rope.as_ref()?.rotation(tokens))
     }
 
     /// Whether a device makes queries and keys of its own copy of the table; otherwise the processor computes them for

@@ -102,7 +102,8 @@ impl Projection {
         (part(0..queries), part(queries..queries + keys))
     }
 
-    fn needed(&self, hidden_size: u64, weight: Role, bias: Role) -> Vec<NeededTensor> {
+    /// Its tensors, for a hidden state of `hidden_size` numbers.
+    pub(crate) fn needed(&self, hidden_size: u64, weight: Role, bias: Role) -> Vec<NeededTensor> {
         let inputs = self.inputs.unwrap_or(hidden_size);
         let shape = if self.transposed { [inputs, self.outputs] } else { [self.outputs, inputs] };
         let mut needed = vec![NeededTensor {
@@ -165,6 +166,32 @@ pub(crate) enum Role {
     KeyDownWeight,
     KeyDownBias,
     KeyDownNorm,
+    /// From here on what a whole model reads besides.
+    ValueWeight,
+    ValueBias,
+    OutputWeight,
+    OutputBias,
+    AfterAttentionWeight,
+    AfterAttentionBias,
+    FeedForwardNormWeight,
+    FeedForwardNormBias,
+    /// Over the experts: `[experts, hidden_size]`.
+    RouterWeight,
+    GateWeight,
+    GateBias,
+    UpWeight,
+    UpBias,
+    DownWeight,
+    DownBias,
+    AfterFeedForwardWeight,
+    AfterFeedForwardBias,
+    LastNormWeight,
+    LastNormBias,
+    /// From the hidden state to what the head reads: `[embedding width, hidden_size]`.
+    HeadProjection,
+    /// `[vocabulary_size, embedding width]`
+    HeadWeight,
+    HeadBias,
 }
 
 /// A tensor that must be there, with the shape that config.json implies.

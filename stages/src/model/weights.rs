@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::checkpoint::{ModelFolder, Part};
 use super::entry::Entry;
 use super::problem::ModelProblem;
-use super::shard::ShardReader;
+use super::shard::{Shard, ShardReader};
 use super::stored::Stored;
 use super::tensors::Role;
 use crate::contract::hex;
@@ -49,14 +49,23 @@ impl Source<'_> {
 
 impl<'a> TensorReader<'a> {
     /// Opens the files and reads what is kept in memory.
-    pub(crate) fn new(model: &'a ModelFolder, part: &'a Part) -> Result<Self, ModelProblem> {
+    pub(crate) fn new(shards: &'a [Shard], part: &'a Part) -> Result<Self, ModelProblem> {
+        Self::of_rows(shards, part, &part.needed.rows)
+    }
+
+    /// The same for some rows, in that order.
+    pub(crate) fn of_rows(
+        shards: &'a [Shard],
+        part: &'a Part,
+        rows: &[Range<u64>],
+    ) -> Result<Self, ModelProblem> {
         let source = |(stored, shard): (&'a Stored, &usize)| {
-            let reader = model.shards()[*shard].reader()?;
+            let reader = shards[*shard].reader()?;
             Ok(Source { entry: &stored.entry, reader, hash: Sha256::new() })
         };
         let sources = part.stored.iter().zip(&part.shards).map(source);
         let mut sources = sources.collect::<Result<Vec<_>, ModelProblem>>()?;
-        let rows: Vec<_> = part.needed.rows.iter().rev().cloned().collect();
+        let rows: Vec<_> = rows.iter().rev().cloned().collect();
         let mut bytes = vec![Vec::new(); sources.len()];
         for index in part.kept() {
             let source = &mut sources[index];
@@ -160,9 +169,20 @@ pub(crate) struct SmallWeights {
 impl SmallWeights {
     /// Reads every needed tensor but the embedding.
     pub(crate) fn read(model: &ModelFolder) -> Result<Self, ModelProblem> {
+        Self::of(
+            model.shards(),
+            model.parts().iter().filter(|part| part.needed.role != Role::Embedding),
+        )
+    }
+
+    /// Reads all of some tensors.
+    pub(crate) fn of<'a>(
+        shards: &'a [Shard],
+        parts: impl IntoIterator<Item = &'a Part>,
+    ) -> Result<Self, ModelProblem> {
         let mut weights = Self { arrays: Vec::new(), digests: Vec::new(), bytes_read: 0 };
-        for part in model.parts().iter().filter(|part| part.needed.role != Role::Embedding) {
-            let mut reader = TensorReader::new(model, part)?;
+        for part in parts {
+            let mut reader = TensorReader::new(shards, part)?;
             let mut numbers = reader.rest()?;
             if let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) {
                 let message =

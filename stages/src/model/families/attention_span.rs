@@ -1,6 +1,6 @@
 //! What layer 0 sees: all earlier tokens, or a window of them.
 
-use super::first_layer::FirstLayer;
+use super::first_layer::{FirstLayer, Sliding};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 
@@ -18,6 +18,7 @@ pub(super) fn slide_everywhere(first: &mut FirstLayer, config: &Fields<'_>, wind
     }
     first.spec.window = Some(window);
     first.spec.first_layer_that_sees_all = None;
+    first.sliding = Some(Sliding { window, layers: vec![true; first.spec.layers as usize] });
 }
 
 /// Sets what layer 0 sees where each layer either slides over `window` tokens or sees all.
@@ -53,6 +54,7 @@ pub(super) fn slide_window(first: &mut FirstLayer, window: u64, slides: impl Fn(
         first.spec.window = Some(window);
         first.spec.first_layer_that_sees_all = (0..first.spec.layers).find(|layer| !slides(*layer));
     }
+    first.sliding = Some(Sliding { window, layers: (0..first.spec.layers).map(slides).collect() });
 }
 
 /// Whether layer 0 slides: as `layer_types` says, or by the family's default.

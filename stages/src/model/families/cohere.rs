@@ -3,6 +3,8 @@
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
+use super::rest::{LlamaRest, llama_rest};
+use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::spec::{HeadNorm, NormScope};
@@ -47,4 +49,14 @@ fn family(config: &Fields<'_>, rope_theta: f64) -> LlamaLike {
         pairing: Pairing::Interleaved,
         ..LlamaLike::default()
     }
+}
+
+/// Both parts read the same norm; logits are multiplied by `logit_scale`.
+pub(super) fn cohere_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let rest = LlamaRest { output_bias: first.spec.bias, tied: true, ..LlamaRest::default() };
+    let mut decoder = llama_rest(config, first, &rest);
+    decoder.order = Order::Parallel;
+    decoder.before_feed_forward = NamedNorm::default();
+    decoder.head.multiplier = config.optional_number("logit_scale").unwrap_or(0.0625);
+    decoder
 }

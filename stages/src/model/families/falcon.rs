@@ -5,7 +5,9 @@ use half::bf16;
 use super::alibi::slopes;
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
+use super::rest::{activation, head, output, plain, two_projections, width};
 use super::sizes::{SizeDefaults, SizeNames, sizes};
+use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
@@ -81,4 +83,27 @@ fn norm_name(config: &Fields<'_>, grouped: bool) -> &'static str {
         return "h.0.ln_attn";
     }
     "h.0.input_layernorm"
+}
+
+/// Attention and feed-forward part side by side, with a norm each or one for both; one after the other without
+/// `parallel_attn`.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let spec = &first.spec;
+    let grouped = config.flag("new_decoder_architecture", false);
+    let parallel = grouped || config.flag("parallel_attn", true);
+    let norm = |name: &str| NamedNorm::new(spec.norm.clone(), name, true);
+    let own = norm_name(config, grouped) == "h.0.ln_attn";
+    let before = match (parallel, own) {
+        (false, _) => norm("h.0.post_attention_layernorm"),
+        (true, true) => norm("h.0.ln_mlp"),
+        (true, false) => NamedNorm::default(),
+    };
+    let width = width(config, &["ffn_hidden_size"], Some(4 * spec.hidden_size));
+    let activation = activation(config, &["activation"], "gelu");
+    let names = ("h.0.mlp.dense_h_to_4h", "h.0.mlp.dense_4h_to_h");
+    let feed_forward = two_projections(first, names, spec.bias, width, activation);
+    let output = output(first, "h.0.self_attention.dense", spec.bias);
+    let order = if parallel { Order::Parallel } else { Order::Sequential };
+    let (norms, head) = ((before, norm("ln_f")), head(config, true));
+    Decoder { order, ..plain(first, output, norms, feed_forward, head) }
 }

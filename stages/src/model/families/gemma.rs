@@ -3,10 +3,14 @@
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, eps, llama_like_of, plain_rope, rms_head_norm};
+use super::rest::{LlamaRest, llama_rest, norms_after, ropes};
 use super::sizes::SizeDefaults;
+use crate::model::decoder::{Activation, Decoder, FeedForward, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::rope::Pairing;
+use crate::model::rope::RopeSpec;
+use crate::model::rope_config::{RopeDefaults, read_of};
 use crate::model::spec::NormScope;
 
 /// Every layer sees all tokens.
@@ -39,13 +43,8 @@ pub(super) fn gemma3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer
     let pattern = config.optional_size("sliding_window_pattern", 1 << 20).unwrap_or(6);
     let slides = |layer: u64| !(layer + 1).is_multiple_of(pattern);
     slide(&mut first, config, window(config), slides);
-    let nested = config.optional_object("rope_parameters");
-    if layer_zero_slides(config, slides(0))
-        && !nested.is_some_and(|rope| rope.has("sliding_attention"))
-    {
-        let theta = rope_theta.or_else(|| config.optional_positive("rope_local_base_freq"));
-        let rope = plain_rope(Pairing::Half, first.spec.head_dim, theta.unwrap_or(1e4));
-        first.spec.rope = Some(rope);
+    if layer_zero_slides(config, slides(0)) {
+        first.spec.rope = Some(rope_of(config, &first, rope_theta, true));
     }
     first
 }
@@ -88,4 +87,76 @@ fn attention(first: &mut FirstLayer, config: &Fields<'_>, softcap: Option<f64>) 
 fn window(config: &Fields<'_>) -> Option<u64> {
     let default = (!config.has("sliding_window")).then_some(4096);
     config.optional_size("sliding_window", 1 << 32).or(default)
+}
+
+/// Gemma 1: a gate with the tanh form of GELU, whatever `hidden_act: gelu` says: so in the library.
+pub(super) fn gemma_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    rest(config, first, "hidden_act")
+}
+
+/// Gemma 2: norms before and after each part, bounded logits.
+pub(super) fn gemma2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    four_norms(config, first, Some(30.0))
+}
+
+/// Gemma 3: layers that slide have a rotary base of their own.
+pub(super) fn gemma3_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let (sliding, full) = (rope_of(config, first, None, true), rope_of(config, first, None, false));
+    let of_layer = |layer| Some(if first.slides(layer) { sliding.clone() } else { full.clone() });
+    Decoder { ropes: Some(ropes(first, of_layer)), ..four_norms(config, first, None) }
+}
+
+fn rest(config: &Fields<'_>, first: &FirstLayer, activation: &'static str) -> Decoder {
+    let rest = LlamaRest {
+        output_bias: first.spec.bias,
+        tied: true,
+        activation: (activation, "gelu_pytorch_tanh"),
+        ..LlamaRest::default()
+    };
+    let mut decoder = llama_rest(config, first, &rest);
+    if let (FeedForward::Dense(part), true) =
+        (&mut decoder.feed_forward, activation == "hidden_act")
+        && part.activation == Activation::Gelu
+    {
+        part.activation = Activation::GeluTanh;
+    }
+    decoder
+}
+
+fn four_norms(config: &Fields<'_>, first: &FirstLayer, softcap: Option<f64>) -> Decoder {
+    let mut decoder = rest(config, first, "hidden_activation");
+    let (norm, layer) = (&first.spec.norm, "layers.0");
+    let before = format!("{layer}.pre_feedforward_layernorm");
+    decoder.before_feed_forward = NamedNorm::new(norm.clone(), &before, false);
+    let after = ["post_attention_layernorm", "post_feedforward_layernorm"];
+    let after = after.map(|name| format!("{layer}.{name}"));
+    norms_after(&mut decoder, norm, &after[0], &after[1]);
+    let default = softcap.filter(|_| !config.has("final_logit_softcapping"));
+    decoder.head.softcap = config.optional_positive("final_logit_softcapping").or(default);
+    decoder
+}
+
+/// The rotary embedding of the layers that slide, or of those that see all (Gemma 3).
+fn rope_of(
+    config: &Fields<'_>,
+    first: &FirstLayer,
+    rope_theta: Option<f64>,
+    slides: bool,
+) -> RopeSpec {
+    let spec = &first.spec;
+    let nested = config.optional_object("rope_parameters");
+    if slides && !nested.is_some_and(|rope| rope.has("sliding_attention")) {
+        let theta = rope_theta.or_else(|| config.optional_positive("rope_local_base_freq"));
+        return plain_rope(Pairing::Half, spec.head_dim, theta.unwrap_or(1e4));
+    }
+    let defaults = RopeDefaults {
+        pairing: Pairing::Half,
+        theta: if slides { 1e4 } else { 1e6 },
+        rotary_dims: spec.head_dim,
+        max_positions: spec.max_positions.unwrap_or(131_072),
+        original_positions: None,
+        alpha: false,
+    };
+    let layer_type = if slides { "sliding_attention" } else { "full_attention" };
+    read_of(config, &defaults, rope_theta, Some(layer_type))
 }

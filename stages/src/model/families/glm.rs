@@ -2,6 +2,8 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, eps, llama_like, rms_head_norm};
+use super::rest::{LlamaRest, llama_rest, norms_after};
+use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::spec::NormScope;
@@ -37,4 +39,17 @@ pub(super) fn glm4_moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
         rms_head_norm(&mut first, eps, 0.0, NormScope::Head);
     }
     first
+}
+
+/// GLM-4-0414: norms before and after both parts. Gate and up in one tensor.
+pub(super) fn glm4_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let mut decoder = glm_rest(config, first);
+    let names = ["layers.0.post_self_attn_layernorm", "layers.0.post_mlp_layernorm"];
+    norms_after(&mut decoder, &first.spec.norm, names[0], names[1]);
+    decoder
+}
+
+/// GLM-4-9B. Gate and up in one tensor.
+pub(super) fn glm_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    llama_rest(config, first, &LlamaRest { fused_gate: true, ..LlamaRest::default() })
 }

@@ -3,7 +3,9 @@
 use super::attention_span::slide_window;
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
+use super::rest::{activation, head, output, plain, two_projections, width};
 use super::sizes::{MOST_TOKENS, SizeDefaults, SizeNames, sizes};
+use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::problem::ModelProblem;
 use crate::model::spec::{LayerZeroSpec, Norm};
@@ -105,4 +107,24 @@ fn finished(spec: LayerZeroSpec, projections: (Projection, Projection)) -> First
     let mut first = named(spec, prefixes, ("wte", "h.0.ln_1", true), projections);
     first.tensors.need(Role::Positions, "wpe.weight", &positions);
     first
+}
+
+/// Everything lies transposed; the feed-forward part is four times as wide unless config.json says otherwise.
+pub(super) fn gpt2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let spec = &first.spec;
+    if config.flag("add_cross_attention", false) {
+        config.note(ModelProblem::settings("`add_cross_attention` is not supported"));
+    }
+    let width = width(config, &["n_inner"], Some(4 * spec.hidden_size));
+    let activation = activation(config, &["activation_function"], "gelu_new");
+    let names = ("h.0.mlp.c_fc", "h.0.mlp.c_proj");
+    let mut feed_forward = two_projections(first, names, true, width, activation);
+    let mut output = output(first, "h.0.attn.c_proj", true);
+    for projection in [&mut feed_forward.up, &mut feed_forward.down, &mut output] {
+        projection.transposed = true;
+    }
+    let norm = |name: &str| NamedNorm::new(spec.norm.clone(), name, true);
+    let (norms, head) = ((norm("h.0.ln_2"), norm("ln_f")), head(config, true));
+    let scale_by_depth = config.flag("scale_attn_by_inverse_layer_idx", false);
+    Decoder { scale_by_depth, ..plain(first, output, norms, feed_forward, head) }
 }

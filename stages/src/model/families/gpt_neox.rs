@@ -2,7 +2,9 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like, named};
+use super::rest::{activation, head_named, output, plain, two_projections, width};
 use super::sizes::{LLAMA_NAMES, SizeDefaults, SizeNames, sizes};
+use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
 use crate::model::rope_config::{self, RopeDefaults};
@@ -56,4 +58,20 @@ pub(super) fn persimmon(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLa
         head_norm(&mut first, norm, names[0], names[1]);
     }
     first
+}
+
+/// Both parts read the layer's input, each through a norm of its own, unless `use_parallel_residual` says otherwise.
+pub(super) fn gpt_neox_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let spec = &first.spec;
+    let width = width(config, &["intermediate_size"], None);
+    let activation = activation(config, &["hidden_act"], "gelu");
+    let names = ("layers.0.mlp.dense_h_to_4h", "layers.0.mlp.dense_4h_to_h");
+    let feed_forward = two_projections(first, names, true, width, activation);
+    let output = output(first, "layers.0.attention.dense", spec.bias);
+    let norm = |name: &str| NamedNorm::new(spec.norm.clone(), name, true);
+    let norms = (norm("layers.0.post_attention_layernorm"), norm("final_layer_norm"));
+    let parallel = config.flag("use_parallel_residual", true);
+    let order = if parallel { Order::Parallel } else { Order::Sequential };
+    let head = head_named(config, false, "embed_out");
+    Decoder { order, ..plain(first, output, norms, feed_forward, head) }
 }

@@ -2,6 +2,8 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
+use super::rest::{LlamaRest, llama_rest};
+use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
 /// Products of queries and keys are multiplied by `attention_multiplier`.
@@ -11,4 +13,17 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     first.spec.scale = config.optional_positive("attention_multiplier").unwrap_or(1.0);
     first.spec.embedding.multiplier = config.optional_positive("embedding_multiplier");
     first
+}
+
+/// Both parts are multiplied before they join the residual stream, logits are divided.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let rest = LlamaRest {
+        output_bias: first.spec.bias,
+        feed_forward_bias: config.flag("mlp_bias", false),
+        ..LlamaRest::default()
+    };
+    let mut decoder = llama_rest(config, first, &rest);
+    decoder.residual_multiplier = config.optional_number("residual_multiplier").unwrap_or(1.0);
+    decoder.head.multiplier = 1.0 / config.optional_positive("logits_scaling").unwrap_or(1.0);
+    decoder
 }

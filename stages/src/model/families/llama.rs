@@ -2,6 +2,8 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
+use super::rest::{LlamaRest, llama_rest};
+use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
 /// Every layer sees all tokens. `attention_bias` gives all projections a bias.
@@ -21,4 +23,24 @@ pub(super) fn seed_oss(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLay
         ..LlamaLike::default()
     };
     llama_like(config, &family, rope_theta)
+}
+
+/// `mlp_bias` gives the feed-forward part biases.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let rest = LlamaRest {
+        output_bias: first.spec.bias,
+        feed_forward_bias: config.flag("mlp_bias", false),
+        ..LlamaRest::default()
+    };
+    llama_rest(config, first, &rest)
+}
+
+/// The output projection has a flag of its own.
+pub(super) fn seed_oss_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let rest = LlamaRest {
+        output_bias: config.flag("attention_out_bias", false),
+        feed_forward_bias: config.flag("mlp_bias", false),
+        ..LlamaRest::default()
+    };
+    llama_rest(config, first, &rest)
 }

@@ -131,7 +131,7 @@ pub(super) fn llama_like_of(
         more: Vec::new(),
         absent_key: None,
     };
-    FirstLayer { spec, tensors }
+    FirstLayer::new(spec, tensors)
 }
 
 /// A first layer whose names are its own. `norm` is named `{norm}.weight` and, with `norm_bias`, `{norm}.bias`.
@@ -151,7 +151,7 @@ pub(super) fn named(
         more: Vec::new(),
         absent_key: None,
     };
-    FirstLayer { spec, tensors }
+    FirstLayer::new(spec, tensors)
 }
 
 /// A plain rotary embedding of a family that reads its own base.

@@ -3,6 +3,8 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
+use super::rest::{LlamaRest, llama_rest, sized, width};
+use crate::model::decoder::{Decoder, FeedForward, Perceptron};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens where it is given; by default none does.
@@ -19,3 +21,31 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     slide_everywhere(&mut first, config, window);
     first
 }
+
+/// A router chooses `num_experts_per_tok` of `num_local_experts` gated experts.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let mut decoder = llama_rest(config, first, &LlamaRest::default());
+    let FeedForward::Dense(Perceptron { activation, .. }) = decoder.feed_forward else {
+        return decoder;
+    };
+    let hidden = first.spec.hidden_size;
+    let count = config.optional_size("num_local_experts", MOST_EXPERTS).unwrap_or(8);
+    let chosen = config.optional_size("num_experts_per_tok", count).unwrap_or(2);
+    let width = width(config, &["intermediate_size"], None);
+    let block = "layers.0.block_sparse_moe";
+    let expert = |expert: u64| {
+        let name = |part: &str| format!("{block}.experts.{expert}.{part}");
+        Perceptron {
+            gate: Some(sized(&name("w1"), false, width, hidden)),
+            up: sized(&name("w3"), false, width, hidden),
+            down: sized(&name("w2"), false, hidden, width),
+            activation,
+        }
+    };
+    let router = sized(&format!("{block}.gate"), false, count, hidden);
+    let experts = (0..count).map(expert).collect();
+    decoder.feed_forward = FeedForward::Experts { router, chosen, experts };
+    decoder
+}
+
+const MOST_EXPERTS: u64 = 1 << 10;

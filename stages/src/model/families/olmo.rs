@@ -3,8 +3,11 @@
 use super::attention_span::{layer_zero_slides, slide};
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, llama_like, plain_rope, rms_head_norm};
+use super::rest::{LlamaRest, llama_rest, norms_after};
+use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 use crate::model::rope::Pairing;
+use crate::model::spec::Norm;
 use crate::model::spec::NormScope;
 
 /// The norm has no weights, queries and keys may be clipped.
@@ -75,4 +78,25 @@ fn without_first_norm(config: &Fields<'_>, theta: f64, rope_theta: Option<f64>) 
 
 fn bias(config: &Fields<'_>) -> bool {
     config.flag("attention_bias", false)
+}
+
+/// `OLMo` 1: no norm has weights.
+pub(super) fn olmo_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let norm = || NamedNorm::bare(first.spec.norm.clone());
+    let rest = LlamaRest { output_bias: first.spec.bias, ..LlamaRest::default() };
+    let (before_feed_forward, last_norm) = (norm(), norm());
+    Decoder { before_feed_forward, last_norm, ..llama_rest(config, first, &rest) }
+}
+
+/// `OLMo` 2: norms after both parts, none before.
+pub(super) fn olmo2_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let rest = LlamaRest { output_bias: first.spec.bias, ..LlamaRest::default() };
+    let mut decoder = llama_rest(config, first, &rest);
+    let eps = config.optional_positive("rms_norm_eps").unwrap_or(1e-5);
+    let norm = Norm::Rms { eps, offset: 0.0 };
+    let names = ["layers.0.post_attention_layernorm", "layers.0.post_feedforward_layernorm"];
+    norms_after(&mut decoder, &norm, names[0], names[1]);
+    decoder.before_feed_forward = NamedNorm::default();
+    decoder.last_norm = NamedNorm::new(norm, "norm", false);
+    decoder
 }

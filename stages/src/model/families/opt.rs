@@ -2,7 +2,9 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
+use super::rest::{activation, head, output, plain, two_projections, width};
 use super::sizes::{LLAMA_NAMES, MOST_ENTRIES, SizeDefaults, SizeNames, sizes};
+use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{LayerZeroSpec, Norm};
 use crate::model::tensors::{Projection, Role, WholeTensor};
@@ -47,4 +49,39 @@ pub(super) fn first_layer(config: &Fields<'_>, _: Option<f64>) -> FirstLayer {
         first: OFFSET,
     });
     first
+}
+
+/// With `do_layer_norm_before: false` norms are of the sums, and there is none after the last layer.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let spec = &first.spec;
+    let before = config.flag("do_layer_norm_before", true);
+    let bias = config.flag("enable_bias", true);
+    let width = width(config, &["ffn_dim"], None);
+    let activation = activation(config, &["activation_function"], "relu");
+    let names = ("layers.0.fc1", "layers.0.fc2");
+    let feed_forward = two_projections(first, names, bias, width, activation);
+    let norm = Norm::Layer { eps: 1e-5, offset: 0.0 };
+    let affine = config.flag("layer_norm_elementwise_affine", true);
+    let named = |name: &str| {
+        if affine {
+            NamedNorm::new(norm.clone(), name, true)
+        } else {
+            NamedNorm::bare(norm.clone())
+        }
+    };
+    let names = ["layers.0.self_attn_layer_norm", "layers.0.final_layer_norm"];
+    let output = output(first, "layers.0.self_attn.out_proj", bias);
+    let mut head = head(config, true);
+    let out = spec.embedding.width;
+    head.projection = out.map(|width| Projection::whole("project_out", false, width));
+    if !before {
+        let norms = (NamedNorm::default(), NamedNorm::default());
+        let mut decoder = plain(first, output, norms, feed_forward, head);
+        decoder.order = Order::NormalisedSums;
+        (decoder.after_attention, decoder.after_feed_forward) = (named(names[0]), named(names[1]));
+        return decoder;
+    }
+    let removed = config.flag("_remove_final_layer_norm", false);
+    let last = if removed { NamedNorm::default() } else { named("final_layer_norm") };
+    plain(first, output, (named(names[1]), last), feed_forward, head)
 }

@@ -3,6 +3,8 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, head_norm, llama_like};
+use super::rest::{LlamaRest, activation, head, llama_rest, output, plain, two_projections, width};
+use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
 use crate::model::tensors::Projection;
@@ -48,4 +50,23 @@ pub(super) fn phi3(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     (first.tensors.query, first.tensors.key) = (query, key);
     slide_everywhere(&mut first, config, config.optional_size("sliding_window", 1 << 32));
     first
+}
+
+/// Both parts read the same norm; the head has a bias.
+pub(super) fn phi_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let width = width(config, &["intermediate_size"], None);
+    let activation = activation(config, &["hidden_act"], "gelu_new");
+    let names = ("layers.0.mlp.fc1", "layers.0.mlp.fc2");
+    let feed_forward = two_projections(first, names, true, width, activation);
+    let last = NamedNorm::new(first.spec.norm.clone(), "final_layernorm", true);
+    let output = output(first, "layers.0.self_attn.dense", true);
+    let mut head = head(config, false);
+    head.bias = Some("lm_head.bias".to_owned());
+    let norms = (NamedNorm::default(), last);
+    Decoder { order: Order::Parallel, ..plain(first, output, norms, feed_forward, head) }
+}
+
+/// Gate and up in one tensor.
+pub(super) fn phi3_rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    llama_rest(config, first, &LlamaRest { fused_gate: true, ..LlamaRest::default() })
 }

@@ -3,6 +3,8 @@
 use super::attention_span::slide;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
+use super::rest::{LlamaRest, llama_rest};
+use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
 /// Queries and keys always have a bias. With `use_sliding_window`, the layers from `max_window_layers` on slide, so
@@ -42,4 +44,9 @@ pub(super) fn moe(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
 fn window(config: &Fields<'_>) -> Option<u64> {
     let default = (!config.has("sliding_window")).then_some(4096);
     config.optional_size("sliding_window", 1 << 32).or(default)
+}
+
+/// No biases behind the first projections.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    llama_rest(config, first, &LlamaRest::default())
 }

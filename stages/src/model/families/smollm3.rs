@@ -3,19 +3,14 @@
 use super::attention_span::slide;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, llama_like};
+use super::rest::{LlamaRest, llama_rest, ropes};
+use crate::model::decoder::Decoder;
 use crate::model::fields::Fields;
 
 /// `no_rope_layers` has a 1 for each layer that rotates; by default each but every fourth. With `use_sliding_window`
 /// those without positions slide.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
-    let family = LlamaLike {
-        key_heads: Some(4),
-        rope_theta: 2e6,
-        max_positions: 32_768,
-        bias: config.flag("attention_bias", false),
-        ..LlamaLike::default()
-    };
-    let mut first = llama_like(config, &family, rope_theta);
+    let mut first = base(config, rope_theta);
     let rotates = rotating_layers(config);
     let window = config.optional_size("sliding_window", 1 << 32);
     let window = window.filter(|_| config.flag("use_sliding_window", false));
@@ -26,6 +21,18 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     first
 }
 
+/// A layer that rotates.
+fn base(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
+    let family = LlamaLike {
+        key_heads: Some(4),
+        rope_theta: 2e6,
+        max_positions: 32_768,
+        bias: config.flag("attention_bias", false),
+        ..LlamaLike::default()
+    };
+    llama_like(config, &family, rope_theta)
+}
+
 /// Which layers rotate: `no_rope_layers`, or each but every `no_rope_layer_interval`th. Llama 4 has the same two keys.
 pub(super) fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
     let written = config.optional_numbers("no_rope_layers").filter(|layers| !layers.is_empty());
@@ -34,4 +41,17 @@ pub(super) fn rotating_layers(config: &Fields<'_>) -> impl Fn(u64) -> bool {
         Some(rotates) => *rotates != 0.0,
         None => !(layer + 1).is_multiple_of(interval),
     }
+}
+
+/// Layers without positions are those that `no_rope_layers` says.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let rest = LlamaRest {
+        output_bias: first.spec.bias,
+        feed_forward_bias: config.flag("mlp_bias", false),
+        tied: true,
+        ..LlamaRest::default()
+    };
+    let (rotates, rope) = (rotating_layers(config), base(config, None).spec.rope);
+    let ropes = Some(ropes(first, |layer| rope.clone().filter(|_| rotates(layer))));
+    Decoder { ropes, ..llama_rest(config, first, &rest) }
 }

@@ -2,6 +2,8 @@
 
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, llama_like};
+use super::rest::{LlamaRest, llama_rest};
+use crate::model::decoder::{Decoder, NamedNorm, Order};
 use crate::model::fields::Fields;
 use crate::model::spec::{HeadNorm, NormScope};
 use crate::model::tensors::Role;
@@ -40,4 +42,14 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
         }
     }
     first
+}
+
+/// With `use_parallel_residual` both parts read the same norm.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let mut decoder = llama_rest(config, first, &LlamaRest::default());
+    if config.flag("use_parallel_residual", false) {
+        decoder.order = Order::Parallel;
+        decoder.before_feed_forward = NamedNorm::default();
+    }
+    decoder
 }

@@ -3,6 +3,8 @@
 use super::attention_span::slide_everywhere;
 use super::first_layer::FirstLayer;
 use super::llama_like::{LlamaLike, NormKind, llama_like};
+use super::rest::{activation, head, output, plain, two_projections, width};
+use crate::model::decoder::{Decoder, NamedNorm};
 use crate::model::fields::Fields;
 
 /// Every layer slides over `sliding_window` tokens where it is given.
@@ -19,4 +21,17 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let window = config.optional_size("sliding_window", 1 << 32);
     slide_everywhere(&mut first, config, window);
     first
+}
+
+/// Two projections without a gate.
+pub(super) fn rest(config: &Fields<'_>, first: &FirstLayer) -> Decoder {
+    let spec = &first.spec;
+    let width = width(config, &["intermediate_size"], None);
+    let activation = activation(config, &["hidden_act"], "gelu_pytorch_tanh");
+    let names = ("layers.0.mlp.c_fc", "layers.0.mlp.c_proj");
+    let feed_forward = two_projections(first, names, spec.bias, width, activation);
+    let norm = |name: &str| NamedNorm::new(spec.norm.clone(), name, true);
+    let norms = (norm("layers.0.post_attention_layernorm"), norm("norm"));
+    let output = output(first, "layers.0.self_attn.o_proj", spec.bias);
+    plain(first, output, norms, feed_forward, head(config, true))
 }

@@ -15,13 +15,17 @@ use crate::model::problem::ModelProblem;
 use crate::model::stored::Stored;
 use crate::model::tensors::{NeededTensor, Role};
 
-/// GGUF's name of a tensor of the first layer.
+/// GGUF's name of a tensor, for models built like Llama.
 pub(super) fn name_of(name: &str) -> Option<String> {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    if name == "embed_tokens.weight" {
-        return Some("token_embd.weight".to_owned());
+    match name {
+        "embed_tokens.weight" => return Some("token_embd.weight".to_owned()),
+        "norm.weight" => return Some("output_norm.weight".to_owned()),
+        "lm_head.weight" => return Some("output.weight".to_owned()),
+        _ => {}
     }
-    let (module, part) = name.strip_prefix("layers.0.")?.rsplit_once('.')?;
+    let (layer, name) = name.strip_prefix("layers.")?.split_once('.')?;
+    let (module, part) = name.rsplit_once('.')?;
     let module = match module {
         "input_layernorm" => "attn_norm",
         "self_attn.q_proj" => "attn_q",
@@ -29,9 +33,15 @@ pub(super) fn name_of(name: &str) -> Option<String> {
         "self_attn.qkv_proj" => "attn_qkv",
         "self_attn.q_norm" => "attn_q_norm",
         "self_attn.k_norm" => "attn_k_norm",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "post_attention_layernorm" => "ffn_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
         _ => return None,
     };
-    Some(format!("blk.0.{module}.{part}"))
+    Some(format!("blk.{layer}.{module}.{part}"))
 }
 
 /// The tensor under its GGUF name, in the order that the model's own code has.
@@ -45,7 +55,13 @@ pub(super) fn find(
     let stored = finder.stored(name)?;
     let form = form(finder, &stored, needed)?;
     let of_heads = [Role::QueryWeight, Role::QueryBias, Role::KeyWeight, Role::KeyBias];
-    let norms = [Role::NormWeight, Role::QueryNormWeight, Role::KeyNormWeight];
+    let norms = [
+        Role::NormWeight,
+        Role::QueryNormWeight,
+        Role::KeyNormWeight,
+        Role::FeedForwardNormWeight,
+        Role::LastNormWeight,
+    ];
     let form: Box<dyn Form> = if architecture.neighbours && of_heads.contains(&needed.role) {
         Box::new(Neighbours { form, head_dim })
     } else if architecture.norms_plus_one && norms.contains(&needed.role) {

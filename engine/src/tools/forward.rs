@@ -1,0 +1,121 @@
+//! `longsift inspect MODEL --forward IDS`: what the whole model makes of one window, to be compared with its own code.
+
+use std::fmt;
+use std::path::Path;
+
+use longsift_stages::model::{Memory, WholeModel};
+use serde::Serialize;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::machine::peak_memory_bytes;
+use crate::base::text::{bytes, count};
+
+/// The most tokens of a window: a limit of what a file may ask for, not of the model.
+const MOST_TOKENS: usize = 1 << 20;
+
+/// Losses and hidden states of one window.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Answer {
+    /// `[tokens - 1]`: the loss of each token but the first, in nats.
+    losses: Vec<f64>,
+    /// Their mean; null for a window of one token.
+    mean_loss: Option<f64>,
+    /// `[layers + 2]`: the root of the mean square of what the first layer reads, of each layer's residual stream, and of
+    /// what the head reads.
+    hidden_rms: Vec<f64>,
+    /// The logits behind the last token, of the whole vocabulary.
+    last_logits: Vec<f32>,
+    #[serde(skip)]
+    model_type: String,
+    #[serde(skip)]
+    memory: Memory,
+}
+
+/// Reads a JSON list of token ids. `place` names it in messages.
+///
+/// # Errors
+/// Anything else than a list of 1 to 2^20 whole numbers.
+pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
+    let wrong = |why: String| {
+        let message = format!("`{}` is not a JSON list of token ids: {why}", place.display());
+        Diagnostic::error(Blame::Pipeline, message).hint("it looks like this: [1, 15043, 3186]")
+    };
+    let ids: Vec<u32> = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+    if ids.is_empty() || ids.len() > MOST_TOKENS {
+        return Err(wrong(format!(
+            "it has {} ids; 1 to {} are read",
+            ids.len(),
+            count(MOST_TOKENS as u64)
+        ))
+        .into());
+    }
+    Ok(ids)
+}
+
+/// What the model at `path` makes of a window. Nothing is prepended to it.
+///
+/// # Errors
+/// A model that is not known beyond its first layer, damaged or incomplete files, a window that does not fit it.
+pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
+    let model = WholeModel::open(path)?;
+    let mut windows = model.forward(&[ids]).map_err(|problem| vec![problem])?;
+    let window = windows.remove(0);
+    let mean = window.losses.iter().sum::<f64>() / window.losses.len() as f64;
+    Ok(Answer {
+        mean_loss: (!window.losses.is_empty()).then_some(mean),
+        losses: window.losses,
+        hidden_rms: window.hidden_rms,
+        last_logits: window.last_logits,
+        memory: model.memory(ids.len() as u64, rayon::current_num_threads() as u64),
+        model_type: model.spec().model_type.clone(),
+    })
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tokens = count(self.losses.len() as u64 + 1);
+        let (kind, layers) = (&self.model_type, self.hidden_rms.len() - 2);
+        writeln!(formatter, "{kind}, {layers} layers, a window of {tokens} tokens")?;
+        match self.mean_loss {
+            Some(mean) => {
+                writeln!(formatter, "  mean loss    {mean:.6} nats, perplexity {:.3}", mean.exp())?;
+            }
+            None => writeln!(formatter, "  mean loss    none: the first token has no loss")?,
+        }
+        write!(formatter, "  residual     ")?;
+        let shown: Vec<String> = self.hidden_rms.iter().map(|rms| format!("{rms:.4}")).collect();
+        writeln!(formatter, "{}", shown.join(" "))?;
+        let Memory { window_bytes, keys_and_values_bytes, layer_bytes, threads_bytes, peak_bytes } =
+            self.memory;
+        let parts = [
+            ("hidden states", window_bytes),
+            ("keys and values", keys_and_values_bytes),
+            ("one layer's weights", layer_bytes),
+            ("threads", threads_bytes),
+        ];
+        let parts = parts.map(|(what, size)| format!("{what} {}", bytes(size))).join(", ");
+        let held = peak_memory_bytes().map_or("not told".to_owned(), bytes);
+        writeln!(
+            formatter,
+            "  memory       {} computed ({parts}); the process held {held}",
+            bytes(peak_bytes)
+        )?;
+        writeln!(formatter, "  every loss, and the last logits, with `--format json`")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_ids_is_read_and_nothing_else() {
+        let place = Path::new("ids.json");
+        assert_eq!(token_ids(place, b"[1, 2, 4294967295]").unwrap(), [1, 2, u32::MAX]);
+        for wrong in ["", "[]", "{}", "[1, -2]", "[1.5]", "[4294967296]", "[1] 2", "[\"1\"]"] {
+            let message = token_ids(place, wrong.as_bytes()).unwrap_err().to_string();
+            assert!(message.contains("`ids.json` is not a JSON list of token ids"), "{message}");
+        }
+    }
+}

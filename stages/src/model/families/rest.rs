@@ -1,0 +1,170 @@
+//! What families say of a whole model besides its first layer's queries and keys.
+
+use super::first_layer::FirstLayer;
+use super::sizes::MOST_ENTRIES;
+use crate::model::decoder::{Activation, Decoder, FeedForward, Head, NamedNorm, Order, Perceptron};
+use crate::model::fields::Fields;
+use crate::model::problem::ModelProblem;
+use crate::model::rope::RopeSpec;
+use crate::model::spec::Norm;
+use crate::model::tensors::Projection;
+
+/// Names and biases of a family built like Llama; the defaults are Llama's.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says of one property whether a family has it"
+)]
+pub(super) struct LlamaRest {
+    /// Of the output projection.
+    pub(super) output_bias: bool,
+    pub(super) feed_forward_bias: bool,
+    /// Gate and up in one tensor, `gate_up_proj`.
+    pub(super) fused_gate: bool,
+    /// The key of the activation, and its default.
+    pub(super) activation: (&'static str, &'static str),
+    /// Whether the head is the embedding where config.json does not say.
+    pub(super) tied: bool,
+}
+
+impl Default for LlamaRest {
+    fn default() -> Self {
+        Self {
+            output_bias: false,
+            feed_forward_bias: false,
+            fused_gate: false,
+            activation: ("hidden_act", "silu"),
+            tied: false,
+        }
+    }
+}
+
+/// A norm before each part, a gated feed-forward part, a norm after the last layer: Llama and everything built like it.
+pub(super) fn llama_rest(config: &Fields<'_>, first: &FirstLayer, rest: &LlamaRest) -> Decoder {
+    let norm = first.spec.norm.clone();
+    let bias = first.tensors.norm_bias.is_some();
+    let named = |name: &str| NamedNorm::new(norm.clone(), name, bias);
+    let (before, last) = (named("layers.0.post_attention_layernorm"), named("norm"));
+    let output = output(first, "layers.0.self_attn.o_proj", rest.output_bias);
+    let feed_forward = gated(config, first, "layers.0.mlp", rest);
+    plain(first, output, (before, last), feed_forward, head(config, rest.tied))
+}
+
+/// One after the other, with norms before both parts and at the end.
+pub(super) fn plain(
+    first: &FirstLayer,
+    output: Projection,
+    (before_feed_forward, last_norm): (NamedNorm, NamedNorm),
+    feed_forward: Perceptron,
+    head: Head,
+) -> Decoder {
+    Decoder {
+        order: Order::Sequential,
+        ropes: None,
+        scale_by_depth: false,
+        value: value(&first.tensors.key),
+        output,
+        after_attention: NamedNorm::default(),
+        before_feed_forward,
+        feed_forward: FeedForward::Dense(feed_forward),
+        after_feed_forward: NamedNorm::default(),
+        residual_multiplier: 1.0,
+        last_norm,
+        head,
+    }
+}
+
+/// The values lie where the keys lie: in a tensor of their own, or behind the keys of each group of a fused one.
+fn value(key: &Projection) -> Projection {
+    let of_keys: u64 = key.rows.iter().map(|rows| rows.end - rows.start).sum();
+    if of_keys == key.outputs {
+        let renamed = |name: &String| name.replace("k_proj", "v_proj");
+        let (weight, bias) = (renamed(&key.weight), key.bias.as_ref().map(renamed));
+        return Projection { weight, bias, ..key.clone() };
+    }
+    let behind = |rows: &std::ops::Range<u64>| rows.end..2 * rows.end - rows.start;
+    Projection { rows: key.rows.iter().map(behind).collect(), ..key.clone() }
+}
+
+/// From all heads to the hidden state.
+pub(super) fn output(first: &FirstLayer, name: &str, bias: bool) -> Projection {
+    let spec = &first.spec;
+    sized(name, bias, spec.hidden_size, spec.query_heads * spec.head_dim)
+}
+
+/// `[outputs, inputs]`.
+pub(super) fn sized(name: &str, bias: bool, outputs: u64, inputs: u64) -> Projection {
+    Projection { inputs: Some(inputs), ..Projection::whole(name, bias, outputs) }
+}
+
+/// The first of some names that config.json has, else `default`.
+pub(super) fn width(config: &Fields<'_>, names: &[&str], default: Option<u64>) -> u64 {
+    config.size_of(names, MOST_ENTRIES, default)
+}
+
+fn gated(config: &Fields<'_>, first: &FirstLayer, name: &str, rest: &LlamaRest) -> Perceptron {
+    let (hidden, bias) = (first.spec.hidden_size, rest.feed_forward_bias);
+    let width = width(config, &["intermediate_size"], None);
+    let part = |part: &str| sized(&format!("{name}.{part}"), bias, width, hidden);
+    let (gate, up) = if rest.fused_gate {
+        let fused = format!("{name}.gate_up_proj");
+        let half = |rows| Projection::part(&fused, bias, 2 * width, std::iter::once(rows));
+        (half(0..width), half(width..2 * width))
+    } else {
+        (part("gate_proj"), part("up_proj"))
+    };
+    let down = sized(&format!("{name}.down_proj"), bias, hidden, width);
+    let activation = activation(config, &[rest.activation.0], rest.activation.1);
+    Perceptron { gate: Some(gate), up, down, activation }
+}
+
+/// Two projections, `{up}` and `{down}`, without a gate.
+pub(super) fn two_projections(
+    first: &FirstLayer,
+    (up, down): (&str, &str),
+    bias: bool,
+    width: u64,
+    activation: Activation,
+) -> Perceptron {
+    let hidden = first.spec.hidden_size;
+    let (up, down) = (sized(up, bias, width, hidden), sized(down, bias, hidden, width));
+    Perceptron { gate: None, up, down, activation }
+}
+
+/// The activation under the first of some names that config.json has.
+pub(super) fn activation(config: &Fields<'_>, names: &[&str], default: &str) -> Activation {
+    let written = names.iter().find_map(|name| Some((*name, config.optional_text(name)?)));
+    let (key, name) = written.unwrap_or((names[0], default));
+    Activation::named(name).unwrap_or_else(|| {
+        config.note(ModelProblem::settings(format!(
+            "the activation `{name}` (`{key}` in config.json) is not supported for whole models"
+        )));
+        Activation::Silu
+    })
+}
+
+/// `lm_head`, or the embedding where `tie_word_embeddings` says so.
+pub(super) fn head(config: &Fields<'_>, tied: bool) -> Head {
+    head_named(config, tied, "lm_head")
+}
+
+/// The same under another name.
+pub(super) fn head_named(config: &Fields<'_>, tied: bool, name: &str) -> Head {
+    let tied = config.flag("tie_word_embeddings", tied);
+    let weight = (!tied).then(|| format!("{name}.weight"));
+    Head { weight, bias: None, projection: None, multiplier: 1.0, softcap: None }
+}
+
+/// The rotary embedding of each layer, where layers differ in it.
+pub(super) fn ropes(
+    first: &FirstLayer,
+    of_layer: impl Fn(u64) -> Option<RopeSpec>,
+) -> Vec<Option<RopeSpec>> {
+    (0..first.spec.layers).map(of_layer).collect()
+}
+
+/// Norms of layer 0 after attention and after the feed-forward part.
+pub(super) fn norms_after(decoder: &mut Decoder, norm: &Norm, attention: &str, feed_forward: &str) {
+    let named = |name: &str| NamedNorm::new(norm.clone(), name, false);
+    decoder.after_attention = named(attention);
+    decoder.after_feed_forward = named(feed_forward);
+}

@@ -1,0 +1,90 @@
+//! From token ids to what the first layer reads.
+
+use std::ops::Range;
+
+use longsift_kernels::{Kernel, PackedWeights};
+
+use super::located::WholeModel;
+use super::norms::RowNorm;
+use crate::model::problem::ModelProblem;
+use crate::model::spec::Norm;
+use crate::model::tensors::Role;
+use crate::model::weights::{SmallWeights, TensorReader};
+
+/// Rows of the embedding that are read at a time.
+const ROWS: u64 = 1 << 12;
+
+/// The hidden states of each window, `[tokens, hidden_size]`. Rows of the embedding are read once for all windows.
+pub(super) fn hidden_states(
+    model: &WholeModel,
+    windows: &[&[u32]],
+    kernel: Kernel,
+) -> Result<Vec<Vec<f32>>, ModelProblem> {
+    let spec = model.spec();
+    let mut ids: Vec<u32> = windows.concat();
+    ids.sort_unstable();
+    ids.dedup();
+    let rows = read_rows(model, &ids)?;
+    let width = spec.embedding_width() as usize;
+    let hidden = spec.hidden_size as usize;
+    let mut weights = SmallWeights::of(&model.shards, &model.before)?;
+    let norm = RowNorm {
+        norm: spec.embedding.norm.clone(),
+        weight: weights.take(Role::EmbeddingNormWeight),
+        bias: weights.take(Role::EmbeddingNormBias),
+    };
+    let projection = weights.take(Role::EmbeddingProjection);
+    let projection =
+        spec.embedding.width.map(|_| PackedWeights::new(kernel, &projection, None, width));
+    let positions = weights.take(Role::Positions);
+    let of_window = |ids_of: &&[u32]| {
+        let mut state = Vec::with_capacity(ids_of.len() * width);
+        for id in *ids_of {
+            let at = ids.binary_search(id).expect("every id of a window is among all ids");
+            state.extend_from_slice(&rows[at * width..][..width]);
+        }
+        if let Some(multiplier) = spec.embedding.multiplier {
+            for x in &mut state {
+                *x = (f64::from(*x) * multiplier) as f32;
+            }
+        }
+        if norm.norm != Norm::None {
+            norm.apply(width, &mut state);
+        }
+        if let Some(projection) = &projection {
+            let mut projected = vec![0.0; ids_of.len() * hidden];
+            projection.apply(&state, &mut projected);
+            state = projected;
+        }
+        state.iter_mut().zip(&positions).for_each(|(x, position)| *x += position);
+        state
+    };
+    Ok(windows.iter().map(of_window).collect())
+}
+
+/// The embeddings of some ids, ascending, `[ids, embedding width]`.
+fn read_rows(model: &WholeModel, ids: &[u32]) -> Result<Vec<f32>, ModelProblem> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for id in ids.iter().copied().map(u64::from) {
+        match ranges.last_mut() {
+            Some(range) if range.end == id => range.end += 1,
+            _ => ranges.push(id..id + 1),
+        }
+    }
+    let mut reader = TensorReader::of_rows(&model.shards, &model.embedding, &ranges)?;
+    let mut rows = Vec::with_capacity(ids.len() * model.spec().embedding_width() as usize);
+    loop {
+        let next = reader.next(ROWS)?;
+        if next.is_empty() {
+            break;
+        }
+        rows.extend(next);
+    }
+    if let Some(wrong) = rows.iter().position(|x| !x.is_finite()) {
+        let id = ids[wrong / model.spec().embedding_width() as usize];
+        let message =
+            format!("`{}` holds {} for the token id {id}", model.embedding.name(), rows[wrong]);
+        return Err(ModelProblem::checkpoint(message).with_hint("download the checkpoint again"));
+    }
+    Ok(rows)
+}

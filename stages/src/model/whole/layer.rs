@@ -1,0 +1,244 @@
+//! One layer: its weights, and what it makes of the hidden states of a window.
+
+use longsift_kernels::{Asking, AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, Rope};
+use rayon::prelude::*;
+
+use super::feed_forward::FeedForwardWeights;
+use super::located::WholeModel;
+use super::norms::{HeadsNorm, RowNorm};
+use super::packed::{BLOCK_ROWS, packed};
+use crate::model::decoder::{NamedNorm, Order};
+use crate::model::problem::ModelProblem;
+use crate::model::rounded_alibi::rounding_offsets;
+use crate::model::spec::LayerZeroSpec;
+use crate::model::tensors::Role;
+use crate::model::weights::SmallWeights;
+
+/// A layer with its weights in memory, as float32.
+pub(super) struct Layer<'a> {
+    spec: &'a LayerZeroSpec,
+    order: Order,
+    residual_multiplier: f64,
+    kernel: Kernel,
+    norm: RowNorm,
+    query: PackedWeights,
+    key: PackedWeights,
+    value: PackedWeights,
+    query_norm: Option<HeadsNorm>,
+    key_norm: Option<HeadsNorm>,
+    output: PackedWeights,
+    after_attention: RowNorm,
+    before_feed_forward: RowNorm,
+    feed_forward: FeedForwardWeights,
+    after_feed_forward: RowNorm,
+}
+
+impl<'a> Layer<'a> {
+    /// Reads the weights of layer `index`.
+    pub(super) fn read(
+        model: &'a WholeModel,
+        index: usize,
+        kernel: Kernel,
+    ) -> Result<Self, ModelProblem> {
+        let (layer, decoder) = (&model.layers[index], &model.decoder);
+        let spec = &layer.spec;
+        let mut weights = SmallWeights::of(&model.shards, &layer.parts)?;
+        let hidden = spec.hidden_size as usize;
+        let heads = (spec.query_heads * spec.head_dim) as usize;
+        let mut norm = |named: &NamedNorm, weight, bias| RowNorm {
+            norm: named.norm.clone(),
+            weight: weights.take(weight),
+            bias: weights.take(bias),
+        };
+        let after_attention =
+            norm(&decoder.after_attention, Role::AfterAttentionWeight, Role::AfterAttentionBias);
+        let before_feed_forward = norm(
+            &decoder.before_feed_forward,
+            Role::FeedForwardNormWeight,
+            Role::FeedForwardNormBias,
+        );
+        let after_feed_forward = norm(
+            &decoder.after_feed_forward,
+            Role::AfterFeedForwardWeight,
+            Role::AfterFeedForwardBias,
+        );
+        let own = NamedNorm::bare(spec.norm.clone());
+        let norm = norm(&own, Role::NormWeight, Role::NormBias);
+        let mut head_norm = |weight, bias| {
+            spec.head_norm.clone().map(|norm| HeadsNorm {
+                norm,
+                head_dim: spec.head_dim as usize,
+                weight: weights.take(weight),
+                bias: weights.take(bias),
+            })
+        };
+        let query_norm = head_norm(Role::QueryNormWeight, Role::QueryNormBias);
+        let key_norm = head_norm(Role::KeyNormWeight, Role::KeyNormBias);
+        let mut packed = |roles, inputs| packed(&mut weights, kernel, roles, inputs);
+        Ok(Self {
+            spec,
+            order: decoder.order,
+            residual_multiplier: decoder.residual_multiplier,
+            kernel,
+            norm,
+            query: packed((Role::QueryWeight, Role::QueryBias), hidden),
+            key: packed((Role::KeyWeight, Role::KeyBias), hidden),
+            value: packed((Role::ValueWeight, Role::ValueBias), hidden),
+            query_norm,
+            key_norm,
+            output: packed((Role::OutputWeight, Role::OutputBias), heads),
+            after_attention,
+            before_feed_forward,
+            feed_forward: FeedForwardWeights::new(
+                &decoder.feed_forward,
+                &mut weights,
+                kernel,
+                hidden,
+            ),
+            after_feed_forward,
+        })
+    }
+
+    /// Turns the hidden states of a window, `[tokens, hidden_size]`, into those behind this layer.
+    pub(super) fn apply(&self, rope: Option<&Rope>, state: &mut [f32]) {
+        let hidden = self.spec.hidden_size as usize;
+        let tokens = state.len() / hidden;
+        let shape = self.spec.attention_shape(tokens);
+        let rules = self.spec.logit_rules(true);
+        let scales = self.spec.query_scales(tokens);
+        let mut packed = KeyValues::new(self.kernel, &shape);
+        packed.fill(|rows, keys, values| {
+            let normed = self.norm.of(hidden, &state[rows.start * hidden..rows.end * hidden]);
+            self.key.apply(&normed, keys);
+            self.value.apply(&normed, values);
+            self.clip(values);
+            let width = self.key.outputs();
+            self.finish_heads((rows.start, width), self.key_norm.as_ref(), rope, keys);
+        });
+        if let Some(offsets) = rounding_offsets(self.spec, tokens) {
+            packed.set_offsets(offsets);
+        }
+        let window = Window { rules: &rules, packed: &packed, rope, scales };
+        // The last rows of a causal window see the most keys: they start first.
+        state.par_chunks_mut(BLOCK_ROWS * hidden).enumerate().rev().for_each_init(
+            AttendScratch::default,
+            |scratch, (block, rows)| {
+                self.block(&window, block * BLOCK_ROWS, rows, scratch);
+            },
+        );
+    }
+
+    /// The rows from `first` on.
+    fn block(
+        &self,
+        window: &Window<'_>,
+        first: usize,
+        rows: &mut [f32],
+        scratch: &mut AttendScratch,
+    ) {
+        let hidden = self.spec.hidden_size as usize;
+        let normed = self.norm.of(hidden, rows);
+        let attended = self.attend(window, first, &normed, scratch);
+        let mut given = vec![0.0; rows.len()];
+        self.output.apply(&attended, &mut given);
+        drop(attended);
+        if self.order == Order::Parallel {
+            let fed = if self.before_feed_forward.is_none() {
+                self.feed_forward.apply(&normed)
+            } else {
+                self.feed_forward.apply(&self.before_feed_forward.of(hidden, rows))
+            };
+            self.join(rows, &given);
+            self.join(rows, &fed);
+            return;
+        }
+        drop(normed);
+        self.join_normalised(&self.after_attention, rows, given);
+        let fed = self.feed_forward.apply(&self.before_feed_forward.of(hidden, rows));
+        self.join_normalised(&self.after_feed_forward, rows, fed);
+    }
+
+    /// Adds what a part gives, with the norm that comes after it.
+    fn join_normalised(&self, norm: &RowNorm, rows: &mut [f32], mut given: Vec<f32>) {
+        let hidden = self.spec.hidden_size as usize;
+        if self.order == Order::NormalisedSums {
+            self.join(rows, &given);
+            norm.apply(hidden, rows);
+        } else {
+            norm.apply(hidden, &mut given);
+            self.join(rows, &given);
+        }
+    }
+
+    fn join(&self, rows: &mut [f32], given: &[f32]) {
+        let multiplier = self.residual_multiplier as f32;
+        rows.iter_mut().zip(given).for_each(|(x, given)| *x += given * multiplier);
+    }
+
+    /// What attention makes of some rows, `[rows, query_heads · head_dim]`.
+    fn attend(
+        &self,
+        window: &Window<'_>,
+        first: usize,
+        normed: &[f32],
+        scratch: &mut AttendScratch,
+    ) -> Vec<f32> {
+        let count = normed.len() / self.spec.hidden_size as usize;
+        let mut queries = vec![0.0; count * self.query.outputs()];
+        self.query.apply(normed, &mut queries);
+        let width = self.query.outputs();
+        self.finish_heads((first, width), self.query_norm.as_ref(), window.rope, &mut queries);
+        if let Some(scales) = &window.scales {
+            let rows = queries.chunks_exact_mut(self.query.outputs());
+            for (row, scale) in rows.zip(&scales[first..]) {
+                for x in row {
+                    *x *= scale;
+                }
+            }
+        }
+        let mut out = vec![0.0; queries.len()];
+        let asking = Asking { rows: first..first + count, queries: &queries };
+        window.packed.attend(window.rules, &asking, scratch, &mut out);
+        out
+    }
+
+    /// Clips, normalises and rotates the heads of the rows from `first` on, `width` numbers a row.
+    fn finish_heads(
+        &self,
+        (first, width): (usize, usize),
+        norm: Option<&HeadsNorm>,
+        rope: Option<&Rope>,
+        rows: &mut [f32],
+    ) {
+        self.clip(rows);
+        let head_dim = self.spec.head_dim as usize;
+        for (index, row) in rows.chunks_exact_mut(width).enumerate() {
+            if let Some(norm) = norm.filter(|norm| !norm.norm.after_rope) {
+                norm.apply(row);
+            }
+            if let Some(rope) = rope {
+                row.chunks_exact_mut(head_dim).for_each(|head| rope.rotate(first + index, head));
+            }
+            if let Some(norm) = norm.filter(|norm| norm.norm.after_rope) {
+                norm.apply(row);
+            }
+        }
+    }
+
+    fn clip(&self, numbers: &mut [f32]) {
+        if let Some(clip) = self.spec.clip.map(|clip| clip as f32) {
+            for x in numbers {
+                *x = x.clamp(-clip, clip);
+            }
+        }
+    }
+}
+
+/// One window in one layer.
+struct Window<'a> {
+    rules: &'a LogitRules,
+    packed: &'a KeyValues,
+    rope: Option<&'a Rope>,
+    /// `[tokens]`: factors of queries.
+    scales: Option<Vec<f32>>,
+}

@@ -1,0 +1,220 @@
+//! Where every tensor of a whole model lies.
+
+use std::path::Path;
+
+use crate::model::checkpoint::{Part, opened_parts};
+use crate::model::config::ModelConfig;
+use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};
+use crate::model::families::FirstLayer;
+use crate::model::problem::ModelProblem;
+use crate::model::shard::Shard;
+use crate::model::spec::{LayerZeroSpec, Norm};
+use crate::model::tensors::{NeededTensor, Projection, Role};
+
+/// More layers than any model has: what a hostile config.json may claim.
+const MOST_LAYERS: u64 = 1 << 10;
+
+/// A model of which all layers are known, with every tensor located. No weights are read yet.
+#[derive(Debug)]
+pub struct WholeModel {
+    config: ModelConfig,
+    pub(super) decoder: Decoder,
+    pub(super) shards: Vec<Shard>,
+    pub(super) embedding: Part,
+    /// Positions, and what else stands between the embedding and the first layer.
+    pub(super) before: Vec<Part>,
+    pub(super) layers: Vec<LocatedLayer>,
+    /// The last norm and what else stands before the head.
+    pub(super) after: Vec<Part>,
+    /// `None`: the embedding.
+    pub(super) head: Option<Part>,
+}
+
+/// One layer.
+#[derive(Debug)]
+pub(super) struct LocatedLayer {
+    /// What it computes up to its logits.
+    pub(super) spec: LayerZeroSpec,
+    pub(super) parts: Vec<Part>,
+}
+
+impl WholeModel {
+    /// The first layer, and what all layers have in common.
+    pub fn spec(&self) -> &LayerZeroSpec {
+        self.config.spec()
+    }
+
+    /// What `config.json` says.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The head, be it the embedding.
+    pub(super) fn head(&self) -> &Part {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+pub(super) fn open(path: &Path) -> Result<WholeModel, Vec<ModelProblem>> {
+    let config = ModelConfig::read(path, None)?;
+    let (first, decoder) = config.whole()?;
+    if first.spec.layers > MOST_LAYERS {
+        let message = format!(
+            "config.json claims {} layers; at most {MOST_LAYERS} are read",
+            first.spec.layers
+        );
+        return Err(vec![ModelProblem::checkpoint(message)]);
+    }
+    let layers = first.spec.layers;
+    let mut needed: Vec<Vec<NeededTensor>> = Vec::new();
+    let all = first.tensors.needed(&first.spec);
+    let (embedding, before): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .filter(|needed| is_before_layers(needed.role))
+        .partition(|needed| needed.role == Role::Embedding);
+    needed.push(embedding);
+    needed.push(before);
+    needed.extend((0..layers).map(|layer| of_layer(&first, &decoder, layer)));
+    needed.push(after_layers(&first, &decoder));
+    needed.push(head(&first, &decoder).into_iter().collect());
+    let counts: Vec<usize> = needed.iter().map(Vec::len).collect();
+    let (shards, parts) = opened_parts(&config, needed.into_iter().flatten().collect())
+        .map_err(|problems| explained(&decoder, problems))?;
+    let mut parts = parts.into_iter();
+    let mut groups = counts.iter().map(|count| parts.by_ref().take(*count).collect::<Vec<Part>>());
+    let mut next = || groups.next().expect("one group for each count");
+    let embedding = next().remove(0);
+    let before = next();
+    let layers = (0..layers)
+        .map(|layer| LocatedLayer { spec: spec_of(&first, &decoder, layer), parts: next() })
+        .collect();
+    let after = next();
+    let head = next().pop();
+    Ok(WholeModel { config, decoder, shards, embedding, before, layers, after, head })
+}
+
+/// Says of a head that is missing what could be meant.
+fn explained(decoder: &Decoder, problems: Vec<ModelProblem>) -> Vec<ModelProblem> {
+    let head = decoder.head.weight.as_deref();
+    let missing = |problem: &ModelProblem| {
+        head.is_some_and(|head| problem.message.contains(&format!("{head}`")))
+            && problem.message.starts_with("the checkpoint has no")
+    };
+    let told = |problem: ModelProblem| {
+        if !missing(&problem) {
+            return problem;
+        }
+        problem.with_hint(
+            "by config.json the head is not the embedding (`tie_word_embeddings`), and there is no other: was the \
+             checkpoint saved without it, or is the setting wrong?",
+        )
+    };
+    problems.into_iter().map(told).collect()
+}
+
+fn is_before_layers(role: Role) -> bool {
+    matches!(
+        role,
+        Role::Embedding
+            | Role::EmbeddingNormWeight
+            | Role::EmbeddingNormBias
+            | Role::EmbeddingProjection
+            | Role::Positions
+    )
+}
+
+/// What a layer computes up to its logits.
+fn spec_of(first: &FirstLayer, decoder: &Decoder, layer: u64) -> LayerZeroSpec {
+    let mut spec = first.spec.clone();
+    if let Some(sliding) = &first.sliding {
+        spec.window = first.slides(layer).then_some(sliding.window);
+    }
+    if let Some(ropes) = &decoder.ropes {
+        spec.rope.clone_from(&ropes[layer as usize]);
+    }
+    if decoder.scale_by_depth {
+        spec.scale /= (layer + 1) as f64;
+    }
+    spec
+}
+
+fn of_layer(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<NeededTensor> {
+    let spec = &first.spec;
+    let hidden = spec.hidden_size;
+    let mut needed: Vec<NeededTensor> = first.tensors.needed(spec);
+    needed.retain(|needed| !is_before_layers(needed.role));
+    for needed in &mut needed {
+        needed.name = at_layer(&needed.name, layer);
+    }
+    let mut projection = |of: &Projection, weight, bias| {
+        needed.extend(projection_at(of, layer).needed(hidden, weight, bias));
+    };
+    projection(&decoder.value, Role::ValueWeight, Role::ValueBias);
+    projection(&decoder.output, Role::OutputWeight, Role::OutputBias);
+    for part in decoder.feed_forward.perceptrons() {
+        if let Some(gate) = &part.gate {
+            projection(gate, Role::GateWeight, Role::GateBias);
+        }
+        projection(&part.up, Role::UpWeight, Role::UpBias);
+        projection(&part.down, Role::DownWeight, Role::DownBias);
+    }
+    if let FeedForward::Experts { router, .. } = &decoder.feed_forward {
+        projection(router, Role::RouterWeight, Role::RouterWeight);
+    }
+    let norms = [
+        (&decoder.after_attention, Role::AfterAttentionWeight, Role::AfterAttentionBias),
+        (&decoder.before_feed_forward, Role::FeedForwardNormWeight, Role::FeedForwardNormBias),
+        (&decoder.after_feed_forward, Role::AfterFeedForwardWeight, Role::AfterFeedForwardBias),
+    ];
+    for (norm, weight, bias) in norms {
+        needed.extend(of_norm(norm, hidden, weight, bias, layer));
+    }
+    needed
+}
+
+fn of_norm(
+    named: &NamedNorm,
+    hidden: u64,
+    weight: Role,
+    bias: Role,
+    layer: u64,
+) -> impl Iterator<Item = NeededTensor> {
+    let there = named.norm != Norm::None;
+    let tensors = [(weight, &named.weight), (bias, &named.bias)];
+    let tensors = tensors.into_iter().filter(move |_| there);
+    tensors.filter_map(move |(role, name)| {
+        let name = at_layer(name.as_ref()?, layer);
+        Some(NeededTensor { role, name, shape: vec![hidden], rows: whole(hidden), columns: None })
+    })
+}
+
+fn whole(rows: u64) -> Vec<std::ops::Range<u64>> {
+    std::iter::once(0..rows).collect()
+}
+
+/// Between the last layer and the head.
+fn after_layers(first: &FirstLayer, decoder: &Decoder) -> Vec<NeededTensor> {
+    let (spec, head) = (&first.spec, &decoder.head);
+    let hidden = spec.hidden_size;
+    let last = &decoder.last_norm;
+    let mut needed: Vec<_> =
+        of_norm(last, hidden, Role::LastNormWeight, Role::LastNormBias, 0).collect();
+    if let Some(projection) = &head.projection {
+        needed.extend(projection.needed(hidden, Role::HeadProjection, Role::HeadProjection));
+    }
+    needed.extend(head.bias.as_ref().map(|name| NeededTensor {
+        role: Role::HeadBias,
+        name: name.clone(),
+        shape: vec![spec.vocabulary_size],
+        rows: whole(spec.vocabulary_size),
+        columns: None,
+    }));
+    needed
+}
+
+fn head(first: &FirstLayer, decoder: &Decoder) -> Option<NeededTensor> {
+    let (rows, width) = (first.spec.vocabulary_size, first.spec.embedding_width());
+    let name = decoder.head.weight.clone()?;
+    let (shape, rows) = (vec![rows, width], whole(rows));
+    Some(NeededTensor { role: Role::HeadWeight, name, shape, rows, columns: None })
+}

@@ -1,0 +1,20 @@
+//! Projections as the kernels read them.
+
+use longsift_kernels::{Kernel, PackedWeights};
+
+use crate::model::tensors::Role;
+use crate::model::weights::SmallWeights;
+
+/// Rows that a thread takes at a time.
+pub(super) const BLOCK_ROWS: usize = 96;
+
+/// Packs a projection and its bias, where it has one.
+pub(super) fn packed(
+    weights: &mut SmallWeights,
+    kernel: Kernel,
+    (weight, bias): (Role, Role),
+    inputs: usize,
+) -> PackedWeights {
+    let (weight, bias) = (weights.take(weight), weights.take(bias));
+    PackedWeights::new(kernel, &weight, (!bias.is_empty()).then_some(&bias), inputs)
+}

@@ -1,0 +1,298 @@
+//! Whole models: what a window's figures do not depend on, and everything that is refused. Figures themselves are compared
+//! with the models' own code through the program: `tests/whole_models.rs`.
+
+use std::fs;
+use std::path::Path;
+
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::folder_tests::Tiny;
+use super::{Forward, ModelProblem, ProblemKind, WholeModel};
+
+/// A tiny llama of three layers with a head of its own.
+fn whole() -> Tiny {
+    let mut tiny = Tiny::new();
+    tiny.config["num_hidden_layers"] = json!(3);
+    tiny.config["intermediate_size"] = json!(12);
+    tiny.config["max_position_embeddings"] = json!(512);
+    let mut add = |name: String, shape: &[usize]| tiny.tensors.insert(name, shape.to_vec());
+    for layer in 0..3 {
+        let shapes: [(&str, &[usize]); 9] = [
+            ("input_layernorm", &[8]),
+            ("self_attn.q_proj", &[8, 8]),
+            ("self_attn.k_proj", &[4, 8]),
+            ("self_attn.v_proj", &[4, 8]),
+            ("self_attn.o_proj", &[8, 8]),
+            ("post_attention_layernorm", &[8]),
+            ("mlp.gate_proj", &[12, 8]),
+            ("mlp.up_proj", &[12, 8]),
+            ("mlp.down_proj", &[8, 12]),
+        ];
+        for (name, shape) in shapes {
+            add(format!("model.layers.{layer}.{name}.weight"), shape);
+        }
+    }
+    add("model.norm.weight".to_owned(), &[8]);
+    add("lm_head.weight".to_owned(), &[12, 8]);
+    tiny
+}
+
+fn written(tiny: &Tiny) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    tiny.write(folder.path());
+    folder
+}
+
+fn ids(count: usize) -> Vec<u32> {
+    (0..count).map(|token| ((token * token + 3 * token) % 12) as u32).collect()
+}
+
+fn forward(folder: &Path, windows: &[&[u32]]) -> Vec<Forward> {
+    WholeModel::open(folder).unwrap().forward(windows).unwrap()
+}
+
+fn refused(change: impl FnOnce(&mut Tiny)) -> Vec<ModelProblem> {
+    let mut tiny = whole();
+    change(&mut tiny);
+    WholeModel::open(written(&tiny).path()).unwrap_err()
+}
+
+/// The bits of the losses.
+fn bits(losses: &[f64]) -> Vec<u64> {
+    losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+#[test]
+fn no_number_of_threads_shows_in_a_bit() {
+    let folder = written(&whole());
+    let ids = ids(389);
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| forward(folder.path(), &[&ids]))
+    };
+    let one = with(1);
+    assert!(one[0].losses.iter().all(|loss| *loss > 0.0), "{:?}", one[0].losses);
+    assert_eq!(one, with(2));
+    assert_eq!(one, with(7));
+}
+
+#[test]
+fn a_window_has_the_same_figures_alone_and_beside_others() {
+    let folder = written(&whole());
+    let (long, short) = (ids(301), ids(97));
+    let together = forward(folder.path(), &[&long, &short]);
+    assert_eq!(together[0], forward(folder.path(), &[&long])[0]);
+    assert_eq!(together[1], forward(folder.path(), &[&short])[0]);
+    // What comes later changes nothing, wherever the window ends within a block of rows or a tile of keys.
+    for end in [1, 2, 95, 96, 97, 192, 193, 300] {
+        let losses = &forward(folder.path(), &[&long[..end]])[0].losses;
+        assert_eq!(bits(losses), bits(&together[0].losses[..end - 1]), "{end} tokens");
+    }
+}
+
+#[test]
+fn a_window_of_one_token_has_logits_and_no_loss() {
+    let folder = written(&whole());
+    let figures = &forward(folder.path(), &[&[5]])[0];
+    assert!(figures.losses.is_empty() && figures.last_logits.len() == 12);
+    assert_eq!(figures.hidden_rms.len(), 5);
+}
+
+#[test]
+fn a_loss_is_what_the_last_logits_say() {
+    let folder = written(&whole());
+    let ids = ids(40);
+    let last = &forward(folder.path(), &[&ids[..39]])[0].last_logits;
+    let sum: f64 = last.iter().map(|x| f64::from(*x).exp()).sum();
+    let want = sum.ln() - f64::from(last[ids[39] as usize]);
+    let got = forward(folder.path(), &[&ids])[0].losses[38];
+    assert!((got - want).abs() < 1e-6, "{got} for {want}");
+}
+
+#[test]
+fn a_tied_head_is_the_embedding() {
+    let mut tiny = whole();
+    tiny.config["tie_word_embeddings"] = json!(true);
+    tiny.tensors.remove("lm_head.weight");
+    let tied = forward(written(&tiny).path(), &[&ids(20)]);
+    assert_ne!(tied, forward(written(&whole()).path(), &[&ids(20)]));
+    assert_eq!(tied[0].last_logits.len(), 12);
+}
+
+#[test]
+fn a_missing_tensor_of_an_upper_layer_is_named_before_weights_are_read() {
+    let problems = refused(|tiny| {
+        tiny.tensors.remove("model.layers.2.mlp.up_proj.weight");
+    });
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(problems[0].kind, ProblemKind::Checkpoint);
+    assert_eq!(problems[0].message, "the checkpoint has no `model.layers.2.mlp.up_proj.weight`");
+}
+
+#[test]
+fn a_layer_of_another_shape_is_named() {
+    let problems = refused(|tiny| {
+        tiny.tensors.insert("model.layers.1.self_attn.v_proj.weight".to_owned(), vec![8, 8]);
+    });
+    let message = &problems[0].message;
+    assert!(message.contains("`model.layers.1.self_attn.v_proj.weight`"), "{message}");
+    assert!(message.contains("[8, 8]") && message.contains("[4, 8]"), "{message}");
+}
+
+#[test]
+fn a_head_that_is_neither_tied_nor_there_is_refused_with_both_ways_out() {
+    let problems = refused(|tiny| {
+        tiny.tensors.remove("lm_head.weight");
+    });
+    assert_eq!(problems[0].message, "the checkpoint has no `model.lm_head.weight`");
+    assert!(problems[0].hint.as_ref().unwrap().contains("tie_word_embeddings"), "{problems:?}");
+}
+
+#[test]
+fn a_family_that_is_known_by_its_first_layer_alone_is_refused_by_name() {
+    let problems = refused(|tiny| tiny.config["model_type"] = json!("granitemoe"));
+    let ModelProblem { kind, message, hint } = &problems[0];
+    assert_eq!(*kind, ProblemKind::Settings);
+    assert_eq!(
+        message,
+        "only the first layer of `granitemoe` models is known, not the whole model"
+    );
+    assert!(hint.as_ref().unwrap().contains("gemma2, gemma3_text"), "{hint:?}");
+}
+
+#[test]
+fn an_unknown_activation_is_refused_by_name() {
+    let problems = refused(|tiny| tiny.config["hidden_act"] = json!("mish"));
+    let message = &problems[0].message;
+    assert!(message.contains("`mish`") && message.contains("`hidden_act`"), "{message}");
+}
+
+#[test]
+fn more_layers_than_any_model_has_are_refused() {
+    let problems = refused(|tiny| tiny.config["num_hidden_layers"] = json!(1_000_000));
+    assert!(problems[0].message.contains("claims 1000000 layers"), "{problems:?}");
+}
+
+#[test]
+fn a_number_that_is_none_in_an_upper_layer_ends_with_its_tensor() {
+    for (name, wanted) in [
+        ("model.layers.2.mlp.down_proj.weight", "`model.layers.2.mlp.down_proj.weight` holds NaN"),
+        (
+            "model.layers.1.input_layernorm.weight",
+            "`model.layers.1.input_layernorm.weight` holds NaN",
+        ),
+        ("lm_head.weight", "`lm_head.weight` holds NaN"),
+        ("model.embed_tokens.weight", "`model.embed_tokens.weight` holds NaN for the token id 0"),
+    ] {
+        let folder = written(&whole());
+        put(folder.path(), name, f32::NAN);
+        let problem = WholeModel::open(folder.path()).unwrap().forward(&[&ids(9)]).unwrap_err();
+        assert!(problem.message.contains(wanted), "{problem:?}");
+        assert_eq!(problem.kind, ProblemKind::Checkpoint);
+    }
+}
+
+#[test]
+fn numbers_that_overflow_end_with_the_layer() {
+    let folder = written(&whole());
+    for name in ["up_proj", "down_proj"] {
+        put(folder.path(), &format!("model.layers.1.mlp.{name}.weight"), 3e38);
+    }
+    let problem = WholeModel::open(folder.path()).unwrap().forward(&[&ids(9)]).unwrap_err();
+    assert!(problem.message.contains("behind layer 1 are not finite"), "{problem:?}");
+}
+
+/// Overwrites the first number of a tensor.
+fn put(folder: &Path, name: &str, number: f32) {
+    let path = folder.join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let at = {
+        let parsed = SafeTensors::deserialize(&bytes).unwrap();
+        let tensor = parsed.tensor(name).unwrap();
+        assert_eq!(tensor.dtype(), Dtype::F32);
+        tensor.data().as_ptr() as usize - bytes.as_ptr() as usize
+    };
+    bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn windows_that_do_not_fit_the_model_are_refused() {
+    let folder = written(&whole());
+    let model = WholeModel::open(folder.path()).unwrap();
+    let message = |ids: &[u32]| model.forward(&[ids]).unwrap_err().message;
+    assert_eq!(message(&[]), "a window without tokens has no losses");
+    assert_eq!(
+        message(&[3, 12]),
+        "token 1 of the window has the id 12; this llama model has 12 entries"
+    );
+}
+
+#[test]
+fn a_window_beyond_learned_positions_is_refused() {
+    let mut tiny = Tiny::new();
+    tiny.config = json!({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16,
+        "n_inner": 8, "vocab_size": 12});
+    tiny.tensors.clear();
+    let shapes: [(&str, &[usize]); 16] = [
+        ("wte.weight", &[12, 8]),
+        ("wpe.weight", &[16, 8]),
+        ("h.0.ln_1.weight", &[8]),
+        ("h.0.ln_1.bias", &[8]),
+        ("h.0.attn.c_attn.weight", &[8, 24]),
+        ("h.0.attn.c_attn.bias", &[24]),
+        ("h.0.attn.c_proj.weight", &[8, 8]),
+        ("h.0.attn.c_proj.bias", &[8]),
+        ("h.0.ln_2.weight", &[8]),
+        ("h.0.ln_2.bias", &[8]),
+        ("h.0.mlp.c_fc.weight", &[8, 8]),
+        ("h.0.mlp.c_fc.bias", &[8]),
+        ("h.0.mlp.c_proj.weight", &[8, 8]),
+        ("h.0.mlp.c_proj.bias", &[8]),
+        ("ln_f.weight", &[8]),
+        ("ln_f.bias", &[8]),
+    ];
+    for (name, shape) in shapes {
+        tiny.tensors.insert(name.to_owned(), shape.to_vec());
+    }
+    let folder = written(&tiny);
+    let model = WholeModel::open(folder.path()).unwrap();
+    assert_eq!(model.forward(&[&ids(16)]).unwrap()[0].losses.len(), 15);
+    let problem = model.forward(&[&ids(17)]).unwrap_err();
+    assert!(problem.message.contains("longer than the 16 learned positions"), "{problem:?}");
+}
+
+#[test]
+fn a_configuration_with_anything_in_it_is_refused_or_read_and_never_panics() {
+    let hostile: [Value; 8] = [
+        json!(null),
+        json!(0),
+        json!(-1),
+        json!(1e300),
+        json!("x"),
+        json!([]),
+        json!({"a": 1}),
+        json!(u64::MAX),
+    ];
+    for key in [
+        "intermediate_size",
+        "hidden_act",
+        "tie_word_embeddings",
+        "mlp_bias",
+        "attention_bias",
+        "num_hidden_layers",
+        "rope_scaling",
+        "layer_types",
+    ] {
+        for value in &hostile {
+            let mut tiny = whole();
+            tiny.config[key] = value.clone();
+            let folder = written(&tiny);
+            if let Ok(model) = WholeModel::open(folder.path()) {
+                let _ = model.forward(&[&ids(3)]);
+            }
+        }
+    }
+}
