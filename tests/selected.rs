@@ -7,36 +7,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::take::take_record_batch;
 
-use crate::support::tables::{
-    floats, integers, labels, optional_texts, read_parquet, read_scores, strings, table, texts,
-    token_lists, write_parquet,
-};
-use crate::support::{Pipeline, Tiny, Workspace, count};
-
-const GROUPS: [Option<&str>; 3] = [Some("books"), None, Some("code")];
-
-/// Two files of documents in three groups.
-fn workspace() -> Workspace {
-    let workspace = Workspace::new();
-    Tiny::new().write(&workspace.path("model"));
-    for (file, first) in [("a", 0), ("b", 20)] {
-        let documents: Vec<usize> = (first..first + 20).collect();
-        let again = |document: usize, place: usize| place % (16 + document % 50);
-        let tokens = |document: &usize| {
-            let token = |place| (again(*document, place) * 7 + document * 13) % 60 + 2;
-            (0..64 + document % 7 * 32).map(|place| token(place) as u32).collect()
-        };
-        let lists: Vec<Vec<u32>> = documents.iter().map(tokens).collect();
-        let groups: Vec<Option<&str>> = documents.iter().map(|place| GROUPS[place % 3]).collect();
-        let columns = [
-            ("id", strings(documents.iter().map(|document| format!("document-{document}")))),
-            ("group", labels(&groups)),
-            ("tokens", token_lists(&lists)),
-        ];
-        write_parquet(&workspace.path(&format!("input/{file}.parquet")), &table(&columns), 5);
-    }
-    workspace
-}
+use crate::support::tables::{floats, integers, optional_texts, read_parquet, read_scores, texts};
+use crate::support::{Pipeline, Workspace, count};
 
 fn pipeline() -> Pipeline {
     Pipeline::tokens("model", 64)
@@ -61,7 +33,7 @@ fn read_selection(workspace: &Workspace) -> RecordBatch {
 
 #[test]
 fn every_sample_is_there_with_what_decided_of_it() {
-    let workspace = workspace();
+    let workspace = Workspace::of_three_groups();
     let summary = workspace.run(&pipeline());
     let selection = read_selection(&workspace);
     assert_eq!(selection.num_rows() as u64, count(&summary, "windows_total"));
@@ -122,7 +94,7 @@ fn every_sample_is_there_with_what_decided_of_it() {
 
 #[test]
 fn a_comparison_that_cannot_be_made_is_refused_with_why() {
-    let workspace = workspace();
+    let workspace = Workspace::of_three_groups();
     let refused = |pipeline: &Pipeline, what: &str| {
         workspace.write("pipeline.yaml", pipeline.to_string());
         let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
@@ -142,7 +114,7 @@ fn a_comparison_that_cannot_be_made_is_refused_with_why() {
 
 #[test]
 fn what_a_selection_cannot_be_made_by_is_refused_where_it_stands() {
-    let workspace = workspace();
+    let workspace = Workspace::of_three_groups();
     let terms =
         "{statistic: copy_shares}, {statistic: recurrence_histogram}, {statistic: gzip_ratio}";
     let guards = "{statistic: copy_share, min: 0.5, max: 0.4}, {statistic: far_variance, min_quantile: 0.9, max_quantile: 0.1}, \

@@ -66,6 +66,33 @@ impl Workspace {
         Self(testkit::Workspace::of(env!("CARGO_BIN_EXE_longsift")))
     }
 
+    /// Two files of documents of tokens in three groups, one of them without a name, that repeat themselves more or less; and
+    /// a model.
+    pub(crate) fn of_three_groups() -> Self {
+        let workspace = Self::new();
+        Tiny::new().write(&workspace.path("model"));
+        for (file, first) in [("a", 0), ("b", 20)] {
+            let documents: Vec<usize> = (first..first + 20).collect();
+            let tokens = |document: &usize| {
+                let again = |place: usize| place % (16 + document % 50);
+                let token = |place| (again(place) * 7 + document * 13) % 60 + 2;
+                (0..64 + document % 7 * 32).map(|place| token(place) as u32).collect()
+            };
+            let lists: Vec<Vec<u32>> = documents.iter().map(tokens).collect();
+            let group = |place: &usize| [Some("books"), None, Some("code")][place % 3];
+            let groups: Vec<Option<&str>> = documents.iter().map(group).collect();
+            let ids = documents.iter().map(|document| format!("document-{document}"));
+            let columns = [
+                ("id", tables::strings(ids)),
+                ("group", tables::labels(&groups)),
+                ("tokens", tables::token_lists(&lists)),
+            ];
+            let path = workspace.path(&format!("input/{file}.parquet"));
+            tables::write_parquet(&path, &tables::table(&columns), 5);
+        }
+        workspace
+    }
+
     /// A copy of another one, with the same times of modification.
     pub(crate) fn copy_of(other: &testkit::Workspace) -> Self {
         Self(testkit::Workspace::copy_of(other))

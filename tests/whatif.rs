@@ -5,32 +5,12 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::tables::{
-    integers, labels, read_parquet, strings, table, texts, token_lists, write_parquet,
-};
-use crate::support::{Pipeline, Tiny, Workspace, files_below, read_json};
+use crate::support::tables::{integers, read_parquet, texts};
+use crate::support::{Pipeline, Workspace, files_below, read_json};
 
-/// Two files of documents in three groups, measured and filtered.
+/// Documents in three groups, measured and filtered.
 fn workspace(pipeline: &Pipeline) -> Workspace {
-    let workspace = Workspace::new();
-    Tiny::new().write(&workspace.path("model"));
-    for (file, first) in [("a", 0), ("b", 20)] {
-        let documents: Vec<usize> = (first..first + 20).collect();
-        let tokens = |document: &usize| {
-            let again = |place: usize| place % (16 + document % 50);
-            let token = |place| (again(place) * 7 + document * 13) % 60 + 2;
-            (0..64 + document % 7 * 32).map(|place| token(place) as u32).collect()
-        };
-        let lists: Vec<Vec<u32>> = documents.iter().map(tokens).collect();
-        let group = |place: &usize| [Some("books"), None, Some("code")][place % 3];
-        let groups: Vec<Option<&str>> = documents.iter().map(group).collect();
-        let columns = [
-            ("id", strings(documents.iter().map(|document| format!("document-{document}")))),
-            ("group", labels(&groups)),
-            ("tokens", token_lists(&lists)),
-        ];
-        write_parquet(&workspace.path(&format!("input/{file}.parquet")), &table(&columns), 5);
-    }
+    let workspace = Workspace::of_three_groups();
     workspace.run(pipeline);
     workspace
 }
