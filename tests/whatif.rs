@@ -84,6 +84,21 @@ fn what_would_be_kept_is_what_a_run_keeps() {
     }
 }
 
+/// Neither needs a device, so neither asks which devices could compute with 16-bit integers.
+#[test]
+fn a_run_by_integers_has_its_report_and_its_whatif() {
+    let mut integers = pipeline();
+    integers.model.push_str(", precision: int16");
+    let workspace = workspace(&integers);
+    let fewer = whatif(&workspace, &["stages.filter.keep_fraction=0.1"], &[]);
+    let then = fewer["total"]["then"]["samples"].as_u64().unwrap();
+    assert!((1..kept(&workspace).len() as u64).contains(&then), "{then}");
+    workspace.longsift(&["report", "out.run", "--html", "page.html"]).success();
+    let page = fs::read_to_string(workspace.path("page.html")).unwrap();
+    assert!(!page.contains("cannot be read any more"), "the texts are there");
+    assert!(page.contains("int16"), "the page names the precision");
+}
+
 #[test]
 fn the_same_settings_change_nothing_and_no_file() {
     let workspace = workspace(&pipeline());

@@ -110,14 +110,6 @@ pub(super) fn devices(
         Some(name) => Some(kernel_by_name(name, table, problems)?),
     };
     let mut settings = sharing.clone();
-    if options.devices_absent && table == Precision::Int16 {
-        let message = "GPUs have no kernel for `precision: int16`".to_owned();
-        let problem = Diagnostic::error(Blame::Pipeline, message)
-            .at(spec.at("stages.load-partial-model.precision"))
-            .hint("plan with `--set stages.load-partial-model.precision=f32`, or bf16");
-        problems.push(problem);
-        return None;
-    }
     if options.devices_absent {
         settings.devices = DeviceSettings::Kind(DeviceKind::Cpu);
         settings.workers_per_device = None;

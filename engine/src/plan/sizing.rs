@@ -16,6 +16,7 @@ use std::fmt;
 use longsift_kernels::Kernel;
 use longsift_kernels::cuda::{self, Support};
 use longsift_stages::first_layer_attention::{Mask, Rows};
+use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::LayerZeroSpec;
 use longsift_stages::shard_across_devices::WorkersPerDevice;
 use serde::Serialize;
@@ -64,9 +65,15 @@ impl Sizing {
     /// Places the work of `plan` on `cards`.
     ///
     /// # Errors
-    /// No measure of the pipeline needs a card.
+    /// No measure of the pipeline needs a card, or cards have no kernel for its numbers.
     pub fn new(plan: &Plan, cards: &[Card]) -> Result<Self> {
         let attention = plan.needed_attention()?;
+        if attention.reading.precision == Precision::Int16 {
+            let message = "GPUs have no kernel for `precision: int16`";
+            let hint = "plan with `--set stages.load-partial-model.precision=f32`, or bf16";
+            let place = "stages.load-partial-model.precision";
+            return Err(plan.spec.error(place, message).hint(hint).into());
+        }
         let place = |(number, card)| place(plan, attention, card, number);
         let placed: Vec<Placed> = cards.iter().enumerate().map(place).collect();
         let rate = |placed: &Placed| {
