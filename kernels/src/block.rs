@@ -8,9 +8,9 @@ use crate::online_softmax::{BOUND, Logits, OnlineSoftmax};
 use crate::panels::{norm, regroup};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
+use crate::simd::{LANE_INDICES, Portable, Simd, tanh};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::{Neon, Twice};
-use crate::simd::{Portable, Simd, tanh};
 use crate::statistics::{AttentionShape, LogitRules};
 use crate::steps::{Step, Steps};
 use crate::tile::int16::PortableInt16Tile;
@@ -401,14 +401,3 @@ fn apply_softcap_and_alibi<S: Simd>(
         }
     }
 }
-
-/// The index of each lane of the widest vector.
-const LANE_INDICES: [f32; 16] = {
-    let mut indices = [0.0; 16];
-    let mut lane = 0;
-    while lane < 16 {
-        indices[lane] = lane as f32;
-        lane += 1;
-    }
-    indices
-};

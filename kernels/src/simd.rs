@@ -25,3 +25,14 @@ pub(crate) use neon::Neon;
 pub(crate) use portable::{Portable, PortableFused};
 pub(crate) use twice::Twice;
 pub(crate) use vector::Simd;
+
+/// The index of each lane of the widest vector.
+pub(crate) const LANE_INDICES: [f32; 16] = {
+    let mut indices = [0.0; 16];
+    let mut lane = 0;
+    while lane < 16 {
+        indices[lane] = lane as f32;
+        lane += 1;
+    }
+    indices
+};

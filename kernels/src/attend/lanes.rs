@@ -5,7 +5,7 @@
 
 use super::{Asking, AttendScratch, KeyValues, TILE_KEYS};
 use crate::masks::visible_keys;
-use crate::simd::{Simd, tanh};
+use crate::simd::{LANE_INDICES, Simd, tanh};
 use crate::statistics::LogitRules;
 use crate::tile::multiply;
 
@@ -72,7 +72,7 @@ impl KeyValues {
                         first: asking.rows.start + index % blocks * lanes,
                         head: key_head * group + index / blocks,
                     };
-                    self.meet::<S, HEIGHT, VECTORS>(
+                    self.add_tile::<S, HEIGHT, VECTORS>(
                         simd,
                         rules,
                         key_head,
@@ -114,7 +114,7 @@ impl KeyValues {
 
     /// Adds one tile's keys to some rows.
     #[inline(always)]
-    fn meet<S: Simd, const HEIGHT: usize, const VECTORS: usize>(
+    fn add_tile<S: Simd, const HEIGHT: usize, const VECTORS: usize>(
         &self,
         simd: S,
         rules: &LogitRules,
@@ -146,7 +146,7 @@ impl KeyValues {
         }
         // 2. Whatever else becomes of a product.
         if rules.softcap.is_some() || rules.alibi_slopes.is_some() || self.offsets.is_some() {
-            self.bend(simd, rules, first_key, &seen.keys, state, lanes, logits);
+            self.apply_softcap_and_biases(simd, rules, first_key, &seen.keys, state, lanes, logits);
         }
         // 3. Exponentials beside the largest logit so far, and what that moves the sums by.
         let used = seen.keys.start * lanes..seen.keys.end * lanes;
@@ -225,7 +225,7 @@ impl KeyValues {
     /// Soft-cap, linear biases and offsets, as the statistics' kernels apply them.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "one step of one loop")]
-    fn bend<S: Simd>(
+    fn apply_softcap_and_biases<S: Simd>(
         &self,
         simd: S,
         rules: &LogitRules,
@@ -347,14 +347,3 @@ fn weigh<S: Simd>(
     simd.store(simd.mul_add(simd.load(totals), factor, sum), totals);
     factor
 }
-
-/// The index of each lane of the widest vector.
-const LANE_INDICES: [f32; 16] = {
-    let mut indices = [0.0; 16];
-    let mut lane = 0;
-    while lane < 16 {
-        indices[lane] = lane as f32;
-        lane += 1;
-    }
-    indices
-};
