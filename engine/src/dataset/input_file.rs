@@ -20,6 +20,7 @@ use super::problem::{DataProblem, ProblemKind};
 use super::reading::Reading;
 use super::source::OpenFile;
 use crate::storage::error::{ErrorKind, StorageError};
+use crate::storage::range_file::Stamp;
 use crate::storage::store::is_address;
 
 /// A file of the input.
@@ -90,7 +91,13 @@ impl InputFile {
                 let lines = Lines {
                     form,
                     compression,
-                    survey: Arc::new(survey(found, path, &file, reading, (form, compression))?),
+                    survey: Arc::new(survey(
+                        found,
+                        path,
+                        (&file, stamp),
+                        reading,
+                        (form, compression),
+                    )?),
                     inferred: reading.columns.is_none(),
                     longest_line: reading.longest_line,
                 };
@@ -180,11 +187,10 @@ impl InputFile {
 fn survey(
     found: &Found,
     path: &str,
-    file: &OpenFile,
+    (file, stamp): (&OpenFile, Stamp),
     reading: &Reading,
     (form, compression): (Form, Compression),
 ) -> Result<Survey, DataProblem> {
-    let stamp = file.stamp().map_err(|error| unreadable(&error))?;
     let place = found.root.join(path);
     let place =
         if is_address(&place) { place } else { std::path::absolute(&place).unwrap_or(place) };

@@ -90,7 +90,8 @@ impl ArrowFile {
             .with_projection(wanted.in_file_order());
         let (file, source) = (self.clone(), source.clone());
         let batch_rows = wanted.batch_rows.max(1);
-        Box::new(ArrowDecoder { file, source, decoder, rows, batch_rows, next: 0, batch: None })
+        let (next, batches, batch) = (0, 0, None);
+        Box::new(ArrowDecoder { file, source, decoder, rows, batch_rows, next, batches, batch })
     }
 }
 
@@ -101,8 +102,9 @@ struct ArrowDecoder {
     /// Rows still to read, the next ones last.
     rows: Vec<Range<u64>>,
     batch_rows: usize,
-    /// The next message that was not looked at.
+    /// The next message that was not looked at, and the record batches before it.
     next: usize,
+    batches: usize,
     /// A decoded batch, and its rows in the file.
     batch: Option<(RecordBatch, Range<u64>)>,
 }
@@ -128,14 +130,12 @@ impl Decode for ArrowDecoder {
 impl ArrowDecoder {
     /// Decodes the next record batch that ends behind `row`, and the dictionaries before it.
     fn read(&mut self, row: u64) -> Result<(RecordBatch, Range<u64>), String> {
-        let mut group =
-            self.file.messages[..self.next].iter().filter(|message| message.rows.is_some()).count();
         loop {
             let message = *self.file.messages.get(self.next).ok_or("it has fewer rows")?;
             self.next += 1;
             let group_rows = message.rows.map(|_| {
-                let info = self.file.row_groups[group];
-                group += 1;
+                let info = self.file.row_groups[self.batches];
+                self.batches += 1;
                 info.first_row..info.first_row + info.rows
             });
             if group_rows.as_ref().is_some_and(|rows| rows.end <= row) {

@@ -40,11 +40,13 @@ impl Format {
         }
     }
 
-    fn kind(self) -> &'static str {
+    /// What the pipeline calls it.
+    fn kind(self) -> InputFormat {
         match self {
-            Self::Parquet => "parquet",
-            Self::Arrow => "arrow",
-            Self::Lines(form, _) => form.name(),
+            Self::Parquet => InputFormat::Parquet,
+            Self::Arrow => InputFormat::Arrow,
+            Self::Lines(Form::Json, _) => InputFormat::Jsonl,
+            Self::Lines(Form::Tsv, _) => InputFormat::Tsv,
         }
     }
 }
@@ -62,22 +64,20 @@ pub(in crate::dataset) fn of_folder(
         let format = Format::of_name(name).filter(|_| name.strip_suffix(".json").is_none());
         format.map(Format::kind)
     };
-    let of = |kinds: &str| names.iter().filter(|name| kind(name) == Some(kinds)).count();
-    let kinds = ["parquet", "jsonl", "tsv", "arrow"];
+    let of = |wanted: InputFormat| names.iter().filter(|name| kind(name) == Some(wanted)).count();
+    let others =
+        [(InputFormat::Jsonl, "jsonl"), (InputFormat::Tsv, "tsv"), (InputFormat::Arrow, "arrow")];
     let chosen = match wanted {
-        InputFormat::Auto if of("parquet") > 0 => "parquet",
-        InputFormat::Auto => {
-            let there: Vec<&str> = kinds.into_iter().filter(|kind| of(kind) > 0).collect();
+        InputFormat::Auto if of(InputFormat::Parquet) == 0 => {
+            let there: Vec<_> = others.into_iter().filter(|(kind, _)| of(*kind) > 0).collect();
             if there.len() > 1 {
-                let counts = there.iter().map(|kind| format!("{} of {kind}", of(kind)));
+                let counts = there.iter().map(|(kind, name)| format!("{} of {name}", of(*kind)));
                 return Err(counts.collect::<Vec<_>>().join(" and "));
             }
-            there.first().copied().unwrap_or("parquet")
+            there.first().map_or(InputFormat::Parquet, |(kind, _)| *kind)
         }
-        InputFormat::Parquet => "parquet",
-        InputFormat::Arrow => "arrow",
-        InputFormat::Jsonl => "jsonl",
-        InputFormat::Tsv => "tsv",
+        InputFormat::Auto => InputFormat::Parquet,
+        named => named,
     };
     let is_chosen = |name: &String| kind(name) == Some(chosen);
     Ok(names.iter().filter(|name| is_chosen(name)).cloned().collect())

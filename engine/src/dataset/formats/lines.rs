@@ -47,8 +47,7 @@ impl Lines {
         schema: &SchemaRef,
         wanted: &Wanted,
     ) -> Result<Box<dyn Decode>, String> {
-        let size = u64::MAX;
-        let groups = self.survey.row_groups(size);
+        let groups = self.survey.row_groups(u64::MAX);
         let mut rows = chosen_rows(&groups, wanted);
         rows.reverse();
         if self.compression == Compression::None {
