@@ -41,6 +41,26 @@ pub fn in_order<T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+/// Like [`in_order`], for results that are too large to hold together: `take` gets each in order, a few at a time.
+///
+/// # Errors
+/// That of the lowest index whose work fails, or of `take`.
+pub fn each_in_order<T: Send>(
+    count: usize,
+    threads: usize,
+    work: impl Fn(usize) -> Result<T> + Sync,
+    mut take: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    let together = 4 * threads.max(1);
+    for first in (0..count).step_by(together) {
+        let some = together.min(count - first);
+        in_order(some, threads, |index| work(first + index))?
+            .into_iter()
+            .try_for_each(&mut take)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,6 +73,15 @@ mod tests {
             assert!(squares.iter().enumerate().all(|(index, &square)| square == index * index));
         }
         assert_eq!(in_order(0, 4, Ok).unwrap(), Vec::<usize>::new());
+        for (count, threads) in [(0, 4), (100, 1), (100, 7), (28, 7)] {
+            let mut taken = Vec::new();
+            let take = |index| {
+                taken.push(index);
+                Ok(())
+            };
+            each_in_order(count, threads, Ok, take).unwrap();
+            assert!(taken.into_iter().eq(0..count));
+        }
     }
 
     #[test]

@@ -96,6 +96,39 @@ pub fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
+/// A table as lines: the first column from the left, the others from the right, two spaces between them. A short row has no
+/// cells in its last columns.
+pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = if column == 0 {
+                write!(line, "{cell:width$}")
+            } else {
+                write!(line, "  {cell:>width$}")
+            };
+        }
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A word of a shell command, quoted where a shell would see more in it than a word.
+pub(crate) fn shell_word(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:@+".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
 /// The SHA-256 of `bytes`, 64 hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
@@ -104,6 +137,25 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_is_aligned_and_has_no_blanks_at_the_end() {
+        let row = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let rows = [row(&["", "one", "two"]), row(&["längest", "1"]), row(&["b", "22", ""])];
+        assert_eq!(table(&rows), ["         one  two", "längest    1", "b         22"]);
+        assert!(table(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_word_of_a_shell_stays_one_word() {
+        for plain in ["a-b_c.d/e", "--set", "a=1,2", "s3://b/c"] {
+            assert_eq!(shell_word(plain), plain);
+        }
+        assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_word("a b"), "'a b'");
+        assert_eq!(shell_word("#a$b"), "'#a$b'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+    }
 
     #[test]
     fn the_nearest_candidate_is_suggested_and_a_far_one_is_not() {

@@ -8,7 +8,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::{count, json_safe};
+use crate::base::text::{count, json_safe, shell_word};
 use crate::cli::{Cli, EvaluateArguments};
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
@@ -75,15 +75,7 @@ fn without_effect(arguments: &EvaluateArguments) -> Result<()> {
 
 /// The command as it was typed, quoted for a shell.
 fn command() -> String {
-    let quoted = |argument: std::ffi::OsString| {
-        let argument = argument.to_string_lossy().into_owned();
-        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:#@+".contains(letter);
-        if !argument.is_empty() && argument.chars().all(plain) {
-            argument
-        } else {
-            format!("'{}'", argument.replace('\'', "'\\''"))
-        }
-    };
+    let quoted = |argument: std::ffi::OsString| shell_word(&argument.to_string_lossy());
     std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
 }
 

@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::documents::{self, DocumentChanges};
-use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DIFFERENT, DONE, Result};
 use crate::base::text::{count, line_safe};
 use crate::run_directory::counts::Counts;
@@ -62,7 +61,7 @@ impl Difference {
 /// # Errors
 /// A run without a manifest, score tables that cannot be read.
 pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Difference> {
-    let (manifest_a, manifest_b) = (finished(a)?, finished(b)?);
+    let (manifest_a, manifest_b) = (Manifest::of_finished(a)?, Manifest::of_finished(b)?);
     let (lock_a, lock_b) = (&manifest_a.lock, &manifest_b.lock);
     let flat = |lock: &PipelineLock| {
         let mut settings = pipeline_lock::flat(&lock.settings);
@@ -100,15 +99,6 @@ pub fn diff(a: &RunDirectory, b: &RunDirectory, listed: usize) -> Result<Differe
         inputs: inputs(&manifest_a, &manifest_b),
         counts: facts::differences(&counts(&manifest_b), &counts(&manifest_a)),
         documents: documents::compare((a, &manifest_a), (b, &manifest_b), listed)?,
-    })
-}
-
-fn finished(directory: &RunDirectory) -> Result<Manifest> {
-    Manifest::read(directory)?.ok_or_else(|| {
-        let message = format!("`{}` has no finished run", directory.root.display());
-        Diagnostic::error(Blame::Pipeline, message)
-            .hint("let it finish first; `longsift status` says how far it is")
-            .into()
     })
 }
 

@@ -24,8 +24,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::{Failure, Result};
+use crate::base::error::Result;
 use crate::base::text::count;
 use crate::plan::Plan;
 use crate::plan::options::PlanOptions;
@@ -33,7 +32,7 @@ use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::counts::Counts;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::Manifest;
+use crate::run_directory::manifest::{Manifest, not_finished};
 use crate::run_directory::selected;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
@@ -145,14 +144,8 @@ const MOST_LABELS: usize = 24;
 /// # Errors
 /// A run that is not finished, or records that cannot be read.
 pub(crate) fn read(directory: &RunDirectory, text: bool) -> Result<Overview> {
-    let unfinished = || {
-        let message = format!("`{}` has no finished run", directory.root.display());
-        Failure::from(
-            Diagnostic::error(Blame::Pipeline, message)
-                .hint("let it finish first; `longsift status` says how far it is"),
-        )
-    };
-    let manifest = Manifest::read(directory)?.ok_or_else(unfinished)?;
+    let unfinished = || not_finished(directory);
+    let manifest = Manifest::of_finished(directory)?;
     let calibration = directory.read_json(&directory.calibration())?.ok_or_else(unfinished)?;
     let summary = directory.read_json(&directory.summary())?.ok_or_else(unfinished)?;
     let scores = manifest.scores_directory(directory)?;
@@ -271,6 +264,13 @@ impl Overview {
         })
     }
 
+    /// All samples.
+    fn all(&self) -> Amount {
+        let mut all = self.kept;
+        self.dropped.values().for_each(|amount| all.add(*amount));
+        all
+    }
+
     /// `report.json`.
     pub(crate) fn json(&self) -> Value {
         serde_json::to_value(self).expect("plain data")
@@ -320,10 +320,7 @@ fn means(choice: &Choice, name: String, [kept, others]: &[Lists; 2]) -> (String,
 impl fmt::Display for Overview {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = |part: u64, all: u64| 100.0 * part as f64 / all.max(1) as f64;
-        let all = |of: &dyn Fn(&Amount) -> u64| {
-            of(&self.kept) + self.dropped.values().map(of).sum::<u64>()
-        };
-        let (samples, tokens) = (all(&|of| of.samples), all(&|of| of.tokens));
+        let all = self.all();
         writeln!(f, "{}", self.verdict())?;
         writeln!(f, "  score     {}", self.score)?;
         writeln!(f, "  keeps     {}", self.amount)?;
@@ -335,9 +332,9 @@ impl fmt::Display for Overview {
                 f,
                 "  {name:<24} {:>14} samples {:>5.1} %  {:>18} tokens {:>5.1} %",
                 count(amount.samples),
-                share(amount.samples, samples),
+                share(amount.samples, all.samples),
                 count(amount.tokens),
-                share(amount.tokens, tokens)
+                share(amount.tokens, all.tokens)
             )
         };
         line("kept", &self.kept)?;

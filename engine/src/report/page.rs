@@ -44,6 +44,12 @@ pub(crate) struct Section {
     pub(crate) blocks: Vec<Block>,
 }
 
+impl Section {
+    pub(crate) fn new(id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Self {
+        Self { id: id.to_owned(), title: title.to_owned(), lead: lead.to_owned(), blocks }
+    }
+}
+
 /// Something in a section.
 #[derive(Debug, Template)]
 #[template(path = "block.html")]
@@ -68,6 +74,16 @@ pub(crate) enum Block {
     Details { summary: String, open: bool, blocks: Vec<Block> },
     /// A table; the first column is text.
     Table { header: Vec<String>, rows: Vec<Vec<String>> },
+}
+
+impl Block {
+    /// A table under these names.
+    pub(crate) fn table<const COLUMNS: usize>(
+        header: [&str; COLUMNS],
+        rows: Vec<Vec<String>>,
+    ) -> Self {
+        Self::Table { header: header.map(str::to_owned).to_vec(), rows }
+    }
 }
 
 /// A small picture.

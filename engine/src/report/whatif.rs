@@ -11,7 +11,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::parallel;
 use crate::base::stop::Stop;
-use crate::base::text::{count, line_safe};
+use crate::base::text::{count, line_safe, table};
 use crate::plan::Plan;
 use crate::plan::identity::{AttentionDigests, Digests, Kernels, identity};
 use crate::plan::options::PlanOptions;
@@ -103,13 +103,7 @@ pub(crate) fn whatif(
     listed: usize,
     stop: &Stop,
 ) -> Result<WhatIf> {
-    let manifest = Manifest::read(directory)?.ok_or_else(|| {
-        let message = format!("`{}` has no finished run", directory.root.display());
-        Failure::from(
-            Diagnostic::error(Blame::Pipeline, message)
-                .hint("let it finish first; `longsift status` says how far it is"),
-        )
-    })?;
+    let manifest = Manifest::of_finished(directory)?;
     let recorded = manifest.lock.recorded()?;
     let overrides = instead(overrides, &manifest);
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &manifest.lock.settings, &overrides)?;
@@ -272,24 +266,22 @@ impl Counting<'_> {
     fn count(&self, stop: &Stop) -> Result<Counted> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
         let mut all = Counted::default();
-        let mut first = 0;
-        while first < self.records.len() {
-            let some = (4 * threads.max(1)).min(self.records.len() - first);
-            let counted = parallel::in_order(some, threads, |index| {
-                stop.check()?;
-                self.unit(first + index)
-            })?;
-            for unit in counted {
-                for (value, change) in &unit.groups {
-                    all.groups.entry(value.clone()).or_default().append(change);
-                }
-                all.entering.extend(unit.entering);
-                all.leaving.extend(unit.leaving);
+        let count = |unit: usize| {
+            stop.check()?;
+            self.unit(unit)
+        };
+        parallel::each_in_order(self.records.len(), threads, count, |unit: Counted| {
+            for (value, change) in unit.groups {
+                all.groups.entry(value).or_default().append(&change);
             }
-            cut(&mut all.entering, self.listed);
-            cut(&mut all.leaving, self.listed);
-            first += some;
-        }
+            for (list, more) in
+                [(&mut all.entering, unit.entering), (&mut all.leaving, unit.leaving)]
+            {
+                list.extend(more);
+                cut(list, self.listed);
+            }
+            Ok(())
+        })?;
         Ok(all)
     }
 
@@ -418,7 +410,7 @@ impl fmt::Display for WhatIf {
             "leave",
             "from the score",
         ];
-        let mut rows = vec![header.map(str::to_owned)];
+        let mut rows = vec![header.map(str::to_owned).to_vec()];
         let mut groups: Vec<&OfGroup> = self.groups.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.change.all.samples));
         for group in groups.iter().take(PRINTED) {
@@ -431,16 +423,7 @@ impl fmt::Display for WhatIf {
             rows.push(row(name, &group.change, score));
         }
         rows.push(row("all".to_owned(), &self.total, String::new()));
-        let widths: Vec<usize> = (0..header.len())
-            .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-            .collect();
-        for row in &rows {
-            write!(f, "{:<width$}", row[0], width = widths[0])?;
-            for (cell, width) in row.iter().zip(&widths).skip(1) {
-                write!(f, "  {cell:>width$}")?;
-            }
-            writeln!(f)?;
-        }
+        table(&rows).iter().try_for_each(|line| writeln!(f, "{line}"))?;
         if groups.len() > PRINTED {
             writeln!(f, "and {} smaller groups", count((groups.len() - PRINTED) as u64))?;
         }
@@ -460,7 +443,7 @@ impl fmt::Display for WhatIf {
     }
 }
 
-fn row(name: String, change: &Change, score: String) -> [String; 9] {
+fn row(name: String, change: &Change, score: String) -> Vec<String> {
     let Change { all, now, then, both } = *change;
     let numbers = [
         all.samples,
@@ -472,7 +455,7 @@ fn row(name: String, change: &Change, score: String) -> [String; 9] {
         now.samples - both.samples,
     ];
     let [all, now, then, tokens_now, tokens_then, enter, leave] = numbers.map(count);
-    [name, all, now, then, tokens_now, tokens_then, enter, leave, score]
+    vec![name, all, now, then, tokens_now, tokens_then, enter, leave, score]
 }
 
 impl fmt::Display for Moved {

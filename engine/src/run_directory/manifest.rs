@@ -11,7 +11,7 @@ use super::pipeline_lock::{PipelineLock, of_this_version};
 use super::summary::TableUse;
 use super::units::{Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 
@@ -76,6 +76,14 @@ impl Manifest {
         Ok(Some(manifest))
     }
 
+    /// The manifest of a run that is finished.
+    ///
+    /// # Errors
+    /// It is not, or the manifest cannot be read.
+    pub fn of_finished(directory: &RunDirectory) -> Result<Self> {
+        Self::read(directory)?.ok_or_else(|| not_finished(directory))
+    }
+
     /// The names of the files in `data/` by a manifest of any version; none where it is damaged.
     pub fn data_names_of_any_version(directory: &RunDirectory) -> Result<Vec<String>> {
         #[derive(Deserialize)]
@@ -103,6 +111,14 @@ impl Manifest {
     pub fn data_names(&self) -> Vec<String> {
         self.data.iter().map(|part| part.path.clone()).collect()
     }
+}
+
+/// Something is asked of a run that only a finished one has.
+pub(crate) fn not_finished(directory: &RunDirectory) -> Failure {
+    let message = format!("`{}` has no finished run", directory.root.display());
+    Diagnostic::error(Blame::Pipeline, message)
+        .hint("let it finish first; `longsift status` says how far it is")
+        .into()
 }
 
 /// What identifies an input file of an earlier run.

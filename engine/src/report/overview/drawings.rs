@@ -38,7 +38,8 @@ fn drawing(height: f64, label: &str) -> Drawing {
     Drawing::new(WIDTH as u32, height.ceil() as u32, line_safe(label))
 }
 
-fn share(part: u64, all: u64) -> String {
+/// A part as a share of all: `12.3 %`.
+pub(super) fn share(part: u64, all: u64) -> String {
     format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64)
 }
 

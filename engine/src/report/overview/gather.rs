@@ -16,6 +16,7 @@ use crate::base::parallel;
 use crate::dataset::labels;
 use crate::plan::Plan;
 use crate::report::amount::Amount;
+use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::{self, MeasureColumns, Place};
 use crate::run_directory::selected::{self, SelectedRow};
@@ -39,7 +40,7 @@ impl Fate {
     pub(super) fn of(reason: Option<&str>) -> Self {
         match reason {
             None => Self::Kept,
-            Some(crate::run_directory::dropped::NOT_SELECTED) => Self::Below,
+            Some(NOT_SELECTED) => Self::Below,
             Some(_) => Self::Refused,
         }
     }
@@ -115,12 +116,11 @@ impl Gathering<'_> {
     pub(super) fn gather(&self) -> Result<Gathered> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
         let mut all = self.nothing();
-        for some in (0..self.records.len()).collect::<Vec<_>>().chunks(4 * threads.max(1)) {
-            let units = parallel::in_order(some.len(), threads, |index| self.unit(some[index]))?;
-            for unit in units {
-                all.append(unit);
-            }
-        }
+        let work = |unit: usize| self.unit(unit);
+        parallel::each_in_order(self.records.len(), threads, work, |unit| {
+            all.append(unit);
+            Ok(())
+        })?;
         Ok(all)
     }
 
@@ -216,14 +216,12 @@ impl Gathering<'_> {
         let Some(shown) = shown else { return };
         group.picks.add(unit, row, place, tokens);
         group.counted += u64::from(!row.reason.is_some_and(|reason| reason.starts_with("no_")));
-        let scorer = self.scorers[shown].as_ref();
-        if let (Some(scorer), false) = (scorer, row.score.is_nan()) {
-            let terms = scorer.terms(row.statistics);
-            group.grid.add(&self.sides, terms, fate == Fate::Refused, amount);
-        }
-        if let (Combine::Least, Some(scorer), false) =
-            (self.choice.combine, scorer, row.score.is_nan() || fate == Fate::Refused)
-        {
+        let Some(scorer) = self.scorers[shown].as_ref().filter(|_| !row.score.is_nan()) else {
+            return;
+        };
+        let refused = fate == Fate::Refused;
+        group.grid.add(&self.sides, scorer.terms(row.statistics), refused, amount);
+        if self.choice.combine == Combine::Least && !refused {
             let least = |(place, least): (usize, f64), (own, term): (usize, f64)| {
                 if term < least { (own, term) } else { (place, least) }
             };

@@ -3,25 +3,24 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::drawings::{self, COLOURS, NAMES, Step};
-use super::groups::{Group, Shown};
+use super::drawings::{self, COLOURS, NAMES, Step, share};
+use super::groups::{self, Group, Shown};
 use super::machine::Look;
 use super::panel::Panel;
 use super::picks::{KINDS, SEED};
 use super::{Means, Overview};
-use crate::base::text::{bytes, count, line_safe};
+use crate::base::text::{bytes, count, line_safe, shell_word};
 use crate::report::page::{Block, Figure, Page, Section, Text, Tile};
 use crate::run_directory::dropped::NOT_SELECTED;
 
 impl Overview {
     /// What was kept, in one sentence.
     pub(super) fn verdict(&self) -> String {
-        let all = self.kept.samples + self.dropped.values().map(|of| of.samples).sum::<u64>();
         format!(
             "{}: kept {} of {} {}",
             line_safe(&self.name),
             count(self.kept.samples),
-            count(all),
+            count(self.all().samples),
             self.samples()
         )
     }
@@ -30,18 +29,8 @@ impl Overview {
         if self.settings["output"]["samples"] == "documents" { "documents" } else { "windows" }
     }
 
-    fn all_samples(&self) -> u64 {
-        self.kept.samples + self.dropped.values().map(|of| of.samples).sum::<u64>()
-    }
-
-    fn all_tokens(&self) -> u64 {
-        self.kept.tokens + self.dropped.values().map(|of| of.tokens).sum::<u64>()
-    }
-
     /// One HTML file.
     pub(crate) fn page(&self) -> String {
-        let percent =
-            |part: u64, all: u64| format!("{:.1} %", 100.0 * part as f64 / all.max(1) as f64);
         let tile = |figure: String, label: String| Tile { figure, label };
         let summary = &self.summary;
         let memory = summary
@@ -49,10 +38,10 @@ impl Overview {
             .map_or(String::new(), |peak| format!("{} at most", bytes(peak)));
         let tiles = vec![
             tile(
-                percent(self.kept.samples, self.all_samples()),
+                share(self.kept.samples, self.all().samples),
                 format!("of {} kept", self.samples()),
             ),
-            tile(count(self.kept.tokens), format!("tokens kept of {}", count(self.all_tokens()))),
+            tile(count(self.kept.tokens), format!("tokens kept of {}", count(self.all().tokens))),
             tile(count(summary.rows_kept), format!("of {} documents", count(summary.rows_in))),
             tile(count(summary.quarantined), "rows quarantined".to_owned()),
             tile(format!("{:.1} s", summary.seconds), memory),
@@ -103,7 +92,7 @@ impl Overview {
         let mut steps = reasons(&tokens);
         steps.push(step("kept", self.kept.tokens, COLOURS[0]));
         let label = format!("tokens of {} with scores", self.samples());
-        let tokens = drawings::waterfall(&label, self.all_tokens(), &steps);
+        let tokens = drawings::waterfall(&label, self.all().tokens, &steps);
         let mut blocks = vec![Block::Figures(vec![plain(rows), plain(windows), plain(tokens)])];
         for (measure, windows) in &summary.windows_not_measured {
             blocks.push(Block::Note(format!(
@@ -118,7 +107,7 @@ impl Overview {
             )));
         }
         let lead = "Rows, windows and tokens add up; nothing is lost without a reason.";
-        section("rows", "Where every row went", lead, blocks)
+        Section::new("rows", "Where every row went", lead, blocks)
     }
 
     fn scores(&self) -> Section {
@@ -143,16 +132,16 @@ impl Overview {
             || "Scores".to_owned(),
             |within| format!("Scores, by {}", line_safe(within)),
         );
-        section("groups", &title, "", blocks)
+        Section::new("groups", &title, "", blocks)
     }
 
     fn score_of(&self, group: &Group) -> Option<Figure> {
         let (kept, all) = (group.kept, group.samples_in_all());
         let mut caption = format!(
-            "{} of {} kept ({:.1} %), {} refused; {} of {} tokens",
+            "{} of {} kept ({}), {} refused; {} of {} tokens",
             count(kept.samples),
             count(all),
-            100.0 * kept.samples as f64 / all.max(1) as f64,
+            share(kept.samples, all),
             count(group.refused.samples),
             count(kept.tokens),
             count(group.tokens_in_all())
@@ -177,7 +166,7 @@ impl Overview {
         let rows = [("kept", row(0)), ("below the threshold", row(1))];
         let drawing = drawings::stacked("which side was the least", &sides, &rows);
         let lead = "The side that gave each sample its score: what holds back what is not kept.";
-        Some(section(
+        Some(Section::new(
             "weakest",
             "Which side was the weakest",
             lead,
@@ -194,7 +183,7 @@ impl Overview {
                 (label.clone().unwrap_or_else(|| "without a label".to_owned()), *counts)
             })
             .collect();
-        let overall = self.kept.samples as f64 / self.all_samples().max(1) as f64;
+        let overall = self.kept.samples as f64 / self.all().samples.max(1) as f64;
         let title = format!("Kept, by {}", line_safe(&labels.column));
         let mut blocks =
             vec![Block::Figures(vec![plain(drawings::shares(&title, &rows, overall))])];
@@ -205,7 +194,7 @@ impl Overview {
             )));
         }
         let lead = "The label took no part in the selection. Beyond the dashed line: preferred.";
-        Some(section("labels", &title, lead, blocks))
+        Some(Section::new("labels", &title, lead, blocks))
     }
 
     fn means(&self) -> Option<Section> {
@@ -229,7 +218,12 @@ impl Overview {
         let figures: Vec<Figure> = self.lists.iter().map(figure).collect();
         let lead = "What windows that were kept look like beside the others.";
         (!figures.is_empty()).then(|| {
-            section("distances", "By distance and by head", lead, vec![Block::Figures(figures)])
+            Section::new(
+                "distances",
+                "By distance and by head",
+                lead,
+                vec![Block::Figures(figures)],
+            )
         })
     }
 
@@ -258,7 +252,7 @@ impl Overview {
         let lead = format!(
             "Of every group, chosen by rank, and at random by seed {SEED}; the beginning and the end of each."
         );
-        section("read", "Read some of it", &lead, blocks)
+        Section::new("read", "Read some of it", &lead, blocks)
     }
 
     fn text(&self, sample: &Shown) -> Text {
@@ -311,7 +305,7 @@ impl Overview {
         let row = |of: &crate::run_directory::calibration::GroupDrift| {
             let most = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
             vec![
-                of.value.as_deref().map_or_else(|| "without a group".to_owned(), line_safe),
+                groups::name(of.value.as_deref()),
                 count(of.count),
                 percent(of.kept_fraction),
                 percent(of.calibrated_kept_fraction),
@@ -328,8 +322,8 @@ impl Overview {
         let lead = "Against the calibration that was used. A stability index of 0.1 is some, 0.25 much; a shift is in the \
                     calibration's standard deviations. The groups that moved most.";
         let rows = groups.into_iter().take(24).map(row).collect();
-        let table = Block::Table { header: header.map(str::to_owned).to_vec(), rows };
-        Some(section("drift", "Drift", lead, vec![table]))
+        let table = Block::table(header, rows);
+        Some(Section::new("drift", "Drift", lead, vec![table]))
     }
 
     fn machine(&self) -> Section {
@@ -366,25 +360,18 @@ impl Overview {
                 "reserved at most",
                 "given up",
             ];
-            blocks.push(Block::Table {
-                header: header.map(str::to_owned).to_vec(),
-                rows: rows.collect(),
-            });
+            blocks.push(Block::table(header, rows.collect()));
         }
         if !figures.is_empty() {
             blocks.push(Block::Figures(figures));
         }
-        let table = |header: [&str; 2], rows: Vec<Vec<String>>| Block::Table {
-            header: header.map(str::to_owned).to_vec(),
-            rows,
-        };
         if !self.machine.steps.is_empty() {
             let rows = self
                 .machine
                 .steps
                 .iter()
                 .map(|(step, number)| vec![line_safe(&step.replace('_', " ")), count(*number)]);
-            blocks.push(table(["what happened besides", "how often"], rows.collect()));
+            blocks.push(Block::table(["what happened besides", "how often"], rows.collect()));
         }
         if !self.machine.seconds.is_empty() {
             let rows = self
@@ -392,14 +379,14 @@ impl Overview {
                 .seconds
                 .iter()
                 .map(|(stage, seconds)| vec![stage.clone(), format!("{seconds:.2} s")]);
-            blocks.push(table(["stage", "time"], rows.collect()));
+            blocks.push(Block::table(["stage", "time"], rows.collect()));
         }
         let kernel = self.summary.kernel.as_ref().map_or(String::new(), |kernel| {
             format!(" Windows were measured by the kernel {kernel}.")
         });
         let lead =
             format!("Stages overlap: their times may add up to more than the run took.{kernel}");
-        section("machine", "The machine", &lead, blocks)
+        Section::new("machine", "The machine", &lead, blocks)
     }
 
     fn quarantine(&self) -> Option<Section> {
@@ -408,14 +395,18 @@ impl Overview {
         }
         let rows =
             self.quarantined.iter().map(|(code, rows)| vec![code.clone(), count(*rows)]).collect();
-        let header = ["code", "rows"].map(str::to_owned).to_vec();
         let lead =
             "Rows that could not be scored, by code; the rows themselves are in quarantine/.";
-        Some(section("quarantine", "Quarantine", lead, vec![Block::Table { header, rows }]))
+        Some(Section::new(
+            "quarantine",
+            "Quarantine",
+            lead,
+            vec![Block::table(["code", "rows"], rows)],
+        ))
     }
 
     fn repeat(&self) -> Section {
-        let run = quoted(&self.run_directory);
+        let run = shell_word(&self.run_directory);
         let commands = format!(
             "longsift run {run}          # the same again, from the manifest alone\nlongsift verify {run}\nlongsift whatif {run} --set stages.filter.keep_fraction=0.1\nlongsift report {run} --html report.html"
         );
@@ -431,7 +422,7 @@ impl Overview {
             details("settings as resolved", settings),
             details("what it depended on besides the input", identity),
         ];
-        section("repeat", "Repeat it", "In the folder that holds the run directory.", blocks)
+        Section::new("repeat", "Repeat it", "In the folder that holds the run directory.", blocks)
     }
 }
 
@@ -469,18 +460,4 @@ fn step(name: &str, number: u64, fill: &'static str) -> Step {
 
 fn plain(drawing: crate::report::page::drawing::Drawing) -> Figure {
     Figure { title: String::new(), caption: String::new(), drawing }
-}
-
-fn section(id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Section {
-    Section { id: id.to_owned(), title: title.to_owned(), lead: lead.to_owned(), blocks }
-}
-
-/// A word of a shell command.
-fn quoted(word: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }

@@ -123,17 +123,13 @@ impl Panel {
                 edges,
             ]
         });
-        let header = ["keep", "samples", "tokens", "from the score"].map(str::to_owned).to_vec();
+        let header = ["keep", "samples", "tokens", "from the score"];
         let json = serde_json::to_string(self).expect("plain data");
         // Inside a script no text ends it.
         let data = json_safe(&json).replace('<', "\\u003c");
-        Section {
-            id: "whatif".to_owned(),
-            title: "What if".to_owned(),
-            lead: "From counts in cells of the score's sides, so to the accuracy of a cell, and of the groups that are shown; \
-                   `longsift whatif` answers exactly."
-                .to_owned(),
-            blocks: vec![Block::Table { header, rows: rows.collect() }, Block::Panel(data)],
-        }
+        let lead = "From counts in cells of the score's sides, so to the accuracy of a cell, and of the groups that are shown; \
+                    `longsift whatif` answers exactly.";
+        let blocks = vec![Block::table(header, rows.collect()), Block::Panel(data)];
+        Section::new("whatif", "What if", lead, blocks)
     }
 }

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
+use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::scores::Place;
 use crate::run_directory::selected::SelectedRow;
 
@@ -89,7 +90,7 @@ impl Picks {
                 self.put(Kind::Best, -row.score, at, row, place, tokens);
                 self.put(Kind::JustAbove, row.score, at, row, place, tokens);
             }
-            Some("not_selected") => {
+            Some(NOT_SELECTED) => {
                 self.put(Kind::JustBelow, -row.score, at, row, place, tokens);
                 self.put(Kind::LeftOut, random(), at, row, place, tokens);
             }

@@ -18,7 +18,7 @@ impl Evaluation {
         for of in self.lengths.values() {
             of.sections(&mut sections);
         }
-        sections.push(section(
+        sections.push(Section::new(
             "kinds",
             "What was built",
             "All kinds have as many tokens as the window they were made of.",
@@ -26,7 +26,7 @@ impl Evaluation {
                 KINDS.iter().map(|kind| format!("{}: {}", kind.name, kind.doc)).collect(),
             )],
         ));
-        sections.push(section("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
+        sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
         let documents = |of: &OfLength| of.documents.values().sum::<u64>();
         let tiles = self.lengths.values().map(|of| Tile {
             figure: count(documents(of)),
@@ -51,7 +51,7 @@ impl OfLength {
         let length = count(self.tokens);
         let mut add = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
             let id = format!("{id}{}", self.tokens);
-            sections.push(section(&id, &format!("{title} · {length} tokens"), lead, blocks));
+            sections.push(Section::new(&id, &format!("{title} · {length} tokens"), lead, blocks));
         };
         add(
             "verdicts",
@@ -231,10 +231,10 @@ impl OfLength {
                 cell(of.token_shuffled_spearman),
             ]
         };
-        Block::Table {
-            header: ["statistic", "category", "length", "tokens alone"].map(str::to_owned).to_vec(),
-            rows: self.reports().map(row).collect(),
-        }
+        Block::table(
+            ["statistic", "category", "length", "tokens alone"],
+            self.reports().map(row).collect(),
+        )
     }
 
     fn selections(&self) -> Vec<Block> {
@@ -254,10 +254,7 @@ impl OfLength {
             let name = category(name, selection.categories.len());
             vec![name, percent(*before), percent(*after)]
         });
-        blocks.push(Block::Table {
-            header: ["category", "before", "after"].map(str::to_owned).to_vec(),
-            rows: rows.collect(),
-        });
+        blocks.push(Block::table(["category", "before", "after"], rows.collect()));
         let of = |quantiles: &Option<[f64; 3]>| {
             quantiles.map_or_else(
                 || "–".to_owned(),
@@ -279,16 +276,9 @@ impl OfLength {
                 .iter()
                 .map(|(name, both)| vec![name.clone(), of(&both[0]), of(&both[1])]),
         );
-        blocks.push(Block::Table {
-            header: ["5 / 50 / 95 %", "before", "after"].map(str::to_owned).to_vec(),
-            rows,
-        });
+        blocks.push(Block::table(["5 / 50 / 95 %", "before", "after"], rows));
         blocks
     }
-}
-
-fn section(id: &str, title: &str, lead: &str, blocks: Vec<Block>) -> Section {
-    Section { id: id.to_owned(), title: title.to_owned(), lead: lead.to_owned(), blocks }
 }
 
 fn interval(figure: &Figure) -> Option<Interval> {

@@ -1,12 +1,12 @@
 //! An evaluation for people: a table for each question, and under it how to read it.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use super::constructions::{KINDS, Role};
 use super::figures::Figure;
 use super::report::{Report, pairs_of};
 use super::{Evaluation, OfLength};
-use crate::base::text::{count, line_safe};
+use crate::base::text::{count, line_safe, table};
 
 impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -264,19 +264,10 @@ fn grid(
     header: &[String],
     rows: &[(String, Vec<String>)],
 ) -> fmt::Result {
-    let first = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|(_, cells)| cells.get(column));
-        cells.chain(header.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    let row = |name: &str, cells: &[String]| {
+        std::iter::once(name.to_owned()).chain(cells.iter().cloned()).collect()
     };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let line = |name: &str, cells: &[String]| {
-        let mut line = format!("  {name:first$}");
-        for (cell, width) in cells.iter().zip(&widths) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        line
-    };
-    writeln!(f, "{}", line("", header).trim_end())?;
-    rows.iter().try_for_each(|(name, cells)| writeln!(f, "{}", line(name, cells).trim_end()))
+    let rows = rows.iter().map(|(name, cells)| row(name, cells));
+    let rows: Vec<Vec<String>> = std::iter::once(row("", header)).chain(rows).collect();
+    table(&rows).iter().try_for_each(|line| writeln!(f, "  {line}"))
 }
