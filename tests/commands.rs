@@ -303,6 +303,39 @@ fn a_kernel_that_cannot_be_used_is_refused_with_those_that_can() {
 }
 
 #[test]
+fn what_is_wrong_with_a_pipeline_is_an_answer_for_programs() {
+    let workspace = workspace();
+    let validate = |arguments: &[&str]| {
+        workspace.longsift(&[&["validate", "pipeline.yaml"], arguments].concat())
+    };
+    let valid = validate(&["--format", "json"]).success();
+    let answer: Value = serde_json::from_str(&valid.stdout).unwrap();
+    assert_eq!((&answer["valid"], &answer["problems"]), (&json!(true), &json!([])));
+    assert_eq!(validate(&["--format", "github"]).success().stdout, "");
+    let text = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+    let wrong =
+        text.replace("window_tokens: ", "window_tokens: -").replace("version: 1", "version: 7");
+    workspace.write("pipeline.yaml", &wrong);
+    let line = 1 + wrong.lines().position(|line| line.contains("window_tokens: -")).unwrap();
+    let answer = validate(&["--format", "json"]).expect(2);
+    assert_eq!(answer.stderr, "");
+    let found: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(found["valid"], false);
+    let problems = found["problems"].as_array().unwrap();
+    assert_eq!(problems.len(), 2, "{found:#}");
+    assert_eq!(problems[1]["place"]["text"]["line"], line, "{found:#}");
+    let answer = validate(&["--format", "github"]).expect(2);
+    let lines: Vec<&str> = answer.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", answer.stdout);
+    let start = format!("::error file=pipeline.yaml,line={line},col=");
+    assert!(lines[1].starts_with(&start), "{}", answer.stdout);
+    // What is wrong with the command line stands in no file.
+    workspace.write("pipeline.yaml", &text);
+    let answer = validate(&["--format", "github", "--set", "version=7"]).expect(2);
+    assert!(answer.stdout.starts_with("::error::"), "{}", answer.stdout);
+}
+
+#[test]
 fn a_wrong_command_line_is_exit_code_2() {
     let workspace = workspace();
     for arguments in [

@@ -201,3 +201,72 @@ fn lineage_never_fails_a_run() {
         assert_eq!(answer.summary()["status"], "done");
     }
 }
+
+#[test]
+fn a_summary_is_in_its_file_however_the_run_ends() {
+    let workspace = workspace();
+    let file = |arguments: &[&str]| {
+        let all =
+            [&["-q", "--run-id", "web-1", "--summary-file", "return.json"], arguments].concat();
+        let answer = run(&workspace, &[], &all);
+        let text = fs::read_to_string(workspace.path("return.json")).unwrap();
+        assert_eq!(text.lines().last(), answer.stdout.lines().last());
+        (answer, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let (answer, summary) = file(&[]);
+    assert_eq!((answer.code, &summary["status"]), (0, &Value::from("done")), "{}", answer.stderr);
+    assert_eq!(summary["run_id"], "web-1");
+    let (_, summary) = file(&[]);
+    assert_eq!(summary["status"], "nothing_to_do");
+    let (answer, summary) = file(&["--set", "input.path=absent"]);
+    assert_eq!((answer.code, &summary["exit_code"]), (2, &Value::from(2)));
+}
+
+#[test]
+fn a_place_where_no_summary_can_be_is_refused_before_the_run() {
+    let workspace = workspace();
+    Command::new("mkfifo").arg(workspace.path("pipe")).status().unwrap();
+    for (path, why) in [
+        ("model", "is not a regular file"),
+        ("pipe", "is not a regular file"),
+        ("no/such/summary.json", "is in a folder that does not exist"),
+    ] {
+        let answer = run(&workspace, &[], &["--summary-file", path]).expect(2);
+        assert!(answer.stderr.contains(why), "{path}: {}", answer.stderr);
+        assert!(!workspace.path("out.run").exists(), "nothing has begun");
+    }
+}
+
+/// The summary of an earlier run is not taken for that of one that was killed.
+#[test]
+fn an_old_summary_is_gone_when_a_run_begins() {
+    let workspace = workspace();
+    workspace.write("return.json", "{}");
+    // A command line that is refused before the run begins leaves it.
+    run(&workspace, &[], &["--summary-file", "return.json", "--shard", "0/2"]).expect(2);
+    assert!(workspace.path("return.json").exists());
+    workspace.write("web.yaml", "version: 2");
+    let answer = run(&workspace, &[], &["--summary-file", "return.json"]).expect(2);
+    let text = fs::read_to_string(workspace.path("return.json")).unwrap();
+    assert_eq!(Some(text.trim_end()), answer.stdout.lines().last());
+}
+
+#[test]
+fn every_log_line_names_the_run() {
+    for format in ["text", "json"] {
+        let answer =
+            run(&workspace(), &[], &["-v", "--run-id", "web-1", "--log-format", format]).success();
+        let lines: Vec<&str> =
+            answer.stderr.lines().filter(|line| line.contains("unit scored")).collect();
+        assert!(!lines.is_empty(), "{}", answer.stderr);
+        for line in lines {
+            match format {
+                "json" => {
+                    let event: Value = serde_json::from_str(line).unwrap();
+                    assert_eq!(event["run_id"], "web-1", "{line}");
+                }
+                _ => assert!(line.ends_with(" run_id=web-1"), "{line}"),
+            }
+        }
+    }
+}

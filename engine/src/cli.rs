@@ -10,6 +10,7 @@ pub(crate) mod planned;
 pub(crate) mod ray;
 pub(crate) mod run;
 pub(crate) mod terminal;
+pub(crate) mod validate;
 
 use std::path::PathBuf;
 
@@ -58,6 +59,17 @@ pub enum AnswerFormat {
     Json,
 }
 
+/// How what is wrong with a pipeline is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ValidateFormat {
+    /// For people, on standard error.
+    Text,
+    /// One JSON document: whether the pipeline is valid, and every problem with its place.
+    Json,
+    /// Annotations of GitHub Actions, a line each, which appear beside the lines of a pull request.
+    Github,
+}
+
 /// Who runs the shards of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
@@ -73,7 +85,14 @@ pub enum Command {
     /// Runs a pipeline; run again, it resumes where it stopped.
     Run(RunArguments),
     /// Checks a pipeline file, opening nothing else.
-    Validate(PipelineArguments),
+    Validate {
+        /// The pipeline.
+        #[command(flatten)]
+        arguments: PipelineArguments,
+        /// How to write the answer.
+        #[arg(long, value_enum, default_value = "text")]
+        format: ValidateFormat,
+    },
     /// Shows what a run would do, reading no weights and no documents.
     Plan {
         /// The pipeline.
@@ -336,7 +355,11 @@ pub struct RunArguments {
     /// the same run.
     #[arg(long, value_name = "NAME")]
     pub run_id: Option<String>,
-    /// Writes figures of the run there, for Prometheus' textfile collector (`*.prom`).
+    /// Writes the summary there as well, however the run ends: Airflow's pod operator reads `/airflow/xcom/return.json`. A file that is there is removed when the run begins.
+    #[arg(long, value_name = "PATH")]
+    pub summary_file: Option<PathBuf>,
+    /// Writes figures of the run there, for Prometheus' textfile collector (`*.prom`): every 15 seconds how far it is, and at
+    /// its end how it went.
     #[arg(long, value_name = "PATH")]
     pub metrics_textfile: Option<PathBuf>,
     /// Stops, as on SIGTERM, when the process that started this one ends.

@@ -18,11 +18,25 @@ pub struct Progress {
     /// A row per device that windows are measured on.
     devices: Mutex<Vec<ProgressBar>>,
     on_terminal: bool,
+    phase: Mutex<&'static str>,
     windows: AtomicU64,
     tokens: AtomicU64,
     started: Mutex<Instant>,
     logged: Mutex<Instant>,
     times: Mutex<Vec<(&'static str, Duration)>>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// What it does now: `plan` before anything else, then `table`, `score`, `select`, `write`.
+    pub phase: &'static str,
+    /// The part of the phase that is done, 0 to 1.
+    pub share: f64,
+    /// Windows measured.
+    pub windows: u64,
+    /// Their tokens.
+    pub tokens: u64,
 }
 
 impl Progress {
@@ -37,6 +51,7 @@ impl Progress {
             rows,
             devices: Mutex::new(Vec::new()),
             on_terminal,
+            phase: Mutex::new("plan"),
             windows: AtomicU64::new(0),
             tokens: AtomicU64::new(0),
             started: Mutex::new(now),
@@ -58,6 +73,7 @@ impl Progress {
         self.bar.reset();
         self.bar.set_prefix(name);
         self.bar.set_length(total.max(1));
+        *lock(&self.phase) = name;
         *lock(&self.started) = Instant::now();
         tracing::debug!(phase = name, total, "phase begins");
     }
@@ -143,6 +159,17 @@ impl Progress {
         result
     }
 
+    /// How far the run is.
+    pub fn standing(&self) -> Standing {
+        let (position, length) = (self.bar.position(), self.bar.length());
+        Standing {
+            phase: *lock(&self.phase),
+            share: length.map_or(0.0, |length| (position as f64 / length.max(1) as f64).min(1.0)),
+            windows: self.windows.load(Ordering::Relaxed),
+            tokens: self.tokens.load(Ordering::Relaxed),
+        }
+    }
+
     /// Where the time went, by stage, in the order the stages first took any.
     pub fn times(&self) -> Vec<(&'static str, Duration)> {
         lock(&self.times).clone()
@@ -174,5 +201,7 @@ mod tests {
         progress.phase("write", 2);
         progress.step();
         assert_eq!((progress.bar.position(), progress.bar.length()), (1, Some(2)));
+        let standing = Standing { phase: "write", share: 0.5, windows: 0, tokens: 0 };
+        assert_eq!(progress.standing(), standing);
     }
 }

@@ -8,17 +8,15 @@ use clap::CommandFactory;
 use super::answer::{
     answer, color, eprint, print, print_line, printed, report_failure, report_warnings,
 };
-use super::planned::{overrides, plan_options, planned, planned_with, start_threads};
+use super::planned::{plan_options, planned, planned_with, start_threads};
 use super::run::run;
+use super::validate::validate;
 use super::{logging, terminal};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::{line_safe, quoted};
-use crate::cli::{
-    AnswerFormat, BenchArguments, Cli, Command, LogFormat, PipelineArguments, PlanArguments,
-};
+use crate::cli::{AnswerFormat, BenchArguments, Cli, Command, LogFormat, PlanArguments};
 use crate::devices::catalogue;
 use crate::plan::explain::{self, Explanation};
 use crate::plan::identity::Digests;
@@ -31,7 +29,7 @@ use crate::report::{overview, status};
 use crate::run::finished::done;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock;
-use crate::spec::{Overrides, Spec, init, schema};
+use crate::spec::{Overrides, init, schema};
 use crate::storage::{atomic, files};
 use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
@@ -61,7 +59,7 @@ pub fn main(cli: &Cli) -> u8 {
 fn command(cli: &Cli, bars: bool) -> Result<u8> {
     match &cli.command {
         Command::Run(arguments) => run(cli, arguments, bars),
-        Command::Validate(arguments) => validate(cli, arguments),
+        Command::Validate { arguments, format } => validate(cli, arguments, *format),
         Command::Plan { arguments, devices, format } => {
             plan(cli, arguments, devices.as_deref(), *format)
         }
@@ -151,17 +149,6 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             Ok(DONE)
         }
     }
-}
-
-fn validate(cli: &Cli, arguments: &PipelineArguments) -> Result<u8> {
-    let (spec, warnings) = Spec::read(&arguments.pipeline, &overrides(arguments))?;
-    report_warnings(cli, warnings.iter());
-    print_line(&format!(
-        "{} is a valid pipeline: {}",
-        quoted(&arguments.pipeline.display().to_string()),
-        line_safe(&spec.pipeline.name)
-    ))?;
-    Ok(DONE)
 }
 
 fn plan(

@@ -7,7 +7,7 @@ use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::prelude::*;
 
 use super::terminal::Log;
-use crate::cli::{Cli, LogFormat};
+use crate::cli::{Cli, Command, LogFormat};
 
 /// The time of a log line, in UTC, to the second.
 struct Utc;
@@ -30,9 +30,13 @@ pub fn start(cli: &Cli, bars: bool) {
     // Its every attempt at a request; what fails for longer is told by `object_stores`.
     let others = if level == LevelFilter::INFO { LevelFilter::WARN } else { level };
     let filter = Targets::new().with_default(level).with_target("object_store", others);
+    let run = match &cli.command {
+        Command::Run(arguments) => arguments.run_id.clone(),
+        _ => None,
+    };
     let builder = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(Log(cli.log_format))
+        .with_writer(Log { format: cli.log_format, run })
         .with_timer(Utc);
     match cli.log_format {
         LogFormat::Text => builder.with_target(false).with_ansi(false).finish().with(filter).init(),

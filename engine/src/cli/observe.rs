@@ -1,25 +1,49 @@
-//! Who else is told of a run: Prometheus' textfile collector and OpenLineage. Neither fails a run.
+//! Who else hears of a run: whoever waits for the file of `--summary-file`, Prometheus' textfile collector, OpenLineage. The
+//! last two never fail a run.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::progress::Progress;
+use crate::base::text::quoted;
 use crate::cli::RunArguments;
 use crate::plan::Plan;
 use crate::report::lineage::Lineage;
 use crate::report::metrics;
 use crate::run::Phase;
 use crate::run_directory::summary::Summary;
+use crate::storage::atomic;
+
+/// How often the metrics of a run under way are written: as often as a collector usually looks.
+const METRICS_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The observers of one run.
 pub(super) struct Observers {
     pipeline: String,
+    summary: Option<PathBuf>,
     metrics: Option<PathBuf>,
+    live: Option<LiveMetrics>,
     lineage: Option<Lineage>,
 }
 
 impl Observers {
     /// As the command line and the environment ask for them. A pipeline is named by its file, `web` for `web.yaml`,
     /// which is known even where the file cannot be read.
-    pub(super) fn of(arguments: &RunArguments) -> Self {
+    ///
+    /// # Errors
+    /// `--summary-file` names a place where no file can be. What an earlier run left there is gone otherwise: it is not taken
+    /// for the summary of this one, however this one ends.
+    pub(super) fn of(arguments: &RunArguments) -> Result<Self> {
+        if let Some(path) = &arguments.summary_file {
+            make_room(path)?;
+        }
         let file = arguments.plan.pipeline.pipeline.file_stem().unwrap_or_default();
         let pipeline = file.to_string_lossy().into_owned();
         let job = match (arguments.phase, arguments.plan.shard) {
@@ -30,22 +54,32 @@ impl Observers {
             (Phase::Write, Some(shard)) => format!("{pipeline}.write.{}", shard.index),
             (Phase::Score, Some(shard)) => format!("{pipeline}.score.{}", shard.index),
         };
-        Self {
+        Ok(Self {
             pipeline,
+            summary: arguments.summary_file.clone(),
             metrics: arguments.metrics_textfile.clone(),
+            live: None,
             lineage: Lineage::from_environment(&job, arguments.run_id.as_deref()),
-        }
+        })
     }
 
-    /// The run begins.
-    pub(super) fn started(&self, plan: &Plan) {
+    /// The run begins; its metrics are written while it is under way. A shard's are not: many would write the same file.
+    pub(super) fn started(&mut self, plan: &Plan, progress: &Arc<Progress>) {
+        if let Some(path) = self.metrics.clone().filter(|_| plan.options.shard.is_none()) {
+            self.live = Some(LiveMetrics::start(path, &self.pipeline, progress, METRICS_INTERVAL));
+        }
         if let Some(lineage) = &self.lineage {
             lineage.started(plan);
         }
     }
 
     /// The run has ended, well or not.
-    pub(super) fn ended(&self, plan: Option<&Plan>, summary: &Summary) {
+    ///
+    /// # Errors
+    /// The file of `--summary-file` cannot be written.
+    pub(super) fn ended(&mut self, plan: Option<&Plan>, summary: &Summary) -> Result<()> {
+        // First: what it writes last must not come after the figures of the end.
+        self.live = None;
         if let Some(lineage) = &self.lineage {
             lineage.ended(plan, summary);
         }
@@ -54,5 +88,88 @@ impl Observers {
         {
             tracing::warn!("no metrics: {failure}");
         }
+        if let Some(path) = &self.summary {
+            atomic::write_atomic(path, format!("{}\n", summary.to_line()).as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes sure that a summary can be written as `path`, before the run begins.
+fn make_room(path: &Path) -> Result<()> {
+    let problem = |why: String| {
+        let message = format!("`--summary-file` {} {why}", quoted(&path.display().to_string()));
+        Diagnostic::error(Blame::Pipeline, message).hint("name a file in a folder that exists")
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder
+        && !folder.is_dir()
+    {
+        return Err(problem("is in a folder that does not exist".to_owned()).into());
+    }
+    // A device or a pipe would be replaced by a file.
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(problem("is not a regular file".to_owned()).into());
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(problem(format!("cannot be replaced: {error}")).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A thread that writes the metrics of a run under way, at once and then every so often, until this is dropped.
+struct LiveMetrics {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LiveMetrics {
+    fn start(path: PathBuf, pipeline: &str, progress: &Arc<Progress>, interval: Duration) -> Self {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let (pipeline, progress) = (pipeline.to_owned(), Arc::clone(progress));
+        let write = move || {
+            loop {
+                // Whatever is wrong with the file is said once, when the run ends.
+                let _ = metrics::write_running(&path, &pipeline, progress.standing());
+                if stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("metrics".to_owned()).spawn(write).ok();
+        Self { stop: Some(stop), thread }
+    }
+}
+
+impl Drop for LiveMetrics {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_follow_a_run_until_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web.prom");
+        let progress = Arc::new(Progress::new(false));
+        let live = LiveMetrics::start(path.clone(), "web", &progress, Duration::from_millis(1));
+        progress.phase("score", 96);
+        progress.windows_done(2, 64);
+        let wanted = "longsift_running_windows{pipeline=\"web\"} 2\n";
+        while !fs::read_to_string(&path).unwrap_or_default().contains(wanted) {
+            thread::yield_now();
+        }
+        drop(live);
+        fs::remove_file(&path).unwrap();
+        assert!(!path.exists(), "nobody writes any more");
     }
 }

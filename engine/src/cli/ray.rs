@@ -59,6 +59,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         address,
         shards,
         run_id,
+        summary_file,
         metrics_textfile,
         stop_with_parent: _,
         fresh: _,
@@ -85,6 +86,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     // The figures of the run are those of its selection: shards would write over each other.
     let metrics =
         metrics_textfile.as_ref().map(|path| format!("--metrics-textfile={}", path.display()));
+    let summary = summary_file.as_ref().map(|path| format!("--summary-file={}", path.display()));
     let gpus = match plan.attention.as_ref().map(|attention| &attention.sharing.devices) {
         Some(Devices::Kind(DeviceKind::Auto)) => Value::Null,
         None | Some(Devices::Kind(DeviceKind::Cpu)) => json!(0),
@@ -94,7 +96,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     Ok(json!({
         "pipeline": files::canonical(&pipeline.pipeline)?,
         "flags": flags,
-        "select_flags": metrics.into_iter().collect::<Vec<_>>(),
+        "select_flags": metrics.into_iter().chain(summary).collect::<Vec<_>>(),
         "folder": folder,
         "nothing_to_do_exit": nothing_to_do_exit,
         "address": address,

@@ -1,5 +1,7 @@
 //! `longsift run`.
 
+use std::sync::Arc;
+
 use super::answer::{eprint, print_line, report_failure, report_warnings};
 use super::observe::Observers;
 use super::planned::{plan_options, planned_with, start_threads};
@@ -26,9 +28,9 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     }
     check_phase(arguments)?;
     start_threads(&arguments.plan)?;
-    let progress = Progress::new(bars);
+    let progress = Arc::new(Progress::new(bars));
     let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
-    let observers = Observers::of(arguments);
+    let mut observers = Observers::of(arguments)?;
     let mut plan_options = plan_options(&arguments.plan);
     // To write a shard takes the selection from all units.
     let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
@@ -50,13 +52,13 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     let plan = match planned_with(cli, &arguments.plan, plan_options) {
         Ok(plan) => plan,
         Err(failure) => {
-            return Ok(failed(cli, arguments, &observers, &or_stopped(failure, &stop), None));
+            return Ok(failed(cli, arguments, &mut observers, &or_stopped(failure, &stop), None));
         }
     };
     if arguments.engine == Engine::Ray {
         return ray::drive(cli, arguments, &plan);
     }
-    observers.started(&plan);
+    observers.started(&plan, &progress);
     let result = crate::run::run(&plan, &options, &progress, &stop);
     progress.finish();
     let outcome = match result {
@@ -65,7 +67,7 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
             return Ok(failed(
                 cli,
                 arguments,
-                &observers,
+                &mut observers,
                 &or_stopped(failure, &stop),
                 Some(&plan),
             ));
@@ -93,8 +95,9 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         let labels = column.map(|(column, shares)| LabelTable { column, compared, shares });
         eprint(&terminal::text(&closing_table(&summary, &progress.times(), labels.as_ref())));
     }
-    observers.ended(Some(&plan), &summary);
+    let observed = observers.ended(Some(&plan), &summary);
     print_line(&json_safe(&summary.to_line()))?;
+    observed?;
     Ok(summary.exit_code)
 }
 
@@ -151,7 +154,7 @@ pub(super) fn check_phase(arguments: &RunArguments) -> Result<()> {
 pub(super) fn failed(
     cli: &Cli,
     arguments: &RunArguments,
-    observers: &Observers,
+    observers: &mut Observers,
     failure: &Failure,
     plan: Option<&Plan>,
 ) -> u8 {
@@ -161,10 +164,12 @@ pub(super) fn failed(
     summary.run_id.clone_from(&arguments.run_id);
     summary.exit_code = failure.exit_code();
     summary.error = Some(failure.to_string());
-    observers.ended(plan, &summary);
+    let observed = observers.ended(plan, &summary);
     // The exit code tells of what came first.
-    if let Err(lost) = print_line(&json_safe(&summary.to_line())) {
-        report_failure(cli, &lost);
+    for lost in [observed, print_line(&json_safe(&summary.to_line()))] {
+        if let Err(lost) = lost {
+            report_failure(cli, &lost);
+        }
     }
     failure.exit_code()
 }

@@ -20,34 +20,72 @@ pub(super) fn text(text: &str) -> String {
     safe
 }
 
-/// Where log lines go: standard error, each on one line.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Log(pub(super) LogFormat);
+/// Where log lines go: standard error, each on one line, with the name of the run where it has one.
+#[derive(Clone, Debug)]
+pub(super) struct Log {
+    pub(super) format: LogFormat,
+    /// `--run-id`.
+    pub(super) run: Option<String>,
+}
 
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        *self
+impl Log {
+    fn line(&self, event: &str) -> String {
+        let mut line = match self.format {
+            LogFormat::Text => line_safe(event),
+            LogFormat::Json => json_safe(event),
+        };
+        match (&self.run, self.format) {
+            (None, _) => {}
+            (Some(run), LogFormat::Text) => {
+                line.push_str(" run_id=");
+                line.push_str(&line_safe(run));
+            }
+            (Some(run), LogFormat::Json) => {
+                let name = json_safe(&serde_json::to_string(run).expect("a string"));
+                line.insert_str(1, &format!("\"run_id\":{name},"));
+            }
+        }
+        line.push('\n');
+        line
     }
 }
 
-impl Write for Log {
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> &'a Self {
+        self
+    }
+}
+
+impl Write for &Log {
     /// Takes a whole event, as the subscriber hands them over. One that cannot be written is lost: a full disk under the
     /// log, or a reader that has gone, must not end hours of work.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let event_text = String::from_utf8_lossy(event);
-        let line = event_text.trim_end_matches('\n');
-        let mut line = match self.0 {
-            LogFormat::Text => line_safe(line),
-            LogFormat::Json => json_safe(line),
-        };
-        line.push('\n');
+        let line = self.line(event_text.trim_end_matches('\n'));
         let _ = io::stderr().write_all(line.as_bytes());
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_names_the_run() {
+        let log = |format, run: &str| Log { format, run: Some(run.to_owned()) };
+        let text = log(LogFormat::Text, "web-1\n").line("INFO done");
+        assert_eq!(text, "INFO done run_id=web-1\\u{a}\n");
+        let json = log(LogFormat::Json, "web \"1\"").line(r#"{"level":"INFO"}"#);
+        let read: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(read, serde_json::json!({ "run_id": "web \"1\"", "level": "INFO" }));
+        let unnamed = Log { format: LogFormat::Json, run: None };
+        assert_eq!(unnamed.line("{}"), "{}\n");
     }
 }

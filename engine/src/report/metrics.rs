@@ -1,4 +1,5 @@
-//! Figures of the last run for Prometheus' textfile collector (`--metrics-textfile`): cron has nothing to scrape.
+//! Figures of the run and of the last one for Prometheus' textfile collector (`--metrics-textfile`): cron has nothing to
+//! scrape.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,11 +7,46 @@ use std::path::Path;
 
 use crate::base::clock;
 use crate::base::error::Result;
+use crate::base::progress::Standing;
 use crate::run_directory::summary::Summary;
 use crate::storage::{atomic, files};
 
 /// The metric that outlives a failed run: when a run last succeeded.
 const LAST_SUCCESS: &str = "longsift_last_success_timestamp_seconds";
+
+/// What the names of metrics of a run under way begin with.
+const RUNNING: &str = "longsift_running";
+
+/// Puts how far a run of `pipeline` is into the file at `path`; what the file says of the last run stays.
+pub fn write_running(path: &Path, pipeline: &str, standing: Standing) -> Result<()> {
+    let before = files::read_if_present(path)?.unwrap_or_default();
+    let text = running(pipeline, standing, &String::from_utf8_lossy(&before));
+    atomic::write_atomic(path, text.as_bytes())?;
+    Ok(())
+}
+
+fn running(pipeline: &str, standing: Standing, before: &str) -> String {
+    let of_last = |line: &&str| {
+        let line = line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ");
+        !line.starts_with(RUNNING)
+    };
+    let mut text = String::new();
+    for line in before.lines().filter(of_last) {
+        let _ = writeln!(text, "{line}");
+    }
+    let labels = vec![("pipeline", pipeline.to_owned()), ("phase", standing.phase.to_owned())];
+    let mut page = Page { labels, text };
+    page.metric(RUNNING, "1 while a run is under way, with its phase.", 1);
+    page.labels.truncate(1);
+    for (name, help, value) in [
+        ("phase_share", "The part of the phase that is done.", standing.share),
+        ("windows", "Windows measured so far.", standing.windows as f64),
+        ("tokens", "Tokens of the windows measured so far.", standing.tokens as f64),
+    ] {
+        page.metric(&format!("{RUNNING}_{name}"), help, value);
+    }
+    page.text
+}
 
 /// Replaces the file at `path` with the figures of a run of `pipeline`. The collector reads all of the old file or all
 /// of the new one. After a failure the time of the last success is carried over from the old file.
@@ -27,6 +63,7 @@ fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {
         labels.push(("shard", format!("{}/{}", shard.index, shard.count)));
     }
     let mut page = Page { labels, text: String::new() };
+    page.metric(RUNNING, "1 while a run is under way, with its phase.", 0);
     page.metric("longsift_exit_code", "Exit code of the last run.", summary.exit_code);
     page.metric("longsift_finished_timestamp_seconds", "When the last run ended.", now);
     let success = match summary.status.as_str() {
@@ -145,6 +182,26 @@ mod tests {
         let all = types.len();
         types.dedup();
         assert_eq!(types.len(), all, "each metric is declared once");
+    }
+
+    #[test]
+    fn a_run_under_way_stands_beside_the_last_one() {
+        let last = text("web", &summary("done"), 100, "");
+        let standing = Standing { phase: "score", share: 0.25, windows: 3, tokens: 96 };
+        let first = running("web", standing, &last);
+        let now = running("web", Standing { windows: 5, ..standing }, &first);
+        for line in [
+            r#"longsift_running{pipeline="web",phase="score"} 1"#,
+            r#"longsift_running_phase_share{pipeline="web"} 0.25"#,
+            r#"longsift_running_windows{pipeline="web"} 5"#,
+            r#"longsift_rows{pipeline="web",fate="kept"} 6"#,
+        ] {
+            assert_eq!(now.lines().filter(|found| *found == line).count(), 1, "{line} in\n{now}");
+        }
+        assert_eq!(now.lines().count(), first.lines().count(), "nothing piles up");
+        let ended = text("web", &summary("done"), 200, &now);
+        assert!(ended.contains("longsift_running{pipeline=\"web\"} 0\n"), "{ended}");
+        assert!(!ended.contains("longsift_running_windows"), "{ended}");
     }
 
     #[test]

@@ -1,0 +1,107 @@
+//! `longsift validate`: what is wrong with a pipeline file, for people and for programs that check changes.
+
+use serde_json::json;
+
+use super::answer::{print, print_line, report_warnings};
+use super::planned::overrides;
+use crate::base::diagnostic::{Diagnostic, Place};
+use crate::base::error::{DONE, Failure, Result};
+use crate::base::text::{json_safe, line_safe, quoted};
+use crate::cli::{Cli, PipelineArguments, ValidateFormat};
+use crate::spec::Spec;
+
+/// Checks a pipeline file. As text what is wrong is a failure of the command; a program gets it as the answer, with the same
+/// exit code.
+pub(super) fn validate(
+    cli: &Cli,
+    arguments: &PipelineArguments,
+    format: ValidateFormat,
+) -> Result<u8> {
+    let read = Spec::read(&arguments.pipeline, &overrides(arguments));
+    if format == ValidateFormat::Text {
+        let (spec, warnings) = read?;
+        report_warnings(cli, warnings.iter());
+        print_line(&format!(
+            "{} is a valid pipeline: {}",
+            quoted(&arguments.pipeline.display().to_string()),
+            line_safe(&spec.pipeline.name)
+        ))?;
+        return Ok(DONE);
+    }
+    let (name, problems, code) = match read {
+        Ok((spec, warnings)) => (Some(spec.pipeline.name), warnings, DONE),
+        Err(problems) => {
+            let failure = Failure::from(problems.clone());
+            (None, problems, failure.exit_code())
+        }
+    };
+    if format == ValidateFormat::Github {
+        print(&problems.iter().map(annotation).collect::<String>())?;
+    } else {
+        let file = arguments.pipeline.display().to_string();
+        let answer =
+            json!({ "valid": code == DONE, "file": file, "name": name, "problems": problems });
+        print_line(&json_safe(&format!("{answer:#}")))?;
+    }
+    Ok(code)
+}
+
+/// A problem as a workflow command of GitHub Actions: `::error file=…,line=…,col=…::message`, with what to do in its text.
+/// Source: "Workflow commands for GitHub Actions", GitHub's documentation; `%`, line breaks and, in properties, `:` and `,` are
+/// percent-encoded.
+fn annotation(problem: &Diagnostic) -> String {
+    let kind = if problem.is_error() { "error" } else { "warning" };
+    let place = match &problem.place {
+        Some(Place::Text(place)) => {
+            // What is wrong with the command line stands in no file.
+            place.line.map_or_else(String::new, |line| {
+                let (column, end) = (place.column, place.column + place.length.max(1) - 1);
+                format!(" file={},line={line},col={column},endColumn={end}", property(&place.name))
+            })
+        }
+        Some(Place::Data(_)) | None => String::new(),
+    };
+    let mut text = line_safe(&problem.message);
+    let more = problem.label.iter().chain(&problem.notes).map(|text| line_safe(text));
+    let hint = problem.hint.iter().map(|hint| format!("hint: {}", line_safe(hint)));
+    for line in more.chain(hint) {
+        text.push('\n');
+        text.push_str(&line);
+    }
+    format!("::{kind}{place}::{}\n", data(&text))
+}
+
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::diagnostic::{Blame, TextPlace};
+
+    #[test]
+    fn an_annotation_is_one_line_with_its_place() {
+        let place = TextPlace {
+            name: "a,b:c.yaml".into(),
+            line: Some(7),
+            column: 3,
+            length: 4,
+            text: "  beta".into(),
+        };
+        let problem = Diagnostic::error(Blame::Pipeline, "100 % wrong")
+            .at(Place::Text(place))
+            .label("beside")
+            .hint("do\nthis");
+        assert_eq!(
+            annotation(&problem),
+            "::error file=a%2Cb%3Ac.yaml,line=7,col=3,endColumn=6::100 %25 wrong%0Abeside%0Ahint: do\\u{a}this\n"
+        );
+        let nowhere = Diagnostic::warning(Blame::Pipeline, "odd");
+        assert_eq!(annotation(&nowhere), "::warning::odd\n");
+    }
+}
