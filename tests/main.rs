@@ -11,6 +11,7 @@ mod bucket;
 mod cascade;
 #[cfg(test)]
 mod changed_input;
+mod checks;
 #[cfg(test)]
 mod commands;
 #[cfg(test)]

@@ -168,7 +168,7 @@ impl Run<'_> {
         if complete && let Some(summary) = finished(plan, &lock.identity, &standing)? {
             self.directory.remove_working_files()?;
             self.restore_plan_and_lock(&known, &standing)?;
-            return Ok(self.nothing_to_do(summary));
+            return self.checked_again(summary);
         }
         if options.phase == Phase::Select {
             missing::refuse_missing(plan, &standing)?;

@@ -22,7 +22,7 @@ mod score_percentiles;
 mod standing;
 #[cfg(test)]
 mod tests;
-mod warnings;
+pub(crate) mod warnings;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! checks all that can be known without the input and the model. What needs them is the plan's; it asks [`Spec::at`]
 //! for the place of a setting to report on.
 
+pub(crate) mod assertions;
 pub(crate) mod check;
 pub mod init;
 pub(crate) mod locations;

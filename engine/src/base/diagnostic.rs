@@ -26,6 +26,8 @@ pub enum Blame {
     Data = 3,
     /// Input and output, space, memory, devices: the only one worth a retry.
     Machine = 4,
+    /// The result is not what the pipeline's own checks ask for.
+    Check = 6,
 }
 
 impl Blame {

@@ -17,6 +17,9 @@ pub const DATA: u8 = 3;
 /// Input/output, space, a lock that is held, memory, a device: a retry may help.
 pub const MACHINE: u8 = 4;
 
+/// A check of the pipeline does not hold of the result: nothing was written.
+pub const CHECK: u8 = 6;
+
 /// `longsift diff`: the runs differ.
 pub const DIFFERENT: u8 = 5;
 

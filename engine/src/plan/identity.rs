@@ -106,7 +106,16 @@ impl Parts {
 /// What everything in a run of `plan` depends on besides the rows of its input.
 pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
     // A version has one meaning; a name is for people; what parameters are replaced by is in the settings.
-    let Pipeline { version: _, name: _, params: _, input, stages, output } = &plan.spec.pipeline;
+    let Pipeline {
+        version: _,
+        name: _,
+        params: _,
+        input,
+        stages,
+        output,
+        // What is asked of a result is no part of it; a finished run is checked again.
+        checks: _,
+    } = &plan.spec.pipeline;
     let mut parts = Parts::default();
     input_facts(plan, input, &mut parts);
     for stage in stages {
@@ -262,6 +271,8 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
         document_score,
         // The content counts, not the name.
         calibration: _,
+        // Whether a result is refused; one that is not is the same.
+        on_drift: _,
     } = stage;
     if terms.is_some() {
         parts.selection("score.terms", json!(terms));

@@ -124,12 +124,33 @@ pub(super) fn check(
     let of_score =
         [score.broken_rules(), score.unknown_statistics(&measures.statistics())].concat();
     let of_filter = filter.broken_rules(score.within.is_some(), &listed);
+    let used = used(spec, measures);
+    for (index, check) in spec.pipeline.checks.iter().enumerate() {
+        for rule in check.broken_rules(&used, score.within.is_some()) {
+            let path = format!("checks.{index}.{}", rule.setting);
+            problems.push(spec.error(&path, rule.message).hint(rule.hint));
+        }
+    }
     for (stage, rules) in [("score", of_score), ("filter", of_filter)] {
         for rule in rules {
             let path = format!("stages.{stage}.{}", rule.setting);
             problems.push(spec.error(&path, rule.message).hint(rule.hint));
         }
     }
+}
+
+/// The statistics that terms and guards use, each once.
+fn used(spec: &Spec, measures: &Measures) -> Vec<String> {
+    let (terms, _) = spec.score().terms(&measures.statistics());
+    let of_terms = terms.into_iter().map(|term| term.statistic);
+    let of_guards = spec.filter().guards.iter().map(|guard| guard.statistic.clone());
+    let mut used: Vec<String> = Vec::new();
+    for name in of_terms.chain(of_guards) {
+        if !used.contains(&name) {
+            used.push(name);
+        }
+    }
+    used
 }
 
 /// What stands against comparing the selection with named scores.

@@ -71,6 +71,10 @@ pub fn closing_table(
     if summary.shard.is_none() {
         line("kept", format!("{} samples", count(summary.kept)));
     }
+    if !summary.checks.is_empty() {
+        let (all, hold) = (&summary.checks, summary.checks.iter().filter(|check| check.holds));
+        line("checks", format!("{} of {} hold", hold.count(), all.len()));
+    }
     for drift in &summary.drift {
         line("drift", drifted(drift));
     }

@@ -3,7 +3,9 @@
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::machine::peak_memory_bytes;
+use crate::report::checked;
 use crate::run::{Outcome, Run};
+use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
 use crate::score::context::Scored;
 use crate::write::staged::Staged;
@@ -51,6 +53,15 @@ impl Run<'_> {
         let attention = self.plan.attention.as_ref();
         summary.kernel = attention.map(|attention| attention.kernel().name().to_owned());
         summary
+    }
+
+    /// The answer of a run that found everything done, if the pipeline's checks hold of it: they may be others than when it was
+    /// written.
+    pub(super) fn checked_again(&self, before: Summary) -> Result<Outcome> {
+        let manifest = Manifest::of_finished(self.directory)?;
+        let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));
+        let (checks, warnings) = checked::check(self.plan, &before, &tables.collect::<Vec<_>>())?;
+        Ok(Outcome { warnings, ..self.nothing_to_do(Summary { checks, ..before }) })
     }
 
     /// The answer of a run that found everything done; `before` is the summary of the run that did it.

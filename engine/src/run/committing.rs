@@ -1,7 +1,7 @@
 //! The write phase of a run that is alone in its directory: parts are staged, and move into place together.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -9,6 +9,7 @@ use super::finished::selection_fingerprint;
 use super::record;
 use crate::base::error::Result;
 use crate::base::text;
+use crate::report::checked;
 use crate::report::overview::{Overview, Sources};
 use crate::run::{Outcome, Run};
 use crate::run_directory::events;
@@ -45,13 +46,29 @@ impl Run<'_> {
         summary.drift.clone_from(&selection.drift);
         let mut manifest = record::manifest(plan, lock, scored, &staged, selection_fingerprint);
         manifest.table.clone_from(&summary.table);
+        let lie: HashMap<&Path, &Path> =
+            staged.moves.iter().map(|(from, to)| (to.as_path(), from.as_path())).collect();
+        let tables = |part: &Part| {
+            let path = directory.root.join(&part.path);
+            lie.get(path.as_path()).map_or(path.clone(), |from| from.to_path_buf())
+        };
+        let paths: Vec<PathBuf> = manifest.selection.iter().map(tables).collect();
+        let (checks, warned) = match checked::check(plan, &summary, &paths) {
+            Ok(found) => found,
+            Err(refused) => {
+                directory.remove_attempts()?;
+                return Err(refused);
+            }
+        };
+        summary.checks = checks;
         if plan.spec.pipeline.output.report {
-            let made = || self.report(&folders.records, &manifest, &summary, &selection, &staged);
+            let made = || self.report(&folders.records, &manifest, &summary, &selection, &tables);
             manifest.report = self.progress.timed("report", made)?;
         }
         alone.check()?;
         self.commit(&folders.records, &manifest, &staged, &selection, &summary, alone)?;
-        Ok(Outcome { summary, labels, warnings: selection.warnings })
+        let warnings = [selection.warnings, warned].concat();
+        Ok(Outcome { summary, labels, warnings })
     }
 
     /// What writes a selection. Shards put their parts where only the same selection of the same version looks.
@@ -80,21 +97,16 @@ impl Run<'_> {
         manifest: &Manifest,
         summary: &Summary,
         selection: &Selection,
-        staged: &Staged,
+        tables: &dyn Fn(&Part) -> PathBuf,
     ) -> Result<Vec<Part>> {
         let directory = self.directory;
-        let lie: HashMap<&Path, &Path> =
-            staged.moves.iter().map(|(from, to)| (to.as_path(), from.as_path())).collect();
         let overview = Overview::of(Sources {
             directory,
             manifest,
             summary,
             calibration: &selection.calibration,
             scores: &self.scores,
-            selection: &|part| {
-                let path = directory.root.join(&part.path);
-                lie.get(path.as_path()).map_or(path.clone(), |from| from.to_path_buf())
-            },
+            selection: tables,
             input: Ok(self.plan),
             text: true,
             times: self.progress.times(),

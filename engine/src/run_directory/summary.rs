@@ -68,6 +68,9 @@ pub struct Summary {
     /// With a saved calibration: how far the scores of each group have moved from it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<GroupDrift>,
+    /// What the pipeline's checks found, in its order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Checked>,
     /// The exit code.
     pub exit_code: u8,
     /// What went wrong, if anything.
@@ -103,6 +106,7 @@ impl Summary {
             shard: None,
             devices: None,
             drift: Vec::new(),
+            checks: Vec::new(),
             exit_code: 0,
             error: None,
         }
@@ -136,6 +140,23 @@ impl Summary {
     pub fn to_line(&self) -> String {
         serde_json::to_string(self).expect("a summary is plain data")
     }
+}
+
+/// What a check of the pipeline found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Checked {
+    /// What it looks at: `rows_kept_share`, `mean copy_share of kept samples`.
+    pub check: String,
+    /// What was found; null where no sample has the statistic.
+    pub value: Option<f64>,
+    /// The lowest value that holds, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// The highest value that holds, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+    /// Whether it holds.
+    pub holds: bool,
 }
 
 /// The layer-zero table, as far as a run used it.

@@ -122,7 +122,7 @@ pub(super) fn of_empty(gathered: &Gathered, empty: Vec<String>) -> Option<Diagno
 }
 
 /// A warning where thresholds of a calibration are no longer calibrated.
-pub(super) fn of_drift(drift: &[GroupDrift]) -> Option<Diagnostic> {
+pub(crate) fn of_drift(drift: &[GroupDrift]) -> Option<Diagnostic> {
     let much = drift.iter().filter(|group| group.count >= 100);
     let much: Vec<(&GroupDrift, f64)> = much
         .filter_map(|group| {

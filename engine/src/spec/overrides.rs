@@ -52,7 +52,7 @@ pub(crate) fn apply(root: &mut Node, argument: &str, source: usize, problems: &m
             let message = format!("{} is not a section of the pipeline", quoted(first.name));
             problems.error(first.span, message).hint(format!("write `--set stages.{argument}`"));
         }
-        _ => set(root, &steps, value),
+        _ => set(root, &steps, value, problems),
     }
 }
 
@@ -93,14 +93,14 @@ fn set_in_stage(
             .hint("change the pipeline file");
         return;
     }
-    if let Some(mapping) = stage_of(root, stage) {
-        set(mapping, keys, value);
+    if let Some(mapping) = stage_of(root, stage, problems) {
+        set(mapping, keys, value, problems);
     }
 }
 
 /// The mapping of a stage; made in its usual place where the file leaves the stage out. `None` where the file has no
 /// list of stages, which the checker reports.
-fn stage_of<'r>(root: &'r mut Node, stage: &Step) -> Option<&'r mut Node> {
+fn stage_of<'r>(root: &'r mut Node, stage: &Step, problems: &mut Problems) -> Option<&'r mut Node> {
     let Value::Mapping(entries) = &mut root.value else { return None };
     let list = entries.iter_mut().find(|entry| entry.key == "stages")?;
     let Value::List(items) = &mut list.value.value else { return None };
@@ -117,6 +117,7 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step) -> Option<&'r mut Node> {
                 &mut made,
                 &[Step { name: "stage", span: stage.span }],
                 Node::string(stage.span, stage.name),
+                problems,
             );
             items.insert(index, made);
             index
@@ -124,12 +125,27 @@ fn stage_of<'r>(root: &'r mut Node, stage: &Step) -> Option<&'r mut Node> {
     items.get_mut(index)
 }
 
-/// Sets a value below `node`; mappings on the way are made where they lack.
-fn set(node: &mut Node, steps: &[Step], value: Node) {
+/// Sets a value below `node`; mappings on the way are made where they lack, and an item of a list is named by its number, from
+/// 0.
+fn set(node: &mut Node, steps: &[Step], value: Node, problems: &mut Problems) {
     let Some((step, rest)) = steps.split_first() else {
         *node = value;
         return;
     };
+    if let Value::List(items) = &mut node.value {
+        let count = items.len();
+        if let Some(item) = step.name.parse().ok().and_then(|index: usize| items.get_mut(index)) {
+            return set(item, rest, value, problems);
+        }
+        let message = format!("the list has no item {}", quoted(step.name));
+        let hint = match count {
+            0 => "it is empty: set the whole list".to_owned(),
+            1 => "it has one, number 0; or set the whole list".to_owned(),
+            _ => format!("its items are 0 to {}; or set the whole list", count - 1),
+        };
+        problems.error(step.span, message).hint(hint);
+        return;
+    }
     if !matches!(node.value, Value::Mapping(_)) {
         *node = Node::mapping(step.span);
     }
@@ -140,5 +156,29 @@ fn set(node: &mut Node, steps: &[Step], value: Node) {
         entries.push(entry);
         entries.len() - 1
     });
-    set(&mut entries[index].value, rest, value);
+    set(&mut entries[index].value, rest, value, problems);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::spec::{Overrides, Spec, init};
+
+    fn read(set: &[&str]) -> Result<Spec, String> {
+        let set = set.iter().map(|set| (*set).to_owned()).collect();
+        let overrides = Overrides { set, param: Vec::new() };
+        let read = Spec::parse("p.yaml", &init::starter(None), &overrides);
+        read.map(|(spec, _)| spec).map_err(|problems| problems[0].message.clone())
+    }
+
+    #[test]
+    fn an_item_of_a_list_is_named_by_its_number() {
+        let guards = "stages.filter.guards=[{statistic: copy_share, max: 0.5}, {statistic: far_recurrence, min: 0.1}]";
+        let spec = read(&[guards, "stages.filter.guards.1.min=0.2"]).unwrap();
+        assert_eq!(spec.filter().guards[1].min, Some(0.2));
+        assert_eq!(spec.filter().guards[0].max, Some(0.5));
+        for wrong in ["stages.filter.guards.2.min=0.2", "stages.filter.guards.min=0.2"] {
+            let why = read(&[guards, wrong]).unwrap_err();
+            assert!(why.starts_with("the list has no item `"), "{why}");
+        }
+    }
 }

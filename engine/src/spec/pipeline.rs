@@ -9,6 +9,8 @@ use longsift_stages::score::presets::Formula;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::assertions::Check;
+
 /// A longsift pipeline: where documents come from, the stages they pass, where the best go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -32,6 +34,9 @@ pub struct Pipeline {
     pub stages: Vec<StageSettings>,
     /// Where the samples that are kept go.
     pub output: Output,
+    /// What must hold of the result before it takes its place in the output. Default: nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
 }
 
 /// A parameter of a pipeline.

@@ -35,7 +35,7 @@ pub fn schema_text(schema: &Value) -> String {
 
 /// The names that have a reference page: all stages, and the sections around them.
 pub fn page_names() -> Vec<&'static str> {
-    [schema::stage_names(), &["input", "output"]].concat()
+    [schema::stage_names(), &["input", "output", "checks"]].concat()
 }
 
 /// The reference page of a stage or section, or the list of all without a name. `None` for an unknown name.
@@ -48,6 +48,7 @@ pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<Strin
     let known = page_names().into_iter().find(|known| *known == name)?;
     let settings = match schema::stages(root).into_iter().find(|(stage, _)| *stage == name) {
         Some((_, settings)) => settings,
+        None if known == "checks" => schema::resolved(root, &root["properties"]["checks"]["items"]),
         None => schema::resolved(root, &root["properties"][known]),
     };
     Some(page.settings(known, settings))
@@ -66,6 +67,7 @@ fn about(name: &str) -> String {
         "score" => schema_for!(longsift_stages::Score),
         "filter" => schema_for!(longsift_stages::Filter),
         "input" => schema_for!(crate::spec::pipeline::Input),
+        "checks" => schema_for!(crate::spec::assertions::Check),
         _ => schema_for!(crate::spec::pipeline::Output),
     };
     schema::description(&schema::polished(&schema)).to_string()

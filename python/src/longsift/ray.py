@@ -138,7 +138,7 @@ def run_phase(job: Job, phase: str) -> int:
         print(f"error: shard {shard} ended with exit code {code}\n{answer}", file=sys.stderr)
     if failed:
         # As everywhere: the failure that a retry helps least decides.
-        return min(code if code in (1, 2, 3) else _TEMPORARY for code, _ in failed.values())
+        return min(code if code in (1, 2, 3, 6) else _TEMPORARY for code, _ in failed.values())
     units = sum(summary.shard.units for summary in done.values() if summary.shard)
     rows = sum(summary.rows_in for summary in done.values())
     if (units, rows) != (job.units, job.rows):

@@ -12,7 +12,8 @@ pub struct BrokenRule {
 }
 
 impl BrokenRule {
-    pub(crate) fn new(
+    /// A rule that is broken by `setting`.
+    pub fn new(
         setting: impl Into<String>,
         message: impl Into<String>,
         hint: impl Into<String>,

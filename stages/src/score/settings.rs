@@ -54,6 +54,22 @@ pub struct Score {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-schemes" = ["s3", "gs", "az", "http", "https"]))]
     pub calibration: Option<Location>,
+    /// What happens where scores have moved far from the `calibration` (a stability index above 0.25 in a group of at least 100
+    /// samples): `warn` says so, `fail` ends the run with exit code 6 before anything is written. Default `warn`: some drift is
+    /// what a growing corpus is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_drift: Option<OnDrift>,
+}
+
+/// What happens where scores have moved far from a calibration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDrift {
+    /// It is a warning.
+    #[default]
+    Warn,
+    /// The run ends with exit code 6.
+    Fail,
 }
 
 fn default_max_relative_error() -> f64 {
@@ -102,6 +118,13 @@ impl Score {
                 "alpha",
                 "`alpha` belongs to `formula: longattn`",
                 "remove it; the weight of a term is its `weight`",
+            ));
+        }
+        if self.on_drift.is_some() && self.calibration.is_none() {
+            broken.push(BrokenRule::new(
+                "on_drift",
+                "`on_drift` has no meaning without a `calibration`",
+                "remove it, or name the calibration that scores may drift from",
             ));
         }
         let (named, _) = self.terms(&[]);

@@ -1,0 +1,203 @@
+//! The pipeline's own checks of a result, before it takes its place and whenever the finished run is asked for again.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use longsift_stages::score::settings::OnDrift;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::Plan;
+use crate::run_directory::selected;
+use crate::run_directory::summary::{Checked, Summary};
+use crate::select::warnings;
+use crate::spec::assertions::{Check, CheckSeverity, Figure, Of, Take};
+
+/// What the checks of `plan` find in a result: its summary and the tables of its selection. Returns what each found and the
+/// warnings of those that only warn.
+///
+/// Cost: one pass over the light columns of the selection where a check looks at samples, else none.
+///
+/// # Errors
+/// Every check that does not hold, at its place in the pipeline; scores that have moved, with `on_drift: fail`; a table that
+/// cannot be read.
+pub fn check(
+    plan: &Plan,
+    summary: &Summary,
+    selection: &[PathBuf],
+) -> Result<(Vec<Checked>, Vec<Diagnostic>)> {
+    let checks = &plan.spec.pipeline.checks;
+    let mut samples: Vec<Option<Samples>> = checks.iter().map(Samples::of).collect();
+    if samples.iter().any(Option::is_some) {
+        for path in selection {
+            let names = selected::statistics(path)?;
+            for samples in samples.iter_mut().flatten() {
+                samples.place =
+                    names.iter().position(|name| Some(name) == samples.statistic.as_ref());
+            }
+            selected::read(path, |row| {
+                for samples in samples.iter_mut().flatten() {
+                    let place = samples.place;
+                    let value = place.map_or(row.score, |place| row.statistics[place]);
+                    samples.add(row.group, row.reason.is_none(), value);
+                }
+                Ok(())
+            })?;
+        }
+    }
+    let (mut found, mut broken, mut warned) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, (check, samples)) in checks.iter().zip(&samples).enumerate() {
+        let value = samples.as_ref().map_or_else(|| figure(check, summary), Samples::value);
+        let inside = |value: f64| {
+            check.min.is_none_or(|min| value >= min) && check.max.is_none_or(|max| value <= max)
+        };
+        let holds = value.is_some_and(inside);
+        let (min, max) = (check.min, check.max);
+        found.push(Checked { check: check.subject(), value, min, max, holds });
+        if holds {
+            continue;
+        }
+        let (path, message) = (format!("checks.{index}"), message(check, value));
+        match check.severity {
+            CheckSeverity::Warn => warned.push(plan.spec.warning(&path, message)),
+            CheckSeverity::Error => {
+                let problem = Diagnostic::error(Blame::Check, message).at(plan.spec.at(&path));
+                broken.push(problem.hint(HINT));
+            }
+        }
+    }
+    if plan.spec.score().on_drift == Some(OnDrift::Fail)
+        && let Some(moved) = warnings::of_drift(&summary.drift)
+    {
+        let place = plan.spec.at("stages.score.on_drift");
+        let problem = Diagnostic::error(Blame::Check, moved.message).at(place);
+        broken.push(problem.hint(moved.hint.unwrap_or_default()));
+    }
+    if broken.is_empty() { Ok((found, warned)) } else { Err(broken.into()) }
+}
+
+const HINT: &str = "nothing was written over what stood in the output, and scores are kept: change the selection or the check, \
+                    and run again";
+
+fn message(check: &Check, value: Option<f64>) -> String {
+    let bounds = match (check.min, check.max) {
+        (Some(min), Some(max)) => format!("between {min} and {max}"),
+        (Some(min), None) => format!("at least {min}"),
+        (None, max) => format!("at most {}", max.unwrap_or_default()),
+    };
+    let found =
+        value.map_or_else(|| "no sample has it".to_owned(), |value| format!("it is {value}"));
+    format!("the check of {} does not hold: {found}, and {bounds} is asked for", check.subject())
+}
+
+/// A figure of the whole run.
+fn figure(check: &Check, summary: &Summary) -> Option<f64> {
+    let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
+    let reasons = |reasons: &BTreeMap<String, u64>| -> u64 {
+        let wanted = |name: &String| check.reason.as_ref().is_none_or(|reason| reason == name);
+        reasons.iter().filter(|(name, _)| wanted(name)).map(|(_, count)| count).sum()
+    };
+    let count = match check.figure? {
+        Figure::RowsIn => summary.rows_in,
+        Figure::RowsKept => summary.rows_kept,
+        Figure::RowsKeptShare => return Some(share(summary.rows_kept, summary.rows_in)),
+        Figure::RowsDropped => reasons(&summary.rows_dropped),
+        Figure::Quarantined => summary.quarantined,
+        Figure::QuarantinedShare => return Some(share(summary.quarantined, summary.rows_in)),
+        Figure::FilesQuarantined => summary.files_quarantined,
+        Figure::WindowsTotal => summary.windows_total,
+        Figure::WindowsKept => summary.windows_kept,
+        Figure::WindowsKeptShare => {
+            return Some(share(summary.windows_kept, summary.windows_total));
+        }
+        Figure::WindowsDropped => reasons(&summary.windows_dropped),
+        Figure::TokensTotal => summary.tokens_total,
+        Figure::Samples | Figure::SamplesKept | Figure::SamplesKeptShare => return None,
+    };
+    Some(count as f64)
+}
+
+/// What a check takes of samples, while they pass.
+struct Samples {
+    taken: Taken,
+    group: Option<String>,
+    statistic: Option<String>,
+    /// Of the statistic among those of a table; none for the score.
+    place: Option<usize>,
+    only_kept: bool,
+    /// Samples of the group, and those of them that are kept.
+    count: u64,
+    kept: u64,
+    /// Of the values: how many there are, their sum in input order, the smallest and the largest.
+    present: u64,
+    sum: f64,
+    least: f64,
+    most: f64,
+}
+
+enum Taken {
+    Figure(Figure),
+    Value(Take),
+}
+
+impl Samples {
+    /// For a check that looks at samples.
+    fn of(check: &Check) -> Option<Self> {
+        let taken = match (check.figure, &check.statistic) {
+            (Some(figure), _) if figure.is_of_samples() => Taken::Figure(figure),
+            (None, Some(_)) => Taken::Value(check.take.unwrap_or_default()),
+            _ => return None,
+        };
+        let only_kept =
+            matches!(taken, Taken::Value(_)) && check.of.unwrap_or_default() == Of::Kept;
+        let (group, statistic) = (check.group.clone(), check.statistic.clone());
+        let (least, most) = (f64::INFINITY, f64::NEG_INFINITY);
+        let (count, kept, present, sum) = (0, 0, 0, 0.0);
+        let place = None;
+        Some(Self {
+            taken,
+            group,
+            statistic,
+            place,
+            only_kept,
+            count,
+            kept,
+            present,
+            sum,
+            least,
+            most,
+        })
+    }
+
+    fn add(&mut self, group: Option<&str>, kept: bool, value: f64) {
+        if self.group.is_some() && self.group.as_deref() != group || self.only_kept && !kept {
+            return;
+        }
+        self.count += 1;
+        self.kept += u64::from(kept);
+        if value.is_nan() {
+            return;
+        }
+        self.present += 1;
+        self.sum += value;
+        self.least = self.least.min(value);
+        self.most = self.most.max(value);
+    }
+
+    /// What was taken; none where no sample has it.
+    fn value(&self) -> Option<f64> {
+        let share = |part: u64| part as f64 / self.count.max(1) as f64;
+        let present = |value: f64| (self.present > 0).then_some(value);
+        match self.taken {
+            Taken::Figure(Figure::Samples) => Some(self.count as f64),
+            Taken::Figure(Figure::SamplesKept) => Some(self.kept as f64),
+            Taken::Figure(_) => Some(share(self.kept)),
+            Taken::Value(Take::Mean) => present(self.sum / self.present.max(1) as f64),
+            Taken::Value(Take::Min) => present(self.least),
+            Taken::Value(Take::Max) => present(self.most),
+            Taken::Value(Take::MissingShare) => {
+                (self.count > 0).then(|| share(self.count - self.present))
+            }
+        }
+    }
+}

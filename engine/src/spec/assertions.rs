@@ -1,0 +1,282 @@
+//! What a pipeline asks of its own result: `checks`.
+
+use std::fmt::Write;
+
+use longsift_stages::contract::BrokenRule;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What must hold of a run before its output takes its place: a figure of the run, or a statistic of its samples, within
+/// bounds. The run ends with exit code 6 where a check does not hold, and what stood in the output before stays; the scores
+/// are kept, so that another selection takes seconds. A finished run is checked again when it is asked for again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// A figure of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figure: Option<Figure>,
+    /// With `rows_dropped` and `windows_dropped`: those of this reason alone, `guard_copy_share`, as the summary has it. A
+    /// reason that nothing was dropped for counts 0. Default: of all reasons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Instead of a figure: `score`, or a statistic that a term or a guard uses, as in `selection/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistic: Option<String>,
+    /// What is taken of the values of the statistic. Default `mean`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take: Option<Take>,
+    /// Of which samples the statistic is taken. Default `kept`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Of>,
+    /// Only samples of this value of `score.within`; for statistics and for the figures of samples. Default: of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The lowest value that holds. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// The highest value that holds. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+    /// What happens where it does not hold: `error` (default) ends the run, `warn` says so.
+    #[serde(default, skip_serializing_if = "CheckSeverity::is_error")]
+    pub severity: CheckSeverity,
+}
+
+/// A figure of a run. A share of nothing is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// Rows read.
+    RowsIn,
+    /// Rows with at least one sample in the output.
+    RowsKept,
+    /// Their share of the rows read.
+    RowsKeptShare,
+    /// Rows that are not in the output, quarantined ones apart.
+    RowsDropped,
+    /// Rows that could not be scored.
+    Quarantined,
+    /// Their share of the rows read.
+    QuarantinedShare,
+    /// Files that could not be opened.
+    FilesQuarantined,
+    /// Windows cut.
+    WindowsTotal,
+    /// Windows in the output.
+    WindowsKept,
+    /// Their share of the windows cut.
+    WindowsKeptShare,
+    /// Windows that are not in the output.
+    WindowsDropped,
+    /// Tokens of all documents.
+    TokensTotal,
+    /// Samples that were measured: windows, or documents.
+    Samples,
+    /// Those that are kept.
+    SamplesKept,
+    /// Their share.
+    SamplesKeptShare,
+}
+
+/// What is taken of the values of a statistic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Take {
+    /// The mean of the samples that have it.
+    #[default]
+    Mean,
+    /// The smallest.
+    Min,
+    /// The largest.
+    Max,
+    /// The share of the samples that do not have it.
+    MissingShare,
+}
+
+/// Of which samples a statistic is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Of {
+    /// Those that are kept.
+    #[default]
+    Kept,
+    /// All that were measured.
+    All,
+}
+
+/// What happens where a check does not hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckSeverity {
+    /// The run ends with exit code 6.
+    #[default]
+    Error,
+    /// It is a warning.
+    Warn,
+}
+
+impl CheckSeverity {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+    fn is_error(&self) -> bool {
+        *self == Self::Error
+    }
+}
+
+impl Figure {
+    /// Its name in a pipeline.
+    pub fn name(self) -> String {
+        let name = serde_json::to_value(self).expect("a name");
+        name.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Whether it is counted from the samples, which have groups.
+    pub fn is_of_samples(self) -> bool {
+        matches!(self, Self::Samples | Self::SamplesKept | Self::SamplesKeptShare)
+    }
+
+    fn has_reasons(self) -> bool {
+        matches!(self, Self::RowsDropped | Self::WindowsDropped)
+    }
+}
+
+impl Check {
+    /// What it looks at, in words: `mean copy_share of kept samples in group books`.
+    pub fn subject(&self) -> String {
+        let mut words = match (&self.figure, &self.statistic) {
+            (Some(figure), _) => figure.name(),
+            (None, statistic) => {
+                let take = match self.take.unwrap_or_default() {
+                    Take::Mean => "mean",
+                    Take::Min => "smallest",
+                    Take::Max => "largest",
+                    Take::MissingShare => "share without",
+                };
+                let of = match self.of.unwrap_or_default() {
+                    Of::Kept => "kept",
+                    Of::All => "all",
+                };
+                format!("{take} {} of {of} samples", statistic.as_deref().unwrap_or_default())
+            }
+        };
+        if let Some(reason) = &self.reason {
+            let _ = write!(words, " for {reason}");
+        }
+        if let Some(group) = &self.group {
+            let _ = write!(words, " in group {group}");
+        }
+        words
+    }
+
+    /// Every rule that the check breaks, by the key it is about. `used`: the statistics that terms and guards use;
+    /// `has_groups`: whether there is a `score.within`.
+    pub fn broken_rules(&self, used: &[String], has_groups: bool) -> Vec<BrokenRule> {
+        let Self { figure, reason, statistic, take, of, group, min, max, severity: _ } = self;
+        let mut broken = Vec::new();
+        let mut rule = |key: &str, message: String, hint: String| {
+            broken.push(BrokenRule::new(key.to_owned(), message, &hint));
+        };
+        match (figure, statistic) {
+            (None, None) => rule(
+                "",
+                "this check looks at nothing".to_owned(),
+                "name a `figure` or a `statistic`".to_owned(),
+            ),
+            (Some(_), Some(_)) => rule(
+                "statistic",
+                "`figure` and `statistic` exclude each other".to_owned(),
+                "make two checks of it".to_owned(),
+            ),
+            (None, Some(name)) if name != "score" && !used.contains(name) => rule(
+                "statistic",
+                format!("no term and no guard uses `{name}`"),
+                format!(
+                    "a check looks at `score`, {}; a guard on another one adds it",
+                    listed(used)
+                ),
+            ),
+            _ => {}
+        }
+        for (key, given) in [("take", take.is_some()), ("of", of.is_some())] {
+            if given && figure.is_some() {
+                let hint = "remove it, or name a `statistic`".to_owned();
+                rule(key, format!("`{key}` has no meaning for a figure"), hint);
+            }
+        }
+        if reason.is_some() && !figure.is_some_and(Figure::has_reasons) {
+            let message = "`reason` belongs to `rows_dropped` and `windows_dropped`".to_owned();
+            rule("reason", message, "remove it".to_owned());
+        }
+        if group.is_some() {
+            if figure.is_some_and(|figure| !figure.is_of_samples()) {
+                let hint = "take `samples`, `samples_kept` or `samples_kept_share`".to_owned();
+                rule("group", "rows, windows and tokens are not counted by group".to_owned(), hint);
+            } else if !has_groups {
+                let hint = "remove it, or name a column with `score.within`".to_owned();
+                rule("group", "there are no groups".to_owned(), hint);
+            }
+        }
+        match (min, max) {
+            (None, None) => rule(
+                "",
+                format!("the check of {} has no bounds", self.subject()),
+                "add `min` or `max`".to_owned(),
+            ),
+            (Some(min), Some(max)) if min > max => rule(
+                "min",
+                format!("`min` {min} is above `max` {max}: nothing holds"),
+                "swap them, or remove one".to_owned(),
+            ),
+            _ => {}
+        }
+        broken
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Check {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_at_its_key() {
+        for (text, has_groups, keys) in [
+            (r#"{"min": 1}"#, false, &[""][..]),
+            (r#"{"figure": "rows_in"}"#, false, &[""]),
+            (r#"{"figure": "rows_in", "min": 2, "max": 1}"#, false, &["min"]),
+            (r#"{"figure": "rows_in", "statistic": "score", "min": 2}"#, false, &["statistic"]),
+            (r#"{"statistic": "nothing", "min": 2}"#, false, &["statistic"]),
+            (
+                r#"{"figure": "rows_in", "take": "max", "of": "all", "min": 2}"#,
+                false,
+                &["take", "of"],
+            ),
+            (r#"{"figure": "rows_in", "reason": "x", "min": 2}"#, false, &["reason"]),
+            (r#"{"figure": "rows_in", "group": "x", "min": 2}"#, true, &["group"]),
+            (r#"{"figure": "samples", "group": "x", "min": 2}"#, false, &["group"]),
+            (r#"{"figure": "samples", "group": "x", "min": 2}"#, true, &[]),
+            (r#"{"figure": "rows_dropped", "reason": "x", "max": 2}"#, false, &[]),
+            (r#"{"statistic": "score", "take": "min", "of": "all", "min": 0}"#, false, &[]),
+            (r#"{"statistic": "copy_share", "max": 0.4}"#, false, &[]),
+        ] {
+            let rules = check(text).broken_rules(&["copy_share".to_owned()], has_groups);
+            let found: Vec<&str> = rules.iter().map(|rule| rule.setting.as_str()).collect();
+            assert_eq!(found, keys, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_check_says_what_it_looks_at() {
+        let text = r#"{"statistic": "score", "take": "missing_share", "of": "all", "group": "a"}"#;
+        assert_eq!(check(text).subject(), "share without score of all samples in group a");
+        let text = r#"{"figure": "rows_dropped", "reason": "short_document"}"#;
+        assert_eq!(check(text).subject(), "rows_dropped for short_document");
+    }
+}

@@ -1,0 +1,183 @@
+//! `checks` and `score.on_drift`: what a pipeline asks of its own result.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::tables::{floats, optional_texts, read_parquet};
+use crate::support::{Pipeline, Workspace};
+
+fn pipeline() -> Pipeline {
+    Pipeline::tokens("model", 64)
+        .input("unit_bytes: 1024")
+        .measure("recurrence")
+        .score("within: group")
+        .filter("keep_fraction: 0.2, guards: [{statistic: copy_share, max: 0.5}]")
+}
+
+/// The pipeline with checks, one a line.
+fn with(checks: &[&str]) -> String {
+    let checks: Vec<String> = checks.iter().map(|check| format!("  - {{{check}}}")).collect();
+    format!("{}\nchecks:\n{}\n", pipeline(), checks.join("\n"))
+}
+
+fn bytes_of(workspace: &Workspace) -> BTreeMap<String, String> {
+    workspace.hashes(&["out/data", "out.run/selection", "out.run/manifest.json"])
+}
+
+#[test]
+fn what_checks_find_is_in_the_summary() {
+    let workspace = Workspace::of_three_groups();
+    workspace.write(
+        "pipeline.yaml",
+        with(&[
+            "figure: rows_kept_share, min: 0.01, max: 1",
+            "figure: windows_dropped, reason: guard_copy_share, min: 1",
+            "statistic: copy_share, max: 0.5",
+            "statistic: copy_share, of: all, take: max, min: 0",
+            "statistic: score, of: all, take: missing_share, max: 0.5",
+            "figure: samples_kept_share, group: books, min: 0.01",
+            "statistic: score, group: code, of: all, take: min, max: 0",
+        ]),
+    );
+    let summary = workspace.longsift(&["run", "pipeline.yaml"]).success().summary();
+    let found: Vec<f64> = (summary["checks"].as_array().unwrap().iter())
+        .map(|check| {
+            assert_eq!(check["holds"], true, "{check}");
+            check["value"].as_f64().unwrap()
+        })
+        .collect();
+    let selection = read_parquet(&workspace.path("out.run/selection"));
+    let (copies, scores) = (floats(&selection, "copy_share"), floats(&selection, "score"));
+    let (reasons, groups) =
+        (optional_texts(&selection, "reason"), optional_texts(&selection, "group"));
+    let rows = || 0..selection.num_rows();
+    let kept: Vec<usize> = rows().filter(|row| reasons[*row].is_none()).collect();
+    let copies_kept: f64 = kept.iter().map(|row| copies[*row]).sum();
+    let of_group = |group: &str| -> Vec<usize> {
+        rows().filter(|row| groups[*row].as_deref() == Some(group)).collect()
+    };
+    let books = of_group("books");
+    let books_kept = books.iter().filter(|row| kept.contains(row)).count();
+    let code = of_group("code");
+    let refused = reasons.iter().flatten().filter(|reason| *reason == "guard_copy_share").count();
+    let missing = scores.iter().filter(|score| score.is_nan()).count();
+    let expected = [
+        summary["rows_kept"].as_f64().unwrap() / summary["rows_in"].as_f64().unwrap(),
+        refused as f64,
+        copies_kept / kept.len() as f64,
+        copies.iter().copied().fold(0.0, f64::max),
+        missing as f64 / selection.num_rows() as f64,
+        books_kept as f64 / books.len() as f64,
+        code.iter().map(|row| scores[*row]).fold(f64::INFINITY, f64::min),
+    ];
+    for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!((found - expected).abs() < 1e-12, "check {place}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn a_check_that_does_not_hold_writes_nothing_and_keeps_the_scores() {
+    let workspace = Workspace::of_three_groups();
+    let text = with(&["figure: samples_kept, min: 1", "figure: rows_kept_share, min: 0.9"]);
+    let line = 1 + text.lines().position(|line| line.contains("0.9")).unwrap();
+    workspace.write("pipeline.yaml", &text);
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
+    let place = format!("pipeline.yaml:{line}:");
+    let why = "the check of rows_kept_share does not hold: it is 0.";
+    assert!(answer.stderr.contains(&place) && answer.stderr.contains(why), "{}", answer.stderr);
+    assert!(answer.stderr.contains("at least 0.9 is asked for"), "{}", answer.stderr);
+    let summary = answer.summary();
+    assert_eq!((&summary["status"], &summary["exit_code"]), (&"failed".into(), &6.into()));
+    let data = workspace.path("out/data");
+    assert!(!data.exists() || fs::read_dir(data).unwrap().next().is_none(), "nothing is written");
+    assert!(!workspace.path("out.run/staging").exists(), "what was staged is gone");
+    let done = workspace.longsift(&["run", "pipeline.yaml", "--set", "checks.1.min=0.01"]);
+    assert_eq!(done.success().summary()["windows_scored"], 0, "nothing is measured again");
+    // What stands stays where another selection is refused.
+    let before = bytes_of(&workspace);
+    let wider = ["run", "pipeline.yaml", "--set", "stages.filter.keep_fraction=0.25"];
+    workspace.longsift(&wider).expect(6);
+    assert_eq!(bytes_of(&workspace), before);
+    assert_eq!(workspace.longsift(&["verify", "out.run"]).code, 0);
+}
+
+#[test]
+fn a_finished_run_is_checked_again() {
+    let workspace = Workspace::of_three_groups();
+    workspace.run(&pipeline());
+    let before = bytes_of(&workspace);
+    workspace.write("pipeline.yaml", with(&["figure: samples_kept, max: 1"]));
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
+    assert!(answer.stderr.contains("at most 1 is asked for"), "{}", answer.stderr);
+    let warn = ["run", "pipeline.yaml", "--set", "checks.0.severity=warn"];
+    let answer = workspace.longsift(&warn).success();
+    assert!(answer.stderr.contains("warning: the check of samples_kept"), "{}", answer.stderr);
+    let summary = answer.summary();
+    assert_eq!(summary["status"], "nothing_to_do");
+    assert_eq!(summary["checks"][0]["holds"], false);
+    assert_eq!(bytes_of(&workspace), before);
+}
+
+#[test]
+fn nothing_has_no_mean() {
+    let workspace = Workspace::of_three_groups();
+    workspace.write("pipeline.yaml", with(&["statistic: copy_share, group: nobody, max: 1"]));
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
+    assert!(answer.stderr.contains("no sample has it"), "{}", answer.stderr);
+}
+
+#[test]
+fn checks_that_contradict_themselves_are_refused_together() {
+    let workspace = Workspace::of_three_groups();
+    workspace.write(
+        "pipeline.yaml",
+        with(&[
+            "figure: rows_in",
+            "statistic: copy_shar, max: 1",
+            "figure: rows_in, group: books, min: 1",
+            "figure: rows_in, min: 2, max: 1",
+        ]),
+    );
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+    assert_eq!(answer.stderr.matches("error: ").count(), 4, "{}", answer.stderr);
+    assert!(answer.stderr.contains("no term and no guard uses `copy_shar`"), "{}", answer.stderr);
+    assert!(!workspace.path("out.run").exists());
+}
+
+#[test]
+fn drift_may_end_a_run() {
+    let workspace = Workspace::of_three_groups();
+    let attention = Pipeline::tokens("model", 32).filter("keep_fraction: 0.3");
+    workspace.run(&attention);
+    workspace.write("saved.json", fs::read(workspace.path("out.run/calibration.json")).unwrap());
+    // As if the scores of the calibration had been quite other ones.
+    let mut saved: Value =
+        serde_json::from_slice(&fs::read(workspace.path("saved.json")).unwrap()).unwrap();
+    for decile in saved["groups"][0]["score_deciles"].as_array_mut().unwrap() {
+        *decile = (decile.as_f64().unwrap() + 3.0).into();
+    }
+    workspace.write("saved.json", saved.to_string());
+    let set = |on_drift: &str| format!("stages.score.on_drift={on_drift}");
+    let run = |on_drift: &str| {
+        let calibration = "stages.score.calibration=saved.json";
+        let output = "output.path=increment";
+        workspace.longsift(&[
+            "run",
+            "pipeline.yaml",
+            "--set",
+            calibration,
+            "--set",
+            output,
+            "--set",
+            &set(on_drift),
+        ])
+    };
+    let answer = run("fail").expect(6);
+    assert!(answer.stderr.contains("have moved from the calibration"), "{}", answer.stderr);
+    assert!(run("warn").success().stderr.contains("warning: the scores have moved"));
+    run("fail").expect(6);
+    let answer = workspace.longsift(&["plan", "pipeline.yaml", "--set", &set("fail")]).expect(2);
+    assert!(answer.stderr.contains("no meaning without a `calibration`"), "{}", answer.stderr);
+}
