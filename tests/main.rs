@@ -27,6 +27,7 @@ mod device_faults;
 #[cfg(test)]
 mod devices;
 #[cfg(test)]
+mod documentation;
 mod edges;
 #[cfg(test)]
 mod eight_devices;

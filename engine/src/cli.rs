@@ -70,6 +70,15 @@ pub enum ValidateFormat {
     Github,
 }
 
+/// What the manual is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ManualFormat {
+    /// Pages for `man`, one for each command: `longsift.1`, `longsift-run.1`, …
+    Man,
+    /// `pipeline.md`, `commands.md`, `summary.md` and `exit-codes.md`.
+    Markdown,
+}
+
 /// Who runs the shards of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
@@ -212,6 +221,14 @@ pub enum Command {
         /// Which shell.
         shell: Shell,
     },
+    /// Writes manual pages, or the reference as Markdown, into a folder.
+    Manual {
+        /// The folder; it is made.
+        folder: PathBuf,
+        /// What to write.
+        #[arg(long, value_enum, default_value = "man")]
+        format: ManualFormat,
+    },
     /// Writes the lock of a pipeline: settings as resolved, model, tokenizer and kernel by content.
     Lock(PlanArguments),
     /// Measures this machine: kernels, and with a pipeline its tokenizer, its table and whole runs.
@@ -342,7 +359,7 @@ pub struct RunArguments {
     /// `all`.
     #[arg(long, value_enum, default_value = "all")]
     pub phase: Phase,
-    /// Who runs the shards: this machine, or a Ray cluster (`pip install 'longsift[ray]'`).
+    /// Who runs the shards: this machine, or a Ray cluster (the Python package with Ray: `pip install '.[ray]'` in a clone).
     #[arg(long, value_enum, default_value = "local")]
     pub engine: Engine,
     /// The Ray cluster: `auto`, `HOST:PORT`, `ray://…`; without it one is started on this machine.

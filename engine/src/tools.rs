@@ -5,5 +5,6 @@ pub(crate) mod evaluate;
 pub(crate) mod forward;
 pub(crate) mod inspect;
 pub(crate) mod reference;
+pub(crate) mod reference_pages;
 pub(crate) mod tokens;
 pub(crate) mod tune;

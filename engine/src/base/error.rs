@@ -23,6 +23,26 @@ pub const CHECK: u8 = 6;
 /// `longsift diff`: the runs differ.
 pub const DIFFERENT: u8 = 5;
 
+/// Every exit code: what it means, and whether the same command is worth another try. The README has the same table.
+pub const EXIT_CODES: [(&str, &str, &str); 8] = [
+    ("0", "done, or nothing to do", ""),
+    ("1", "a bug of longsift", "no"),
+    (
+        "2",
+        "the command line or the pipeline file; settings, model and columns that do not fit together; `--locked` differs",
+        "no",
+    ),
+    ("3", "the data: an unreadable input or checkpoint, too many bad rows", "no"),
+    ("4", "the machine: I/O, space, memory, device, or another run holds the lock", "yes"),
+    ("5", "`longsift diff` only: the runs differ", "no"),
+    (
+        "6",
+        "a check of the pipeline (`checks`, `on_drift: fail`) does not hold: nothing was written, scores are kept",
+        "no",
+    ),
+    ("129, 130, 143", "stopped by a signal (terminal closed, Ctrl-C, SIGTERM)", "yes: it resumes"),
+];
+
 /// Why a command ended without doing its job.
 #[derive(Debug)]
 pub enum Failure {

@@ -16,7 +16,9 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::cli::{AnswerFormat, BenchArguments, Cli, Command, LogFormat, PlanArguments};
+use crate::cli::{
+    AnswerFormat, BenchArguments, Cli, Command, LogFormat, ManualFormat, PlanArguments,
+};
 use crate::devices::catalogue;
 use crate::plan::explain::{self, Explanation};
 use crate::plan::identity::Digests;
@@ -33,7 +35,7 @@ use crate::spec::{Overrides, init, schema};
 use crate::storage::{atomic, files};
 use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
-use crate::tools::{forward, inspect, reference, tokens, tune};
+use crate::tools::{forward, inspect, reference, reference_pages, tokens, tune};
 
 /// The largest file of token ids that is read.
 const MOST_IDS_BYTES: u64 = 16 << 20;
@@ -139,6 +141,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             print(&String::from_utf8_lossy(&script))?;
             Ok(DONE)
         }
+        Command::Manual { folder, format } => manual(folder, *format),
         Command::Lock(arguments) => write_lock(cli, arguments),
         Command::Bench(arguments) => bench(cli, arguments, bars),
         Command::Evaluate(arguments) => super::evaluate::evaluate(cli, arguments, bars),
@@ -267,6 +270,38 @@ fn init_pipeline(path: &Path, model: Option<&str>) -> Result<u8> {
         path.display(),
         path.display()
     ))?;
+    Ok(DONE)
+}
+
+fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
+    let command = Cli::command();
+    files::create_folder(folder)?;
+    let pages: Vec<(String, Vec<u8>)> = match format {
+        ManualFormat::Markdown => {
+            let pages = reference_pages::pages(&command).into_iter();
+            pages.map(|(name, text)| (name.to_owned(), text.into_bytes())).collect()
+        }
+        ManualFormat::Man => {
+            let mut built = command.disable_help_subcommand(true);
+            built.build();
+            let of = |command: clap::Command| {
+                let page = clap_mangen::Man::new(command);
+                let mut text = Vec::new();
+                page.render(&mut text).expect("memory can be written");
+                (page.get_filename(), text)
+            };
+            let subcommands = built.get_subcommands().cloned();
+            std::iter::once(built.clone()).chain(subcommands).map(of).collect()
+        }
+    };
+    for (name, text) in &pages {
+        atomic::write_atomic(&folder.join(name), text)?;
+    }
+    print_line(&terminal::text(&format!(
+        "wrote {} pages into `{}`",
+        pages.len(),
+        folder.display()
+    )))?;
     Ok(DONE)
 }
 

@@ -22,7 +22,7 @@ pub(super) fn drive(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<
     let job = job(cli, arguments, plan)?;
     let error = Command::new(&python).args(["-m", "longsift.ray"]).arg(job.to_string()).exec();
     Err(Diagnostic::error(Blame::Machine, format!("`{}` cannot be started: {error}", python.display()))
-        .hint("Ray is driven from Python: `pip install 'longsift[ray]'`, and run the `longsift` that came with it")
+        .hint("Ray is driven from Python: `pip install '.[ray]'` in a clone of the repository, and run the `longsift` that came with it")
         .into())
 }
 

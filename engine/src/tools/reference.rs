@@ -44,18 +44,22 @@ pub fn page_names() -> Vec<&'static str> {
 pub fn stage_page(name: Option<&str>, width: usize, color: bool) -> Option<String> {
     let page = Page { width: width.clamp(40, 200), color };
     let Some(name) = name else { return Some(page.list()) };
-    let root = schema::pipeline();
     let known = page_names().into_iter().find(|known| *known == name)?;
-    let settings = match schema::stages(root).into_iter().find(|(stage, _)| *stage == name) {
+    Some(page.settings(known, settings_of(known)))
+}
+
+/// The schema of the settings of a stage or section.
+pub(super) fn settings_of(name: &str) -> &'static Value {
+    let root = schema::pipeline();
+    match schema::stages(root).into_iter().find(|(stage, _)| *stage == name) {
         Some((_, settings)) => settings,
-        None if known == "checks" => schema::resolved(root, &root["properties"]["checks"]["items"]),
-        None => schema::resolved(root, &root["properties"][known]),
-    };
-    Some(page.settings(known, settings))
+        None if name == "checks" => schema::resolved(root, &root["properties"]["checks"]["items"]),
+        None => schema::resolved(root, &root["properties"][name]),
+    }
 }
 
 /// What a stage or section is for, in full: the doc comment of its settings.
-fn about(name: &str) -> String {
+pub(super) fn about(name: &str) -> String {
     let schema = match name {
         "load-partial-model" => schema_for!(longsift_stages::LoadPartialModel),
         "tokenize" => schema_for!(longsift_stages::Tokenize),
@@ -177,7 +181,7 @@ impl Page {
 }
 
 /// Whether a setting must be given, and what it is where it is not.
-fn default_in_words(settings: &Value, key: &str, setting: &Value) -> String {
+pub(super) fn default_in_words(settings: &Value, key: &str, setting: &Value) -> String {
     match setting.get("default") {
         _ if schema::is_required(settings, key) => ", required".to_string(),
         Some(Value::String(text)) => format!(", default `{text}`"),
