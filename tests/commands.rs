@@ -336,6 +336,43 @@ fn what_is_wrong_with_a_pipeline_is_an_answer_for_programs() {
 }
 
 #[test]
+fn caches_and_old_runs_are_listed_and_cleared_by_name() {
+    let workspace = workspace();
+    workspace.longsift(&["run", "pipeline.yaml"]).success();
+    let cache = |more: &[&str]| -> Value {
+        let all = [&["cache", "--runs", ".", "--format", "json"], more].concat();
+        serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap()
+    };
+    let entries = |kept: &Value, kind: &str| {
+        let kinds = kept["kinds"].as_array().unwrap().iter();
+        let of_kind = kinds.filter(|of| of["kind"] == kind);
+        of_kind.map(|of| of["entries"].as_array().unwrap().len()).sum::<usize>()
+    };
+    let kept = cache(&[]);
+    assert_eq!(entries(&kept, "tables"), 1, "{kept:#}");
+    assert_eq!(kept["runs"][0]["state"], "finished", "{kept:#}");
+    assert!(kept["runs"][0]["bytes"].as_u64().unwrap() > 1000, "{kept:#}");
+    let kept = cache(&["--clear", "tables,runs", "--unused-days", "1"]);
+    assert_eq!(kept["removed"], json!([]), "both were used today");
+    let kept = cache(&["--clear", "tables"]);
+    assert_eq!((entries(&kept, "tables"), kept["removed"].as_array().unwrap().len()), (0, 1));
+    // A run that has not finished can still go on, and stays.
+    let success = workspace.path("out.run/_SUCCESS");
+    fs::rename(&success, workspace.path("success")).unwrap();
+    let kept = cache(&["--clear", "runs"]);
+    assert_eq!(kept["runs"][0]["state"], "unfinished", "{kept:#}");
+    fs::rename(workspace.path("success"), &success).unwrap();
+    cache(&["--clear", "runs"]);
+    assert!(!workspace.path("out.run").exists());
+    assert!(workspace.path("out/data").exists(), "the output stays");
+    workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
+    workspace.longsift(&["run", "pipeline.yaml", "--fresh"]).expect(2);
+    let answer = workspace.longsift(&["cache", "--clear", "tabels"]).expect(2);
+    assert!(answer.stderr.contains("there are: tables, identities"), "{}", answer.stderr);
+    workspace.longsift(&["cache", "--clear", "runs"]).expect(2);
+}
+
+#[test]
 fn a_wrong_command_line_is_exit_code_2() {
     let workspace = workspace();
     for arguments in [

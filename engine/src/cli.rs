@@ -1,6 +1,7 @@
 //! The command line: each command is a thin wrapper over the library.
 
 pub(crate) mod answer;
+pub(crate) mod cache;
 pub mod commands;
 pub(crate) mod devices;
 pub(crate) mod evaluate;
@@ -221,6 +222,8 @@ pub enum Command {
         /// Which shell.
         shell: Shell,
     },
+    /// Lists what longsift keeps in caches, and old run directories; clears what is named.
+    Cache(CacheArguments),
     /// Writes manual pages, or the reference as Markdown, into a folder.
     Manual {
         /// The folder; it is made.
@@ -320,6 +323,27 @@ pub struct EvaluateArguments {
     /// Only says how many windows and tokens there would be, and how long each measure would take.
     #[arg(long)]
     pub dry_run: bool,
+    /// How to write the answer.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
+}
+
+/// What is kept, and what of it to clear.
+#[derive(Clone, Debug, Args)]
+pub struct CacheArguments {
+    /// The cache folder; by default that of this user, `longsift` in `$XDG_CACHE_HOME` or `~/.cache`.
+    #[arg(long, value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
+    /// Also lists the run directories below this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub runs: Option<PathBuf>,
+    /// Removes these kinds: `tables,lines`; all of them are made again when they are needed. `runs` removes finished run
+    /// directories: their output stays, and nothing can be selected from their scores any more.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub clear: Vec<String>,
+    /// Removes only what nobody has used for so many days.
+    #[arg(long, value_name = "DAYS", default_value_t = 0, requires = "clear")]
+    pub unused_days: u64,
     /// How to write the answer.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,

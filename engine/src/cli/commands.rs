@@ -11,7 +11,7 @@ use super::answer::{
 use super::planned::{plan_options, planned, planned_with, start_threads};
 use super::run::run;
 use super::validate::validate;
-use super::{logging, terminal};
+use super::{cache, logging, terminal};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
@@ -140,6 +140,17 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             clap_complete::generate(*shell, &mut Cli::command(), "longsift", &mut script);
             print(&String::from_utf8_lossy(&script))?;
             Ok(DONE)
+        }
+        Command::Cache(arguments) => {
+            let clear =
+                cache::Clear { kinds: arguments.clear.clone(), unused_days: arguments.unused_days };
+            let folder = arguments.folder.as_deref();
+            let kept = cache::cache(folder, arguments.runs.as_deref(), &clear)?;
+            answer(
+                arguments.format,
+                || kept.to_string(),
+                || serde_json::to_value(&kept).expect("plain data"),
+            )
         }
         Command::Manual { folder, format } => manual(folder, *format),
         Command::Lock(arguments) => write_lock(cli, arguments),

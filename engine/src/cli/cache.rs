@@ -1,0 +1,241 @@
+//! `longsift cache`: what longsift keeps besides outputs, how much of it there is, and clearing it.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::text::{bytes, count, line_safe, table};
+use crate::run_directory::layout::RunDirectory;
+use crate::storage::files::{self, Kind};
+
+/// What a cache folder holds, by the names of its folders. What running processes have reserved is none of it.
+const KINDS: [(&str, &str); 6] = [
+    ("tables", "layer-zero tables, built again from the checkpoint"),
+    ("identities", "digests of weights, read again"),
+    ("lines", "lines of files, counted again"),
+    ("hub", "what was fetched from the hub, fetched again"),
+    ("stores", "models of object stores and web servers, fetched again"),
+    ("journals", "open work units of runs in stores, measured again"),
+];
+
+/// The kind of run directories.
+const RUNS: &str = "runs";
+
+/// What is kept.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Kept {
+    /// The cache folder.
+    folder: PathBuf,
+    /// What is in it.
+    kinds: Vec<OfKind>,
+    /// Run directories, where they were asked for.
+    runs: Vec<KeptRun>,
+    /// What was removed now.
+    removed: Vec<Entry>,
+    /// What would have been, and is in use.
+    in_use: Vec<PathBuf>,
+}
+
+/// Entries of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct OfKind {
+    /// Its name, for `--clear`.
+    kind: &'static str,
+    /// What it is.
+    doc: &'static str,
+    /// Each entry.
+    entries: Vec<Entry>,
+}
+
+/// A file or folder that is kept.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Entry {
+    /// Where it is.
+    path: PathBuf,
+    /// Bytes of its files.
+    bytes: u64,
+    /// Whole days since one of its files was written or read last, as far as the file system tells.
+    unused_days: u64,
+}
+
+/// A run directory.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct KeptRun {
+    /// The directory.
+    #[serde(flatten)]
+    entry: Entry,
+    /// `finished`, `running` or `unfinished`.
+    state: &'static str,
+}
+
+/// What to clear.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Clear {
+    /// Names of kinds, or `runs`.
+    pub(super) kinds: Vec<String>,
+    /// Only what nobody has used for so many days.
+    pub(super) unused_days: u64,
+}
+
+/// Lists what is kept in a cache folder, by default this user's, and the run directories below `runs`; removes what `clear`
+/// names. Of runs only finished ones that nobody works in are removed, their output stays.
+///
+/// # Errors
+/// A kind that there is not; a folder that cannot be read or removed.
+pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -> Result<Kept> {
+    let names = || KINDS.map(|(kind, _)| kind).into_iter().chain([RUNS]);
+    if let Some(unknown) = clear.kinds.iter().find(|kind| !names().any(|name| name == *kind)) {
+        let message = format!("there is no kind `{unknown}` to clear");
+        let hint = format!("there are: {}", names().collect::<Vec<_>>().join(", "));
+        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+    }
+    if runs.is_none() && clear.kinds.iter().any(|kind| kind == RUNS) {
+        let problem = Diagnostic::error(Blame::Pipeline, "no folder of runs is named");
+        return Err(problem
+            .hint("add `--runs FOLDER`: run directories below it are looked at")
+            .into());
+    }
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None => files::user_cache_folder()?,
+    };
+    let now = SystemTime::now();
+    let mut kept = Kept {
+        kinds: Vec::new(),
+        runs: Vec::new(),
+        removed: Vec::new(),
+        in_use: Vec::new(),
+        folder,
+    };
+    for (kind, doc) in KINDS {
+        let mut entries = Vec::new();
+        for path in files::list_if_present(&kept.folder.join(kind))? {
+            let entry = Entry::of(path, now)?;
+            if clear.takes(kind, &entry) {
+                remove(&entry.path)?;
+                kept.removed.push(entry);
+            } else {
+                entries.push(entry);
+            }
+        }
+        kept.kinds.push(OfKind { kind, doc, entries });
+    }
+    if let Some(runs) = runs {
+        let mut found = Vec::new();
+        run_directories(runs, &mut found)?;
+        for path in found {
+            let directory = RunDirectory::at(&path)?;
+            let state = match (directory.holder()?, directory.is_finished()?) {
+                (Some(_), _) => "running",
+                (None, true) => "finished",
+                (None, false) => "unfinished",
+            };
+            let entry = Entry::of(path, now)?;
+            if state == "finished" && clear.takes(RUNS, &entry) {
+                // Whoever has begun to work in it since holds it, and it stays.
+                match directory.take() {
+                    Ok(_alone) => {
+                        files::remove_folder(&entry.path)?;
+                        kept.removed.push(entry);
+                    }
+                    Err(_) => kept.in_use.push(entry.path),
+                }
+            } else {
+                kept.runs.push(KeptRun { entry, state });
+            }
+        }
+    }
+    Ok(kept)
+}
+
+impl Clear {
+    fn takes(&self, kind: &str, entry: &Entry) -> bool {
+        self.kinds.iter().any(|name| name == kind) && entry.unused_days >= self.unused_days
+    }
+}
+
+impl Entry {
+    /// A file, or a folder with all it holds; links are not followed.
+    fn of(path: PathBuf, now: SystemTime) -> Result<Self> {
+        let (mut bytes, mut last) = (0, SystemTime::UNIX_EPOCH);
+        let mut open = vec![path.clone()];
+        while let Some(path) = open.pop() {
+            // What is gone by now is no part of it.
+            let Ok(status) = fs::symlink_metadata(&path) else { continue };
+            if status.is_dir() {
+                open.extend(files::list_if_present(&path)?);
+                continue;
+            }
+            bytes += status.len();
+            for time in [status.modified(), status.accessed()].into_iter().flatten() {
+                last = last.max(time);
+            }
+        }
+        let unused = now.duration_since(last).unwrap_or_default();
+        Ok(Self { path, bytes, unused_days: unused.as_secs() / 86_400 })
+    }
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(status) if status.is_dir() => Ok(files::remove_folder(path)?),
+        _ => Ok(files::remove_file(path)?),
+    }
+}
+
+/// The run directories below a folder, or the folder itself; links are not followed.
+fn run_directories(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    if RunDirectory::is(folder) {
+        let is_one = |name: &str| folder.join(name).exists();
+        if is_one("pipeline.lock") || is_one("events.jsonl") {
+            found.push(folder.to_owned());
+        }
+        return Ok(());
+    }
+    for entry in files::entries(folder)? {
+        if entry.kind == Kind::Folder && !entry.is_link {
+            run_directories(&entry.path, found)?;
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", line_safe(&self.folder.display().to_string()))?;
+        let days = |days: u64| match days {
+            0 => "used today".to_owned(),
+            days => format!("unused for {} days", count(days)),
+        };
+        let of_kind = |kind: &OfKind| {
+            let total = kind.entries.iter().map(|entry| entry.bytes).sum();
+            let least = kind.entries.iter().map(|entry| entry.unused_days).min();
+            let used = least.map_or_else(String::new, days);
+            vec![kind.kind.to_owned(), count(kind.entries.len() as u64), bytes(total), used]
+        };
+        let of_run = |run: &KeptRun| {
+            let (size, used) = (bytes(run.entry.bytes), days(run.entry.unused_days));
+            vec![RUNS.to_owned(), run.state.to_owned(), size, used]
+        };
+        let kinds = self.kinds.iter().map(|kind| (of_kind(kind), kind.doc.to_owned()));
+        let path = |run: &KeptRun| line_safe(&run.entry.path.display().to_string());
+        let runs = self.runs.iter().map(|run| (of_run(run), path(run)));
+        let (rows, what): (Vec<Vec<String>>, Vec<String>) = kinds.chain(runs).unzip();
+        for (line, what) in table(&rows).iter().zip(what) {
+            writeln!(f, "  {line}  {what}")?;
+        }
+        for path in &self.in_use {
+            writeln!(f, "in use: {}", line_safe(&path.display().to_string()))?;
+        }
+        if !self.removed.is_empty() {
+            let total = self.removed.iter().map(|entry| entry.bytes).sum();
+            writeln!(f, "removed {} entries, {}", count(self.removed.len() as u64), bytes(total))?;
+        }
+        Ok(())
+    }
+}
