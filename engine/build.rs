@@ -10,5 +10,6 @@ fn main() {
         "longsift_mounts",
         "longsift_systemd",
         "longsift_browser",
+        "longsift_pyarrow",
     ]);
 }

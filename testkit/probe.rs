@@ -10,13 +10,14 @@ use std::process::Command;
 type Probe = (&'static str, fn() -> bool);
 
 /// Every cfg that a build script may ask for.
-const PROBES: [Probe; 12] = [
+const PROBES: [Probe; 13] = [
     ("longsift_shared", shared),
     ("longsift_preload", preload),
     ("longsift_mounts", mounts),
     ("longsift_systemd", systemd),
     ("longsift_browser", browser),
     ("longsift_cxx", cxx),
+    ("longsift_pyarrow", pyarrow),
     ("longsift_io_counts", io_counts),
     ("longsift_avx2", || processor_has(&["avx2", "fma"])),
     ("longsift_avx512", || processor_has(&["avx512f", "avx512dq"])),
@@ -72,6 +73,11 @@ fn systemd() -> bool {
 /// A browser that opens pages without a screen.
 fn browser() -> bool {
     succeeds("chromium", &["--version"])
+}
+
+/// Python with Arrow, for the example programs.
+fn pyarrow() -> bool {
+    succeeds("python3", &["-c", "import pyarrow"])
 }
 
 /// A C++ compiler, for the emulation of the code for GPUs.

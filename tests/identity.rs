@@ -6,6 +6,7 @@ use std::fs;
 
 use serde_json::{Map, Value, json};
 
+use crate::external::child::write_program;
 use crate::support::tables::{strings, table, token_lists, write_parquet};
 use crate::support::{Workspace, copy_folder, demo_model, read_json, repository};
 
@@ -28,6 +29,9 @@ use Part::{Measure, Nothing, Renamed, Selection, Windows};
 /// A leaf of the schema, its part, what the pipeline has besides the usual (`base`), and the change of that leaf. Stages by
 /// their names; a null removes a key.
 type Case = (&'static str, Part, &'static str, &'static str);
+
+/// A program beside the usual pipeline.
+const OWN: &str = r#"{"+": {"stage": "external", "name": "own", "command": ["./child.sh", "honest"], "version": "1", "statistics": [{"name": "bytes", "unit": "bytes", "doc": "length"}, {"name": "letters", "kind": "count", "unit": "letters", "doc": "letters"}]}}"#;
 
 const CASES: &[Case] = &[
     ("version", Nothing("there is only one"), "{}", "{}"),
@@ -281,6 +285,84 @@ const CASES: &[Case] = &[
         Measure("scope"),
         r#"{"+": "compression"}"#,
         r#"{"compression": {"scope": "document"}}"#,
+    ),
+    ("external.name", Measure("own"), OWN, r#"{"external": {"name": "other"}}"#),
+    (
+        "external.command",
+        Measure("command"),
+        OWN,
+        r#"{"external": {"command": ["./child.sh", "honest", "again"]}}"#,
+    ),
+    ("external.version", Measure("program_version"), OWN, r#"{"external": {"version": "2"}}"#),
+    ("external.reads", Measure("reads"), OWN, r#"{"external": {"reads": "ids"}}"#),
+    (
+        "external.statistics",
+        Measure("statistics"),
+        OWN,
+        r#"{"external": {"command": ["./child.sh", "only-bytes"], "statistics": [{"name": "bytes", "unit": "bytes", "doc": "length"}]}}"#,
+    ),
+    (
+        "external.statistics[].name",
+        Nothing("answers have the names that are declared, or the run fails"),
+        OWN,
+        "{}",
+    ),
+    (
+        "external.statistics[].kind",
+        Nothing("answers have the types that are declared, or the run fails"),
+        OWN,
+        "{}",
+    ),
+    ("external.statistics[].unit", Nothing("for people"), OWN, "{}"),
+    ("external.statistics[].doc", Nothing("for people"), OWN, "{}"),
+    (
+        "external.statistics[].orientation",
+        Nothing("evaluations and reports go by it"),
+        OWN,
+        r#"{"external": {"statistics": [{"name": "bytes", "unit": "bytes", "doc": "length", "orientation": "lower"}, {"name": "letters", "kind": "count", "unit": "letters", "doc": "letters"}]}}"#,
+    ),
+    (
+        "external.statistics[].merge",
+        Selection,
+        OWN,
+        r#"{"external": {"statistics": [{"name": "bytes", "unit": "bytes", "doc": "length", "merge": "max"}, {"name": "letters", "kind": "count", "unit": "letters", "doc": "letters"}]}}"#,
+    ),
+    ("external.files", Measure("file words.txt"), OWN, r#"{"external": {"files": ["words.txt"]}}"#),
+    (
+        "external.environment",
+        Measure("environment"),
+        OWN,
+        r#"{"external": {"environment": {"LANG": "C"}}}"#,
+    ),
+    (
+        "external.pass_environment",
+        Nothing("by its own word of what changes no answer"),
+        OWN,
+        r#"{"external": {"pass_environment": ["HOME"]}}"#,
+    ),
+    (
+        "external.timeout_seconds",
+        Nothing("when a program is given up"),
+        OWN,
+        r#"{"external": {"timeout_seconds": 60}}"#,
+    ),
+    (
+        "external.memory_limit_bytes",
+        Nothing("when a program is given up"),
+        OWN,
+        r#"{"external": {"memory_limit_bytes": 2000000000}}"#,
+    ),
+    (
+        "external.processes",
+        Nothing("how much is asked at once"),
+        OWN,
+        r#"{"external": {"processes": 2}}"#,
+    ),
+    (
+        "external.batch_windows",
+        Nothing("how much is asked at once"),
+        OWN,
+        r#"{"external": {"batch_windows": 3}}"#,
     ),
     (
         "score.formula",
@@ -579,7 +661,8 @@ fn pipeline(all: &[&str]) -> Value {
             let stages = pipeline["stages"].as_array_mut().unwrap();
             if section == "+" {
                 let place = stages.iter().position(|stage| stage["stage"] == "score").unwrap();
-                stages.insert(place, json!({ "stage": value }));
+                let stage = if value.is_object() { value } else { json!({ "stage": value }) };
+                stages.insert(place, stage);
             } else if let Some(stage) = stages.iter_mut().find(|stage| stage["stage"] == section) {
                 merge(stage, value);
             } else {
@@ -636,6 +719,8 @@ fn workspace() -> Workspace {
     let lines: String = (0..8).map(line).collect();
     workspace.write("lines/tabs.txt", &lines);
     workspace.write("lines/all.jsonl", lines);
+    write_program(&workspace);
+    workspace.write("words.txt", "some words");
     let before =
         pipeline(&[r#"{"input": {"path": "input/a.parquet"}, "output": {"path": "before"}}"#]);
     run(&workspace, &before).expect("the earlier run");

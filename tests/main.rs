@@ -36,6 +36,8 @@ mod evaluate;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
+mod external;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod forms;

@@ -12,6 +12,7 @@ pub mod identity;
 pub mod lock;
 pub mod measures;
 pub mod options;
+pub mod programs;
 mod prove;
 pub(crate) mod read;
 mod reading;
@@ -39,6 +40,7 @@ use cascade::Cascade;
 use estimate::Estimate;
 use measures::Measures;
 use options::{Bos, PlanOptions};
+use programs::Program;
 
 /// What all shards of a plan have together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub struct Plan {
     pub encoder: Option<Encoder>,
     /// The measures of windows.
     pub measures: Measures,
+    /// The programs of the stages `external`, in the order of the pipeline.
+    pub programs: Vec<Program>,
     /// Which guards are looked at before which of them.
     pub cascade: Cascade,
     /// The BOS tokens before each window.
@@ -112,6 +116,20 @@ impl Plan {
     /// The measure at a place.
     pub fn measure(&self, place: u16) -> &dyn Measure {
         self.measures.at(&self.spec.pipeline.stages, place)
+    }
+
+    /// The program of a measure of child processes.
+    pub fn program(&self, place: u16) -> &Program {
+        let name = &self.measures.columns[usize::from(place)].measure;
+        let mut found = self.programs.iter().filter(|program| program.settings.name == *name);
+        found.next().expect("a plan has the program of every stage that asks one")
+    }
+
+    /// The place of a program among the measures; none where it answers no statistic.
+    pub fn place_of(&self, program: &Program) -> Option<u16> {
+        let mut all = self.measures.columns.iter().zip(self.measures.places());
+        let own = all.find(|(columns, _)| columns.measure == program.settings.name);
+        own.map(|(_, place)| place)
     }
 
     /// Rows that the run (or the shard) accounts for.

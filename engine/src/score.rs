@@ -2,10 +2,12 @@
 
 mod carried;
 pub mod context;
+pub(crate) mod documents;
 pub(crate) mod journal;
 pub(crate) mod measuring;
 pub(crate) mod on_devices;
 pub(crate) mod prepare;
+pub(crate) mod programs;
 pub(crate) mod reopen;
 pub(crate) mod shared;
 pub(crate) mod tolerance;
@@ -34,6 +36,9 @@ pub fn score(context: ScoreContext<'_>, standing: Vec<Option<UnitRecord>>) -> Re
         let (sender, batches) = sync_channel(1);
         scope.spawn(move || unit::read_ahead(&context, &open, &sender));
         let scored = score_all(&context, standing, &batches);
+        if scored.is_err() {
+            context.programs.abandon();
+        }
         // Without a receiver the reader has nobody to read for, and ends.
         drop(batches);
         scored

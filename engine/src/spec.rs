@@ -306,7 +306,7 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
     }
     let is_shard = |stage: &StageSettings| matches!(stage.role(), Role::Devices(_));
     let needs_devices = |stage: &StageSettings| match stage.role() {
-        Role::Measure(measure) => !measure.needs().evidence.is_empty(),
+        Role::Measure(measure) => measure.needs().attention().is_some(),
         _ => false,
     };
     if let Some(index) = pipeline.stages.iter().position(needs_devices)

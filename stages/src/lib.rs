@@ -21,7 +21,8 @@ pub use contract::Measure;
 pub use filter::Filter;
 pub use first_layer_attention::FirstLayerAttention;
 pub use load_partial_model::LoadPartialModel;
-pub use measures::{Compression, Lexical, Recurrence};
+pub use measures::external::Reads;
+pub use measures::{Compression, External, Lexical, Recurrence};
 pub use score::Score;
 pub use shard_across_devices::ShardAcrossDevices;
 pub use tokenize::Tokenize;
@@ -44,6 +45,8 @@ pub enum StageSettings {
     Compression(Compression),
     /// Measures, per window, how many different tokens it has.
     Lexical(Lexical),
+    /// Asks a program of yours about windows, or about documents, which it may drop.
+    External(External),
     /// Turns the raw statistics of all windows into one comparable number each.
     Score(Score),
     /// Keeps the best samples.
@@ -57,6 +60,8 @@ pub enum Role<'a> {
     Model(&'a LoadPartialModel),
     /// Windows of documents.
     Windows(&'a Tokenize),
+    /// Whole documents, before they are windows: what is dropped of them.
+    Rows(&'a External),
     /// Where evidence is made.
     Devices(&'a ShardAcrossDevices),
     /// Figures of windows.
@@ -78,6 +83,8 @@ impl StageSettings {
             Self::Recurrence(stage) => Role::Measure(stage),
             Self::Compression(stage) => Role::Measure(stage),
             Self::Lexical(stage) => Role::Measure(stage),
+            Self::External(stage) if stage.reads == Reads::Document => Role::Rows(stage),
+            Self::External(stage) => Role::Measure(stage),
             Self::Score(stage) => Role::Score(stage),
             Self::Filter(stage) => Role::Filter(stage),
         }
@@ -93,6 +100,7 @@ impl StageSettings {
             Self::Recurrence(_) => "recurrence",
             Self::Compression(_) => "compression",
             Self::Lexical(_) => "lexical",
+            Self::External(_) => "external",
             Self::Score(_) => "score",
             Self::Filter(_) => "filter",
         }

@@ -1,6 +1,7 @@
 //! The measures: stages that turn windows into figures. One file each.
 
 pub mod compression;
+pub mod external;
 mod first_layer_attention;
 pub mod lexical;
 pub mod recurrence;
@@ -8,5 +9,6 @@ pub mod speed;
 pub mod statistics;
 
 pub use compression::Compression;
+pub use external::External;
 pub use lexical::Lexical;
 pub use recurrence::Recurrence;

@@ -27,3 +27,19 @@ pub fn read_system(path: &str) -> Option<String> {
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
+
+/// Resident memory of the processes of a group together, where the system tells; what they share counts for each.
+pub(crate) fn group_memory_bytes(group: u32) -> u64 {
+    let Ok(processes) = fs::read_dir("/proc") else { return 0 };
+    let names = processes.flatten().map(|entry| entry.file_name());
+    let ids = names.filter_map(|name| name.to_str()?.parse::<u32>().ok());
+    let pages = ids.filter_map(|id| {
+        let status = read_system(&format!("/proc/{id}/stat"))?;
+        // The name may hold spaces and parentheses; what follows the last one does not.
+        let (_, fields) = status.rsplit_once(')')?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let own = fields.get(2)?.parse::<u32>().ok()? == group;
+        own.then(|| fields.get(21)?.parse::<u64>().ok()).flatten()
+    });
+    pages.sum::<u64>() * rustix::param::page_size() as u64
+}

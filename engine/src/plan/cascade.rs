@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Merge};
 use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
 use longsift_stages::score::DocumentScore;
@@ -46,9 +47,9 @@ pub struct Cascade {
     before: Vec<Vec<Before>>,
     /// Whether a guard looks at documents.
     documents: bool,
-    /// Measures without evidence that devices wait for: all of a round are taken before those of the next.
+    /// Measures without a device that devices wait for: all of a round are taken before those of the next.
     pub first: Vec<Vec<u16>>,
-    /// The others without evidence, likewise.
+    /// The others without a device, likewise.
     pub rest: Vec<Vec<u16>>,
 }
 
@@ -64,8 +65,8 @@ impl Cascade {
         let documents = documents(spec);
         let mut cascade = Self { before, documents, first: Vec::new(), rest: Vec::new() };
         let stages = &spec.pipeline.stages;
-        let needs_evidence = |place: &u16| !measures.at(stages, *place).needs().evidence.is_empty();
-        let (on_devices, here): (Vec<u16>, Vec<u16>) = measures.places().partition(needs_evidence);
+        let needs_device = |place: &u16| measures.at(stages, *place).needs().attention().is_some();
+        let (on_devices, here): (Vec<u16>, Vec<u16>) = measures.places().partition(needs_device);
         let mut awaited = on_devices;
         let mut next = 0;
         while let Some(place) = awaited.get(next) {
@@ -224,10 +225,17 @@ pub(super) fn check(
     problems: &mut Vec<Diagnostic>,
     warnings: &mut Vec<Diagnostic>,
 ) {
-    for guard in cascade.before.iter().flatten() {
+    let stages = &spec.pipeline.stages;
+    let of_places = cascade.before.iter().zip(measures.places());
+    for (guard, place) in of_places.flat_map(|(of, place)| of.iter().map(move |one| (one, place))) {
         let path = format!("stages.filter.guards.{}.before", guard.guard);
-        let reads = measures.at(&spec.pipeline.stages, guard.reads);
-        if !reads.needs().evidence.is_empty() {
+        let reads = measures.at(stages, guard.reads);
+        if measures.at(stages, place).needs().answers() == Some(Reads::Document) {
+            let message =
+                "no guard comes before a stage that reads documents: they are no windows yet";
+            problems.push(spec.error(&path, message).hint("remove `before`"));
+        }
+        if reads.needs().attention().is_some() {
             let message =
                 format!("no measure waits for `{}`, which devices measure", guard.statistic);
             let hint = "remove `before`: the guard is then looked at when all is measured";

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
+use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Decimal, Kind};
 use longsift_stages::filter::KeepTokens;
 use longsift_stages::first_layer_attention::{Mask, Rows};
@@ -11,6 +12,7 @@ use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
 
 use super::attention::Attention;
+use super::programs::Program;
 use super::sizing::Sizing;
 use crate::base::text::{bytes, count, quoted};
 use crate::dataset::documents::Content;
@@ -48,12 +50,18 @@ impl fmt::Display for Explanation<'_> {
             None => ("memory", memory(plan)),
         };
         let measures = plan.measures.columns.iter().zip(plan.measures.places());
-        let measures = measures.filter(|(of, _)| of.measure != ATTENTION);
+        let reads_documents =
+            |place| plan.measure(place).needs().answers() == Some(Reads::Document);
         let measures =
-            measures.map(|(of, place)| (&*of.measure, measure(of) + &spared(plan, place)));
+            measures.filter(|(of, place)| of.measure != ATTENTION && !reads_documents(*place));
+        let measures =
+            measures.map(|(of, place)| (&*of.measure, measure(plan, of) + &spared(plan, place)));
         let mut lines = vec![("input", input(plan))];
         lines.extend(columns(plan).map(|columns| ("", columns)));
         let after_input = lines.len();
+        let programs = plan.programs.iter();
+        let programs = programs.filter(|program| program.settings.reads == Reads::Document);
+        lines.extend(programs.map(|program| (&*program.settings.name, documents(program))));
         lines.push(("tokenize", tokenize(plan)));
         if let Some(needed) = &plan.attention {
             lines.insert(after_input, ("load-partial-model", model(plan, needed)));
@@ -197,10 +205,24 @@ fn absent_devices(attention: &Attention, absent: &Sizing) -> String {
 /// The measure that has a line of its own.
 const ATTENTION: &str = "first-layer-attention";
 
-fn measure(of: &MeasureColumns) -> String {
+fn measure(plan: &Plan, of: &MeasureColumns) -> String {
     let single = of.columns.iter().filter(|column| column.kind != Kind::Numbers);
     let names: Vec<&str> = single.map(|column| column.name.as_ref()).collect();
-    format!("windows → {}", names.join(", "))
+    let mut programs = plan.programs.iter();
+    let program = programs.find(|program| program.settings.name == of.measure);
+    let asked = program.map_or(String::new(), asked);
+    format!("windows → {}{asked}", names.join(", "))
+}
+
+/// A program that sees documents before they are tokenised.
+fn documents(program: &Program) -> String {
+    let names = program.settings.statistics.iter().map(|statistic| statistic.name.as_str());
+    let all: Vec<&str> = std::iter::once("documents that stay").chain(names).collect();
+    format!("documents → {}{}", all.join(", "), asked(program))
+}
+
+fn asked(program: &Program) -> String {
+    format!(", answered by {}", quoted(&program.settings.command.join(" ")))
 }
 
 /// Which windows a measure waits for.

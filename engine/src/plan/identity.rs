@@ -4,21 +4,25 @@
 //! until somebody has named it in one of the three parts, or said beside a `_` why nothing depends on it. `tests/identity.rs` holds the same decisions as a table
 //! over the leaves of the pipeline's schema.
 
+use std::collections::BTreeMap;
+
 use longsift_kernels::Kernel;
 use longsift_stages::contract::Measure;
+use longsift_stages::measures::external::StatisticMerge;
 use longsift_stages::score::presets::{DEFAULT_ALPHA, Formula};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
-use longsift_stages::{Filter, LoadPartialModel, Role, Score, ShardAcrossDevices, Tokenize};
+use longsift_stages::{Filter, LoadPartialModel, Reads, Role, Score, ShardAcrossDevices, Tokenize};
 use serde_json::{Map, Value, json};
 
 use super::columns;
+use super::programs::Program;
 use crate::base::error::Result;
 use crate::base::text;
 use crate::dataset::documents::Content;
 use crate::plan::Plan;
 use crate::run_directory::calibration;
-use crate::run_directory::facts::{Facts, Identity, MeasureFacts};
+use crate::run_directory::facts::{Facts, Identity, MeasureFacts, OF_DOCUMENTS};
 use crate::spec::pipeline::{Input, Output, Pipeline};
 
 /// What an identity needs that a plan does not know: the content of files, and who measured.
@@ -28,6 +32,8 @@ pub struct Digests {
     pub attention: Option<AttentionDigests>,
     /// Of the calibration file, where the pipeline uses one.
     pub calibration: Option<String>,
+    /// By stage `external`, of the files that the answers of its program depend on.
+    pub programs: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// What the bits of attention depend on besides settings.
@@ -76,7 +82,9 @@ impl Digests {
         let attention = plan.attention.as_ref().zip(weights).map(|(attention, weights)| {
             AttentionDigests { weights, kernels: Kernels::of(attention.kernel()) }
         });
-        Ok(Self { attention, calibration })
+        let files = |program: &Program| Ok((program.settings.name.clone(), program.digests()?));
+        let programs = plan.programs.iter().map(files).collect::<Result<_>>()?;
+        Ok(Self { attention, calibration, programs })
     }
 }
 
@@ -125,23 +133,34 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
             Role::Devices(stage) => device_facts(stage, digests, &mut parts),
             // Its settings are its own business, and below.
             Role::Measure(_) => {}
+            Role::Rows(stage) => {
+                for (fact, value) in measure_facts(stage, digests, Map::new()) {
+                    parts.window(&format!("{OF_DOCUMENTS}{}.{fact}", stage.name), value);
+                }
+            }
             Role::Score(stage) => score_facts(stage, digests, &mut parts),
             Role::Filter(stage) => filter_facts(stage, &mut parts),
         }
     }
     output_facts(output, &mut parts);
+    for program in &plan.programs {
+        let merged = program.settings.statistics.iter();
+        let largest: Vec<&str> = merged
+            .filter(|statistic| statistic.merge == StatisticMerge::Max)
+            .map(|statistic| statistic.name.as_str())
+            .collect();
+        if !largest.is_empty() && program.settings.reads != Reads::Document {
+            parts.selection(&format!("{}.merged_by_max", program.settings.name), json!(largest));
+        }
+    }
     let statistics = plan.measures.statistics();
     let written: Vec<&str> = columns::written(&statistics).map(|column| &*column.name).collect();
     parts.selection("output.statistics", json!(written));
     let Parts { windows, attention, selection } = parts;
     let facts_of = |measure: &dyn Measure| {
-        let evidence = measure.needs().evidence;
-        let mut all = if evidence.is_empty() { Map::new() } else { attention.clone() };
-        all.insert("version".to_owned(), measure.version().into());
-        if let Value::Object(facts) = measure.facts() {
-            all.extend(facts);
-        }
-        Facts::new(all.into())
+        let of_attention = measure.needs().attention().is_some();
+        let all = if of_attention { attention.clone() } else { Map::new() };
+        Facts::new(measure_facts(measure, digests, all).into())
     };
     let fingerprint = |place| facts_of(plan.measure(place)).fingerprint();
     let measures =
@@ -152,6 +171,25 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
     let measures = measures.collect();
     let (windows, selection) = (Facts::new(windows.into()), Facts::new(selection.into()));
     Identity { windows, measures, selection }
+}
+
+/// What the figures of a measure depend on; `all`: what lies outside of its settings.
+fn measure_facts(
+    measure: &dyn Measure,
+    digests: &Digests,
+    mut all: Map<String, Value>,
+) -> Map<String, Value> {
+    all.insert("version".to_owned(), measure.version().into());
+    if let Value::Object(facts) = measure.facts() {
+        all.extend(facts);
+    }
+    if measure.needs().answers().is_some() {
+        let files = measure.name().and_then(|name| digests.programs.get(name));
+        for (file, digest) in files.into_iter().flatten() {
+            all.insert(format!("file {file}"), digest.as_str().into());
+        }
+    }
+    all
 }
 
 fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {

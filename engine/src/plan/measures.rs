@@ -8,7 +8,7 @@ use longsift_stages::{Role, Score, StageSettings};
 
 use crate::base::diagnostic::Diagnostic;
 use crate::dataset::documents::Content;
-use crate::run_directory::scores::MeasureColumns;
+use crate::run_directory::scores::{self, MeasureColumns};
 use crate::spec::Spec;
 
 /// The measures of a pipeline, in its order.
@@ -29,10 +29,10 @@ impl Measures {
     pub fn of(stages: &[StageSettings]) -> Self {
         let mut measures = Self { min_tokens: 2, ..Self::default() };
         for (index, stage) in stages.iter().enumerate() {
-            let Role::Measure(measure) = stage.role() else { continue };
+            let Some(measure) = measure_of(stage) else { continue };
             let name = measure.name().unwrap_or(stage.name()).to_owned();
             let mut columns = measure.columns();
-            if let Some(prefix) = measure.name() {
+            if let Some(prefix) = measure.prefix() {
                 for column in &mut columns {
                     column.name = format!("{prefix}_{}", column.name).into();
                 }
@@ -66,10 +66,16 @@ impl Measures {
 
     /// The measure at a place, of the stages that these are of.
     pub fn at<'s>(&self, stages: &'s [StageSettings], place: u16) -> &'s dyn Measure {
-        match stages[self.stages[usize::from(place)]].role() {
-            Role::Measure(measure) => measure,
-            _ => unreachable!("only measures are listed"),
-        }
+        measure_of(&stages[self.stages[usize::from(place)]]).expect("only measures are listed")
+    }
+}
+
+/// The measure that a stage is. One of documents is a measure where it has statistics, which all windows of a document share.
+fn measure_of(stage: &StageSettings) -> Option<&dyn Measure> {
+    match stage.role() {
+        Role::Measure(measure) => Some(measure),
+        Role::Rows(stage) if !stage.statistics.is_empty() => Some(stage),
+        _ => None,
     }
 }
 
@@ -85,19 +91,32 @@ pub(super) fn check(
     let mut names = HashSet::new();
     for (place, columns) in measures.stages.iter().zip(&measures.columns) {
         let stage = &spec.pipeline.stages[*place];
-        let Role::Measure(measure) = stage.role() else { continue };
-        let path = format!("stages.{}", stage.name());
+        let Some(measure) = measure_of(stage) else { continue };
+        let path = match stage {
+            StageSettings::External(stage) => format!("stages.{}", stage.name),
+            _ => format!("stages.{}", stage.name()),
+        };
         let mut refuse = |message: String, hint: &str| {
             problems.push(spec.error(&path, message).hint(hint));
         };
         let statistics = columns.columns.iter().map(|column| column.name.as_ref());
-        let taken: Vec<&str> = std::iter::once(columns.measure.as_str())
+        // A program may answer one statistic that is called as its stage.
+        let shares = matches!(stage, StageSettings::External(_))
+            && columns.columns.iter().any(|column| column.name == columns.measure);
+        let own = Some(columns.measure.as_str()).filter(|_| !shares);
+        let taken: Vec<&str> = own
+            .into_iter()
             .chain(statistics)
             .filter(|name| !names.insert((*name).to_owned()))
             .collect();
         if let Some(first) = taken.first() {
             let message = format!("two measures or statistics are called `{first}`");
             refuse(message, "give one of the stages another `name`");
+        }
+        let mut statistics = columns.columns.iter().map(|column| column.name.as_ref());
+        if let Some(name) = statistics.find(|name| scores::is_of_windows(name)) {
+            let message = format!("`{name}` is what every window has, whatever measures it");
+            refuse(message, "give the statistic another name");
         }
         let needs = measure.needs();
         if (needs.window_text || needs.document_text) && matches!(content, Content::Tokens(_)) {
@@ -106,7 +125,7 @@ pub(super) fn check(
             refuse(message, "read texts with `input.text_column`, or remove the stage");
         }
         let (least, most) = (measure.min_tokens(), u64::from(spec.tokenize().window_tokens));
-        if needs.evidence.is_empty() && least > most {
+        if needs.attention().is_none() && least > most {
             let message = format!(
                 "`{}` needs windows of {least} tokens, and they have at most {most}",
                 columns.measure

@@ -12,7 +12,7 @@ use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
 use super::options::{Bos, PlanOptions};
-use super::{checks, measures, reading, since};
+use super::{checks, measures, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::quoted;
@@ -77,6 +77,7 @@ impl Plan {
             checks::columns(&spec, &columns, &statistics, dataset, &mut problems);
         }
         measures::check(&spec, &measures, &columns.content, &mut problems);
+        let programs = programs::find(&spec, &columns.content, &mut problems);
         let cascade = Cascade::of(&spec, &measures);
         cascade::check(&spec, &measures, &cascade, &mut problems, &mut warnings);
         let bos = match &model {
@@ -130,6 +131,7 @@ impl Plan {
             pins: remote.hub.pins(),
             encoder,
             measures,
+            programs,
             cascade,
             bos,
             cache_folder,

@@ -10,6 +10,7 @@ use crate::run::Run;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::units::UnitRecord;
 use crate::score::context::{ScoreContext, Scored};
+use crate::score::programs::Programs;
 use crate::score::{self, on_devices};
 
 impl Run<'_> {
@@ -85,13 +86,25 @@ impl Run<'_> {
         }
         self.progress.phase("score", plan.estimate.tokens);
         let (progress, stop) = (self.progress, self.stop);
-        let context =
-            ScoreContext { plan, directory, devices: None, wanted, alone, progress, stop };
-        let Some((attention, open)) = plan.attention.as_ref().zip(self.layer.as_ref()) else {
-            return work(context);
+        let programs = Programs::new(plan, stop);
+        let context = ScoreContext {
+            plan,
+            directory,
+            devices: None,
+            programs: &programs,
+            wanted,
+            alone,
+            progress,
+            stop,
         };
-        let (done, device_use) = on_devices::with(context, attention, &open.layer, work);
-        self.device_use = Some(device_use);
-        done
+        let done = match plan.attention.as_ref().zip(self.layer.as_ref()) {
+            None => work(context),
+            Some((attention, open)) => {
+                let (done, device_use) = on_devices::with(context, attention, &open.layer, work);
+                self.device_use = Some(device_use);
+                done
+            }
+        };
+        done.and_then(|done| programs.finish(plan).map(|()| done))
     }
 }

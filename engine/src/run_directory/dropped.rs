@@ -32,7 +32,7 @@ pub struct DroppedRow {
     pub id: String,
     /// Index of the window; none where the whole row was dropped.
     pub window: Option<u32>,
-    /// `short_document`, `too_short`, `not_selected`, `guard_<statistic>`, `no_<statistic>`.
+    /// `short_document`, `too_short`, `dropped_by_<stage>`, `not_selected`, `guard_<statistic>`, `no_<statistic>`.
     pub reason: Arc<str>,
     /// Its score, if it got one.
     pub score: Option<f64>,

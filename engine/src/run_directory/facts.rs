@@ -16,6 +16,9 @@ use crate::base::text;
 #[serde(transparent)]
 pub struct Facts(Map<String, Value>);
 
+/// What the names of facts begin with that say what a stage does with documents before they are windows.
+pub const OF_DOCUMENTS: &str = "documents.";
+
 impl Facts {
     /// The facts of a JSON object, in the order of their names; of anything else there are none.
     pub fn new(object: Value) -> Self {
@@ -64,6 +67,17 @@ impl Facts {
         })
     }
 
+    /// The fingerprints of those that are called `documents.<stage>.…`, by stage.
+    fn of_documents(&self) -> BTreeMap<String, String> {
+        let mut stages: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
+        for (name, value) in &self.0 {
+            let Some(rest) = name.strip_prefix(OF_DOCUMENTS) else { continue };
+            let (stage, fact) = rest.split_once('.').unwrap_or((rest, ""));
+            stages.entry(stage.to_owned()).or_default().insert(fact.to_owned(), value.clone());
+        }
+        stages.into_iter().map(|(stage, facts)| (stage, Self(facts).fingerprint())).collect()
+    }
+
     /// SHA-256 of their JSON; nothing where there are none.
     pub fn fingerprint(&self) -> String {
         if self.0.is_empty() {
@@ -109,6 +123,7 @@ impl Identity {
         };
         Fingerprints {
             windows: self.windows.fingerprint(),
+            documents: self.windows.of_documents(),
             measures: self.measures.iter().map(|(name, facts)| (name.clone(), of(facts))).collect(),
         }
     }
@@ -156,6 +171,9 @@ impl Identity {
 pub struct Fingerprints {
     /// Of [`Identity::windows`].
     pub windows: String,
+    /// Of what each stage that reads documents answers by, by name. Windows depend on it, too.
+    #[serde(skip)]
+    pub documents: BTreeMap<String, String>,
     /// Of each measure, by name.
     pub measures: BTreeMap<String, MeasureFingerprint>,
 }

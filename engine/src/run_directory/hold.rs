@@ -63,9 +63,14 @@ impl RunDirectory {
     /// Makes the folders that a run writes to and clears what an interrupted run left half-written. The directory must
     /// be taken.
     pub fn prepare(&self) -> Result<()> {
-        for folder in
-            [self.scores(), self.units(), self.dropped(), self.quarantine(), self.journal()]
-        {
+        for folder in [
+            self.scores(),
+            self.units(),
+            self.dropped(),
+            self.quarantine(),
+            self.journal(),
+            self.answers(),
+        ] {
             files::create_folder(&folder)?;
             files::remove_leftovers(&folder)?;
         }

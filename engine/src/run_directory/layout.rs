@@ -11,6 +11,7 @@
 //!   selection/part-<unit>.parquet   what the selection made of every sample, and why
 //!   quarantine/part-<unit>.parquet  rows that could not be scored, with the reason
 //!   journal/<unit>       finished windows of a unit that is still open
+//!   answers/<unit>       what programs answered of the documents of a unit
 //!   staging/             the next selection, before it is committed; its data files are in out/name/.staging/
 //!   written/             what shards of the write phase have written of it; data files: out/name/.written/
 //!   intent.json          the renames of a commit that has begun
@@ -20,7 +21,7 @@
 //! ```
 //!
 //! In an object store `lock` is a lease, events are files of each process below `events/`, and the journals stay on the
-//! machine that writes them.
+//! machine that writes them, as do answers.
 
 use std::path::{Path, PathBuf};
 
@@ -124,6 +125,14 @@ impl RunDirectory {
         let cache = files::user_cache_folder().unwrap_or_else(|_| std::env::temp_dir());
         let name = text::sha256_hex(self.root.as_os_str().as_encoded_bytes());
         cache.join("journals").join(&name[..16])
+    }
+    /// The folder of what programs answered of the documents of a unit, on this machine.
+    pub fn answers(&self) -> PathBuf {
+        if store::is_address(&self.root) {
+            self.journal().join("answers")
+        } else {
+            self.root.join("answers")
+        }
     }
     /// The folder of files without a name, on this machine.
     pub fn nameless(&self) -> PathBuf {
@@ -233,6 +242,7 @@ impl RunDirectory {
             self.selection(),
             self.quarantine(),
             self.journal(),
+            self.answers(),
             self.staging(),
             self.staged_data(),
             self.written(),

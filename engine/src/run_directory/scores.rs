@@ -79,6 +79,11 @@ fn window_fields() -> Vec<Field> {
     ]
 }
 
+/// Whether a column of this name says which window a row is.
+pub fn is_of_windows(name: &str) -> bool {
+    window_fields().iter().any(|field| field.name() == name)
+}
+
 fn data_type(kind: Kind) -> DataType {
     match kind {
         Kind::Number => DataType::Float64,

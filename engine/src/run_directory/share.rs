@@ -30,9 +30,14 @@ impl RunDirectory {
     /// A process that holds the directory alone: a whole run, or a selection.
     pub fn share(&self) -> Result<SharedLock> {
         files::create_folder(&self.root)?;
-        for folder in
-            [self.scores(), self.units(), self.dropped(), self.quarantine(), self.journal()]
-        {
+        for folder in [
+            self.scores(),
+            self.units(),
+            self.dropped(),
+            self.quarantine(),
+            self.journal(),
+            self.answers(),
+        ] {
             files::create_folder(&folder)?;
         }
         let path = self.lock_path();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::programs::Programs;
 use super::watch::Watch;
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
@@ -79,6 +80,8 @@ pub struct ScoreContext<'a> {
     pub directory: &'a RunDirectory,
     /// What makes the evidence that a measure needs; none where no measure needs any.
     pub devices: Option<OnDevices<'a>>,
+    /// The programs that measures and documents are asked of.
+    pub(crate) programs: &'a Programs<'a>,
     /// What windows and figures depend on besides the input.
     pub wanted: &'a Fingerprints,
     /// Whether no other process works in the run directory.

@@ -1,13 +1,14 @@
 //! Every measure of every window of a unit: from the journal where a run before this one took it, on the devices where it
 //! needs evidence, on the processor's pool where it does not.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longsift_kernels::HeadSums;
-use longsift_stages::contract::{Evidence, Figures, Measure, Request, Unmeasured, Value, Window};
+use longsift_stages::contract::{Evidence, Figures, Measure, Unmeasured, Value, Window};
 use longsift_stages::first_layer_attention::WindowTokens;
 use longsift_stages::tokenize::windows::TokenWindow;
 use rayon::prelude::*;
@@ -15,6 +16,7 @@ use rayon::prelude::*;
 use super::context::{OnDevices, ScoreContext};
 use super::journal::{FigureKey, Journal, WindowKey};
 use super::prepare::{CutDocument, Outcome, Prepared};
+use super::programs::{Answer, Content, Question};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::devices::dispatch::terms::GivenUp;
@@ -45,6 +47,9 @@ pub(super) struct Measuring<'a> {
     /// Windows of which this run took the last figures that were missing.
     pub(super) windows_measured: u64,
 }
+
+/// A measure and its place among those of the plan.
+type Place<'m> = (u16, &'m dyn Measure);
 
 /// A window whose figures are not all there, or have not been taken.
 struct OpenWindow {
@@ -103,9 +108,10 @@ impl<'a> Measuring<'a> {
                 self.windows.insert(key, OpenWindow { tokens, figures, carried, new: false });
             }
         }
+        self.settle_answers(documents)?;
         cascade.first.iter().try_for_each(|round| self.measure_here(documents, round))?;
         let measures: Vec<_> = self.context.plan.measures().collect();
-        for (place, _) in measures.iter().filter(|(_, of)| !of.needs().evidence.is_empty()) {
+        for (place, _) in measures.iter().filter(|(_, of)| of.needs().attention().is_some()) {
             self.spare(documents, *place);
         }
         for (document, cut) in to_measure(documents) {
@@ -135,7 +141,7 @@ impl<'a> Measuring<'a> {
         };
         for (place, measure) in plan.measures() {
             let needs = measure.needs();
-            let Some(Request::Attention(request)) = needs.evidence.first() else { continue };
+            let Some(request) = needs.attention() else { continue };
             if self.windows[&key].figures[usize::from(place)].is_some() {
                 continue;
             }
@@ -184,14 +190,30 @@ impl<'a> Measuring<'a> {
         sample.iter().any(is_spared) || guard.refuses(&values)
     }
 
-    /// Takes the figures of a batch by measures that need no evidence, in parallel.
+    /// Gives all windows of a document what programs answered of it before it was cut.
+    fn settle_answers(&mut self, documents: &[Prepared]) -> Result<()> {
+        for (document, cut) in to_measure(documents) {
+            for (place, figures) in &cut.answers {
+                for window in &cut.windows {
+                    let key = (document.row, window.index);
+                    if self.windows[&key].figures[usize::from(*place)].is_none() {
+                        self.ended((key, *place), Ok(figures.clone()))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the figures of a batch by measures that need no device: on the processor's pool, then of programs.
     fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
         let plan = self.context.plan;
         for place in places {
             self.spare(documents, *place);
         }
-        let here: Vec<(u16, &dyn Measure)> =
-            places.iter().map(|place| (*place, plan.measure(*place))).collect();
+        let all = places.iter().map(|place| (*place, plan.measure(*place)));
+        let (asked, here): (Vec<Place<'_>>, Vec<Place<'_>>) =
+            all.partition(|(_, measure)| measure.needs().answers().is_some());
         let windows = &self.windows;
         let of_document = |(document, cut): (&Prepared, &CutDocument)| {
             let shared: Vec<Vec<Value>> = here
@@ -223,7 +245,38 @@ impl<'a> Measuring<'a> {
             let all: Vec<_> = to_measure(documents).collect();
             all.into_par_iter().flat_map_iter(of_document).collect()
         });
-        measured.into_iter().try_for_each(|(key, figures)| self.ended(key, figures))
+        measured.into_iter().try_for_each(|(key, figures)| self.ended(key, figures))?;
+        asked.into_iter().try_for_each(|(place, measure)| self.ask(documents, place, measure))
+    }
+
+    /// Asks the program of a measure about the windows of a batch that have no figures of it.
+    fn ask(&mut self, documents: &[Prepared], place: u16, measure: &dyn Measure) -> Result<()> {
+        let (plan, progress) = (self.context.plan, self.context.progress);
+        let program = plan.program(place);
+        let mut questions = Vec::new();
+        for (document, cut) in to_measure(documents) {
+            for window in &cut.windows {
+                let (row, window_index) = (document.row, window.index);
+                if self.windows[&(row, window_index)].figures[usize::from(place)].is_some() {
+                    continue;
+                }
+                let content = match cut.text_of(window, plan.bos) {
+                    (Some(text), _) if program.reads_text => {
+                        Content::Text(String::from_utf8_lossy(text))
+                    }
+                    _ => Content::Ids(Cow::Owned(plan.bos.before(cut.ids_of(window)))),
+                };
+                questions.push(Question { row, window: window_index, content });
+            }
+        }
+        let programs = self.context.programs;
+        progress.timed("external", || {
+            programs.ask(program, &questions, &mut |answer| {
+                let Some((index, answer)) = answer else { return self.look() };
+                let Question { row, window, .. } = questions[index];
+                self.ended(((row, window), place), of_answers(measure, answer))
+            })
+        })
     }
 
     /// Figures of this run, or why there are none.
@@ -326,6 +379,13 @@ pub(crate) fn of_attention(
     let evidence = [Evidence::Attention(sums)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids: &window.ids, text, text_half, document, evidence: &evidence })
+}
+
+/// The figures of a window that a program has answered of, or why there are none.
+pub(crate) fn of_answers(measure: &dyn Measure, answer: Answer) -> Measured {
+    let evidence = [Evidence::Answers(answer?.values)];
+    let (text, text_half, document) = (None, None, &[][..]);
+    measure.figures(&Window { ids: &[], text, text_half, document, evidence: &evidence })
 }
 
 /// The scheduler says that no device is left.

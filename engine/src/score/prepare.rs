@@ -1,11 +1,14 @@
 //! Documents to windows of token ids: what happens to a row before anything is measured.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use longsift_stages::contract::Figures;
 use longsift_stages::tokenize::encoder::{EncodedText, Encoder};
 use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
 
+use super::documents::{Judged, Verdict};
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::dataset::documents::{Document, DocumentContent, Text, content_hash};
 use crate::plan::Plan;
@@ -31,7 +34,7 @@ pub enum Outcome {
     /// It has nothing to score, for this reason.
     Drop {
         /// Short, stable name of the reason.
-        reason: &'static str,
+        reason: Arc<str>,
         /// Tokens of the document.
         tokens_total: u64,
         /// Windows that were cut and are too short for a measure.
@@ -61,6 +64,8 @@ pub struct CutDocument {
     pub windows_too_short: u64,
     /// Hash of the text or the tokens.
     pub content_hash: String,
+    /// Figures that programs answered of the document, by the place of their measure.
+    pub answers: Vec<(u16, Figures)>,
 }
 
 impl CutDocument {
@@ -88,17 +93,22 @@ impl CutDocument {
 }
 
 /// Tokenises and cuts a batch of documents, in parallel; the answers are in the order of the documents.
-pub fn prepare(plan: &Plan, file: &str, documents: Vec<Document>) -> Vec<Prepared> {
+pub fn prepare(plan: &Plan, file: &str, documents: Vec<Judged>) -> Vec<Prepared> {
     documents
         .into_par_iter()
-        .map(|document| {
+        .map(|Judged { document, verdict }| {
             let row = document.row;
             let id = document.id.clone().unwrap_or_else(|| format!("{file}:{row}"));
             let place = format!("{file}, row {row}");
-            let outcome =
-                outcome(plan, place, document).unwrap_or_else(|(stage, code, message)| {
-                    Outcome::Quarantine(BadRow { row, stage: stage.into(), code, message })
-                });
+            let outcome = match verdict {
+                Verdict::Failed(bad) => Outcome::Quarantine(bad),
+                Verdict::Drop(reason) => Outcome::Drop { reason, tokens_total: 0, windows: 0 },
+                Verdict::Keep(answers) => outcome(plan, place, document, answers).unwrap_or_else(
+                    |(stage, code, message)| {
+                        Outcome::Quarantine(BadRow { row, stage: stage.into(), code, message })
+                    },
+                ),
+            };
             Prepared { row, id, outcome }
         })
         .collect()
@@ -136,7 +146,12 @@ pub(crate) fn tokenize(plan: &Plan, place: String, text: &str) -> Result<Encoded
     })
 }
 
-fn outcome(plan: &Plan, place: String, document: Document) -> Result<Outcome, Refusal> {
+fn outcome(
+    plan: &Plan,
+    place: String,
+    document: Document,
+    answers: Vec<(u16, Figures)>,
+) -> Result<Outcome, Refusal> {
     let content = document.content.map_err(|problem| ("input", problem.code, problem.message))?;
     let content_hash = content_hash(&content);
     let (ids, ends, text) = match content {
@@ -163,7 +178,7 @@ fn outcome(plan: &Plan, place: String, document: Document) -> Result<Outcome, Re
         );
         return Err(("tokenize", "token_out_of_range", message));
     }
-    cut(plan, ids, ends, text, content_hash)
+    cut(plan, ids, ends, text, content_hash, answers)
 }
 
 fn cut(
@@ -172,6 +187,7 @@ fn cut(
     ends: Option<EncodedText>,
     text: Option<Text>,
     content_hash: String,
+    answers: Vec<(u16, Figures)>,
 ) -> Result<Outcome, Refusal> {
     let tokens_total = ids.len() as u64;
     if tokens_total == 0 {
@@ -182,7 +198,7 @@ fn cut(
     let windows = match settings.cut(tokens_total, plan.bos.count) {
         Cut::Windows(windows) => windows,
         Cut::ShortDocument => {
-            return Ok(Outcome::Drop { reason: "short_document", tokens_total, windows: 0 });
+            return Ok(Outcome::Drop { reason: "short_document".into(), tokens_total, windows: 0 });
         }
         Cut::DocumentTooLong => {
             let message = format!(
@@ -197,7 +213,11 @@ fn cut(
     });
     let windows_too_short = short.len() as u64;
     if windows.is_empty() {
-        return Ok(Outcome::Drop { reason: "too_short", tokens_total, windows: windows_too_short });
+        return Ok(Outcome::Drop {
+            reason: "too_short".into(),
+            tokens_total,
+            windows: windows_too_short,
+        });
     }
     Ok(Outcome::Measure(CutDocument {
         ids,
@@ -207,5 +227,6 @@ fn cut(
         windows,
         windows_too_short,
         content_hash,
+        answers,
     }))
 }

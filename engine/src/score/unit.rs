@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, sync_ch
 
 use super::carried::Carried;
 use super::context::{ScoreContext, ScoredUnit};
+use super::documents::Judge;
 use super::measuring::{Measuring, NOT_MEASURED, STOP_INTERVAL};
 use super::prepare::{CutDocument, Outcome, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
@@ -70,11 +71,19 @@ fn read_unit(
         Ok(documents) => documents,
         Err(problem) => return sender.send(FromReader::Batch(Err(problem.into()))),
     };
+    let mut judge = match Judge::open(context, unit) {
+        Ok(judge) => judge,
+        Err(problem) => return sender.send(FromReader::Batch(Err(problem))),
+    };
     while let Some(batch) = context.progress.timed("read", || documents.next()) {
+        let judged = batch.map_err(Into::into).and_then(|documents| judge.judge(documents));
         let tokenize = |documents| {
             context.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
         };
-        sender.send(FromReader::Batch(batch.map(tokenize).map_err(Into::into)))?;
+        sender.send(FromReader::Batch(judged.map(tokenize)))?;
+    }
+    if let Err(problem) = judge.finish() {
+        return sender.send(FromReader::Batch(Err(problem)));
     }
     sender.send(FromReader::End(faults))
 }
@@ -85,6 +94,9 @@ pub(super) fn score(context: &ScoreContext<'_>, unit: &WorkUnit) -> Result<Score
         let (sender, batches) = sync_channel(1);
         scope.spawn(move || read_ahead(context, &[unit], &sender));
         let scored = score_from(context, unit, &batches);
+        if scored.is_err() {
+            context.programs.abandon();
+        }
         // Without a receiver the reader has nobody to read for, and ends.
         drop(batches);
         scored
@@ -230,9 +242,9 @@ impl<'a> OpenUnit<'a> {
                 Outcome::Quarantine(bad) => self.quarantine(bad)?,
                 Outcome::Drop { reason, tokens_total, windows } => {
                     self.counts.tokens_total += tokens_total;
-                    *self.counts.windows_dropped.entry(reason.to_owned()).or_default() += windows;
-                    count(&mut self.counts.rows_dropped, reason);
-                    self.dropped.push(DroppedRow::row(document.row, document.id, reason));
+                    *self.counts.windows_dropped.entry(reason.to_string()).or_default() += windows;
+                    count(&mut self.counts.rows_dropped, &reason);
+                    self.dropped.push(DroppedRow::row(document.row, document.id, &reason));
                 }
                 Outcome::Endless(problem) => return Err((*problem).into()),
                 Outcome::Measure(cut) => {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use longsift_stages::{Role, StageSettings};
+use longsift_stages::{Reads, Role, StageSettings};
 use serde_json::json;
 
 use super::check;
@@ -33,9 +33,13 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
     devices_and_workers_agree(root, problems);
 }
 
-/// The first stage of that name.
+/// The first stage of that kind or, where there is none, the one with that `name`.
 pub(crate) fn stage<'n>(stages: &'n Node, name: &str) -> Option<&'n Node> {
-    stages.items().iter().find(|item| stage_name(item) == Some(name))
+    let items = stages.items();
+    items.iter().find(|item| stage_name(item) == Some(name)).or_else(|| {
+        let named = |item: &&Node| item.get("name").and_then(Node::as_str) == Some(name);
+        items.iter().find(named)
+    })
 }
 
 fn stage_name(item: &Node) -> Option<&str> {
@@ -148,7 +152,7 @@ fn is_measure(name: &str) -> bool {
 /// Whether a stage is a measure that needs a model and devices.
 fn needs_a_model(name: &str) -> bool {
     contract(name).is_some_and(|stage| match stage.role() {
-        Role::Measure(measure) => !measure.needs().evidence.is_empty(),
+        Role::Measure(measure) => measure.needs().attention().is_some(),
         _ => false,
     })
 }
@@ -158,16 +162,30 @@ pub(crate) fn contract(name: &str) -> Option<StageSettings> {
     let settings = match name {
         "load-partial-model" => json!({ "stage": name, "model": "model" }),
         "tokenize" => json!({ "stage": name, "window_tokens": 2 }),
+        "external" => {
+            json!({ "stage": name, "name": name, "command": [name], "version": "1" })
+        }
         _ => json!({ "stage": name }),
     };
     serde_json::from_value(settings).ok()
 }
 
+/// The same of a stage as it is listed, with the one setting that says what it is for.
+fn listed_contract(item: &Node) -> Option<StageSettings> {
+    let mut settings = contract(stage_name(item)?)?;
+    if let StageSettings::External(external) = &mut settings
+        && item.get("reads").and_then(Node::as_str) == Some("document")
+    {
+        external.reads = Reads::Document;
+    }
+    Some(settings)
+}
+
 /// What earlier stages must have written.
 fn reads(stage: &StageSettings) -> &'static [&'static str] {
     match stage.role() {
-        Role::Model(_) | Role::Windows(_) => &[],
-        Role::Measure(measure) if measure.needs().evidence.is_empty() => &["windows"],
+        Role::Model(_) | Role::Rows(_) | Role::Windows(_) => &[],
+        Role::Measure(measure) if measure.needs().attention().is_none() => &["windows"],
         Role::Devices(_) | Role::Measure(_) => &["layer-zero table", "windows"],
         Role::Score(_) => &["statistics"],
         Role::Filter(_) => &["score"],
@@ -178,6 +196,7 @@ fn reads(stage: &StageSettings) -> &'static [&'static str] {
 fn writes(stage: &StageSettings) -> &'static str {
     match stage.role() {
         Role::Model(_) => "layer-zero table",
+        Role::Rows(_) => "documents",
         Role::Windows(_) => "windows",
         Role::Devices(_) => "devices",
         Role::Measure(_) => "statistics",
@@ -190,8 +209,21 @@ fn stages_are_in_order(root: &Node, problems: &mut Problems) {
     let mut listed: Vec<(&str, Span)> = listed(root);
     // Of a longer list most are duplicates, and reported as such.
     listed.truncate(4 * stage_names().len());
-    let stages: Vec<Option<StageSettings>> =
-        listed.iter().map(|(name, _)| contract(name)).collect();
+    let items = root.get("stages").map_or(&[][..], Node::items);
+    let items = items.iter().filter(|item| stage_name(item).is_some()).take(listed.len());
+    let stages: Vec<Option<StageSettings>> = items.map(listed_contract).collect();
+    let windows = stages.iter().position(|settings| {
+        settings.as_ref().is_some_and(|settings| matches!(settings.role(), Role::Windows(_)))
+    });
+    for (settings, (name, span)) in stages.iter().zip(&listed).skip(windows.unwrap_or(usize::MAX)) {
+        if settings.as_ref().is_some_and(|settings| matches!(settings.role(), Role::Rows(_))) {
+            let message = format!(
+                "stage `{name}` comes too late: it reads documents, which are windows by then"
+            );
+            let problem = problems.error(*span, message);
+            problem.hint("move it before `tokenize`, or measure windows with `reads: text`");
+        }
+    }
     for (index, settings) in stages.iter().enumerate() {
         let Some(settings) = settings else { continue };
         let (name, span) = listed[index];

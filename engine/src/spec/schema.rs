@@ -269,9 +269,12 @@ mod tests {
 
     #[test]
     fn the_stages_of_the_schema_have_the_names_of_their_settings() {
-        assert_eq!(stage_names().len(), 9);
+        assert_eq!(stage_names().len(), 10);
         for name in stage_names() {
-            let required = json!({ "stage": name, "model": "model", "window_tokens": 2 });
+            let required = json!({
+                "stage": name, "model": "model", "window_tokens": 2, "name": "own", "command": ["program"],
+                "version": "1",
+            });
             let known = stage(name)["properties"].as_object().unwrap();
             let given = required.as_object().unwrap().iter();
             let given: serde_json::Map<String, Value> = given

@@ -35,6 +35,7 @@ use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
 use crate::plan::identity::{Digests, identity};
 use crate::run_directory::facts::Identity;
+use crate::score::programs::Programs;
 use constructions::{KINDS, Kind};
 use figures::bootstrap::Bootstrap;
 use measure::Measurer;
@@ -214,13 +215,15 @@ fn with_evaluator<T>(
     columns::check(plan, &options.scores)?;
     let folder = folder(plan, options)?;
     measure::refuse_another(&folder)?;
-    let needs_text = plan.measures.text;
+    let needs_text = plan.measures.text || plan.programs.iter().any(|program| program.reads_text);
     let bytes = match &plan.encoder {
         Some(encoder) if needs_text => encoder.token_bytes(),
         _ => None,
     };
+    let programs = Programs::new(plan, stop);
     let run = |scheduler: Option<&Scheduler<'_>>, identity: &Identity| {
-        let measurer = Measurer::open(plan, identity, &folder, scheduler, bytes.as_ref(), stop)?;
+        let bytes = bytes.as_ref();
+        let measurer = Measurer::open(plan, identity, &folder, scheduler, bytes, &programs, stop)?;
         let mut evaluator = Evaluator {
             plan,
             options,
@@ -233,7 +236,7 @@ fn with_evaluator<T>(
         };
         let done = work(&mut evaluator);
         evaluator.measurer.finish()?;
-        done
+        done.and_then(|done| programs.finish(plan).map(|()| done))
     };
     let Some(attention) = &plan.attention else {
         return run(None, &identity(plan, &Digests::new(plan, None)?));

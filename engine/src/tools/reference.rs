@@ -68,6 +68,7 @@ pub(super) fn about(name: &str) -> String {
         "recurrence" => schema_for!(longsift_stages::Recurrence),
         "compression" => schema_for!(longsift_stages::Compression),
         "lexical" => schema_for!(longsift_stages::Lexical),
+        "external" => schema_for!(longsift_stages::External),
         "score" => schema_for!(longsift_stages::Score),
         "filter" => schema_for!(longsift_stages::Filter),
         "input" => schema_for!(crate::spec::pipeline::Input),

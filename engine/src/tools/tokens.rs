@@ -1,4 +1,5 @@
-//! `longsift tokens`: the windows of a pipeline as JSON lines, to see exactly what is scored.
+//! `longsift tokens`: the windows of a pipeline as JSON lines, to see exactly what is scored. Programs that drop documents are not
+//! asked.
 
 use serde_json::json;
 
@@ -6,6 +7,7 @@ use crate::base::error::Result;
 use crate::base::text::{self, json_safe};
 use crate::dataset::documents;
 use crate::plan::Plan;
+use crate::score::documents::Judged;
 use crate::score::prepare::{Outcome, prepare};
 
 /// Hands `print` one line of JSON per window, and one per document that has none, until it answers that nobody reads
@@ -20,7 +22,8 @@ pub fn print(
         let faults = plan.faults(unit)?;
         let bytes = plan.batch_bytes();
         for batch in documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults)? {
-            for document in prepare(plan, &unit.file_path, batch?) {
+            let documents = batch?.into_iter().map(Judged::from).collect();
+            for document in prepare(plan, &unit.file_path, documents) {
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });
                 let cut = match document.outcome {
                     Outcome::Measure(cut) => cut,

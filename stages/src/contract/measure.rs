@@ -6,6 +6,7 @@ use longsift_kernels::HeadSums;
 
 use super::{Column, FarDistance, Figures, Value};
 use crate::first_layer_attention::{Mask, Rows, RowsSampled, SampledRows, WindowTokens};
+use crate::measures::external::Reads;
 
 /// A way to measure a window, implemented by the settings of its stage.
 ///
@@ -15,6 +16,10 @@ pub trait Measure: fmt::Debug + Send + Sync {
     /// The setting `name`, which tells a repeated stage from the others: its statistics are then `near_far_recurrence`.
     fn name(&self) -> Option<&str> {
         None
+    }
+    /// What its statistics begin with where the stage has a `name`.
+    fn prefix(&self) -> Option<&str> {
+        self.name()
     }
     /// What it writes, in the order of the values of [`Measure::figures`].
     fn columns(&self) -> Vec<Column>;
@@ -58,6 +63,26 @@ pub struct Needs {
 pub enum Request {
     /// Attention of the first layer, summed by heads on a device.
     Attention(AttentionRequest),
+    /// Answers of a child process, which is handed this.
+    Answers(Reads),
+}
+
+impl Needs {
+    /// The attention that it asks for.
+    pub fn attention(&self) -> Option<&AttentionRequest> {
+        self.evidence.iter().find_map(|request| match request {
+            Request::Attention(request) => Some(request),
+            Request::Answers(_) => None,
+        })
+    }
+
+    /// What a child process is to be handed.
+    pub fn answers(&self) -> Option<Reads> {
+        self.evidence.iter().find_map(|request| match request {
+            Request::Answers(reads) => Some(*reads),
+            Request::Attention(_) => None,
+        })
+    }
 }
 
 /// Which attention is summed.
@@ -76,6 +101,8 @@ pub struct AttentionRequest {
 pub enum Evidence {
     /// Sums of all heads, in their order.
     Attention(HeadSums),
+    /// What a child process answered, in the order of the measure's columns.
+    Answers(Vec<Value>),
 }
 
 /// A window to measure.

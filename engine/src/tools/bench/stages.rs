@@ -14,6 +14,7 @@ use crate::dataset::documents::{self, Document, DocumentContent};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::plan::options::PlanOptions;
+use crate::score::documents::Judged;
 use crate::score::prepare::prepare;
 
 /// Text that is tokenised, in bytes.
@@ -48,7 +49,7 @@ fn tokenize(
     let seconds_on = |threads: usize| -> Result<f64> {
         let pool = pool(threads)?;
         median(options.repeats(), || {
-            let documents = documents.to_vec();
+            let documents = documents.iter().cloned().map(Judged::from).collect();
             let start = Instant::now();
             pool.install(|| prepare(plan, "bench", documents));
             Ok(start.elapsed().as_secs_f64())

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::{Column, Figures, Measure, Request, Unmeasured, Value, Window};
+use longsift_stages::contract::{Column, Figures, Measure, Unmeasured, Value, Window};
 use longsift_stages::tokenize::TokenBytes;
 use rayon::prelude::*;
 use serde_json::json;
@@ -20,9 +20,13 @@ use crate::base::stop::Stop;
 use crate::base::text::sha256_hex;
 use crate::devices::scheduler::{Message, Scheduler};
 use crate::plan::Plan;
+use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
 use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
-use crate::score::measuring::{Measured, STOP_INTERVAL, device_panicked, no_device, of_attention};
+use crate::score::measuring::{
+    Measured, STOP_INTERVAL, device_panicked, no_device, of_answers, of_attention,
+};
+use crate::score::programs::{Content, Programs, Question};
 
 /// Raised when the same measures give a built window other figures.
 const VERSION: u32 = 1;
@@ -37,6 +41,7 @@ pub(crate) struct Measurer<'a> {
     plan: &'a Plan,
     scheduler: Option<&'a Scheduler<'a>>,
     bytes: Option<&'a TokenBytes>,
+    programs: &'a Programs<'a>,
     stop: &'a Stop,
     journal: Journal,
     finished: HashMap<FigureKey, Figures>,
@@ -56,6 +61,7 @@ impl<'a> Measurer<'a> {
         folder: &Path,
         scheduler: Option<&'a Scheduler<'a>>,
         bytes: Option<&'a TokenBytes>,
+        programs: &'a Programs<'a>,
         stop: &'a Stop,
     ) -> Result<Self> {
         let tokenizer = plan.encoder.as_ref().map(longsift_stages::tokenize::Encoder::digest);
@@ -78,6 +84,7 @@ impl<'a> Measurer<'a> {
             plan,
             scheduler,
             bytes,
+            programs,
             stop,
             journal,
             finished,
@@ -97,7 +104,10 @@ impl<'a> Measurer<'a> {
         let mut figures: Vec<OfWindow> = vec![vec![None; measures.len()]; windows.len()];
         for (place, measure) in measures {
             let needs = measure.needs();
-            let without_text = self.bytes.is_none() && (needs.window_text || needs.document_text);
+            let asked = needs.answers().map(|_| plan.program(place));
+            let of_text = asked.is_some_and(|program| program.reads_text);
+            let needs_text = needs.window_text || needs.document_text || of_text;
+            let without_text = self.bytes.is_none() && needs_text;
             if measure.min_tokens() > tokens || without_text {
                 continue;
             }
@@ -118,7 +128,9 @@ impl<'a> Measurer<'a> {
                 figures[index][usize::from(place)] = taken;
                 Ok(())
             };
-            if needs.evidence.is_empty() {
+            if let Some(program) = asked {
+                self.ask(program, measure, &missing, windows, &mut keep)?;
+            } else if needs.evidence.is_empty() {
                 let taken = self.here(measure, &missing, windows);
                 let mut all = missing.into_iter().zip(taken);
                 all.try_for_each(|(index, taken)| keep(self, index, taken))?;
@@ -177,6 +189,34 @@ impl<'a> Measurer<'a> {
         missing.par_iter().map(one).collect()
     }
 
+    /// Asks a program, and hands `keep` what it answers as it comes. A window is a document of its own, and
+    /// its place is its row.
+    fn ask(
+        &mut self,
+        program: &Program,
+        measure: &dyn Measure,
+        missing: &[usize],
+        windows: &[Vec<u32>],
+        keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
+    ) -> Result<()> {
+        let question = |index: &usize| {
+            let ids = &windows[*index];
+            let content = match self.bytes.filter(|_| program.reads_text) {
+                Some(bytes) => {
+                    let text = String::from_utf8_lossy(&bytes.joined(ids)).into_owned();
+                    Content::Text(text.into())
+                }
+                None => Content::Ids(ids.into()),
+            };
+            Question { row: *index as u64, window: 0, content }
+        };
+        let questions: Vec<Question<'_>> = missing.iter().map(question).collect();
+        self.programs.ask(program, &questions, &mut |answer| match answer {
+            Some((place, answer)) => keep(self, missing[place], of_answers(measure, answer)),
+            None => self.journal.sync_if_due(Instant::now()),
+        })
+    }
+
     /// Hands windows to the devices, and `keep` what they answer as it comes.
     fn on_devices(
         &mut self,
@@ -186,8 +226,8 @@ impl<'a> Measurer<'a> {
         keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
     ) -> Result<()> {
         let needs = measure.needs();
-        let (Some(Request::Attention(request)), Some(scheduler), Some(attention)) =
-            (needs.evidence.first(), self.scheduler, &self.plan.attention)
+        let (Some(request), Some(scheduler), Some(attention)) =
+            (needs.attention(), self.scheduler, &self.plan.attention)
         else {
             unreachable!("a plan with such a measure has devices, and they are started");
         };

@@ -1,0 +1,159 @@
+//! The programs of `external` stages: found on this machine, and what their answers depend on.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use longsift_stages::measures::External;
+use longsift_stages::{Reads, StageSettings};
+
+use crate::base::diagnostic::{Diagnostic, Place};
+use crate::base::error::Result;
+use crate::base::text::quoted;
+use crate::dataset::documents::Content;
+use crate::spec::Spec;
+use crate::storage::files;
+
+/// A program that can be started.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The settings of its stage.
+    pub settings: External,
+    /// Whether it is handed text; else token ids.
+    pub reads_text: bool,
+    /// The program itself, from the root.
+    pub executable: PathBuf,
+    /// The folder that it runs in, from the root.
+    pub folder: PathBuf,
+    /// All of its environment.
+    pub environment: Vec<(String, OsString)>,
+    /// Where its stage is written.
+    pub place: Place,
+    /// Files that its answers depend on, as the pipeline names them, and where they are.
+    files: Vec<(String, PathBuf)>,
+}
+
+impl Program {
+    /// One that is never started.
+    #[cfg(test)]
+    pub(crate) fn for_tests(settings: External, place: Place) -> Self {
+        let (executable, folder) = (PathBuf::new(), PathBuf::new());
+        let (environment, files) = (Vec::new(), Vec::new());
+        Self { settings, reads_text: true, executable, folder, environment, place, files }
+    }
+
+    /// SHA-256 of the files that the answers depend on, by the names that the pipeline gives them.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn digests(&self) -> Result<BTreeMap<String, String>> {
+        let digest =
+            |(name, path): &(String, PathBuf)| Ok((name.clone(), files::digest(path)?.sha256));
+        self.files.iter().map(digest).collect()
+    }
+}
+
+/// The programs of the stages `external`, in the order of the pipeline; what stands against one is added to `problems`.
+pub(super) fn find(spec: &Spec, content: &Content, problems: &mut Vec<Diagnostic>) -> Vec<Program> {
+    let settings = spec.pipeline.stages.iter().filter_map(|stage| match stage {
+        StageSettings::External(settings) => Some(settings),
+        _ => None,
+    });
+    settings.filter_map(|settings| find_one(spec, content, settings, problems)).collect()
+}
+
+fn find_one(
+    spec: &Spec,
+    content: &Content,
+    settings: &External,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Program> {
+    let at = |setting: &str| format!("stages.{}.{setting}", settings.name);
+    for rule in settings.broken_rules() {
+        problems.push(spec.error(&at(&rule.setting), rule.message).hint(rule.hint));
+    }
+    let folder = match spec.folder() {
+        folder if folder.as_os_str().is_empty() => Path::new("."),
+        folder => folder,
+    };
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let environment = environment(settings);
+    let (program, arguments) = settings.command.split_first()?;
+    let executable = executable(program, &folder, &environment);
+    if let Err((message, hint)) = &executable {
+        problems.push(spec.error(&at("command"), message).hint(*hint));
+    }
+    let named = arguments.iter().filter(|argument| folder.join(argument).is_file());
+    let own = Some(program).filter(|program| program.contains('/'));
+    let mut read: Vec<(String, PathBuf)> =
+        own.into_iter().chain(named).map(|name| (name.clone(), folder.join(name))).collect();
+    for name in &settings.files {
+        let path = folder.join(name);
+        if path.is_file() {
+            read.push((name.clone(), path));
+        } else {
+            let what = if path.is_dir() { "is a folder" } else { "is no file" };
+            let problem = spec.error(&at("files"), format!("{} {what}", quoted(name)));
+            problems.push(problem.hint("name every file that the answers depend on"));
+        }
+    }
+    let reads_text = match settings.reads {
+        Reads::Text => true,
+        Reads::Ids => false,
+        Reads::Document => matches!(content, Content::Text(_)),
+    };
+    Some(Program {
+        settings: settings.clone(),
+        reads_text,
+        executable: executable.ok()?,
+        folder,
+        environment,
+        place: spec.at(&at("command")),
+        files: read,
+    })
+}
+
+fn environment(settings: &External) -> Vec<(String, OsString)> {
+    let passed = settings.pass_environment.iter();
+    let passed = passed.filter_map(|name| Some((name.clone(), std::env::var_os(name)?)));
+    let given = settings.environment.iter().map(|(name, value)| (name.clone(), value.into()));
+    // What is given counts where a name is in both.
+    passed.chain(given).collect()
+}
+
+/// Where a program is; or what is wrong, and what to do.
+fn executable(
+    program: &str,
+    folder: &Path,
+    environment: &[(String, OsString)],
+) -> std::result::Result<PathBuf, (String, &'static str)> {
+    let may_run = |path: &Path| {
+        let status = std::fs::metadata(path);
+        status.is_ok_and(|status| status.is_file() && status.permissions().mode() & 0o111 != 0)
+    };
+    if program.contains('/') {
+        let path = folder.join(program);
+        return match path.is_file() {
+            true if may_run(&path) => Ok(path),
+            true => Err((
+                format!("{} is not executable", quoted(program)),
+                "allow it with `chmod +x`, or name its interpreter first: [python3, script.py]",
+            )),
+            false => Err((
+                format!("there is no program {}", quoted(program)),
+                "a path is relative to the pipeline's folder; a name without `/` is looked for in PATH",
+            )),
+        };
+    }
+    let own = environment.iter().rev().find(|(name, _)| name == "PATH");
+    let search = own.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
+    let folders = search.iter().flat_map(std::env::split_paths).map(|path| folder.join(path));
+    let mut found = folders.map(|path| path.join(program)).filter(|path| may_run(path));
+    found.next().ok_or_else(|| {
+        (
+            format!("there is no program {} in PATH", quoted(program)),
+            "install it, give its path, or set PATH in `environment`; a program of the pipeline's folder is `./program`",
+        )
+    })
+}

@@ -1,0 +1,300 @@
+//! The programs of `external` stages at work: what is asked, in batches, of as many copies as a stage may have.
+//!
+//! A program that ends, is late or takes too much memory has its batch halved and tried again, until the row in the way stands
+//! alone: that row has no answer, the others do. One that answers something else than it was asked ends the run.
+
+mod child;
+mod stream;
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+
+use longsift_stages::contract::Unmeasured;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::stop::Stop;
+use crate::base::text::quoted;
+use crate::plan::Plan;
+use crate::plan::programs::Program;
+use child::{Child, Failed};
+pub(crate) use stream::{Content, Question, Reply};
+
+/// Bytes of content that are handed over at once, at most; one question may have more.
+const BATCH_BYTES: usize = 64 << 20;
+
+/// What a program answered of a question, or why there is no answer.
+pub(crate) type Answer = std::result::Result<Reply, Unmeasured>;
+
+/// The programs of a plan, started when they are first asked and kept until the end.
+pub(crate) struct Programs<'a> {
+    stop: &'a Stop,
+    /// By stage.
+    idle: HashMap<&'a str, Copies>,
+    /// Whether what waits for answers should give up: the run ends for another reason.
+    is_abandoned: AtomicBool,
+}
+
+/// The copies of one program that nobody asks now.
+#[derive(Default)]
+struct Copies {
+    idle: Mutex<Vec<Child>>,
+    /// Whether one has ever answered: then it is no mistake of the pipeline if another does not start.
+    has_answered: AtomicBool,
+}
+
+impl<'a> Programs<'a> {
+    pub(crate) fn new(plan: &'a Plan, stop: &'a Stop) -> Self {
+        let names = plan.programs.iter().map(|program| &*program.settings.name);
+        let idle = names.map(|name| (name, Copies::default())).collect();
+        Self { stop, idle, is_abandoned: AtomicBool::new(false) }
+    }
+
+    /// Asks a program. `hear` is told each answer with the place of its question, in any order, and now and then that there
+    /// is none yet.
+    ///
+    /// # Errors
+    /// The program does not start, or answers something else than it was asked; a signal; what `hear` returns.
+    pub(crate) fn ask(
+        &self,
+        program: &Program,
+        questions: &[Question<'_>],
+        hear: &mut dyn FnMut(Option<(usize, Answer)>) -> Result<()>,
+    ) -> Result<()> {
+        let batches = batches(program, questions);
+        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let workers = batches.len().min(program.settings.processes as usize);
+        std::thread::scope(|scope| {
+            let (sender, answers) = channel();
+            for _ in 0..workers {
+                let asker = Asker { programs: self, program, questions, is_over: &is_over };
+                let (sender, batches, next) = (sender.clone(), &batches, &next);
+                scope.spawn(move || asker.work(batches, next, &sender));
+            }
+            drop(sender);
+            let heard = loop {
+                let heard = match answers.recv_timeout(child::LOOK_INTERVAL) {
+                    Err(RecvTimeoutError::Disconnected) => break Ok(()),
+                    Err(RecvTimeoutError::Timeout) => hear(None),
+                    Ok(Err(failure)) => Err(failure),
+                    Ok(Ok((place, answer))) => hear(Some((place, answer))),
+                };
+                if heard.is_err() {
+                    break heard;
+                }
+            };
+            is_over.store(heard.is_err(), Ordering::Relaxed);
+            heard
+        })
+    }
+
+    /// Nobody needs answers any more: the run fails.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets all programs end.
+    ///
+    /// # Errors
+    /// One has written more than it was asked for.
+    pub(crate) fn finish(&self, plan: &Plan) -> Result<()> {
+        for program in &plan.programs {
+            let idle = std::mem::take(&mut *self.copies(program).lock());
+            for child in idle {
+                child.end(&|| self.stop.check()).map_err(|failed| failure(program, failed))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copies(&self, program: &Program) -> &Copies {
+        &self.idle[&*program.settings.name]
+    }
+}
+
+impl Copies {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Child>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The questions in batches, as even as all copies of the program are busy with.
+fn batches(program: &Program, questions: &[Question<'_>]) -> Vec<Range<usize>> {
+    let even = questions.len().div_ceil(program.settings.processes as usize);
+    let most = even.clamp(1, program.settings.batch_windows as usize);
+    let (mut batches, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (index, question) in questions.iter().enumerate() {
+        let own = question.bytes();
+        if index > start && (index - start == most || bytes + own > BATCH_BYTES) {
+            batches.push(start..index);
+            (start, bytes) = (index, 0);
+        }
+        bytes += own;
+    }
+    if start < questions.len() {
+        batches.push(start..questions.len());
+    }
+    batches
+}
+
+/// Asks one copy of a program, batch after batch.
+struct Asker<'a> {
+    programs: &'a Programs<'a>,
+    program: &'a Program,
+    questions: &'a [Question<'a>],
+    /// Whether nobody hears the answers any more.
+    is_over: &'a AtomicBool,
+}
+
+impl Asker<'_> {
+    fn work(
+        &self,
+        batches: &[Range<usize>],
+        next: &AtomicUsize,
+        sender: &Sender<Result<(usize, Answer)>>,
+    ) {
+        let copies = self.programs.copies(self.program);
+        let mut child = copies.lock().pop();
+        while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let answers = self.isolate(&mut child, &self.questions[batch.clone()], true);
+            let sent = match answers {
+                Ok(answers) => batch.clone().zip(answers).try_for_each(|one| sender.send(Ok(one))),
+                Err(failure) => {
+                    // Whatever it still writes belongs to no question.
+                    child = None;
+                    let _ = sender.send(Err(failure));
+                    break;
+                }
+            };
+            if sent.is_err() {
+                break;
+            }
+        }
+        copies.lock().extend(child);
+    }
+
+    /// The answers to a batch. Where there is none, those to its halves; a row that stands alone is tried `again` once, where
+    /// no larger batch with it has been tried.
+    fn isolate(
+        &self,
+        child: &mut Option<Child>,
+        questions: &[Question<'_>],
+        again: bool,
+    ) -> Result<Vec<Answer>> {
+        let how = match self.ask(child, questions) {
+            Ok(replies) => return Ok(replies.into_iter().map(Ok).collect()),
+            Err(Failed::Ended(how)) => how,
+            Err(failed) => return Err(failure(self.program, failed)),
+        };
+        *child = None;
+        if questions.len() > 1 {
+            let (first, second) = questions.split_at(questions.len() / 2);
+            let mut answers = self.isolate(child, first, false)?;
+            answers.extend(self.isolate(child, second, false)?);
+            return Ok(answers);
+        }
+        if again {
+            return self.isolate(child, questions, false);
+        }
+        let name = quoted(&self.program.settings.name);
+        let message = format!("the program of {name} {how}");
+        Ok(vec![Err(Unmeasured { code: "stage_failed", message })])
+    }
+
+    fn ask(
+        &self,
+        child: &mut Option<Child>,
+        questions: &[Question<'_>],
+    ) -> std::result::Result<Vec<Reply>, Failed> {
+        let running = match child {
+            Some(child) => child,
+            None => child.insert(self.start()?),
+        };
+        let batch = running.ask(questions, &|| self.interrupted())?;
+        stream::replies(self.program, questions, &batch).map_err(Failed::Wrong)
+    }
+
+    /// Starts a program and asks it nothing: a batch without rows shows that it starts, and what it answers.
+    fn start(&self) -> std::result::Result<Child, Failed> {
+        let copies = self.programs.copies(self.program);
+        let has_answered = copies.has_answered.load(Ordering::Relaxed);
+        let name = quoted(&self.program.settings.name);
+        let refuse = |blame: Blame, why: String| {
+            let problem = Diagnostic::error(blame, format!("the program of {name} {why}"));
+            let problem = problem.at(self.program.place.clone());
+            Failed::Interrupted(
+                match blame {
+                    Blame::Machine => problem.hint("check this machine, and run the same command to resume"),
+                    _ => problem.hint(
+                        "run it by itself, in the pipeline's folder and with the stage's `environment` alone; it is asked a \
+                         batch without rows first",
+                    ),
+                }
+                .into(),
+            )
+        };
+        let mut child = Child::start(self.program).map_err(|error| {
+            let own =
+                [ErrorKind::NotFound, ErrorKind::PermissionDenied, ErrorKind::ExecutableFileBusy];
+            let is_own = own.contains(&error.kind()) || error.raw_os_error() == Some(ENOEXEC);
+            let blame = if is_own { Blame::Pipeline } else { Blame::Machine };
+            refuse(blame, format!("does not start: {error}"))
+        })?;
+        let answered = child
+            .ask(&[], &|| self.interrupted())
+            .and_then(|batch| stream::replies(self.program, &[], &batch).map_err(Failed::Wrong));
+        match answered {
+            Ok(_) => {
+                copies.has_answered.store(true, Ordering::Relaxed);
+                Ok(child)
+            }
+            Err(Failed::Ended(how)) if has_answered => {
+                Err(refuse(Blame::Machine, format!("does not start again: it {how}")))
+            }
+            Err(Failed::Ended(how)) => {
+                Err(refuse(Blame::Pipeline, format!("does not start: it {how}")))
+            }
+            Err(failed) => Err(failed),
+        }
+    }
+
+    fn interrupted(&self) -> Result<()> {
+        self.programs.stop.check()?;
+        let abandoned = [self.is_over, &self.programs.is_abandoned];
+        if abandoned.iter().any(|flag| flag.load(Ordering::Relaxed)) {
+            // Nobody reads it: why the run ends is known elsewhere.
+            return Err(Failure::Problems(Vec::new()));
+        }
+        Ok(())
+    }
+}
+
+/// What the operating system says of a file that is no program.
+const ENOEXEC: i32 = 8;
+
+/// What ends the run.
+fn failure(program: &Program, failed: Failed) -> Failure {
+    let name = quoted(&program.settings.name);
+    match failed {
+        Failed::Interrupted(failure) => failure,
+        Failed::Ended(how) => {
+            let message = format!("the program of {name} {how}");
+            Diagnostic::error(Blame::Machine, message).at(program.place.clone()).into()
+        }
+        Failed::Wrong(what) => {
+            let message = format!("the program of {name} does not answer what it is asked: {what}");
+            let columns = stream::in_words(&stream::answer_fields(program));
+            Diagnostic::error(Blame::Data, message)
+                .at(program.place.clone())
+                .hint(format!(
+                    "it answers each batch with one batch of as many rows, in their order, of the columns {columns}; what it \
+                     prints for people goes to stderr"
+                ))
+                .into()
+        }
+    }
+}

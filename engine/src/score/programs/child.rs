@@ -1,0 +1,327 @@
+//! One child process: what it is handed and what it answers, within its time and memory. It never blocks this process: its
+//! pipes are only touched where they are ready, and whatever it does, it is ended with its process group.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use arrow_array::RecordBatch;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::stream::{Answers, Question, Questions};
+use crate::base::error::{Failure, Result};
+use crate::base::{machine, text};
+use crate::plan::programs::Program;
+
+/// How often the time, the memory and the stop signal are looked at while a program is waited for.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a program may take to end when there is nothing more to ask.
+const END_SECONDS: u64 = 10;
+/// How long what a program wrote before it ended is waited for: it is in the pipe already.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Bytes of the end of its standard error that are kept.
+const STDERR_BYTES: usize = 2048;
+
+/// A running program.
+pub(super) struct Child {
+    process: std::process::Child,
+    /// Whether the system has forgotten it: its number may be another's.
+    is_reaped: bool,
+    /// None once there is nothing more to ask, or the program no longer reads.
+    stdin: Option<ChildStdin>,
+    /// None once it is closed.
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    questions: Questions,
+    answers: Answers,
+    stderr_end: Vec<u8>,
+    time: Duration,
+    memory_limit_bytes: Option<u64>,
+}
+
+/// Why there is no answer.
+pub(super) enum Failed {
+    /// The program ended, or was ended because of its time or memory: another one may do better. How, and the end of its
+    /// standard error.
+    Ended(String),
+    /// It wrote something else than an answer; what.
+    Wrong(String),
+    /// The run ends for another reason.
+    Interrupted(Failure),
+}
+
+impl Child {
+    /// Starts a program.
+    ///
+    /// # Errors
+    /// The operating system does not start it.
+    pub(super) fn start(program: &Program) -> io::Result<Self> {
+        let settings = &program.settings;
+        let mut process = Command::new(&program.executable)
+            .arg0(&settings.command[0])
+            .args(&settings.command[1..])
+            .current_dir(&program.folder)
+            .env_clear()
+            .envs(program.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A signal of the terminal stops the run, which ends its programs; and they end with all that they start.
+            .process_group(0)
+            .spawn()?;
+        let (stdin, stdout, stderr) =
+            (process.stdin.take(), process.stdout.take(), process.stderr.take());
+        let child = Self {
+            process,
+            is_reaped: false,
+            stdin,
+            stdout,
+            stderr,
+            questions: Questions::new(program),
+            answers: Answers::new(program),
+            stderr_end: Vec::new(),
+            time: Duration::from_secs(u64::from(settings.timeout_seconds)),
+            memory_limit_bytes: settings.memory_limit_bytes,
+        };
+        let fds = [
+            child.stdin.as_ref().map(AsFd::as_fd),
+            child.stdout.as_ref().map(AsFd::as_fd),
+            child.stderr.as_ref().map(AsFd::as_fd),
+        ];
+        for fd in fds.into_iter().flatten() {
+            rustix::io::ioctl_fionbio(fd, true)?;
+        }
+        Ok(child)
+    }
+
+    /// Hands over a batch and waits for its answer. `interrupted` is asked again and again whether to go on.
+    pub(super) fn ask(
+        &mut self,
+        questions: &[Question<'_>],
+        interrupted: &dyn Fn() -> Result<()>,
+    ) -> std::result::Result<RecordBatch, Failed> {
+        let question = self.questions.batch(questions);
+        self.talk(&question, self.time, interrupted, |child| {
+            child.answers.next().map_err(Failed::Wrong)
+        })
+    }
+
+    /// Says that there is nothing more to ask, and waits for the program to end.
+    ///
+    /// # Errors
+    /// It wrote more than it was asked for; that it did not end well is only told.
+    pub(super) fn end(
+        mut self,
+        interrupted: &dyn Fn() -> Result<()>,
+    ) -> std::result::Result<(), Failed> {
+        let end = self.questions.end();
+        let time = Duration::from_secs(END_SECONDS);
+        let closes = |child: &mut Self| {
+            child.stdin = None;
+            Ok(None::<()>)
+        };
+        let how = match self.talk(&end, time, interrupted, closes) {
+            Ok(()) => return Ok(()),
+            Err(Failed::Ended(how)) => how,
+            Err(other) => return Err(other),
+        };
+        if self.answers.has_more() {
+            let message = "it wrote more than it was asked for";
+            return Err(Failed::Wrong(message.to_owned()));
+        }
+        if !self.process.try_wait().ok().flatten().is_some_and(|status| status.success()) {
+            tracing::warn!("a program did not end well after its last answer: it {how}");
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` and reads what comes until `done` has what it waits for and all is written.
+    fn talk<T>(
+        &mut self,
+        mut bytes: &[u8],
+        time: Duration,
+        interrupted: &dyn Fn() -> Result<()>,
+        mut done: impl FnMut(&mut Self) -> std::result::Result<Option<T>, Failed>,
+    ) -> std::result::Result<T, Failed> {
+        let deadline = Instant::now() + time;
+        let mut ended = None;
+        loop {
+            if (bytes.is_empty() || self.stdin.is_none())
+                && let Some(done) = done(self)?
+            {
+                return Ok(done);
+            }
+            interrupted().map_err(Failed::Interrupted)?;
+            let (now, over, closed) = (Instant::now(), self.has_ended(), self.stdout.is_none());
+            if over && closed {
+                return Err(self.ended(None));
+            }
+            // A process that it started may hold its pipes open for ever.
+            if (over || closed) && now >= *ended.get_or_insert(now + LAST_WORDS) {
+                let how = (!over).then(|| "closed its stdout before it answered".to_owned());
+                return Err(self.ended(how));
+            }
+            if now >= deadline {
+                return Err(self.ended(Some(format!("had no answer after {} s", time.as_secs()))));
+            }
+            if let Some(limit) = self.memory_limit_bytes {
+                let used = machine::group_memory_bytes(self.process.id());
+                if used > limit {
+                    let (used, limit) = (text::bytes(used), text::bytes(limit));
+                    let how = format!(
+                        "took {used} of memory, more than the {limit} of `memory_limit_bytes`"
+                    );
+                    return Err(self.ended(Some(how)));
+                }
+            }
+            self.exchange(&mut bytes, LOOK_INTERVAL.min(deadline - now));
+        }
+    }
+
+    /// Waits a little until a pipe is ready; writes and reads what can be.
+    fn exchange(&mut self, bytes: &mut &[u8], time: Duration) {
+        let ready = self.ready(!bytes.is_empty(), time);
+        if ready.write
+            && let Some(stdin) = &mut self.stdin
+        {
+            match stdin.write(bytes) {
+                Ok(written) => *bytes = &bytes[written..],
+                Err(error) if may_come(&error) => {}
+                // It reads no more; whether it ends is seen next.
+                Err(_) => self.stdin = None,
+            }
+        }
+        let mut buffer = [0; 1 << 14];
+        if ready.read
+            && let Some(stdout) = &mut self.stdout
+        {
+            match stdout.read(&mut buffer) {
+                Ok(length @ 1..) => self.answers.push(&buffer[..length]),
+                Err(error) if may_come(&error) => {}
+                Ok(0) | Err(_) => self.stdout = None,
+            }
+        }
+        if ready.read_errors
+            && let Some(stderr) = &mut self.stderr
+        {
+            match stderr.read(&mut buffer) {
+                Ok(length @ 1..) => self.keep_stderr(&buffer[..length]),
+                Err(error) if may_come(&error) => {}
+                Ok(0) | Err(_) => self.stderr = None,
+            }
+        }
+    }
+
+    fn ready(&self, has_bytes: bool, time: Duration) -> Ready {
+        let write = self.stdin.as_ref().filter(|_| has_bytes).map(AsFd::as_fd);
+        let read = self.stdout.as_ref().map(AsFd::as_fd);
+        let read_errors = self.stderr.as_ref().map(AsFd::as_fd);
+        let pipes: Vec<(BorrowedFd<'_>, PollFlags)> = write
+            .into_iter()
+            .map(|fd| (fd, PollFlags::OUT))
+            .chain(read.into_iter().chain(read_errors).map(|fd| (fd, PollFlags::IN)))
+            .collect();
+        let mut fds: Vec<PollFd<'_>> =
+            pipes.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+        let time = Timespec::try_from(time).expect("a tenth of a second");
+        if poll(&mut fds, Some(&time)).is_err() {
+            return Ready::default();
+        }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        let mut next = |is_there: bool| is_there && ready.next().unwrap_or(false);
+        Ready {
+            write: next(write.is_some()),
+            read: next(read.is_some()),
+            read_errors: next(read_errors.is_some()),
+        }
+    }
+
+    fn keep_stderr(&mut self, bytes: &[u8]) {
+        self.stderr_end.extend_from_slice(bytes);
+        let over = self.stderr_end.len().saturating_sub(STDERR_BYTES);
+        self.stderr_end.drain(..over);
+    }
+
+    /// Whether the process has ended. It stays a zombie, so that its group is still its own.
+    fn has_ended(&self) -> bool {
+        let Some(pid) = pid(&self.process) else { return true };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)) | Err(_))
+    }
+
+    /// Ends the process and its group; how it ended by itself, or why it was ended.
+    fn ended(&mut self, why: Option<String>) -> Failed {
+        let status = self.kill();
+        // What it said before is in the pipe.
+        for _ in 0..STDERR_BYTES {
+            if !self.ready(false, Duration::ZERO).read_errors {
+                break;
+            }
+            let mut buffer = [0; 1 << 12];
+            let Some(Ok(length @ 1..)) = self.stderr.as_mut().map(|pipe| pipe.read(&mut buffer))
+            else {
+                break;
+            };
+            self.keep_stderr(&buffer[..length]);
+        }
+        let how = why.unwrap_or_else(|| status.map_or("ended".to_owned(), in_words));
+        Failed::Ended(match stderr_in_words(&self.stderr_end) {
+            Some(said) => format!("{how}; the end of its stderr: {said}"),
+            None => format!("{how}; its stderr is empty"),
+        })
+    }
+
+    fn kill(&mut self) -> Option<ExitStatus> {
+        if let Some(pid) = pid(&self.process).filter(|_| !self.is_reaped) {
+            // There may be nobody left in the group.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        self.is_reaped = true;
+        self.process.wait().ok()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Which pipes can be used now.
+#[derive(Default)]
+struct Ready {
+    write: bool,
+    read: bool,
+    read_errors: bool,
+}
+
+fn may_come(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+fn pid(process: &std::process::Child) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(process.id()).ok()?)
+}
+
+fn in_words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with exit status {code} before it answered"),
+        (None, Some(signal)) => format!("was killed by signal {signal} before it answered"),
+        (None, None) => "ended before it answered".to_owned(),
+    }
+}
+
+/// The last lines of a standard error, on one line; none where there is nothing.
+fn stderr_in_words(bytes: &[u8]) -> Option<String> {
+    let said = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> =
+        said.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join(" / ");
+    (!last.is_empty()).then(|| text::line_safe(&last))
+}
+
+/// Lines of a standard error that a message repeats.
+const STDERR_LINES: usize = 6;

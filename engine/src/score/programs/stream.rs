@@ -1,0 +1,450 @@
+//! What goes to a program and what comes back: Arrow streams, of which every message is held against what was asked before the
+//! library reads it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::builder::{ListBuilder, UInt32Builder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int32Type, Int64Type};
+use arrow_array::{Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow_buffer::Buffer;
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::read_record_batch;
+use arrow_ipc::writer::StreamWriter;
+use arrow_ipc::{MessageHeader, root_as_message};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use longsift_stages::Reads;
+use longsift_stages::contract::{Column, Kind, Measure, Value};
+
+use crate::base::text::quoted;
+use crate::dataset::source::guarded;
+use crate::plan::programs::Program;
+
+/// What a program is asked about.
+#[derive(Clone, Debug)]
+pub(crate) struct Question<'q> {
+    /// Row of the document in its file.
+    pub(crate) row: u64,
+    /// Index of the window; 0 where documents are asked about, which are not handed one.
+    pub(crate) window: u32,
+    /// What it is handed of it.
+    pub(crate) content: Content<'q>,
+}
+
+/// A text or token ids.
+#[derive(Clone, Debug)]
+pub(crate) enum Content<'q> {
+    Text(Cow<'q, str>),
+    Ids(Cow<'q, [u32]>),
+}
+
+impl Question<'_> {
+    /// Bytes of what is handed over.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.content {
+            Content::Text(text) => text.len(),
+            Content::Ids(ids) => ids.len() * size_of::<u32>(),
+        }
+    }
+}
+
+/// What a program answered of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Reply {
+    /// Whether the document is dropped; windows never are.
+    pub(crate) drop: bool,
+    /// In the order of the statistics.
+    pub(crate) values: Vec<Value>,
+}
+
+/// The columns of questions.
+fn question_schema(program: &Program) -> SchemaRef {
+    let mut fields = keys(program);
+    fields.push(if program.reads_text {
+        Field::new("text", DataType::Utf8, false)
+    } else {
+        Field::new("ids", list_of_ids(), false)
+    });
+    Arc::new(Schema::new(fields))
+}
+
+fn list_of_ids() -> DataType {
+    DataType::List(Arc::new(Field::new("item", DataType::UInt32, false)))
+}
+
+/// The columns that say which row it is, in questions and in answers.
+fn keys(program: &Program) -> Vec<Field> {
+    let window = (program.settings.reads != Reads::Document)
+        .then(|| Field::new("window", DataType::Int32, false));
+    std::iter::once(Field::new("row", DataType::Int64, false)).chain(window).collect()
+}
+
+/// The columns of answers.
+pub(super) fn answer_fields(program: &Program) -> Vec<Field> {
+    let drop = (program.settings.reads == Reads::Document)
+        .then(|| Field::new("drop", DataType::Boolean, false));
+    let statistic = |column: Column| {
+        let kind = match column.kind {
+            Kind::Number => DataType::Float64,
+            Kind::Count => DataType::Int64,
+            Kind::Numbers => unreachable!("a program declares single numbers"),
+        };
+        Field::new(column.name.into_owned(), kind, true)
+    };
+    let statistics = program.settings.columns().into_iter().map(statistic);
+    keys(program).into_iter().chain(drop).chain(statistics).collect()
+}
+
+/// Columns of an answer before its statistics: the row, and its window or whether it is dropped.
+const BEFORE_STATISTICS: usize = 2;
+
+/// Writes questions as one stream.
+pub(super) struct Questions {
+    schema: SchemaRef,
+    documents: bool,
+    stream: StreamWriter<Vec<u8>>,
+}
+
+const IN_MEMORY: &str = "a batch of these columns is written to memory";
+
+impl Questions {
+    pub(super) fn new(program: &Program) -> Self {
+        let schema = question_schema(program);
+        let stream = StreamWriter::try_new(Vec::new(), &schema).expect(IN_MEMORY);
+        Self { schema, documents: program.settings.reads == Reads::Document, stream }
+    }
+
+    /// The bytes of one batch, behind those of the batches before it.
+    pub(super) fn batch(&mut self, questions: &[Question<'_>]) -> Vec<u8> {
+        let rows = questions.iter().map(|question| question.row as i64);
+        let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(rows))];
+        if !self.documents {
+            let windows = questions.iter().map(|question| question.window as i32);
+            columns.push(Arc::new(Int32Array::from_iter_values(windows)));
+        }
+        let of_text = self.schema.field_with_name("text").is_ok();
+        columns.push(if of_text { texts(questions) } else { ids(questions) });
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns).expect(IN_MEMORY);
+        self.stream.write(&batch).expect(IN_MEMORY);
+        std::mem::take(self.stream.get_mut())
+    }
+
+    /// The end of the stream.
+    pub(super) fn end(&mut self) -> Vec<u8> {
+        self.stream.finish().expect(IN_MEMORY);
+        std::mem::take(self.stream.get_mut())
+    }
+}
+
+fn texts(questions: &[Question<'_>]) -> ArrayRef {
+    let text = |question: &Question<'_>| match &question.content {
+        Content::Text(text) => text.to_string(),
+        Content::Ids(_) => unreachable!("a program that reads text is handed text"),
+    };
+    Arc::new(StringArray::from_iter_values(questions.iter().map(text)))
+}
+
+fn ids(questions: &[Question<'_>]) -> ArrayRef {
+    let item = Field::new("item", DataType::UInt32, false);
+    let mut lists = ListBuilder::new(UInt32Builder::new()).with_field(item);
+    for question in questions {
+        let Content::Ids(ids) = &question.content else {
+            unreachable!("a program that reads token ids is handed token ids");
+        };
+        lists.values().append_slice(ids);
+        lists.append(true);
+    }
+    Arc::new(lists.finish())
+}
+
+/// The largest message of an answer: 65,536 rows of a hundred statistics take a quarter of it.
+const LARGEST_MESSAGE_BYTES: usize = 256 << 20;
+/// The largest header of one.
+const LARGEST_HEADER_BYTES: usize = 16 << 20;
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// Reads answers from what a program writes, as it comes.
+pub(super) struct Answers {
+    expected: Vec<Field>,
+    bytes: Vec<u8>,
+    /// Of the stream, once it is there: then it is the expected one.
+    schema: Option<SchemaRef>,
+}
+
+impl Answers {
+    pub(super) fn new(program: &Program) -> Self {
+        Self { expected: answer_fields(program), bytes: Vec::new(), schema: None }
+    }
+
+    /// Takes in what the program has written.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next record batch, once all of it is there.
+    ///
+    /// # Errors
+    /// What is there is no stream of the declared columns; why.
+    pub(super) fn next(&mut self) -> Result<Option<RecordBatch>, String> {
+        while let Some((header, body)) = self.message()? {
+            if let Some(schema) = &self.schema {
+                return guarded(|| decode(&header, &body, schema)).map(Some);
+            }
+            let schema = guarded(|| schema(&header))?;
+            self.check(&schema)?;
+            self.schema = Some(Arc::new(schema));
+        }
+        Ok(None)
+    }
+
+    /// Whether the program wrote anything that was not asked for: less than the end of a stream is nothing.
+    pub(super) fn has_more(&self) -> bool {
+        let end = [CONTINUATION, [0; 4]].concat();
+        !end.starts_with(&self.bytes)
+    }
+
+    /// Header and body of the next whole message: a schema first, then record batches.
+    fn message(&mut self) -> Result<Option<(Vec<u8>, Buffer)>, String> {
+        let marked = self.bytes.iter().zip(CONTINUATION).all(|(byte, marker)| *byte == marker);
+        if !marked {
+            let start = String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(60)]);
+            let line = start.lines().next().unwrap_or_default();
+            return Err(format!("it wrote {} where an Arrow message begins", quoted(line)));
+        }
+        let Some(length) = self.bytes.get(4..8) else { return Ok(None) };
+        let length = i32::from_le_bytes(length.try_into().expect("four bytes"));
+        let length = usize::try_from(length).ok().filter(|length| *length <= LARGEST_HEADER_BYTES);
+        let length = length.ok_or("it wrote a message with a damaged length")?;
+        if length == 0 {
+            // The end of the stream; what is behind it is looked at when the program ends.
+            return Ok(None);
+        }
+        let Some(header) = self.bytes.get(8..8 + length) else { return Ok(None) };
+        let body = guarded(|| body_bytes(header, self.schema.is_some()))?;
+        let all = 8 + length + body;
+        if self.bytes.len() < all {
+            return Ok(None);
+        }
+        let message = (header.to_vec(), Buffer::from(&self.bytes[8 + length..all]));
+        self.bytes.drain(..all);
+        Ok(Some(message))
+    }
+
+    fn check(&self, schema: &Schema) -> Result<(), String> {
+        let same = |(found, expected): (&Arc<Field>, &Field)| {
+            found.name() == expected.name() && found.data_type() == expected.data_type()
+        };
+        let fields = schema.fields();
+        if fields.len() == self.expected.len() && fields.iter().zip(&self.expected).all(same) {
+            return Ok(());
+        }
+        let found: Vec<Field> = fields.iter().map(|field| field.as_ref().clone()).collect();
+        Err(format!("its columns are {}, not {}", in_words(&found), in_words(&self.expected)))
+    }
+}
+
+/// The schema of a header that has one.
+fn schema(header: &[u8]) -> Result<Schema, String> {
+    let message = root_as_message(header).map_err(|error| error.to_string())?;
+    let schema = message.header_as_schema().ok_or("its first message is no schema")?;
+    try_fb_to_schema(schema).map_err(|error| error.to_string())
+}
+
+/// The record batch of a header that has one, and its body.
+fn decode(header: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatch, String> {
+    let message = root_as_message(header).map_err(|error| error.to_string())?;
+    let batch = message.header_as_record_batch().ok_or("its message is no record batch")?;
+    let (schema, none) = (Arc::clone(schema), HashMap::new());
+    read_record_batch(body, batch, schema, &none, None, &message.version())
+        .map_err(|error| format!("it wrote a damaged record batch: {error}"))
+}
+
+/// Columns with their types.
+pub(super) fn in_words(fields: &[Field]) -> String {
+    let one = |field: &Field| format!("{} {}", quoted(field.name()), field.data_type());
+    let words: Vec<String> = fields.iter().map(one).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}
+
+/// The length of the body behind a header.
+fn body_bytes(header: &[u8], has_schema: bool) -> Result<usize, String> {
+    let message =
+        root_as_message(header).map_err(|error| format!("it wrote a damaged message: {error}"))?;
+    let wanted = if has_schema { MessageHeader::RecordBatch } else { MessageHeader::Schema };
+    if message.header_type() != wanted {
+        return Err(format!(
+            "it wrote a message of the type {:?} where {wanted:?} belongs",
+            message.header_type()
+        ));
+    }
+    if message.header_as_record_batch().is_some_and(|batch| batch.compression().is_some()) {
+        return Err("its record batches are compressed: write them as they are".to_owned());
+    }
+    let length = usize::try_from(message.bodyLength()).ok();
+    let length = length.filter(|length| *length <= LARGEST_MESSAGE_BYTES);
+    length.ok_or_else(|| format!("it wrote a message of {} bytes", message.bodyLength()))
+}
+
+/// What a batch answers to questions, row by row.
+///
+/// # Errors
+/// It does not answer these questions; why.
+pub(super) fn replies(
+    program: &Program,
+    questions: &[Question<'_>],
+    batch: &RecordBatch,
+) -> Result<Vec<Reply>, String> {
+    if batch.num_rows() != questions.len() {
+        let (answered, asked) = (batch.num_rows(), questions.len());
+        return Err(format!("it answered {answered} rows where {asked} were asked"));
+    }
+    let documents = program.settings.reads == Reads::Document;
+    let nulls = |column: usize| batch.column(column).null_count() > 0;
+    if let Some(column) = (0..BEFORE_STATISTICS).find(|column| nulls(*column)) {
+        let name = quoted(batch.schema_ref().field(column).name());
+        return Err(format!("{name} of an answer is null"));
+    }
+    let rows = batch.column(0).as_primitive::<Int64Type>().values();
+    for (index, question) in questions.iter().enumerate() {
+        let window = (!documents).then(|| batch.column(1).as_primitive::<Int32Type>().value(index));
+        if rows[index] != question.row as i64
+            || window.is_some_and(|it| it != question.window as i32)
+        {
+            let of_window = |window| format!(", window {window}");
+            let (asked, found) = match window {
+                Some(found) => (of_window(i64::from(question.window)), of_window(i64::from(found))),
+                None => Default::default(),
+            };
+            return Err(format!(
+                "it answered row {}{found} where row {}{asked} was asked: keys come back in the order of the questions",
+                rows[index], question.row
+            ));
+        }
+    }
+    let columns = program.settings.columns();
+    let value = |index: usize, (place, column): (usize, &Column)| {
+        let array = batch.column(BEFORE_STATISTICS + place);
+        if array.is_null(index) {
+            return Ok(Value::Null);
+        }
+        match column.kind {
+            Kind::Number => Ok(Value::Number(array.as_primitive::<Float64Type>().value(index))),
+            Kind::Count | Kind::Numbers => {
+                let count = array.as_primitive::<Int64Type>().value(index);
+                let count = u64::try_from(count).map_err(|_| {
+                    format!("{} of row {} is {count}", quoted(&column.name), rows[index])
+                })?;
+                Ok(Value::Count(count))
+            }
+        }
+    };
+    let reply = |index: usize| {
+        let values = columns.iter().enumerate().map(|column| value(index, column));
+        let values: Result<Vec<Value>, String> = values.collect();
+        let drop = documents && batch.column(1).as_boolean().value(index);
+        values.map(|values| Reply { drop, values })
+    };
+    (0..questions.len()).map(reply).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::{BooleanArray, Float64Array};
+    use longsift_stages::measures::External;
+
+    use super::*;
+    use crate::base::diagnostic::Place;
+
+    fn program(reads: Reads) -> Program {
+        let settings = serde_json::json!({
+            "name": "own", "command": ["own"], "version": "1",
+            "statistics": [{ "name": "bytes", "unit": "bytes", "doc": "length" }],
+        });
+        let settings: External = serde_json::from_value(settings).unwrap();
+        Program::for_tests(External { reads, ..settings }, Place::Data("a test".to_owned()))
+    }
+
+    /// A stream of two batches that answer one document each.
+    fn stream() -> Vec<u8> {
+        let batch = |row: i64| {
+            let columns: [(&str, ArrayRef); 3] = [
+                ("row", Arc::new(Int64Array::from_iter_values([row]))),
+                ("drop", Arc::new(BooleanArray::from(vec![row == 2]))),
+                ("bytes", Arc::new(Float64Array::from_iter_values([row as f64]))),
+            ];
+            RecordBatch::try_from_iter(columns).unwrap()
+        };
+        let mut writer = StreamWriter::try_new(Vec::new(), &batch(0).schema()).unwrap();
+        writer.write(&batch(1)).unwrap();
+        writer.write(&batch(2)).unwrap();
+        writer.into_inner().unwrap()
+    }
+
+    fn question(row: u64) -> Question<'static> {
+        Question { row, window: 0, content: Content::Text("a text".into()) }
+    }
+
+    #[test]
+    fn answers_are_read_whatever_the_pieces_that_they_come_in() {
+        let program = program(Reads::Document);
+        for piece in [1, 7, 64, 1 << 20] {
+            let (mut answers, mut found) = (Answers::new(&program), Vec::new());
+            for bytes in stream().chunks(piece) {
+                answers.push(bytes);
+                while let Some(batch) = answers.next().unwrap() {
+                    found.push(batch);
+                }
+            }
+            assert!(!answers.has_more(), "the end of the stream is nothing");
+            let of =
+                |row: u64| replies(&program, &[question(row)], &found[row as usize - 1]).unwrap();
+            assert_eq!(of(1), [Reply { drop: false, values: vec![Value::Number(1.0)] }]);
+            assert_eq!(of(2), [Reply { drop: true, values: vec![Value::Number(2.0)] }]);
+            let why = replies(&program, &[question(2)], &found[0]).unwrap_err();
+            assert!(why.starts_with("it answered row 1 where row 2 was asked"), "{why}");
+            let why = replies(&program, &[question(1), question(2)], &found[0]).unwrap_err();
+            assert_eq!(why, "it answered 1 rows where 2 were asked");
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused_or_waited_for_and_never_believed() {
+        let program = program(Reads::Document);
+        let whole = stream();
+        let expected =
+            |batch: &RecordBatch| batch.num_rows() == 1 && batch.schema().fields().len() == 3;
+        for place in 0..whole.len() {
+            for bit in [0x01, 0x80] {
+                let mut bytes = whole.clone();
+                bytes[place] ^= bit;
+                let mut answers = Answers::new(&program);
+                answers.push(&bytes);
+                while let Ok(Some(batch)) = answers.next() {
+                    assert!(expected(&batch), "byte {place}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_printed_for_people_is_recognised_at_once() {
+        for printed in ["x", "Loading the model\n", "\u{ff}"] {
+            let mut answers = Answers::new(&program(Reads::Text));
+            answers.push(printed.as_bytes());
+            let why = answers.next().unwrap_err();
+            assert!(why.contains("where an Arrow message begins"), "{why}");
+        }
+        let mut answers = Answers::new(&program(Reads::Text));
+        answers.push(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]);
+        assert_eq!(answers.next().unwrap_err(), "it wrote a message with a damaged length");
+        let mut answers = Answers::new(&program(Reads::Text));
+        answers.push(&stream());
+        let why = answers.next().unwrap_err();
+        assert!(
+            why.contains("`drop` Boolean, `bytes` Float64, not `row` Int64, `window` Int32"),
+            "{why}"
+        );
+    }
+}

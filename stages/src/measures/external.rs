@@ -1,0 +1,364 @@
+//! Asks a child process of any language, which answers rows of numbers in Arrow streams.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::contract::{
+    BrokenRule, Column, Evidence, Figures, Kind, Measure, Merge, Needs, Orientation, Request,
+    Unmeasured, Window,
+};
+
+/// Asks a program of yours, in any language: it reads Arrow record batches from its standard input and writes one record batch
+/// of answers for each to its standard output. With `reads: text` or `ids` it measures windows, with `reads: document` it sees
+/// whole documents before `tokenize` and may drop them. `docs/external.md` has the protocol and examples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct External {
+    /// Tells this stage from others: it names the stage in tables, messages and reasons. Lower case letters, digits and `_`. Its
+    /// statistics have the names that they declare.
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
+    pub name: String,
+    /// The program and its arguments, started as they are: no shell reads them. A program without a `/` is looked for in the
+    /// `PATH` of `environment` or, without one there, in that of longsift; any other path is relative to the pipeline's folder,
+    /// which is also the folder that the program runs in.
+    #[schemars(length(min = 1))]
+    pub command: Vec<String>,
+    /// The version of what the program computes. Raise it when the same files answer otherwise, for example with a newer
+    /// library: answers of another version are not reused.
+    pub version: String,
+    /// What the program is handed: the `text` (default) or the token `ids` of a window, BOS included, or a `document` before
+    /// `tokenize`: its text, or its token ids where the input has those.
+    #[serde(default)]
+    pub reads: Reads,
+    /// The statistics that the program answers, in the order of its columns. A measure has at least one; a stage that reads
+    /// documents may have none, and then only drops.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statistics: Vec<Statistic>,
+    /// Files that the answers depend on besides the program and those of its arguments that are files: imported modules,
+    /// weights, word lists. Relative to the pipeline's folder. What they hold is part of what answers are kept by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// The environment of the program: these variables and no others. Their values are part of what answers are kept by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+    /// Variables that the program has from the environment of longsift, where they are set there, for example
+    /// `CUDA_VISIBLE_DEVICES` or `HOME`. Only what changes no answer: their values are not looked at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pass_environment: Vec<String>,
+    /// How long the answer to one batch may take, and the start of the program, in seconds (1 to 86400). Default 300: a model
+    /// is loaded in that time, and a program that hangs is noticed the same day. One that is late is ended, its batch is
+    /// halved and tried again, until the row that is in the way stands alone and is quarantined as `stage_failed`.
+    #[serde(default = "default_timeout_seconds")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub timeout_seconds: u32,
+    /// Resident memory of the program and the processes of its group together, in bytes; one that takes more is ended, and its
+    /// batch halved. Looked at ten times a second. By default there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1_048_576))]
+    pub memory_limit_bytes: Option<u64>,
+    /// Copies of the program that answer at the same time (1 to 256). Default 1: what it needs is known to nobody here. Each
+    /// has its own memory. It changes no answer.
+    #[serde(default = "default_processes")]
+    #[schemars(range(min = 1, max = 256))]
+    pub processes: u32,
+    /// Windows that are handed over at once, or documents with `reads: document`, at most (1 to 65536); a batch also ends at
+    /// 64 MiB. Default 64. A program must answer each row by that row alone: where batches end is not part of what answers are
+    /// kept by.
+    #[serde(default = "default_batch_windows")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub batch_windows: u32,
+}
+
+fn default_timeout_seconds() -> u32 {
+    300
+}
+
+fn default_processes() -> u32 {
+    1
+}
+
+fn default_batch_windows() -> u32 {
+    64
+}
+
+/// What a program is handed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Reads {
+    /// The text of a window.
+    #[default]
+    Text,
+    /// The token ids of a window, BOS included.
+    Ids,
+    /// A document before `tokenize`: the program may drop it.
+    Document,
+}
+
+/// A statistic that a program answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Statistic {
+    /// Its name, unique in the pipeline: up to 64 lower case letters, digits and `_`.
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,63}$"))]
+    pub name: String,
+    /// `number` (default; a column of float64, where NaN and null give the sample no score) or `count` (int64, not negative).
+    #[serde(default)]
+    pub kind: StatisticKind,
+    /// `probability`, `nats per token`.
+    pub unit: String,
+    /// One sentence: for the manual, the field's metadata in Parquet, the report.
+    pub doc: String,
+    /// Whether more means more long-range: `higher` (default) or `lower`. An evaluation and reports go by it; it chooses no
+    /// sign of a term.
+    #[serde(default)]
+    pub orientation: StatisticOrientation,
+    /// A document's value from those of its windows: their `mean` (default) or `max`. With `reads: document` all windows of a
+    /// document have the same.
+    #[serde(default)]
+    pub merge: StatisticMerge,
+}
+
+/// What the values of a program's statistic are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StatisticKind {
+    /// Float64.
+    #[default]
+    Number,
+    /// Int64, not negative.
+    Count,
+}
+
+/// Whether more of a program's statistic means more long-range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StatisticOrientation {
+    /// More means more long-range.
+    #[default]
+    Higher,
+    /// More means less long-range.
+    Lower,
+}
+
+/// A document's value from those of its windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StatisticMerge {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// The largest.
+    Max,
+}
+
+impl External {
+    /// What a schema cannot refuse.
+    pub fn broken_rules(&self) -> Vec<BrokenRule> {
+        let mut rules = Vec::new();
+        if self.statistics.is_empty() && self.reads != Reads::Document {
+            rules.push(BrokenRule::new(
+                "statistics",
+                format!("`{}` measures windows and answers no statistic", self.name),
+                "declare what it answers with `statistics`, or let it drop documents with `reads: document`",
+            ));
+        }
+        for statistic in self.statistics.iter().filter(|statistic| !is_word(&statistic.name)) {
+            rules.push(BrokenRule::new(
+                "statistics",
+                format!("`{}` cannot be the name of a column", statistic.name),
+                "a name is up to 64 of a to z, 0 to 9 and _, and begins with a letter",
+            ));
+        }
+        let names = self.environment.keys().chain(&self.pass_environment);
+        for name in names.filter(|name| name.contains(['=', '\0'])) {
+            rules.push(BrokenRule::new(
+                "environment",
+                format!("`{}` cannot be the name of a variable", name.escape_debug()),
+                "a name has no `=` and no zero byte",
+            ));
+        }
+        let texts = self.command.iter().chain(self.environment.values());
+        if texts.into_iter().any(|text| text.contains('\0')) {
+            rules.push(BrokenRule::new(
+                "command",
+                "no argument and no variable of a program can hold a zero byte",
+                "remove it",
+            ));
+        }
+        rules
+    }
+}
+
+fn is_word(name: &str) -> bool {
+    let allowed =
+        |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'_';
+    name.starts_with(|letter: char| letter.is_ascii_lowercase())
+        && name.bytes().all(allowed)
+        && name.len() <= 64
+}
+
+impl Measure for External {
+    fn name(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
+    /// The pipeline names its statistics itself.
+    fn prefix(&self) -> Option<&str> {
+        None
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let column = |statistic: &Statistic| Column {
+            name: statistic.name.clone().into(),
+            kind: match statistic.kind {
+                StatisticKind::Number => Kind::Number,
+                StatisticKind::Count => Kind::Count,
+            },
+            unit: statistic.unit.clone().into(),
+            doc: statistic.doc.clone().into(),
+            merge: match (self.reads, statistic.merge) {
+                (Reads::Document, _) => Merge::First,
+                (_, StatisticMerge::Mean) => Merge::Mean,
+                (_, StatisticMerge::Max) => Merge::Max,
+            },
+            orientation: match statistic.orientation {
+                StatisticOrientation::Higher => Orientation::Higher,
+                StatisticOrientation::Lower => Orientation::Lower,
+            },
+            error: None,
+        };
+        self.statistics.iter().map(column).collect()
+    }
+
+    fn needs(&self) -> Needs {
+        let evidence = vec![Request::Answers(self.reads)];
+        Needs { window_text: self.reads == Reads::Text, document_text: false, evidence }
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn facts(&self) -> serde_json::Value {
+        let Self {
+            // It says what figures belong to, and changes none.
+            name: _,
+            command,
+            version,
+            reads,
+            statistics,
+            // What is in them counts: the engine adds their digests.
+            files: _,
+            environment,
+            // By its own word of what changes no answer.
+            pass_environment: _,
+            // When a program is given up.
+            timeout_seconds: _,
+            memory_limit_bytes: _,
+            // How much is asked at once.
+            processes: _,
+            batch_windows: _,
+        } = self;
+        // Units and docs are for people; how values merge is a fact of the selection.
+        let columns: Vec<_> =
+            statistics.iter().map(|one| json!({ "name": one.name, "kind": one.kind })).collect();
+        json!({
+            "command": command,
+            "program_version": version,
+            "reads": reads,
+            "statistics": columns,
+            "environment": environment,
+        })
+    }
+
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+        let [Evidence::Answers(answers)] = window.evidence else {
+            unreachable!("the measure asks for answers");
+        };
+        Ok(Figures(answers.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Value;
+
+    fn settings(more: &str) -> External {
+        let text = format!(
+            r#"{{"name": "toxicity", "command": ["python3", "toxicity.py"], "version": "3", {more}
+                "statistics": [{{"name": "toxic", "unit": "probability", "doc": "share of toxic sentences"}},
+                               {{"name": "sentences", "kind": "count", "unit": "sentences", "doc": "how many",
+                                 "merge": "max", "orientation": "lower"}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn statistics_have_the_names_and_types_that_they_declare() {
+        let columns = settings("").columns();
+        assert_eq!((&*columns[0].name, &*columns[1].name), ("toxic", "sentences"));
+        assert_eq!((columns[0].kind, columns[1].kind), (Kind::Number, Kind::Count));
+        assert_eq!((columns[0].merge, columns[1].merge), (Merge::Mean, Merge::Max));
+        assert_eq!(columns[1].orientation, Orientation::Lower);
+        assert_eq!(settings("").prefix(), None);
+        let documents = settings(r#""reads": "document","#).columns();
+        assert!(documents.iter().all(|column| column.merge == Merge::First));
+    }
+
+    #[test]
+    fn figures_are_the_answers() {
+        let answers = vec![Value::Number(0.25), Value::Count(4)];
+        let evidence = [Evidence::Answers(answers.clone())];
+        let window = Window {
+            ids: &[1, 2],
+            text: None,
+            text_half: None,
+            document: &[],
+            evidence: &evidence,
+        };
+        assert_eq!(settings("").figures(&window), Ok(Figures(answers)));
+    }
+
+    #[test]
+    fn what_changes_no_answer_is_no_fact() {
+        let facts = settings("").facts();
+        for same in [
+            r#""processes": 4, "batch_windows": 2, "timeout_seconds": 9, "memory_limit_bytes": 1048576,"#,
+            r#""pass_environment": ["HOME"], "files": ["words.txt"],"#,
+        ] {
+            assert_eq!(settings(same).facts(), facts, "{same}");
+        }
+        for other in [r#""reads": "ids","#, r#""environment": {"LANG": "C"},"#] {
+            assert_ne!(settings(other).facts(), facts, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_measure_without_statistics_and_names_that_are_no_names_are_refused() {
+        let broken = |external: External| {
+            external.broken_rules().into_iter().map(|rule| rule.message).collect::<Vec<_>>()
+        };
+        assert!(broken(settings("")).is_empty());
+        let without = External { statistics: Vec::new(), ..settings("") };
+        assert_eq!(
+            broken(without.clone()),
+            ["`toxicity` measures windows and answers no statistic"]
+        );
+        assert!(broken(External { reads: Reads::Document, ..without }).is_empty());
+        let mut wrong = settings(r#""environment": {"A=B": "c"},"#);
+        wrong.statistics[0].name = "Toxic share".to_owned();
+        wrong.command.push("a\0b".to_owned());
+        assert_eq!(
+            broken(wrong),
+            [
+                "`Toxic share` cannot be the name of a column",
+                "`A=B` cannot be the name of a variable",
+                "no argument and no variable of a program can hold a zero byte",
+            ]
+        );
+    }
+}

@@ -1,0 +1,499 @@
+//! Stages that ask a child process: what it answers, and everything that it can do instead.
+
+pub(crate) mod child;
+mod examples;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::support::tables::{
+    floats, integers, read_parquet, read_scores, strings, table, texts, token_lists, write_parquet,
+};
+use crate::support::{Workspace, count, demo_model, read_json};
+use child::write_program;
+
+/// Two files of six documents, a tokenizer and the program.
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    let tokenizer = fs::read(demo_model().join("tokenizer.json")).unwrap();
+    workspace.write("tokenizer/tokenizer.json", tokenizer);
+    for (file, first) in [("a", 0), ("b", 6)] {
+        let rows = first..first + 6;
+        let columns = [
+            ("id", strings(rows.clone().map(|row| format!("document-{row}")))),
+            ("text", strings(rows.map(text))),
+        ];
+        write_parquet(&workspace.path(&format!("input/{file}.parquet")), &table(&columns), 3);
+    }
+    write_program(&workspace);
+    workspace
+}
+
+/// Document 4 is one that some programs fail at, and 7 one that some programs drop.
+fn text(row: usize) -> String {
+    let sentence = |at: usize| format!("The {} box is number {}. ", at * at % 7, row * at);
+    let words: String = (0..12 + 3 * row).map(sentence).collect();
+    match row {
+        4 => format!("POISON {words}"),
+        7 => format!("RUBBISH {words}"),
+        _ => words,
+    }
+}
+
+const STATISTICS: &str = "statistics: [{name: bytes, unit: bytes, doc: length of the window}, \
+                          {name: letters, kind: count, unit: letters, doc: letters of the window}]";
+
+/// A pipeline with a program that reads windows in this way, with more settings.
+fn windows(mode: &str, more: &str) -> String {
+    let stage = format!(
+        "  - {{stage: external, name: own, command: [./child.sh, {mode}], version: \"1\", {more} {STATISTICS}}}\n"
+    );
+    pipeline("", &stage, "bytes")
+}
+
+/// The same with a program that reads documents.
+fn documents(mode: &str, more: &str) -> String {
+    let stage = format!(
+        "  - {{stage: external, name: own, command: [./child.sh, {mode}], version: \"1\", reads: document, {more} \
+         {STATISTICS}}}\n"
+    );
+    pipeline(&stage, "  - {stage: lexical}\n", "unique_token_share")
+}
+
+fn pipeline(before: &str, behind: &str, statistic: &str) -> String {
+    format!(
+        "version: 1\nname: test\ninput: {{path: input, id_column: id, unit_bytes: 1024, max_quarantined_fraction: 0.5}}\n\
+         stages:\n{before}  - {{stage: tokenize, tokenizer: tokenizer, window_tokens: 48}}\n{behind}  - {{stage: score, terms: \
+         [{{statistic: {statistic}}}]}}\n  - {{stage: filter, keep_fraction: 0.5}}\noutput: {{path: out, part_bytes: 0}}\n"
+    )
+}
+
+fn run(workspace: &Workspace, pipeline: &str) -> Value {
+    workspace.write("pipeline.yaml", pipeline);
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary()
+}
+
+/// What the run says that ends with this exit code.
+fn refused(workspace: &Workspace, pipeline: &str, code: i32) -> String {
+    workspace.write("pipeline.yaml", pipeline);
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(code).stderr
+}
+
+/// Rows, codes and messages of the quarantine.
+fn quarantined(workspace: &Workspace) -> Vec<(String, String, String)> {
+    let table = read_parquet(&workspace.path("out.run/quarantine"));
+    let column = |name: &str| texts(&table, name);
+    let (ids, codes) = (column("id"), column("longsift_code"));
+    let all = ids.into_iter().zip(codes).zip(column("longsift_message"));
+    all.map(|((id, code), message)| (id, code, message)).collect()
+}
+
+/// How often the program was started and asked.
+fn calls(workspace: &Workspace, what: &str) -> usize {
+    let log = fs::read_to_string(workspace.path("calls")).unwrap_or_default();
+    log.lines().filter(|line| line.starts_with(what)).count()
+}
+
+#[test]
+fn a_program_measures_windows_and_its_statistics_are_like_any_other() {
+    let workspace = workspace();
+    let summary = run(&workspace, &windows("honest", ""));
+    assert_eq!((count(&summary, "quarantined"), count(&summary, "rows_in")), (0, 12), "{summary}");
+    let scores = read_scores(&workspace.path("out.run"));
+    let (start, end) = (integers(&scores, "byte_start"), integers(&scores, "byte_end"));
+    let lengths: Vec<f64> =
+        end.iter().zip(&start).map(|(end, start)| (end - start) as f64).collect();
+    assert_eq!(floats(&scores, "bytes"), lengths);
+    assert!(integers(&scores, "letters").iter().all(|letters| *letters > 0));
+    assert_eq!(calls(&workspace, "start"), 1, "one program for all units");
+    let kept = read_parquet(&workspace.path("out/data"));
+    assert!(kept.column_by_name("longsift_bytes").is_some());
+    assert!(kept.column_by_name("longsift_letters").is_none(), "a count");
+    assert_eq!(
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).summary()["status"],
+        "nothing_to_do"
+    );
+    workspace.longsift(&["verify", "out.run"]).success();
+}
+
+#[test]
+fn how_much_is_asked_at_once_and_by_how_many_changes_no_byte() {
+    let usual = workspace();
+    run(&usual, &windows("honest", ""));
+    for more in ["processes: 3,", "batch_windows: 1,", "batch_windows: 5, processes: 2,"] {
+        let other = workspace();
+        run(&other, &windows("honest", more));
+        assert_eq!(other.results(), usual.results(), "{more}");
+    }
+}
+
+#[test]
+fn token_ids_are_handed_over_as_scored() {
+    let workspace = workspace();
+    run(&workspace, &windows("honest", "reads: ids,"));
+    let scores = read_scores(&workspace.path("out.run"));
+    assert!(floats(&scores, "bytes").iter().all(|bytes| *bytes as usize == 4 * 48));
+}
+
+#[test]
+fn documents_are_dropped_by_a_column_and_their_statistics_are_those_of_all_their_windows() {
+    let workspace = workspace();
+    let summary = run(&workspace, &documents("honest", ""));
+    assert_eq!(summary["rows_dropped"]["dropped_by_own"], 1, "{summary}");
+    let scores = read_scores(&workspace.path("out.run"));
+    let mut of_document: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for (id, bytes) in texts(&scores, "id").into_iter().zip(floats(&scores, "bytes")) {
+        of_document.entry(id).or_default().push(bytes);
+    }
+    assert_eq!(of_document.len(), 11, "document 7 has no window");
+    for row in (0..12).filter(|row| *row != 7) {
+        let own = &of_document[&format!("document-{row}")];
+        assert!(
+            own.len() > 1 && own.iter().all(|bytes| *bytes as usize == text(row).len()),
+            "{own:?}"
+        );
+    }
+    let dropped = read_parquet(&workspace.path("out.run/dropped"));
+    let reasons = texts(&dropped, "reason");
+    assert!(reasons.contains(&"dropped_by_own".to_owned()), "{reasons:?}");
+    workspace.longsift(&["verify", "out.run"]).success();
+    let asked = calls(&workspace, "asked");
+    // Another measure opens the units again: no document is asked about twice.
+    let more = documents("honest", "")
+        .replace("{stage: lexical}", "{stage: lexical}\n  - {stage: recurrence}");
+    run(&workspace, &more);
+    assert_eq!(calls(&workspace, "asked"), asked);
+    let fresh = self::workspace();
+    run(&fresh, &more);
+    assert_eq!(workspace.results(), fresh.results());
+}
+
+#[test]
+fn a_document_is_kept_with_nothing_but_what_drops() {
+    let workspace = workspace();
+    let only_drops = documents("only-drops", "").replace(STATISTICS, "statistics: []");
+    let summary = run(&workspace, &only_drops);
+    assert_eq!(summary["rows_dropped"]["dropped_by_own"], 1, "{summary}");
+    assert!(read_scores(&workspace.path("out.run")).column_by_name("bytes").is_none());
+}
+
+#[test]
+fn one_row_that_a_program_fails_at_is_quarantined_alone() {
+    for mode in ["crash", "exit-early", "kill"] {
+        let workspace = workspace();
+        let summary = run(&workspace, &windows(mode, ""));
+        assert_eq!(count(&summary, "quarantined"), 1, "{mode}: {summary}");
+        let [(id, code, message)] = &quarantined(&workspace)[..] else { panic!("{mode}") };
+        assert_eq!((id.as_str(), code.as_str()), ("document-4", "stage_failed"), "{mode}");
+        let how = match mode {
+            "crash" => {
+                "ended with exit status 3 before it answered; the end of its stderr: cannot take POISON"
+            }
+            "exit-early" => "ended with exit status 0 before it answered; its stderr is empty",
+            _ => "was killed by signal 9 before it answered; its stderr is empty",
+        };
+        assert!(message.contains(how), "{mode}: {message}");
+        assert!(calls(&workspace, "start") > 2, "{mode}: the halves are tried");
+        let documents = self::documents(mode, "");
+        let other = self::workspace();
+        let summary = run(&other, &documents);
+        assert_eq!(count(&summary, "quarantined"), 1, "{mode}: {summary}");
+        // Once the program is better, only that row is tried again.
+        let better = windows(mode, "").replace(mode, "honest");
+        workspace.write("pipeline.yaml", better);
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
+    }
+}
+
+#[test]
+fn a_quarantined_row_is_asked_about_again_on_request() {
+    let workspace = workspace();
+    run(&workspace, &windows("crash-once", ""));
+    assert_eq!(quarantined(&workspace).len(), 1);
+    workspace.write("better", "");
+    let again = workspace
+        .longsift(&["run", "pipeline.yaml", "-q", "--only-quarantined"])
+        .success()
+        .summary();
+    assert_eq!(count(&again, "quarantined"), 0, "{again}");
+    let fresh = self::workspace();
+    fresh.write("better", "");
+    run(&fresh, &windows("crash-once", ""));
+    assert_eq!(workspace.results(), fresh.results());
+}
+
+#[test]
+fn a_program_that_is_late_or_takes_too_much_memory_is_ended() {
+    for (mode, more, expected) in [
+        ("sleep", "timeout_seconds: 1,", "had no answer after 1 s"),
+        ("eat", "memory_limit_bytes: 200000000,", "of `memory_limit_bytes`"),
+    ] {
+        let workspace = workspace();
+        let summary = run(&workspace, &windows(mode, more));
+        assert_eq!(count(&summary, "quarantined"), 1, "{mode}: {summary}");
+        let [(id, _, message)] = &quarantined(&workspace)[..] else { panic!("{mode}") };
+        assert!(id == "document-4" && message.contains(expected), "{mode}: {message}");
+    }
+}
+
+#[test]
+fn a_grandchild_that_keeps_the_pipes_open_holds_nothing_up() {
+    let workspace = workspace();
+    let summary = run(&workspace, &windows("grandchild", ""));
+    assert_eq!(count(&summary, "quarantined"), 1, "{summary}");
+    let pid: i32 =
+        fs::read_to_string(workspace.path("grandchild")).unwrap().trim().parse().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/stat"));
+    // Nobody may have asked how it ended.
+    let is_over = status.map_or(true, |status| status.contains(") Z "));
+    assert!(is_over, "it ends with the program that started it");
+}
+
+#[test]
+fn answers_that_are_no_answers_end_the_run() {
+    for (mode, expected) in [
+        ("garbage", "it wrote `Loading the model…` where an Arrow message begins"),
+        ("garbage-later", "it wrote `one batch done` where an Arrow message begins"),
+        ("twice", "rows where"),
+        ("repeated", "rows where"),
+        ("reversed", "keys come back in the order of the questions"),
+        ("short", "rows where"),
+        (
+            "other-columns",
+            "its columns are `row` Int64, `window` Int32, `bytes` Float64, `letters` Float64, not",
+        ),
+        ("negative", "`letters` of row"),
+        ("null-key", "`window` of an answer is null"),
+        ("compressed", "its record batches are compressed"),
+    ] {
+        let workspace = workspace();
+        let stderr = refused(&workspace, &windows(mode, ""), 3);
+        assert!(stderr.contains(expected), "{mode}: {stderr}");
+        assert!(stderr.contains("does not answer what it is asked"), "{mode}: {stderr}");
+        assert!(stderr.contains("pipeline.yaml:6"), "{mode}: {stderr}");
+        assert!(!workspace.path("out/data").exists(), "{mode}");
+    }
+    let workspace = workspace();
+    let stderr = refused(&workspace, &documents("null-drop", ""), 3);
+    assert!(stderr.contains("`drop` of an answer is null"), "{stderr}");
+    let stderr = refused(&self::workspace(), &windows("more-at-the-end", ""), 3);
+    assert!(stderr.contains("it wrote more than it was asked for"), "{stderr}");
+}
+
+#[test]
+fn a_program_that_cannot_start_is_a_mistake_of_the_pipeline() {
+    let workspace = workspace();
+    for (command, expected) in [
+        ("[no-such-program]", "there is no program `no-such-program` in PATH"),
+        ("[./no-such-program]", "there is no program `./no-such-program`"),
+        ("[./tokenizer/tokenizer.json]", "`./tokenizer/tokenizer.json` is not executable"),
+    ] {
+        let wrong = windows("honest", "").replace("[./child.sh, honest]", command);
+        workspace.write("pipeline.yaml", wrong);
+        let stderr = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+        assert!(stderr.contains(expected) && stderr.contains("pipeline.yaml:6"), "{stderr}");
+    }
+    for (mode, expected) in [
+        (
+            "never-starts",
+            "does not start: it ended with exit status 7 before it answered; the end of its stderr: no module",
+        ),
+        ("hangs", "does not start: it had no answer after 1 s"),
+    ] {
+        let stderr = refused(&workspace, &windows(mode, "timeout_seconds: 1,"), 2);
+        assert!(stderr.contains(expected), "{mode}: {stderr}");
+    }
+    let no_program = workspace.path("no_program");
+    fs::write(&no_program, "no program of any kind").unwrap();
+    fs::set_permissions(&no_program, fs::Permissions::from_mode(0o755)).unwrap();
+    let wrong = windows("honest", "").replace("./child.sh", "./no_program");
+    let stderr = refused(&workspace, &wrong, 2);
+    assert!(stderr.contains("does not start: "), "{stderr}");
+}
+
+#[test]
+fn a_program_that_starts_no_more_is_worth_another_try() {
+    let workspace = workspace();
+    let stderr = refused(&workspace, &windows("starts-once", ""), 4);
+    assert!(stderr.contains("does not start again"), "{stderr}");
+    workspace.write("better", "");
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let fresh = self::workspace();
+    fresh.write("better", "");
+    run(&fresh, &windows("starts-once", ""));
+    assert_eq!(workspace.results(), fresh.results());
+}
+
+#[test]
+fn the_environment_of_a_program_is_what_the_pipeline_gives_it() {
+    let workspace = workspace();
+    let more =
+        "environment: {GIVEN: \"a b\"}, pass_environment: [XDG_CACHE_HOME, NOT_SET_ANYWHERE],";
+    run(&workspace, &windows("environment", more));
+    let seen = fs::read_to_string(workspace.path("environment")).unwrap();
+    let mut names: Vec<&str> = seen.lines().filter_map(|line| line.split('=').next()).collect();
+    names.retain(|name| !["PWD", "SHLVL", "_", "OLDPWD"].contains(name));
+    names.sort_unstable();
+    assert_eq!(names, ["GIVEN", "XDG_CACHE_HOME"], "the shell adds the rest: {seen}");
+    assert!(seen.contains("GIVEN=a b\n"), "{seen}");
+}
+
+#[test]
+fn arguments_reach_no_shell() {
+    let workspace = workspace();
+    let command = r#"[./child.sh, honest, "$(touch stolen); `touch stolen` && touch stolen"]"#;
+    run(&workspace, &windows("honest", "").replace("[./child.sh, honest]", command));
+    assert!(!workspace.path("stolen").exists());
+}
+
+#[test]
+fn a_changed_program_is_refused_until_it_may_answer_anew() {
+    let workspace = workspace();
+    run(&workspace, &windows("honest", ""));
+    let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
+    fs::write(workspace.path("child.sh"), format!("{program}\n# another one\n")).unwrap();
+    let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2).stderr;
+    assert!(
+        refused.contains("own: file ./child.sh: ") && refused.contains("--remeasure own"),
+        "{refused}"
+    );
+    let again = workspace.longsift(&["run", "pipeline.yaml", "-q", "--remeasure", "own"]).success();
+    assert!(count(&again.summary(), "windows_scored") > 0);
+    let other = self::workspace();
+    run(&other, &documents("honest", ""));
+    fs::write(other.path("child.sh"), format!("{program}\n# another one\n")).unwrap();
+    let refused = other.longsift(&["run", "pipeline.yaml", "-q"]).expect(2).stderr;
+    assert!(
+        refused.contains("documents.own.file ./child.sh: ") && refused.contains("--fresh"),
+        "{refused}"
+    );
+    let asked = calls(&other, "asked");
+    other.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).success();
+    assert!(calls(&other, "asked") > asked);
+}
+
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn a_run_that_is_killed_asks_only_what_it_does_not_know() {
+    const RUN: [&str; 3] = ["run", "pipeline.yaml", "-q"];
+    for pipeline in [windows("honest", ""), documents("honest", "")] {
+        let usual = workspace();
+        run(&usual, &pipeline);
+        let all = calls(&usual, "row");
+        for units in [1, 3] {
+            let workspace = workspace();
+            workspace.write("pipeline.yaml", &pipeline);
+            workspace.killed(&RUN, "create out.run/units/", units + 1);
+            let before = calls(&workspace, "row");
+            assert!(before > 0);
+            workspace.longsift(&RUN).success();
+            assert_eq!(workspace.results(), usual.results());
+            let again = calls(&workspace, "row") - before;
+            assert!(again < all, "{again} of {all} rows are asked about again");
+        }
+    }
+}
+
+#[test]
+fn a_guard_spares_a_program_and_reads_its_answers() {
+    let workspace = workspace();
+    let guarded = |guard: &str| {
+        let pipeline = windows("honest", "")
+            .replace("  - {stage: score", "  - {stage: lexical}\n  - {stage: score");
+        pipeline.replace("keep_fraction: 0.5", &format!("keep_fraction: 0.5, guards: [{guard}]"))
+    };
+    let summary = run(&workspace, &guarded("{statistic: unique_token_share, min: 2, before: own}"));
+    assert_eq!(calls(&workspace, "row"), 0, "no window passes");
+    assert_eq!(summary["kept"], 0);
+    let summary =
+        run(&self::workspace(), &guarded("{statistic: bytes, min: 1000000, before: lexical}"));
+    let spared = summary["windows_not_measured"]["lexical"].as_u64().unwrap();
+    assert_eq!(spared, count(&summary, "windows_total"), "{summary}");
+    let before = documents("honest", "").replace(
+        "keep_fraction: 0.5",
+        "keep_fraction: 0.5, guards: [{statistic: unique_token_share, min: 0, before: own}]",
+    );
+    let stderr = refused(&self::workspace(), &before, 2);
+    assert!(stderr.contains("no guard comes before a stage that reads documents"), "{stderr}");
+}
+
+#[test]
+fn what_a_pipeline_says_wrong_of_a_program_is_said_at_once() {
+    let workspace = workspace();
+    let windows = windows("honest", "");
+    for (wrong, expected) in [
+        (
+            windows.replace(STATISTICS, "statistics: []"),
+            "`own` measures windows and answers no statistic",
+        ),
+        (
+            windows.replace("name: bytes", "name: tokens_total"),
+            "`tokens_total` is what every window has",
+        ),
+        (windows.replace("name: own", "name: Own-1"), "cannot begin the names of columns"),
+        (windows.replace("version: \"1\", ", ""), "missing key `version`"),
+        (
+            windows.replace("version: \"1\", ", "version: \"1\", reads: document, "),
+            "it reads documents, which are windows by then",
+        ),
+        (
+            documents("honest", "").replace("reads: document", "reads: text"),
+            "reads `windows`, which no earlier stage writes",
+        ),
+        (
+            windows.replace("version: \"1\", ", "version: \"1\", files: [nothing.txt], "),
+            "`nothing.txt` is no file",
+        ),
+    ] {
+        workspace.write("pipeline.yaml", wrong);
+        let stderr = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
+    }
+}
+
+#[test]
+fn documents_of_tokens_are_handed_over_as_tokens() {
+    let workspace = workspace();
+    let columns = [
+        ("id", strings((0..3).map(|row| format!("t-{row}")))),
+        ("tokens", token_lists(&[vec![5; 100], vec![6; 60], vec![7; 70]])),
+    ];
+    fs::remove_dir_all(workspace.path("input")).unwrap();
+    write_parquet(&workspace.path("input/t.parquet"), &table(&columns), 3);
+    let of_tokens = documents("honest", "")
+        .replace("id_column: id,", "id_column: id, tokens_column: tokens,")
+        .replace("tokenizer: tokenizer, ", "");
+    run(&workspace, &of_tokens);
+    let scores = read_scores(&workspace.path("out.run"));
+    assert_eq!(floats(&scores, "bytes")[..2], [400.0, 400.0]);
+    let of_text = windows("honest", "")
+        .replace("id_column: id,", "id_column: id, tokens_column: tokens,")
+        .replace("tokenizer: tokenizer, ", "");
+    let stderr = refused(&workspace, &of_text, 2);
+    assert!(stderr.contains("`own` measures text, and documents arrive as tokens"), "{stderr}");
+}
+
+#[test]
+fn a_text_larger_than_a_pipe_and_a_batch_goes_through() {
+    let workspace = workspace();
+    let long = "A long text without an end. ".repeat(100_000);
+    let columns = [("id", strings(["long".to_owned()])), ("text", strings([long.clone()]))];
+    fs::remove_dir_all(workspace.path("input")).unwrap();
+    write_parquet(&workspace.path("input/long.parquet"), &table(&columns), 1);
+    run(&workspace, &documents("honest", ""));
+    let scores = read_scores(&workspace.path("out.run"));
+    assert_eq!(floats(&scores, "bytes")[0] as usize, long.len());
+}
+
+#[test]
+fn an_evaluation_asks_programs_too() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", windows("honest", ""));
+    let arguments = ["evaluate", "pipeline.yaml", "--windows", "48", "-q", "--out", "evaluated"];
+    workspace.longsift(&arguments).success();
+    let evaluation = read_json(&workspace.path("evaluated/evaluation.json"));
+    assert!(evaluation["S48"]["statistics"]["bytes"].is_string(), "{evaluation}");
+}

@@ -1,0 +1,215 @@
+//! The child process of the tests: this test program itself, behind a script that keeps what the test harness prints away from
+//! the answers. Its argument says what it does wrong.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, exit};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch,
+};
+use arrow_ipc::CompressionType;
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
+
+use crate::support::Workspace;
+
+/// Writes the program `child.sh`.
+pub(crate) fn write_program(workspace: &Workspace) {
+    let test = std::env::current_exe().unwrap();
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = environment ] && /usr/bin/env > environment\nMODE=\"$1\" PATH=/usr/bin:/bin\nexport MODE PATH\nexec 3>&1 1>/dev/null '{}' --exact \
+         external::child::answers --ignored --nocapture --test-threads 1\n",
+        test.display()
+    );
+    workspace.write("child.sh", script);
+    let path = workspace.path("child.sh");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn log(line: &str) {
+    let mut calls = OpenOptions::new().create(true).append(true).open("calls").unwrap();
+    calls.write_all(format!("{line}\n").as_bytes()).unwrap();
+}
+
+fn has(file: &str) -> bool {
+    fs::exists(file).unwrap()
+}
+
+fn sleep() -> ! {
+    loop {
+        thread::sleep(Duration::from_mins(1));
+    }
+}
+
+/// One row of a question: its keys and its content as bytes.
+struct Row {
+    number: i64,
+    window: Option<i32>,
+    content: Vec<u8>,
+}
+
+fn rows(batch: &RecordBatch) -> Vec<Row> {
+    let row = batch["row"].as_primitive::<Int64Type>();
+    let window = batch.column_by_name("window").map(AsArray::as_primitive::<Int32Type>);
+    let content = |index: usize| match batch.column_by_name("text") {
+        Some(texts) => texts.as_string::<i32>().value(index).as_bytes().to_vec(),
+        None => vec![b'x'; 4 * batch["ids"].as_list::<i32>().value(index).len()],
+    };
+    let one = |index: usize| Row {
+        number: row.value(index),
+        window: window.map(|window| window.value(index)),
+        content: content(index),
+    };
+    (0..batch.num_rows()).map(one).collect()
+}
+
+fn answer(mode: &str, rows: &[Row], of_documents: bool) -> RecordBatch {
+    let column = |name: &str, array: ArrayRef| (name.to_owned(), array, true);
+    let numbers = |of: &dyn Fn(&Row) -> f64| -> ArrayRef {
+        Arc::new(Float64Array::from_iter_values(rows.iter().map(of)))
+    };
+    let letters = |row: &Row| row.content.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
+    let mut columns = vec![column(
+        "row",
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.number))),
+    )];
+    if of_documents {
+        let drop = |row: &Row| (mode != "null-drop").then(|| row.content.starts_with(b"RUBBISH"));
+        columns.push(column("drop", Arc::new(rows.iter().map(drop).collect::<BooleanArray>())));
+    } else {
+        let window = |row: &Row| row.window.filter(|_| mode != "null-key" || row.number != 1);
+        columns.push(column("window", Arc::new(rows.iter().map(window).collect::<Int32Array>())));
+    }
+    if mode != "only-drops" {
+        columns.push(column("bytes", numbers(&|row| row.content.len() as f64)));
+        if mode == "only-bytes" {
+            return RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        }
+        columns.push(column(
+            "letters",
+            match mode {
+                "other-columns" => numbers(&|row| letters(row) as f64),
+                "negative" => Arc::new(Int64Array::from_iter_values(rows.iter().map(|_| -1))),
+                _ => Arc::new(Int64Array::from_iter_values(
+                    rows.iter().map(|row| letters(row) as i64),
+                )),
+            },
+        ));
+    }
+    RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+}
+
+/// What a program does with a batch that it fails at.
+#[expect(
+    clippy::exit,
+    reason = "it is a process of its own, which ends like a program of somebody else's"
+)]
+fn fail(mode: &str, stdout: &mut File) {
+    match mode {
+        "crash" => {
+            io::stderr().write_all(b"cannot take POISON\n").unwrap();
+            exit(3);
+        }
+        "crash-once" if !has("better") => exit(3),
+        "exit-early" => exit(0),
+        "kill" => {
+            let own = rustix::process::getpid();
+            rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
+        }
+        "sleep" => sleep(),
+        "eat" => {
+            let mut eaten = vec![0_u8; 600_000_000];
+            eaten.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            std::hint::black_box(&eaten);
+            sleep();
+        }
+        "grandchild" => {
+            let stdout = stdout.try_clone().unwrap();
+            let child = Command::new("sleep").arg("600").stdout(stdout).spawn().unwrap();
+            fs::write("grandchild", child.id().to_string()).unwrap();
+            exit(3);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+#[ignore = "another test runs it, as a child process"]
+#[expect(
+    clippy::exit,
+    reason = "it is a process of its own, which ends like a program of somebody else's"
+)]
+fn answers() {
+    let mode = std::env::var("MODE").unwrap();
+    let mode = mode.as_str();
+    log("start");
+    match mode {
+        "never-starts" => {
+            io::stderr().write_all(b"no module named `weights`\n").unwrap();
+            exit(7);
+        }
+        "hangs" => sleep(),
+        "starts-once" if has("started") && !has("better") => exit(7),
+        _ => fs::write("started", "").unwrap(),
+    }
+    let mut stdout = OpenOptions::new().write(true).open("/proc/self/fd/3").unwrap();
+    if mode == "garbage" {
+        stdout.write_all("Loading the model…\n".as_bytes()).unwrap();
+    }
+    let questions = StreamReader::try_new(io::stdin(), None).unwrap();
+    let of_documents = questions.schema().column_with_name("window").is_none();
+    let mut answers: Option<StreamWriter<File>> = None;
+    for (number, batch) in questions.enumerate() {
+        let batch = batch.unwrap();
+        let mut rows = rows(&batch);
+        log("asked");
+        for row in &rows {
+            log(&format!("row {} {:?}", row.number, row.window));
+        }
+        let poisoned = rows.iter().any(|row| row.content.starts_with(b"POISON"));
+        if poisoned {
+            fail(mode, &mut stdout);
+        }
+        if number > 0 && mode == "starts-once" && !has("better") {
+            exit(7);
+        }
+        match mode {
+            "reversed" => rows.reverse(),
+            "short" => drop(rows.pop()),
+            "repeated" => {
+                let again =
+                    rows.first().map(|first| Row { content: first.content.clone(), ..*first });
+                rows.extend(again);
+            }
+            _ => {}
+        }
+        let answer = answer(mode, &rows, of_documents);
+        let writer = answers.get_or_insert_with(|| {
+            let compression = (mode == "compressed").then_some(CompressionType::ZSTD);
+            let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
+            let stdout = stdout.try_clone().unwrap();
+            StreamWriter::try_new_with_options(stdout, &answer.schema(), options).unwrap()
+        });
+        writer.write(&answer).unwrap();
+        if mode == "twice" {
+            writer.write(&answer).unwrap();
+        }
+        writer.flush().unwrap();
+        if mode == "garbage-later" {
+            stdout.write_all(b"one batch done\n").unwrap();
+        }
+    }
+    if mode == "more-at-the-end" {
+        stdout.write_all(b"done, thank you\n").unwrap();
+    }
+    if let Some(mut answers) = answers {
+        answers.finish().unwrap();
+    }
+}
