@@ -55,6 +55,14 @@ pub(crate) struct BlockSums {
     pub(crate) row_squares: Vec<f64>,
 }
 
+/// Attention of one block's rows by segments of keys, summed over the group's heads, rows added in ascending order.
+pub(crate) struct SegmentSums {
+    /// The segment of the block's first row.
+    pub(crate) first: usize,
+    /// `[segments of the rows, segments]`
+    pub(crate) masses: Vec<f64>,
+}
+
 /// Buffers of one thread, reused from block to block.
 pub(crate) struct Scratch {
     /// `[BLOCK_ROWS, head_dim]`
@@ -108,35 +116,23 @@ pub(crate) fn block_sums(
     scratch: &mut Scratch,
 ) -> BlockSums {
     let block = Block { window, key_head, rows, keys };
-    window.kernel.assert_supported();
-    match window.kernel {
-        Kernel::PortableF32 => block.walk(PortableTile::new(Portable), scratch),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AVX2 and FMA are there.
-        Kernel::Avx2F32 => unsafe { walk_avx2(&block, scratch) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
-        Kernel::Avx512F32 => unsafe { walk_avx512(&block, scratch) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AVX-512 F, DQ and BF16 are there.
-        Kernel::Avx512Bf16 => unsafe { walk_bf16_dot(&block, scratch) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
-        Kernel::AmxBf16 => unsafe { walk_amx(&block, scratch) },
-        #[cfg(target_arch = "aarch64")]
-        Kernel::NeonF32 => block.walk(NeonTile::new(Twice::new(Neon)), scratch),
-        #[cfg(target_arch = "aarch64")]
-        Kernel::NeonInt16 => block.walk(NeonInt16Tile::neon(), scratch),
-        Kernel::PortableInt16 => block.walk(PortableInt16Tile::portable(), scratch),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AVX2 and FMA are there.
-        Kernel::Avx2Int16 => unsafe { walk_avx2_int16(&block, scratch) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AVX-512 F, DQ and VNNI are there.
-        Kernel::Avx512Int16 => unsafe { walk_avx512_int16(&block, scratch) },
-        _ => unreachable!("not supported on this target"),
-    }
+    block.take(scratch);
     block.collect(&scratch.softmax)
+}
+
+/// The attention of rows `rows` (at most [`BLOCK_ROWS`]) of the query heads of `key_head` by the window's segments, which end
+/// before the keys `ends`: what rows of one segment give is one sum.
+pub(crate) fn segment_sums(
+    window: &Window<'_>,
+    key_head: usize,
+    rows: Range<usize>,
+    keys: Keys<'_>,
+    ends: &[usize],
+    scratch: &mut Scratch,
+) -> SegmentSums {
+    let block = Block { window, key_head, rows, keys };
+    block.take(scratch);
+    block.collect_segments(&scratch.softmax, ends)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -187,6 +183,38 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
+    /// Meets all keys of the block's rows: their softmax is then in `scratch`.
+    fn take(&self, scratch: &mut Scratch) {
+        self.window.kernel.assert_supported();
+        match self.window.kernel {
+            Kernel::PortableF32 => self.walk(PortableTile::new(Portable), scratch),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX2 and FMA are there.
+            Kernel::Avx2F32 => unsafe { walk_avx2(self, scratch) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
+            Kernel::Avx512F32 => unsafe { walk_avx512(self, scratch) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX-512 F, DQ and BF16 are there.
+            Kernel::Avx512Bf16 => unsafe { walk_bf16_dot(self, scratch) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
+            Kernel::AmxBf16 => unsafe { walk_amx(self, scratch) },
+            #[cfg(target_arch = "aarch64")]
+            Kernel::NeonF32 => self.walk(NeonTile::new(Twice::new(Neon)), scratch),
+            #[cfg(target_arch = "aarch64")]
+            Kernel::NeonInt16 => self.walk(NeonInt16Tile::neon(), scratch),
+            Kernel::PortableInt16 => self.walk(PortableInt16Tile::portable(), scratch),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX2 and FMA are there.
+            Kernel::Avx2Int16 => unsafe { walk_avx2_int16(self, scratch) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AVX-512 F, DQ and VNNI are there.
+            Kernel::Avx512Int16 => unsafe { walk_avx512_int16(self, scratch) },
+            _ => unreachable!("not supported on this target"),
+        }
+    }
+
     /// Takes the block's steps: the products of one step are formed while the softmax of the step before is summed,
     /// panel by panel and a few rows at a time, so that units which do only the one or the other stay busy.
     #[inline(always)]
@@ -338,9 +366,39 @@ impl Block<'_> {
         scratch.softmax.clear();
     }
 
+    /// The logit of a query head of the group that joins the softmax's denominator, in units of log2.
+    fn sink(&self, head: usize) -> Option<f64> {
+        let Window { shape, rules, .. } = self.window;
+        let sinks = rules.sinks.as_ref()?;
+        Some(f64::from(sinks[self.key_head * shape.group() + head]) * std::f64::consts::LOG2_E)
+    }
+
+    /// Adds up the finished rows by segments of queries and keys.
+    fn collect_segments(&self, softmax: &OnlineSoftmax, ends: &[usize]) -> SegmentSums {
+        let Window { shape, segments, .. } = self.window;
+        let segment_of = |row: usize| {
+            let position = self.window.position(row);
+            ends.partition_point(|end| *end <= position)
+        };
+        let first = segment_of(self.rows.start);
+        let last = segment_of(self.rows.end - 1);
+        let mut masses = vec![0.0; (last - first + 1) * ends.len()];
+        for head in 0..shape.group() {
+            let sink = self.sink(head);
+            for row in 0..self.rows.len() {
+                let measured = self.rows.start + row;
+                let finished = softmax.finish(head * BLOCK_ROWS + row, sink, segments);
+                let scale = self.window.weight(measured) * finished.scale;
+                let sums = &mut masses[(segment_of(measured) - first) * ends.len()..];
+                sums.iter_mut().zip(finished.masses).for_each(|(sum, mass)| *sum += scale * mass);
+            }
+        }
+        SegmentSums { first, masses }
+    }
+
     /// Adds up the finished rows.
     fn collect(&self, softmax: &OnlineSoftmax) -> BlockSums {
-        let Window { shape, rules, segments, bins, .. } = self.window;
+        let Window { shape, segments, bins, .. } = self.window;
         let group = shape.group();
         let mut sums = BlockSums {
             far_mass: vec![0.0; group],
@@ -350,9 +408,7 @@ impl Block<'_> {
             row_squares: vec![0.0; self.rows.len()],
         };
         for head in 0..group {
-            let sinks = rules.sinks.as_ref();
-            let sink = sinks.map(|sinks| f64::from(sinks[self.key_head * group + head]));
-            let sink = sink.map(|logit| logit * std::f64::consts::LOG2_E);
+            let sink = self.sink(head);
             for row in 0..self.rows.len() {
                 let finished = softmax.finish(head * BLOCK_ROWS + row, sink, segments);
                 let weight = self.window.weight(self.rows.start + row);

@@ -1,7 +1,7 @@
 //! Attention statistics of one window without the S×S matrix: the hot path of longsift.
 //!
 //! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
-//! that are at least `k` tokens away. [`TableWindow`] feeds it from a layer-zero table, [`project`] builds such a table
+//! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other. [`TableWindow`] feeds it from a layer-zero table, [`project`] builds such a table
 //! and [`MappedFile`] opens one. [`KeyValues`] is attention with values: what a layer of a whole model computes. [`reference_statistics`] is the same arithmetic as plain float64 loops.
 //!
 //! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
@@ -10,6 +10,7 @@
 mod attend;
 pub mod bench;
 mod block;
+mod block_attention;
 #[cfg(target_arch = "x86_64")]
 mod child;
 pub mod cuda;
@@ -36,6 +37,7 @@ mod window;
 mod words;
 
 pub use attend::{Asking, AttendScratch, KeyValues};
+pub use block_attention::{BlockAttention, MOST_BLOCKS, OneHead};
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
 pub use kernel::{ElementType, Kernel};
 pub use mapped::{MapError, MappedFile};

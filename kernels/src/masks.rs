@@ -21,16 +21,22 @@ pub(crate) fn visible_keys(rules: &LogitRules, tokens: usize, row: usize) -> Ran
     start..end.max(start)
 }
 
-/// The distances at which a row's running sums are cut into segments, farthest first.
-///
-/// Segment 0 holds the keys at distance `>= distances[0]`, segment `s` those in `[distances[s], distances[s - 1])`, and
-/// the last one, `distances.len()`, the keys after the row. The far distance and every power of two are among them, so
-/// both the far mass and the histogram are sums of whole segments.
+/// Where a row's running sums are cut into segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
-    distances: Vec<usize>,
+    cut: Cut,
     /// Segments `0..far_segments` are far.
     pub(crate) far_segments: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Cut {
+    /// At distances from the row, farthest first. Segment 0 holds the keys at distance `>= distances[0]`, segment `s` those in
+    /// `[distances[s], distances[s - 1])`, and the last one, `distances.len()`, the keys after the row. The far distance and
+    /// every power of two are among them, so both the far mass and the histogram are sums of whole segments.
+    Distances(Vec<usize>),
+    /// At the same keys in every row: segment `s` ends before key `ends[s]`.
+    Keys(Vec<usize>),
 }
 
 impl Segments {
@@ -42,30 +48,44 @@ impl Segments {
         distances.dedup();
         let far_segments =
             distances.iter().position(|&d| d == measure.distance).map_or(0, |index| index + 1);
-        Self { distances, far_segments }
+        Self { cut: Cut::Distances(distances), far_segments }
     }
 
-    /// Where each segment but the last ends, farthest first, falling to 0.
+    /// Segments that end before the keys `ends`, ascending, the last of which is the window's end; none is far.
+    pub(crate) fn ending_at(ends: &[usize]) -> Self {
+        Self { cut: Cut::Keys(ends.to_vec()), far_segments: 0 }
+    }
+
+    /// Where each segment but the last ends, farthest first, falling to 0; nothing where keys cut them.
     pub(crate) fn distances(&self) -> &[usize] {
-        &self.distances
+        match &self.cut {
+            Cut::Distances(distances) => distances,
+            Cut::Keys(_) => &[],
+        }
     }
 
     /// How many segments a row has.
     pub(crate) fn count(&self) -> usize {
-        self.distances.len() + 1
+        match &self.cut {
+            Cut::Distances(distances) => distances.len() + 1,
+            Cut::Keys(ends) => ends.len(),
+        }
     }
 
-    /// One past the last key of `segment` in row `row`; the last segment has no end of its own.
+    /// One past the last key of `segment` in row `row`; the last segment of distances has no end of its own.
     #[inline(always)]
     pub(crate) fn end(&self, segment: usize, row: usize) -> usize {
-        self.distances
-            .get(segment)
-            .map_or(usize::MAX, |&distance| (row + 1).saturating_sub(distance))
+        match &self.cut {
+            Cut::Distances(distances) => distances
+                .get(segment)
+                .map_or(usize::MAX, |&distance| (row + 1).saturating_sub(distance)),
+            Cut::Keys(ends) => ends.get(segment).copied().unwrap_or(usize::MAX),
+        }
     }
 
-    /// The histogram bin of `segment`; `None` for the keys after the row.
+    /// The histogram bin of `segment`; `None` for the keys after the row, and where keys cut the segments.
     pub(crate) fn bin(&self, segment: usize) -> Option<usize> {
-        self.distances.get(segment).map(|&distance| distance_bin(distance))
+        self.distances().get(segment).map(|&distance| distance_bin(distance))
     }
 }
 
@@ -83,6 +103,15 @@ mod tests {
     fn a_far_distance_beyond_the_window_makes_no_segment_far() {
         assert_eq!(segments(10, 10).far_segments, 0);
         assert_eq!(segments(10, 0).far_segments, segments(10, 0).count() - 1);
+    }
+
+    #[test]
+    fn segments_that_keys_cut_are_the_same_in_every_row() {
+        let segments = Segments::ending_at(&[3, 4, 10]);
+        assert_eq!((segments.count(), segments.far_segments, segments.bin(0)), (3, 0, None));
+        for row in [0, 5, 9] {
+            assert_eq!([0, 1, 2].map(|segment| segments.end(segment, row)), [3, 4, 10]);
+        }
     }
 
     proptest! {

@@ -148,9 +148,14 @@ impl OnlineSoftmax {
     /// that it is zero, and weigh less than one in all: what lies further below would be cut off too near to them.
     fn rebase(&mut self, row: usize, largest: f32) {
         if self.offsets[row] == 0.0 && largest < 0.0 {
+            // A row may have a thousand segments: as soon as those from the first on weigh enough, the rest does not matter.
             let masses = &self.masses[row * self.segments..(row + 1) * self.segments];
-            let mass: f64 = masses.iter().sum();
-            if mass < 1.0 {
+            let mut mass = 0.0;
+            let weighs_less = masses.iter().all(|of_segment| {
+                mass += of_segment;
+                mass < 1.0
+            });
+            if weighs_less {
                 self.move_offset(row, exponent(mass));
             }
         }
@@ -252,9 +257,12 @@ struct Near {
 }
 
 impl Near {
-    /// `None` where a key is missing, lies before column 0, or is far.
+    /// `None` where a key is missing, lies before column 0, or is far, and where keys cut the segments.
     #[inline(always)]
     fn of(segments: &Segments, position: usize, keys: &Range<usize>, first: usize) -> Option<Self> {
+        if segments.distances().is_empty() {
+            return None;
+        }
         let start = (position + 1).checked_sub(NEAR)?;
         let segment = segments.count().checked_sub(1 + NEAR_SEGMENTS)?;
         let there = keys.end == position + 1 && start >= keys.start && start >= first;

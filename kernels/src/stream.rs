@@ -105,11 +105,28 @@ fn sums_of_heads(
         bins,
         sample,
     };
-    let rows = window.rows();
     let mut sums = Totals::new(&window, measure.rows, key_heads.clone());
+    walk_heads(
+        &window,
+        key_heads,
+        |head, rows, keys, scratch| block_sums(&window, head, rows, keys, scratch),
+        |head, block, done| sums.add(head, block, done),
+    );
+    sums.finish()
+}
 
+/// Takes every block of rows of some key heads: `of_block` on many threads at once, then `add` with what it gave, in
+/// ascending order of key head, then block.
+pub(crate) fn walk_heads<T: Send>(
+    window: &Window<'_>,
+    key_heads: Range<usize>,
+    of_block: impl Fn(usize, Range<usize>, Keys<'_>, &mut Scratch) -> T + Sync,
+    mut add: impl FnMut(usize, usize, &T),
+) {
+    let Window { shape, .. } = window;
+    let rows = window.rows();
     let heads_at_once = heads_at_once(shape).min(key_heads.len());
-    let layout = kernel.layout();
+    let layout = window.kernel.layout();
     let head_words = shape.tokens.next_multiple_of(layout.keys) * layout.depth(shape.head_dim);
     let (blocks, tiles) = (rows.div_ceil(BLOCK_ROWS), shape.tokens.div_ceil(TILE_KEYS));
     let mut packed = Words::new(heads_at_once * head_words);
@@ -119,13 +136,13 @@ fn sums_of_heads(
         let panels = packed.chunks_exact_mut(head_words.max(1)).take(heads);
         for (head, (panels, norms)) in panels.zip(norms.chunks_exact_mut(tiles.max(1))).enumerate()
         {
-            pack_keys(&window, first + head, panels, norms);
+            pack_keys(window, first + head, panels, norms);
         }
         // The last blocks of a causal window are the long ones: they start first.
-        let done: Vec<BlockSums> = (0..heads * blocks)
+        let done: Vec<T> = (0..heads * blocks)
             .into_par_iter()
             .map_init(
-                || Scratch::new(&window),
+                || Scratch::new(window),
                 |scratch, task| {
                     let (block, head) = (blocks - 1 - task / heads, task % heads);
                     let rows = block * BLOCK_ROWS..rows.min((block + 1) * BLOCK_ROWS);
@@ -133,43 +150,52 @@ fn sums_of_heads(
                         panels: &packed[head * head_words..][..head_words],
                         norms: &norms[head * tiles..][..tiles],
                     };
-                    block_sums(&window, first + head, rows, keys, scratch)
+                    of_block(first + head, rows, keys, scratch)
                 },
             )
             .collect();
         for head in 0..heads {
             for block in 0..blocks {
-                sums.add(first + head, block, &done[(blocks - 1 - block) * heads + head]);
+                add(first + head, block, &done[(blocks - 1 - block) * heads + head]);
             }
         }
     }
-    sums.finish()
 }
 
 /// The most heap memory that one call of [`attention_statistics`] holds at a time on `threads` threads, in bytes:
 /// packed keys of the heads in work, running sums, buffers of each thread. What the source holds comes on top.
 pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u64 {
     let blocks = shape.tokens.div_ceil(BLOCK_ROWS) as u64;
-    let tiles = shape.tokens.div_ceil(TILE_KEYS);
-    let (heads, layout) = (heads_at_once(shape), kernel.layout());
-    let depth = layout.depth(shape.head_dim);
     let bins = histogram_bins(shape.tokens) as u64;
-    // The far distance may add one segment to those of the bins, and the keys after the row are one more.
-    let block = Scratch::bytes(kernel, shape, bins as usize + 2);
-    let packing = (TILE_KEYS * (shape.head_dim + depth) * size_of::<f32>()) as u64;
     let sums_per_block =
         (2 * (shape.group() + BLOCK_ROWS) as u64 + bins) * 8 + size_of::<BlockSums>() as u64;
     let sums_in_all = (2 * shape.query_heads as u64 + shape.key_heads as u64 * bins) * 8;
-    let keys = Words::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
-        + (heads * tiles * size_of::<f32>()) as u64;
-    keys + heads as u64 * blocks * sums_per_block
+    // The far distance may add one segment to those of the bins, and the keys after the row are one more.
+    walk_bytes(kernel, shape, bins as usize + 2, threads)
+        + heads_at_once(shape) as u64 * blocks * sums_per_block
         + sums_in_all
         + 2 * shape.tokens as u64 * 8
+}
+
+/// Heap bytes of [`walk_heads`], besides what blocks give: packed keys of the heads in work and buffers of each thread.
+pub(crate) fn walk_bytes(
+    kernel: Kernel,
+    shape: &AttentionShape,
+    segments: usize,
+    threads: usize,
+) -> u64 {
+    let (tiles, heads) = (shape.tokens.div_ceil(TILE_KEYS), heads_at_once(shape));
+    let layout = kernel.layout();
+    let depth = layout.depth(shape.head_dim);
+    let block = Scratch::bytes(kernel, shape, segments);
+    let packing = (TILE_KEYS * (shape.head_dim + depth) * size_of::<f32>()) as u64;
+    Words::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
+        + (heads * tiles * size_of::<f32>()) as u64
         + threads as u64 * block.max(packing)
 }
 
 /// Key heads whose keys are packed together: one for long windows, more where one alone would leave threads idle.
-fn heads_at_once(shape: &AttentionShape) -> usize {
+pub(crate) fn heads_at_once(shape: &AttentionShape) -> usize {
     let blocks = shape.tokens.div_ceil(BLOCK_ROWS).max(1);
     ROUND_BLOCKS.div_ceil(blocks).min(shape.key_heads)
 }

@@ -1,0 +1,210 @@
+//! Attention between blocks of consecutive tokens: what share of a block's attention goes to each block, without the S×S
+//! matrix.
+//!
+//! The rows of a window are walked as for its statistics; only where a row's running sums are cut differs: at the ends of
+//! the blocks instead of at distances. So the cost is that of the statistics, and memory grows with the number of blocks.
+
+use std::ops::Range;
+
+use crate::block::{BLOCK_ROWS, segment_sums};
+use crate::kernel::Kernel;
+use crate::masks::{Segments, visible_keys};
+use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
+use crate::stream::{heads_at_once, walk_bytes, walk_heads};
+use crate::window::Window;
+
+/// The most blocks of a window: a map of so many has a million cells.
+pub const MOST_BLOCKS: usize = 1024;
+
+/// How the blocks of a window attend to each other, summed over the query heads that were added.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockAttention {
+    /// One past the last token of each block, ascending; the last is the window's end.
+    ends: Vec<usize>,
+    sample: Option<RowSample>,
+    /// `[blocks, blocks]`: `Σ p` over the rows of the one block and the keys of the other, and over query heads.
+    masses: Vec<f64>,
+    query_heads: usize,
+}
+
+impl BlockAttention {
+    /// Blocks that end before the tokens `ends`. Of a `sample` only its rows are measured, and its weights make the shares
+    /// estimates of those over all rows.
+    ///
+    /// # Panics
+    /// If there is no block, or more than [`MOST_BLOCKS`], or one has no token: bugs of the caller.
+    pub fn new(ends: &[usize], sample: Option<RowSample>) -> Self {
+        assert!(
+            ends.first().is_some_and(|end| *end > 0)
+                && ends.is_sorted_by(|a, b| a < b)
+                && ends.len() <= MOST_BLOCKS,
+            "1 to {MOST_BLOCKS} blocks, each with a token: {ends:?}"
+        );
+        let masses = vec![0.0; ends.len() * ends.len()];
+        Self { ends: ends.to_vec(), sample, masses, query_heads: 0 }
+    }
+
+    /// Adds the query heads of some key heads of a window. Heads that are added a few at a time, in their order, give the
+    /// bits that all of them give at once, on any number of threads.
+    ///
+    /// Work runs in the current rayon pool. Cost: as of [`attention_statistics`](crate::attention_statistics); memory: see
+    /// [`BlockAttention::bytes`]. `NaN` or infinite products give `NaN` shares, never a plausible number.
+    ///
+    /// # Panics
+    /// If the processor lacks `kernel`, the last block does not end with the window, or rules, heads or sample do not fit the
+    /// shape: bugs of the caller.
+    pub fn add_heads(
+        &mut self,
+        kernel: Kernel,
+        shape: &AttentionShape,
+        rules: &LogitRules,
+        source: &dyn QueryKeySource,
+        key_heads: Range<usize>,
+    ) {
+        kernel.assert_supported();
+        shape.assert_valid();
+        rules.assert_matches(shape);
+        assert_eq!(self.ends.last(), Some(&shape.tokens), "the last block ends with the window");
+        assert!(key_heads.end <= shape.key_heads, "key heads {key_heads:?} of {shape:?}");
+        let Self { ends, sample, masses, query_heads } = self;
+        if let Some(sample) = sample {
+            sample.assert_matches(shape);
+        }
+        *query_heads += key_heads.len() * shape.group();
+        let segments = Segments::ending_at(ends);
+        let window =
+            Window { kernel, shape, rules, segments, source, bins: 0, sample: sample.as_ref() };
+        walk_heads(
+            &window,
+            key_heads,
+            |head, rows, keys, scratch| segment_sums(&window, head, rows, keys, ends, scratch),
+            |_, _, done| {
+                let sums = &mut masses[done.first * ends.len()..][..done.masses.len()];
+                sums.iter_mut().zip(&done.masses).for_each(|(sum, mass)| *sum += mass);
+            },
+        );
+    }
+
+    /// `[blocks, blocks]`: the mean attention of a row of the one block to the keys of the other, mean over the heads that
+    /// were added. A row of shares sums to 1, less what sinks take. `None` in the rows of a block of which no row was drawn.
+    pub fn shares(&self) -> Vec<Option<f64>> {
+        let blocks = self.ends.len();
+        let rows = self.rows();
+        let share = |(cell, mass): (usize, &f64)| {
+            let rows = rows[cell / blocks];
+            (rows > 0.0).then(|| mass / (rows * self.query_heads as f64))
+        };
+        self.masses.iter().enumerate().map(share).collect()
+    }
+
+    /// As [`BlockAttention::shares`], of attention that each row spreads evenly over the keys that it sees.
+    /// Cost: `tokens · blocks` operations.
+    pub fn uniform_shares(&self, rules: &LogitRules) -> Vec<Option<f64>> {
+        let blocks = self.ends.len();
+        let tokens = self.ends.last().copied().unwrap_or(0);
+        let mut masses = vec![0.0; blocks * blocks];
+        for (position, weight) in self.measured() {
+            let seen = visible_keys(rules, tokens, position);
+            let seen = seen.start..seen.end.min(tokens);
+            let even = weight / seen.len().max(1) as f64;
+            let row = self.block_of(position) * blocks;
+            for block in self.block_of(seen.start)..blocks {
+                let keys = self.start(block).max(seen.start)..self.ends[block].min(seen.end);
+                if keys.is_empty() {
+                    break;
+                }
+                masses[row + block] += even * keys.len() as f64;
+            }
+        }
+        let rows = self.rows();
+        let share = |(cell, mass): (usize, f64)| {
+            let rows = rows[cell / blocks];
+            (rows > 0.0).then(|| mass / rows)
+        };
+        masses.into_iter().enumerate().map(share).collect()
+    }
+
+    /// The most heap memory that [`BlockAttention::add_heads`] holds at a time on `threads` threads, the sums included, in
+    /// bytes. What the source holds comes on top.
+    pub fn bytes(kernel: Kernel, shape: &AttentionShape, blocks: usize, threads: usize) -> u64 {
+        let row_blocks = shape.tokens.div_ceil(BLOCK_ROWS);
+        // Each block of rows gives the segments that it touches; neighbours share one.
+        let touched = (blocks + row_blocks) * heads_at_once(shape);
+        let sums = (touched + blocks) * blocks * size_of::<f64>();
+        walk_bytes(kernel, shape, blocks, threads) + sums as u64
+    }
+
+    /// How many rows of the window the measured rows of each block stand for.
+    fn rows(&self) -> Vec<f64> {
+        let mut rows = vec![0.0; self.ends.len()];
+        for (position, weight) in self.measured() {
+            rows[self.block_of(position)] += weight;
+        }
+        rows
+    }
+
+    /// The measured rows: where they are in the window, and how many rows each stands for.
+    fn measured(&self) -> Box<dyn Iterator<Item = (usize, f64)> + '_> {
+        match &self.sample {
+            Some(RowSample { positions, weights }) => {
+                Box::new(positions.iter().copied().zip(weights.iter().copied()))
+            }
+            None => Box::new((0..self.ends.last().copied().unwrap_or(0)).map(|row| (row, 1.0))),
+        }
+    }
+
+    fn block_of(&self, token: usize) -> usize {
+        self.ends.partition_point(|end| *end <= token)
+    }
+
+    fn start(&self, block: usize) -> usize {
+        block.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+}
+
+/// One query head of a window, as a window of its own.
+pub struct OneHead<'a> {
+    source: &'a dyn QueryKeySource,
+    query_head: usize,
+    key_head: usize,
+}
+
+impl<'a> OneHead<'a> {
+    /// The head, with its shape and rules.
+    ///
+    /// # Panics
+    /// If the shape has no such query head: a bug of the caller.
+    pub fn new(
+        shape: &AttentionShape,
+        rules: &LogitRules,
+        source: &'a dyn QueryKeySource,
+        query_head: usize,
+    ) -> (AttentionShape, LogitRules, Self) {
+        assert!(query_head < shape.query_heads, "query head {query_head} of {shape:?}");
+        let of_head = |values: &Option<Vec<f32>>| values.as_ref().map(|all| vec![all[query_head]]);
+        let rules = LogitRules {
+            alibi_slopes: of_head(&rules.alibi_slopes),
+            sinks: of_head(&rules.sinks),
+            ..rules.clone()
+        };
+        let key_head = query_head / shape.group();
+        let shape = AttentionShape { query_heads: 1, key_heads: 1, ..shape.clone() };
+        (shape, rules, Self { source, query_head, key_head })
+    }
+}
+
+impl std::fmt::Debug for OneHead<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "OneHead({})", self.query_head)
+    }
+}
+
+impl QueryKeySource for OneHead<'_> {
+    fn queries(&self, _: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.source.queries(self.query_head, rows, out);
+    }
+
+    fn keys(&self, _: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.source.keys(self.key_head, rows, out);
+    }
+}

@@ -1,0 +1,206 @@
+//! Attention between blocks against the float64 reference: any shape, any rules, boundaries anywhere.
+
+mod common;
+
+use common::{EXPONENTIAL, Random, Rounded, supported};
+use longsift_kernels::{
+    AttentionShape, BlockAttention, Kernel, LogitRules, MOST_BLOCKS, OneHead, QueryKeySource,
+    RowSample, reference_rows,
+};
+use proptest::prelude::*;
+
+/// Absolute, of a share of a block's attention: what the conformance cases ask for.
+const SHARE: f64 = 2e-6;
+
+fn shapes() -> impl Strategy<Value = AttentionShape> {
+    let head_dim = prop_oneof![Just(8_usize), Just(32), Just(64), Just(80), Just(128)];
+    (1_usize..420, 1_usize..=5, 1_usize..=2, head_dim).prop_map(
+        |(tokens, group, key_heads, head_dim)| AttentionShape {
+            tokens,
+            query_heads: group * key_heads,
+            key_heads,
+            head_dim,
+        },
+    )
+}
+
+/// Rules of every kind; of the slopes and sinks as many as the shape has heads are taken.
+fn rules() -> impl Strategy<Value = LogitRules> {
+    let length = || proptest::option::of(1_usize..300);
+    let some = |flag: bool, from: f32| {
+        flag.then(|| (0..10).map(|head| from / (head + 1) as f32).collect::<Vec<f32>>())
+    };
+    (proptest::option::of(5.0_f32..60.0), any::<[bool; 3]>(), length(), length()).prop_map(
+        move |(softcap, [alibi, sinks, causal], window, chunk)| LogitRules {
+            softcap,
+            alibi_slopes: some(alibi, 0.25),
+            sinks: some(sinks, 4.0),
+            window,
+            chunk,
+            causal,
+            ..LogitRules::causal(8)
+        },
+    )
+}
+
+fn fitted(rules: &LogitRules, shape: &AttentionShape) -> LogitRules {
+    let cut = |values: &Option<Vec<f32>>| values.as_ref().map(|v| v[..shape.query_heads].to_vec());
+    LogitRules {
+        alibi_slopes: cut(&rules.alibi_slopes),
+        sinks: cut(&rules.sinks),
+        scale: LogitRules::causal(shape.head_dim).scale,
+        ..rules.clone()
+    }
+}
+
+/// Ends of blocks of a window: some of its tokens, and its own.
+fn ends(tokens: usize, cuts: &[prop::sample::Index]) -> Vec<usize> {
+    let mut ends: Vec<usize> = cuts.iter().map(|cut| 1 + cut.index(tokens)).collect();
+    ends.push(tokens);
+    ends.sort_unstable();
+    ends.dedup();
+    ends
+}
+
+/// Shares in float64; `head` alone where it is given, and of each row as many times as `weight` says.
+fn reference(
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    ends: &[usize],
+    source: &dyn QueryKeySource,
+    only: Option<usize>,
+    weight: impl Fn(usize) -> f64,
+) -> Vec<Option<f64>> {
+    let block_of = |token: usize| ends.iter().position(|end| token < *end).expect("a block");
+    let mut masses = vec![0.0; ends.len() * ends.len()];
+    let mut rows = vec![0.0; ends.len()];
+    (0..shape.tokens).for_each(|row| rows[block_of(row)] += weight(row));
+    let heads = if only.is_some() { 1 } else { shape.query_heads };
+    reference_rows(shape, rules, source, |head, row, probabilities| {
+        if only.is_none_or(|only| only == head) {
+            for (key, probability) in probabilities.iter().enumerate() {
+                masses[block_of(row) * ends.len() + block_of(key)] += weight(row) * probability;
+            }
+        }
+    });
+    let share = |(cell, mass): (usize, f64)| {
+        let rows = rows[cell / ends.len()];
+        (rows > 0.0).then(|| mass / (rows * heads as f64))
+    };
+    masses.into_iter().enumerate().map(share).collect()
+}
+
+fn assert_close(kernel: Kernel, got: &[Option<f64>], want: &[Option<f64>]) {
+    assert_eq!(got.len(), want.len());
+    let rounds = kernel.name().ends_with("-bf16");
+    for (cell, (got, want)) in got.iter().zip(want).enumerate() {
+        match (got, want) {
+            (Some(got), Some(want)) => {
+                // Logits of a hundred carry errors of 1e-5, and a row may be one block.
+                let most = 10.0 * SHARE + if rounds { EXPONENTIAL * want } else { 0.0 };
+                assert!((got - want).abs() <= most, "{} {cell}: {got} {want}", kernel.name());
+            }
+            (got, want) => assert_eq!(got, want, "{} {cell}", kernel.name()),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn shares_of_any_blocks_agree_with_float64(
+        shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..90),
+        seed: u64, head in any::<prop::sample::Index>(), every in 1_usize..5,
+    ) {
+        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let (rules, ends) = (fitted(&rules, &shape), ends(shape.tokens, &cuts));
+        let head = head.index(shape.query_heads);
+        let positions: Vec<usize> =
+            (0..shape.tokens).filter(|row| (row * 7 + seed as usize % 11).is_multiple_of(every)).collect();
+        let weights = positions.iter().map(|row| 1.0 + (row % 3) as f64).collect();
+        let sample = (!positions.is_empty()).then_some(RowSample { positions, weights });
+        let weight = |row: usize| sample.as_ref().map_or(1.0, |sample| {
+            sample.positions.binary_search(&row).map_or(0.0, |place| sample.weights[place])
+        });
+        for kernel in supported() {
+            let rounded = Rounded {
+                source: &source, rules: &rules, head_dim: shape.head_dim, numbers: kernel.element_type(),
+            };
+            let whole = 0..shape.key_heads;
+            let mut all = BlockAttention::new(&ends, None);
+            all.add_heads(kernel, &shape, &rules, &source, whole.clone());
+            assert_close(kernel, &all.shares(), &reference(&shape, &rules, &ends, &rounded, None, |_| 1.0));
+
+            let mut drawn = BlockAttention::new(&ends, sample.clone());
+            drawn.add_heads(kernel, &shape, &rules, &source, whole);
+            assert_close(kernel, &drawn.shares(), &reference(&shape, &rules, &ends, &rounded, None, weight));
+
+            let (of_head, rules_of_head, one) = OneHead::new(&shape, &rules, &source, head);
+            let mut single = BlockAttention::new(&ends, None);
+            single.add_heads(kernel, &of_head, &rules_of_head, &one, 0..1);
+            let want = reference(&shape, &rules, &ends, &rounded, Some(head), |_| 1.0);
+            assert_close(kernel, &single.shares(), &want);
+        }
+    }
+
+    #[test]
+    fn neither_threads_nor_groups_of_heads_change_a_bit(
+        shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..30), seed: u64,
+    ) {
+        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let (rules, ends) = (fitted(&rules, &shape), ends(shape.tokens, &cuts));
+        for kernel in supported() {
+            let taken = |threads: usize, together: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool starts");
+                let mut all = BlockAttention::new(&ends, None);
+                for first in (0..shape.key_heads).step_by(together) {
+                    let heads = first..shape.key_heads.min(first + together);
+                    pool.install(|| all.add_heads(kernel, &shape, &rules, &source, heads));
+                }
+                all.shares().into_iter().map(|share| share.map(f64::to_bits)).collect::<Vec<_>>()
+            };
+            let first = taken(1, 2);
+            prop_assert_eq!(&taken(3, 2), &first, "{}", kernel.name());
+            prop_assert_eq!(&taken(2, 1), &first, "{}", kernel.name());
+        }
+    }
+
+    #[test]
+    fn uniform_shares_are_those_of_keys_that_are_all_alike(
+        shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..90),
+    ) {
+        let alike = LogitRules { softcap: None, alibi_slopes: None, sinks: None, ..fitted(&rules, &shape) };
+        let ends = ends(shape.tokens, &cuts);
+        let source = Random { head_dim: shape.head_dim, seed: 1, spread: 0.0 };
+        let want = reference(&shape, &alike, &ends, &source, None, |_| 1.0);
+        let got = BlockAttention::new(&ends, None).uniform_shares(&alike);
+        assert_close(Kernel::PortableF32, &got, &want);
+    }
+}
+
+#[test]
+fn a_thousand_blocks_of_long_rows_keep_their_shares() {
+    // Segments in the thousands, logits that leave the bound, and rows whose offset moves.
+    let shape = AttentionShape { tokens: 2100, query_heads: 2, key_heads: 1, head_dim: 16 };
+    let source = Random { head_dim: 16, seed: 5, spread: 30.0 };
+    let rules = LogitRules::causal(16);
+    let mut ends: Vec<usize> = (1..MOST_BLOCKS).map(|end| 2 * end).collect();
+    ends.push(shape.tokens);
+    for kernel in supported() {
+        let rounded = Rounded {
+            source: &source,
+            rules: &rules,
+            head_dim: shape.head_dim,
+            numbers: kernel.element_type(),
+        };
+        let mut all = BlockAttention::new(&ends, None);
+        all.add_heads(kernel, &shape, &rules, &source, 0..1);
+        let shares = all.shares();
+        assert_close(kernel, &shares, &reference(&shape, &rules, &ends, &rounded, None, |_| 1.0));
+        for row in shares.chunks_exact(ends.len()) {
+            let sum: f64 = row.iter().flatten().sum();
+            assert!((sum - 1.0).abs() < 1e-12, "{}: {sum}", kernel.name());
+        }
+    }
+}
