@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::cuda::Operands;
 use longsift_kernels::{
-    AttentionShape, HeadSums, Kernel, LogitRules, QueryKeySource, Rope, Rotation, head_statistics,
+    AttentionShape, BlockAttention, HeadSums, Kernel, LogitRules, Measure as KernelMeasure, OneHead,
+    QueryKeySource, Rope, Rotation, WindowSums, attention_statistics, head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -214,6 +215,16 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
+/// How the blocks of a window attend to each other: `[blocks, blocks]`, the attending block first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockShares {
+    /// The mean attention of a row of the one block to the keys of the other, 0 to 1. A block's shares sum to 1, less what
+    /// sinks take. None where no row of the block was drawn.
+    pub shares: Vec<Option<f64>>,
+    /// The same, were each row's attention spread evenly over the keys that it sees.
+    pub uniform: Vec<Option<f64>>,
+}
+
 /// The first layer of a model, ready to measure windows: the table, its rules, and rotary tables computed so far.
 #[derive(Debug)]
 pub struct FirstLayer {
@@ -294,6 +305,57 @@ impl FirstLayer {
                 ..key_heads.end * kernel_heads_per_key_head;
             head_statistics(kernel, shape, rules, distance, source, heads, sample.as_ref())
         })
+    }
+
+    /// Far mass of every row of a window beside its other sums, on the CPU; rows are never drawn. Cost: as of
+    /// [`FirstLayer::measure`].
+    pub fn measure_rows(&self, kernel: Kernel, ids: &[u32], distance: u64) -> WindowSums {
+        let measure = KernelMeasure { distance: distance as usize, rows: true };
+        self.with_source(kernel, ids, |shape, rules, source| {
+            attention_statistics(kernel, shape, rules, &measure, source)
+        })
+    }
+
+    /// How the blocks of a window that end before the tokens `ends` attend to each other, on the CPU: mean over heads, or of
+    /// one query head. Of `sampled` rows only these are measured.
+    ///
+    /// Cost and memory: see [`BlockAttention`]; the heads of a window take turns.
+    ///
+    /// # Panics
+    /// If blocks or head are not of the window: see [`BlockAttention::new`].
+    pub fn block_attention(
+        &self,
+        kernel: Kernel,
+        ids: &[u32],
+        ends: &[usize],
+        head: Option<usize>,
+        sampled: Option<&SampledRows>,
+    ) -> BlockShares {
+        self.mark_ids_seen(ids);
+        self.with_source(kernel, ids, |shape, rules, source| {
+            let mut blocks = BlockAttention::new(ends, sampled.map(SampledRows::sample));
+            match head {
+                None => blocks.add_heads(kernel, shape, rules, source, 0..shape.key_heads),
+                Some(head) => {
+                    let (shape, rules, source) = OneHead::new(shape, rules, source, head);
+                    blocks.add_heads(kernel, &shape, &rules, &source, 0..1);
+                }
+            }
+            BlockShares { shares: blocks.shares(), uniform: blocks.uniform_shares(rules) }
+        })
+    }
+
+    /// Bytes of memory that a window of `tokens` tokens takes while its `blocks` blocks are measured, at most, besides the
+    /// mapped table.
+    pub fn block_attention_bytes(
+        spec: &LayerZeroSpec,
+        kernel: Kernel,
+        tokens: usize,
+        blocks: usize,
+        threads: usize,
+    ) -> u64 {
+        let shape = spec.attention_shape(tokens);
+        BlockAttention::bytes(kernel, &shape, blocks, threads) + spec.source_bytes(tokens as u64)
     }
 
     /// Hands shape, rules and rotated queries and keys of a window to `measure`: for figures that

@@ -12,7 +12,7 @@ use longsift_kernels::{
 use serde_json::Value;
 
 use super::*;
-use crate::first_layer_attention::{FirstLayer, Mask};
+use crate::first_layer_attention::{BlockShares, FirstLayer, Mask};
 use crate::load_partial_model::Precision;
 
 /// A folder of the shared test data. A test that asks for one is ignored where the cfg `longsift_shared` is not set.
@@ -132,8 +132,8 @@ fn figures(layer: &FirstLayer, kernel: Kernel, ids: &[u32]) -> Figures {
     })
 }
 
-/// Attention of the rows of one block to the keys of another, per row, mean over heads.
-fn block_attention(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Vec<Vec<f64>> {
+/// Attention of the rows of one block to the keys of another, per row, mean over heads, in float64.
+fn reference_blocks(layer: &FirstLayer, ids: &[u32], boundaries: &[usize]) -> Vec<Vec<f64>> {
     layer.with_source(Kernel::PortableF32, ids, |shape, rules, source| {
         let block_of = |token: usize| boundaries.partition_point(|start| *start <= token) - 1;
         let count = boundaries.len() - 1;
@@ -249,11 +249,31 @@ pub(super) fn check(name: &str, folder: &Path) {
     let of_blocks = |(got, wanted): (&Vec<f64>, &Value)| {
         worst(got, &numbers(wanted), 0.0, tolerance("block_abs"))
     };
-    let got = block_attention(&layer, &ids, &boundaries);
-    assert_eq!(got.len(), wanted.len());
-    let blocks = got.iter().zip(wanted).map(of_blocks).fold(0.0, f64::max);
-    eprintln!("{name}, blocks: {blocks:.4} of the tolerance");
-    assert!(blocks <= 1.0);
+    let near_blocks = |what: &str, got: &[Vec<f64>]| {
+        assert_eq!(got.len(), wanted.len());
+        let blocks = got.iter().zip(wanted).map(of_blocks).fold(0.0, f64::max);
+        eprintln!("{name}, blocks, {what}: {blocks:.4} of the tolerance");
+        assert!(blocks <= 1.0, "{name}, {what}");
+    };
+    near_blocks("float64", &reference_blocks(&layer, &ids, &boundaries));
+    for kernel in supported(ElementType::F32) {
+        let blocks = layer.block_attention(kernel, &ids, &boundaries[1..], None, None);
+        let shares: Vec<f64> = blocks.shares.into_iter().flatten().collect();
+        let shares: Vec<Vec<f64>> = shares.chunks(wanted.len()).map(<[f64]>::to_vec).collect();
+        near_blocks(kernel.name(), &shares);
+        // The mean over the heads, one after the other.
+        let heads = 0..spec.query_heads as usize;
+        let of_heads: Vec<BlockShares> = heads
+            .map(|head| layer.block_attention(kernel, &ids, &boundaries[1..], Some(head), None))
+            .collect();
+        let mean = |cell: usize| {
+            let shares = of_heads.iter().map(|blocks| blocks.shares[cell].unwrap());
+            shares.sum::<f64>() / of_heads.len() as f64
+        };
+        let means: Vec<f64> = (0..wanted.len() * wanted.len()).map(mean).collect();
+        let means: Vec<Vec<f64>> = means.chunks(wanted.len()).map(<[f64]>::to_vec).collect();
+        near_blocks("head by head", &means);
+    }
     if let Some(unmasked) = unmasked {
         let table = built(&model, Precision::F32, cache.path()).table;
         let layer = FirstLayer::new(spec.clone(), table, Mask::Unmasked, ids.len());
