@@ -59,9 +59,13 @@ impl ScoreBins {
     }
 }
 
+/// Bins of a block: what is read at once of the file. The first bin of each block is kept in memory, two bytes a block, so that
+/// one read finds a percentile.
+const BLOCK: usize = 128;
+
 /// Percentiles of groups that are still coming in, from several threads.
 #[derive(Debug)]
-pub(super) struct PercentilesOfGroups(Mutex<(Nameless, u64)>);
+pub(super) struct PercentilesOfGroups(Mutex<ScorePercentiles>);
 
 /// Where the percentiles of a group are.
 #[derive(Clone, Copy, Debug)]
@@ -70,67 +74,82 @@ pub(super) struct OfGroup {
     /// Its first bin in the file.
     first: u64,
     bins: u64,
+    /// Its first block.
+    first_block: usize,
 }
 
 impl PercentilesOfGroups {
     /// None yet.
     pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
-        Ok(Self(Mutex::new((Nameless::create(directory)?, 0))))
+        let (file, bins, blocks) = (Nameless::create(directory)?, 0, Vec::new());
+        Ok(Self(Mutex::new(ScorePercentiles { file, bins, blocks })))
     }
 
     /// Adds those of a group whose scores are all counted: only bins that hold any.
     pub(super) fn add(&self, bins: &ScoreBins) -> Result<OfGroup> {
         let total = bins.counts.iter().sum::<u64>() as f64;
         let mut below = 0_u64;
-        let mut bytes = Vec::new();
-        for (bin, own) in (0_u32..).zip(&bins.counts).filter(|(_, own)| **own > 0) {
+        let (mut bytes, mut blocks) = (Vec::new(), Vec::new());
+        let held = (0_u32..).zip(&bins.counts).filter(|(_, own)| **own > 0);
+        for (place, (bin, own)) in held.enumerate() {
+            if place % BLOCK == 0 {
+                blocks.push(bin as u16);
+            }
             let percentile = (below as f64 + *own as f64 / 2.0) / total;
             bytes.extend(bin.to_le_bytes());
             bytes.extend(percentile.to_le_bytes());
             below += own;
         }
         let added = (bytes.len() / BYTES) as u64;
-        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        file.0.append(&bytes)?;
-        let first = file.1;
-        file.1 += added;
-        Ok(OfGroup { range: bins.range, first, bins: added })
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.file.append(&bytes)?;
+        let (first, first_block) = (all.bins, all.blocks.len());
+        all.bins += added;
+        all.blocks.extend(blocks);
+        Ok(OfGroup { range: bins.range, first, bins: added, first_block })
     }
 
     /// All are in.
     pub(super) fn finish(self) -> ScorePercentiles {
-        ScorePercentiles(self.0.into_inner().unwrap_or_else(PoisonError::into_inner).0)
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The percentiles of all groups.
 #[derive(Debug)]
-pub(super) struct ScorePercentiles(Nameless);
+pub(super) struct ScorePercentiles {
+    file: Nameless,
+    /// How many bins the file has.
+    bins: u64,
+    /// The first bin of every block of every group.
+    blocks: Vec<u16>,
+}
 
 impl ScorePercentiles {
-    /// (scores in lower bins + half of those in the own bin) ÷ scores of the group; none for `NaN`.
+    /// (scores in lower bins + half of those in the own bin) ÷ scores of the group; none for `NaN`. Cost: one read of the
+    /// file.
     pub(super) fn of(&self, group: &OfGroup, score: f64) -> Result<Option<f64>> {
         if score.is_nan() {
             return Ok(None);
         }
         let wanted = group.range.bin(score);
-        let (mut low, mut high) = (0, group.bins);
-        while low < high {
-            let middle = low.midpoint(high);
-            let mut bytes = [0; BYTES];
-            self.0.read(&mut bytes, (group.first + middle) * BYTES as u64)?;
-            let (bin, percentile) = bytes.split_at(size_of::<u32>());
-            let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-            match number(bin).cmp(&wanted) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-                std::cmp::Ordering::Equal => {
-                    let percentile = percentile.try_into().expect("eight bytes");
-                    return Ok(Some(f64::from_le_bytes(percentile)));
-                }
-            }
-        }
-        Ok(None)
+        let blocks = &self.blocks[group.first_block..];
+        let blocks = &blocks[..group.bins.div_ceil(BLOCK as u64) as usize];
+        let Some(block) = blocks.partition_point(|bin| u32::from(*bin) <= wanted).checked_sub(1)
+        else {
+            return Ok(None);
+        };
+        let first = (block * BLOCK) as u64;
+        let mut bytes = [0; BLOCK * BYTES];
+        let bytes = &mut bytes[..(group.bins - first).min(BLOCK as u64) as usize * BYTES];
+        self.file.read(bytes, (group.first + first) * BYTES as u64)?;
+        let bins = bytes.as_chunks::<BYTES>().0;
+        let bin_of = |entry: &[u8; BYTES]| {
+            u32::from_le_bytes(*entry.first_chunk().expect("four bytes and eight"))
+        };
+        let found = bins.binary_search_by_key(&wanted, bin_of).ok();
+        let percentile = |place: usize| bins[place].last_chunk().expect("four bytes and eight");
+        Ok(found.map(|place| f64::from_le_bytes(*percentile(place))))
     }
 }
 
