@@ -60,6 +60,8 @@ mod lines;
 #[cfg(test)]
 mod load;
 #[cfg(test)]
+mod map;
+#[cfg(test)]
 mod marks;
 #[cfg(test)]
 mod measures;

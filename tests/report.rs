@@ -1,11 +1,10 @@
 //! `longsift report` and `output.report`: what a run did, to look at.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::pages::{self, hostile, opened};
 use crate::support::tables::{labels, strings, table, write_parquet};
 use crate::support::{Pipeline, Workspace, demo_model, read_json, repository};
 
@@ -31,22 +30,12 @@ fn page(workspace: &Workspace, arguments: &[&str]) -> String {
     fs::read_to_string(workspace.path("page.html")).unwrap()
 }
 
-/// That a page asks for nothing and runs nothing but what is its own.
+/// That a page asks for nothing and runs nothing but the script of its panel.
 fn check_harmless(page: &str) {
     let own = ["<script>\n\"use strict\"", "<script type=\"application/json\" id=\"whatif-data\">"];
     let own = own.map(|script| page.matches(script).count());
-    assert!(own == [1, 1] && page.matches("<script").count() == 2, "a foreign script");
-    // Text has no `<` of its own.
-    for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
-        let name: String = tag.chars().take_while(char::is_ascii_alphanumeric).collect();
-        assert!(!["img", "iframe", "object", "link", "base", "form"].contains(&&*name), "{tag}");
-        // Nor do the values of attributes have quotes.
-        let names: String = tag.split('"').step_by(2).collect();
-        assert!(!names.contains(" on") && !names.contains("src="), "{tag}");
-    }
-    let letters = page.chars().filter(|letter| letter.is_control() && *letter != '\n');
-    assert_eq!(letters.count(), 0, "control characters");
-    assert!(!page.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{feff}', '\u{2028}']));
+    assert_eq!(own, [1, 1]);
+    pages::check_harmless(page, 2);
 }
 
 #[test]
@@ -125,26 +114,6 @@ fn no_text_shows_no_text_and_an_input_that_is_gone_shows_why() {
     assert!(!figures.to_string().contains("secret"));
     assert!(figures["without_input"].as_str().unwrap().contains("input"), "{figures}");
     assert!(page(&workspace, &[]).contains("cannot be read any more"));
-}
-
-/// Documents that were made to be shown, and their ids, a kind each.
-fn hostile() -> Vec<(&'static str, String)> {
-    let filler = "words that come back and words that go on ".repeat(40);
-    let each = |start: &str| format!("{start} {filler}{start}");
-    vec![
-        ("script", each("<script>alert(1)</script><img src=x onerror=alert(2)>")),
-        ("attribute", each("\"><svg onload=alert(3)> ' & &amp; &#60;script&#62;")),
-        ("closing", each("</blockquote></article></main></body><!-- ]]> --></title></style>")),
-        ("template", each("{{ 7 * 7 }} {% include \"/etc/passwd\" %} ${name}")),
-        ("control", each("\u{0}\u{7}\u{1b}[2J\u{9b}31m\u{8}\u{c}\r")),
-        (
-            "bidirectional",
-            each("\u{202e}gnp.exe\u{202c} \u{2066}x\u{2069} \u{200f}\u{feff}\u{2028}"),
-        ),
-        ("long line", "x".repeat(1_000_000)),
-        ("marks", each(&format!("a{}", "\u{301}".repeat(2_000)))),
-        ("wide", each("\u{1f600}\u{200d}\u{1f525}\u{ffff}\u{10ffff}")),
-    ]
 }
 
 fn hostile_run(kinds: &[(&str, String)]) -> Workspace {
@@ -275,20 +244,6 @@ fn a_run_that_has_not_finished_has_no_report() {
     fs::create_dir(workspace.path("out.run")).unwrap();
     let answer = workspace.longsift(&["report", "out.run"]);
     assert!(answer.code == 2 && answer.stderr.contains("no finished run"), "{}", answer.stderr);
-}
-
-/// What a browser makes of a page: its elements as HTML, and what it wrote to its console. There is no network for it.
-fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
-    let answer = Command::new("chromium")
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--proxy-server=127.0.0.1:9"])
-        .args(["--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", folder.display()))
-        .arg(format!("file://{}", page.display()))
-        .output()
-        .unwrap();
-    let log = String::from_utf8_lossy(&answer.stderr);
-    let console = log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
-    (String::from_utf8_lossy(&answer.stdout).into_owned(), console.collect())
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What these tests share beside the test kit: the folder with the `longsift` of this build, and what every run is checked for.
 
+pub(crate) mod pages;
 pub(crate) mod scenarios;
 
 use std::fs;

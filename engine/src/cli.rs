@@ -6,6 +6,7 @@ pub mod commands;
 pub(crate) mod devices;
 pub(crate) mod evaluate;
 pub(crate) mod logging;
+pub(crate) mod map;
 pub(crate) mod observe;
 pub(crate) mod planned;
 pub(crate) mod ray;
@@ -238,6 +239,8 @@ pub enum Command {
     Bench(BenchArguments),
     /// Says what each score of a pipeline tells apart in the pipeline's own corpus, before anything is filtered.
     Evaluate(EvaluateArguments),
+    /// Shows how the blocks of one document attend to each other in the first layer, or the messages of a conversation.
+    Map(MapArguments),
     /// Prints the token windows of a pipeline as JSON lines, to see what is scored.
     Tokens {
         /// The pipeline.
@@ -344,6 +347,48 @@ pub struct CacheArguments {
     /// Removes only what nobody has used for so many days.
     #[arg(long, value_name = "DAYS", default_value_t = 0, requires = "clear")]
     pub unused_days: u64,
+    /// How to write the answer.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
+}
+
+/// Which document to map, and how it is cut.
+#[derive(Clone, Debug, Args)]
+pub struct MapArguments {
+    /// The pipeline.
+    #[command(flatten)]
+    pub plan: PlanArguments,
+    /// The document: its id, or its place, `FILE:ROW`. It is looked at whole; the pipeline's windows do not count.
+    #[arg(long, value_name = "ID")]
+    pub document: String,
+    /// Cuts it into blocks of so many tokens; by default into about 64 blocks, and a conversation into its messages.
+    #[arg(long, value_name = "N", conflicts_with = "block_boundaries", value_parser = clap::value_parser!(u32).range(1..))]
+    pub block_tokens: Option<u32>,
+    /// Cuts it before these tokens: `0,10,29`. Its end may stand last.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',')]
+    pub block_boundaries: Option<Vec<usize>>,
+    /// A column of conversations, lists of `{role, content}` or `{from, value}`: their contents are joined by line breaks, and
+    /// blocks begin where messages do.
+    #[arg(long, value_name = "COLUMN")]
+    pub messages: Option<String>,
+    /// Renders the messages by the chat template of the tokenizer instead.
+    #[arg(long, requires = "messages")]
+    pub chat_template: bool,
+    /// BOS tokens before the document, a block of their own.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=16))]
+    pub bos: u8,
+    /// One query head, numbered from 0; without it the mean of all.
+    #[arg(long, value_name = "H")]
+    pub head: Option<u32>,
+    /// Also writes a page to look at: one file, without scripts, that needs no network.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Also writes a picture of the map.
+    #[arg(long, value_name = "FILE")]
+    pub png: Option<PathBuf>,
+    /// Also writes a table with a row for each pair of blocks.
+    #[arg(long, value_name = "FILE")]
+    pub parquet: Option<PathBuf>,
     /// How to write the answer.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,

@@ -10,6 +10,7 @@ pub mod input;
 pub mod input_file;
 pub(crate) mod labels;
 pub mod lines_schema;
+pub(crate) mod messages;
 pub(crate) mod metadata;
 pub(crate) mod pages;
 pub(crate) mod part;

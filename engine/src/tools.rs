@@ -1,9 +1,11 @@
 //! Commands that look at models, machines and text.
 
 pub(crate) mod bench;
+pub(crate) mod document;
 pub(crate) mod evaluate;
 pub(crate) mod forward;
 pub(crate) mod inspect;
+pub(crate) mod map;
 pub(crate) mod reference;
 pub(crate) mod reference_pages;
 pub(crate) mod tokens;

@@ -7,5 +7,5 @@ mod case;
 mod clock;
 mod limits;
 
-pub use case::{Case, Speed};
+pub use case::{BlockCost, Case, Speed};
 pub use limits::Limits;

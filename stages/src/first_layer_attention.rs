@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::cuda::Operands;
 use longsift_kernels::{
-    AttentionShape, BlockAttention, HeadSums, Kernel, LogitRules, Measure as KernelMeasure, OneHead,
-    QueryKeySource, Rope, Rotation, WindowSums, attention_statistics, head_statistics,
+    AttentionShape, BlockAttention, HeadSums, Kernel, LogitRules, Measure as KernelMeasure,
+    OneHead, QueryKeySource, Rope, Rotation, WindowSums, attention_statistics, head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -33,7 +33,7 @@ mod decoder;
 mod entry;
 mod families;
 mod fields;
-mod folder_files;
+pub(crate) mod folder_files;
 mod forms;
 mod gguf;
 mod gguf_config;

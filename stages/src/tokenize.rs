@@ -2,6 +2,7 @@
 
 mod added;
 mod budget;
+pub mod chat_template;
 mod compose;
 mod encoded;
 pub mod encoder;

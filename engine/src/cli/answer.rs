@@ -8,7 +8,7 @@ use super::terminal;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{BUG, DONE, Failure, Result};
 use crate::base::render::render;
-use crate::base::text::json_safe;
+use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
 
 pub(super) fn answer(
@@ -73,6 +73,12 @@ pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
             }
         }
     }
+}
+
+/// The command as it was typed, quoted for a shell.
+pub(super) fn command_line() -> String {
+    let quoted = |argument: std::ffi::OsString| shell_word(&argument.to_string_lossy());
+    std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// Writes to standard output.

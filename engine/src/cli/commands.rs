@@ -42,8 +42,10 @@ const MOST_IDS_BYTES: u64 = 16 << 20;
 
 /// Runs a command and prints what went wrong, once. Returns the exit code.
 pub fn main(cli: &Cli) -> u8 {
-    let bars = matches!(cli.command, Command::Run(_) | Command::Bench(_) | Command::Evaluate(_))
-        && std::io::stderr().is_terminal()
+    let bars = matches!(
+        cli.command,
+        Command::Run(_) | Command::Bench(_) | Command::Evaluate(_) | Command::Map(_)
+    ) && std::io::stderr().is_terminal()
         && !cli.quiet
         && cli.log_format == LogFormat::Text;
     logging::start(cli, bars);
@@ -156,6 +158,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Lock(arguments) => write_lock(cli, arguments),
         Command::Bench(arguments) => bench(cli, arguments, bars),
         Command::Evaluate(arguments) => super::evaluate::evaluate(cli, arguments, bars),
+        Command::Map(arguments) => super::map::map(cli, arguments, bars),
         Command::Tokens { arguments, ids } => {
             let plan = planned(cli, arguments)?;
             let mut out = std::io::stdout().lock();

@@ -2,20 +2,24 @@
 
 use std::fmt::Write;
 
-use super::answer::answer;
-use super::planned::{planned, start_threads};
+use super::answer::{answer, command_line};
+use super::planned::{planned, start_threads, without_effect};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::{count, json_safe, shell_word};
+use crate::base::text::{count, json_safe};
 use crate::cli::{Cli, EvaluateArguments};
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
 use crate::tools::evaluate::{self, DryRun, EvaluateOptions};
 
 pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
-    without_effect(arguments)?;
+    without_effect(
+        &arguments.plan,
+        "an evaluation",
+        ["its windows are in no run", "its sample is of the whole input"],
+    )?;
     start_threads(&arguments.plan)?;
     let plan = planned(cli, &arguments.plan)?;
     let options = EvaluateOptions {
@@ -54,29 +58,9 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     answer(arguments.format, || found.to_string(), || json)?;
     // Last: whatever is wrong with the page's place, the answer is there.
     if let Some(path) = &arguments.html {
-        atomic::write_atomic(path, found.page(&command()).as_bytes())?;
+        atomic::write_atomic(path, found.page(&command_line()).as_bytes())?;
     }
     Ok(DONE)
-}
-
-/// Refuses what a plan may be given and an evaluation has no use for.
-fn without_effect(arguments: &EvaluateArguments) -> Result<()> {
-    let given = [
-        (arguments.plan.scores_from.is_some(), "--scores-from", "its windows are in no run"),
-        (arguments.plan.shard.is_some(), "--shard", "its sample is of the whole input"),
-    ];
-    let refused = given.into_iter().filter(|(given, ..)| *given).map(|(_, option, why)| {
-        let message = format!("`{option}` has no effect on an evaluation: {why}");
-        Diagnostic::error(Blame::Pipeline, message).hint(format!("leave `{option}` out"))
-    });
-    let refused: Vec<Diagnostic> = refused.collect();
-    if refused.is_empty() { Ok(()) } else { Err(refused.into()) }
-}
-
-/// The command as it was typed, quoted for a shell.
-fn command() -> String {
-    let quoted = |argument: std::ffi::OsString| shell_word(&argument.to_string_lossy());
-    std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 fn dry(would: &DryRun) -> String {

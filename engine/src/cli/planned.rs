@@ -47,3 +47,21 @@ pub(super) fn start_threads(arguments: &PlanArguments) -> Result<()> {
             .into()
     })
 }
+
+/// Refuses what a plan may be given and `on` has no use for: scores of another run, and a shard, each for its reason.
+pub(super) fn without_effect(
+    arguments: &PlanArguments,
+    on: &str,
+    [of_scores, of_shard]: [&str; 2],
+) -> Result<()> {
+    let given = [
+        (arguments.scores_from.is_some(), "--scores-from", of_scores),
+        (arguments.shard.is_some(), "--shard", of_shard),
+    ];
+    let refused = given.into_iter().filter(|(given, ..)| *given).map(|(_, option, why)| {
+        let message = format!("`{option}` has no effect on {on}: {why}");
+        Diagnostic::error(Blame::Pipeline, message).hint(format!("leave `{option}` out"))
+    });
+    let refused: Vec<Diagnostic> = refused.collect();
+    if refused.is_empty() { Ok(()) } else { Err(refused.into()) }
+}

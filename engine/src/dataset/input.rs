@@ -178,7 +178,7 @@ impl Dataset {
     }
 
     /// That a column exists and has a type that `accepts` it.
-    fn check_column(
+    pub(super) fn check_column(
         &self,
         name: &str,
         accepted: &str,

@@ -12,9 +12,10 @@ use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
 
 use super::columns::{self, COLUMNS, MARKS};
-use super::options::{Bos, PlanOptions};
+use super::options::{Bos, PlanOptions, Subject};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error;
+use crate::base::text::quoted;
 use crate::dataset::documents::{Content, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::devices::choose;
@@ -193,7 +194,40 @@ pub(super) fn bad_files(dataset: &Dataset) -> Vec<Diagnostic> {
     warnings
 }
 
-/// Every column that is read exists and has a type that can be read; no output column is taken.
+/// The column of what is scored, or of the messages that are read instead, exists and has a type that can be read.
+pub(super) fn content(
+    spec: &Spec,
+    columns: &DocumentColumns,
+    subject: &Subject,
+    dataset: &Dataset,
+    problems: &mut Vec<Diagnostic>,
+) {
+    let (found, place) = match (&columns.content, subject) {
+        (Content::Text(_), Subject::Conversation(column)) => {
+            (dataset.check_messages_column(column), "input.path")
+        }
+        (Content::Text(column), _) => (dataset.check_text_column(column), "input.text_column"),
+        (Content::Tokens(_), Subject::Conversation(column)) => {
+            let message = format!(
+                "the column of messages {} is text, and the pipeline has no tokenizer: it reads token ids",
+                quoted(column)
+            );
+            let problem =
+                Diagnostic::error(Blame::Pipeline, message).at(spec.at("input.tokens_column"));
+            problems
+                .push(problem.hint("name a pipeline with a tokenizer, or leave the messages out"));
+            return;
+        }
+        (Content::Tokens(column), _) => {
+            (dataset.check_tokens_column(column), "input.tokens_column")
+        }
+    };
+    if let Err(problem) = found {
+        problems.push(Diagnostic::from(problem).or_at(spec.at(place)));
+    }
+}
+
+/// Every other column that is read exists and has a type that can be read; no output column is taken.
 pub(super) fn columns(
     spec: &Spec,
     columns: &DocumentColumns,
@@ -206,12 +240,6 @@ pub(super) fn columns(
             problems.push(Diagnostic::from(problem).or_at(spec.at(place)));
         }
     };
-    match &columns.content {
-        Content::Text(column) => check(dataset.check_text_column(column), "input.text_column"),
-        Content::Tokens(column) => {
-            check(dataset.check_tokens_column(column), "input.tokens_column");
-        }
-    }
     if let Some(column) = &columns.id {
         check(dataset.check_label_column(column), "input.id_column");
     }

@@ -21,6 +21,8 @@ pub struct PlanOptions {
     pub shard: Option<Shard>,
     /// The pipeline is planned for devices that are not here; what it says of devices is not looked for.
     pub devices_absent: bool,
+    /// What is looked at.
+    pub subject: Subject,
     /// What is not on this machine is not fetched.
     pub offline: bool,
     /// Commits of the hub that a lock names; those of the run directory count otherwise.
@@ -29,6 +31,18 @@ pub struct PlanOptions {
     pub fresh: bool,
     /// Ends a download.
     pub stop: Stop,
+}
+
+/// What of a document is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Subject {
+    /// The windows that the pipeline cuts.
+    #[default]
+    Windows,
+    /// All of it: neither the length of windows nor the far distance counts.
+    Document,
+    /// The same of the conversation in this column, instead of the pipeline's text.
+    Conversation(String),
 }
 
 /// The BOS tokens before each window.

@@ -11,7 +11,7 @@ use super::cascade::{self, Cascade};
 use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
-use super::options::{Bos, PlanOptions};
+use super::options::{Bos, PlanOptions, Subject};
 use super::{checks, measures, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -74,6 +74,7 @@ impl Plan {
             dataset.as_ref().filter(|dataset| !dataset.schema.fields().is_empty())
         {
             let statistics = measures.statistics();
+            checks::content(&spec, &columns, &options.subject, dataset, &mut problems);
             checks::columns(&spec, &columns, &statistics, dataset, &mut problems);
         }
         measures::check(&spec, &measures, &columns.content, &mut problems);
@@ -84,7 +85,9 @@ impl Plan {
             Some(model) => {
                 let encoder = encoder.as_ref().and_then(Option::as_ref);
                 checks::tokens(&spec, model, encoder, &mut problems);
-                checks::distance(&spec, model, &mut problems, &mut warnings);
+                if options.subject == Subject::Windows {
+                    checks::distance(&spec, model, &mut problems, &mut warnings);
+                }
                 checks::bos(&spec, model, &mut problems)
             }
             None => reading.is_none().then_some(Bos { count: 0, id: 0 }),

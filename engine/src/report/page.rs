@@ -6,6 +6,7 @@
 
 pub(crate) mod drawing;
 pub(crate) mod figures;
+pub(crate) mod heat;
 
 use askama::Template;
 

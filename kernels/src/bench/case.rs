@@ -7,10 +7,11 @@ use half::bf16;
 
 use super::clock::Clock;
 use super::limits::Limits;
+use crate::block_attention::BlockAttention;
 use crate::gather::{TableView, TableWindow};
 use crate::kernel::{ElementType, Kernel};
 use crate::rope::{Rope, RopeStyle};
-use crate::statistics::{AttentionShape, LogitRules, Measure};
+use crate::statistics::{AttentionShape, LogitRules, Measure, QueryKeySource};
 use crate::stream::attention_statistics;
 
 /// Rows of the table that windows are gathered from.
@@ -102,6 +103,49 @@ impl Case {
     }
 }
 
+/// What attention between blocks costs beside the statistics of the same window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockCost {
+    /// Seconds of processor time of the statistics, median.
+    pub statistics_seconds: f64,
+    /// Seconds of processor time of the attention between blocks, median.
+    pub blocks_seconds: f64,
+    /// The one divided by the other in each repeat, which measures both: the median.
+    pub ratio: f64,
+}
+
+impl Case {
+    /// Measures a window by blocks of `block_tokens` tokens and by its statistics, in turns.
+    ///
+    /// # Panics
+    /// If the blocks are more than a window may have.
+    pub fn measure_blocks(&self, block_tokens: usize, repeats: usize) -> BlockCost {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.threads)
+            .build()
+            .expect("a pool of threads starts");
+        let window = OwnWindow::new(self);
+        let ends: Vec<usize> = (1..=self.tokens.div_ceil(block_tokens))
+            .map(|end| self.tokens.min(end * block_tokens))
+            .collect();
+        let busy = |work: &(dyn Fn() + Sync)| {
+            let clocks = pool.broadcast(|_| Clock::start());
+            pool.install(work);
+            pool.broadcast(|context| clocks[context.index()].seconds()).iter().sum::<f64>()
+        };
+        let mut runs: Vec<(f64, f64)> = Vec::new();
+        for _ in 0..repeats.max(1) {
+            let statistics = busy(&|| window.run(self));
+            runs.push((statistics, busy(&|| window.run_blocks(self, &ends))));
+        }
+        BlockCost {
+            statistics_seconds: median(runs.iter().map(|run| run.0)),
+            blocks_seconds: median(runs.iter().map(|run| run.1)),
+            ratio: median(runs.iter().map(|run| run.1 / run.0)),
+        }
+    }
+}
+
 /// A window and the table it is gathered from.
 struct OwnWindow {
     floats: Vec<f32>,
@@ -136,6 +180,26 @@ impl OwnWindow {
     }
 
     fn run(&self, case: &Case) {
+        let tokens = case.tokens;
+        let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: false };
+        self.with_source(case, |shape, rules, source| {
+            black_box(attention_statistics(case.kernel, shape, rules, &measure, source));
+        });
+    }
+
+    fn run_blocks(&self, case: &Case, ends: &[usize]) {
+        self.with_source(case, |shape, rules, source| {
+            let mut blocks = BlockAttention::new(ends, None);
+            blocks.add_heads(case.kernel, shape, rules, source, 0..shape.key_heads);
+            black_box(blocks.shares());
+        });
+    }
+
+    fn with_source(
+        &self,
+        case: &Case,
+        work: impl FnOnce(&AttentionShape, &LogitRules, &dyn QueryKeySource),
+    ) {
         let &Case { kernel, head_dim, tokens, key_heads, .. } = case;
         let shape = AttentionShape { tokens, query_heads: key_heads * GROUP, key_heads, head_dim };
         let table = match kernel.element_type() {
@@ -145,9 +209,7 @@ impl OwnWindow {
         let width = key_heads * (GROUP + 1) * head_dim;
         let source = TableWindow::new(table, width, &self.ids, &shape, Some(&self.rope))
             .expect("table, ids and rotations were made for the case");
-        let measure = Measure { distance: tokens - 3 * (tokens / 4), rows: false };
-        let rules = LogitRules::causal(head_dim);
-        black_box(attention_statistics(kernel, &shape, &rules, &measure, &source));
+        work(&shape, &LogitRules::causal(head_dim), &source);
     }
 }
 
@@ -174,6 +236,8 @@ mod tests {
             let speed = case.measure(3);
             assert!(speed.pairs > 0.0 && speed.seconds > 0.0, "{speed:?}");
             assert!(speed.share > 0.0 && speed.share < 2.0, "{speed:?}");
+            let cost = case.measure_blocks(64, 1);
+            assert!(cost.statistics_seconds > 0.0 && cost.ratio > 0.0, "{cost:?}");
         }
     }
 

@@ -40,6 +40,8 @@ pub struct Encoder {
     pub(super) splitter: Result<Splitter, &'static str>,
     digest: String,
     largest_id: u32,
+    /// The folder that it was read from.
+    folder: PathBuf,
 }
 
 impl Encoder {
@@ -61,7 +63,8 @@ impl Encoder {
         } else {
             path.to_owned()
         };
-        match read_limited(&json_path) {
+        let folder = json_path.parent().unwrap_or(Path::new("")).to_owned();
+        let opened = match read_limited(&json_path) {
             Ok(json) => Self::from_bytes(&json, special)
                 .map_err(|reason| TokenizerProblem::Invalid { path: json_path, reason }),
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => match gguf_of(path) {
@@ -69,7 +72,13 @@ impl Encoder {
                 None => Err(TokenizerProblem::Unreadable { path: json_path, problem }),
             },
             Err(problem) => Err(TokenizerProblem::Unreadable { path: json_path, problem }),
-        }
+        };
+        opened.map(|encoder| Self { folder, ..encoder })
+    }
+
+    /// The folder of the file that it was read from; empty where it was not read from a file.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn in_gguf(path: PathBuf, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
@@ -99,6 +108,7 @@ impl Encoder {
                 tokenizer,
                 digest: hex(&Sha256::digest(json)),
                 largest_id,
+                folder: PathBuf::new(),
             })
         });
         read.map_err(|problem| match problem {

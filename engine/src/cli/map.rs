@@ -1,0 +1,52 @@
+//! `longsift map`.
+
+use super::answer::{answer, command_line};
+use super::planned::{plan_options, planned_with, start_threads, without_effect};
+use crate::base::error::{DONE, Result};
+use crate::base::progress::Progress;
+use crate::cli::{Cli, MapArguments};
+use crate::plan::options::{PlanOptions, Subject};
+use crate::storage::atomic;
+use crate::tools::map::blocks::Cutting;
+use crate::tools::map::{self, MapOptions};
+
+pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8> {
+    let needless = ["a document is measured anew", "a document is looked for in the whole input"];
+    without_effect(&arguments.plan, "a map", needless)?;
+    start_threads(&arguments.plan)?;
+    // No signal is caught: one pass leaves nothing behind that could be resumed.
+    let options = PlanOptions {
+        subject: arguments.messages.clone().map_or(Subject::Document, Subject::Conversation),
+        ..plan_options(&arguments.plan)
+    };
+    let plan = planned_with(cli, &arguments.plan, options)?;
+    let boundaries = arguments.block_boundaries.clone().map(Cutting::Boundaries);
+    let tokens = arguments.block_tokens.map(|tokens| Cutting::Tokens(tokens as usize));
+    let options = MapOptions {
+        document: arguments.document.clone(),
+        cutting: boundaries.or(tokens),
+        messages: arguments.messages.clone(),
+        chat_template: arguments.chat_template,
+        bos: arguments.bos,
+        head: arguments.head,
+    };
+    let progress = Progress::new(bars);
+    let map = map::map(&plan, &options, &progress)?;
+    progress.finish();
+    answer(
+        arguments.format,
+        || map.to_string(),
+        || serde_json::to_value(&map).expect("plain data"),
+    )?;
+    // Last: whatever is wrong with a file's place, the answer is there.
+    if let Some(path) = &arguments.html {
+        atomic::write_atomic(path, map.page(&command_line()).as_bytes())?;
+    }
+    if let Some(path) = &arguments.png {
+        atomic::write_atomic(path, &map.png())?;
+    }
+    if let Some(path) = &arguments.parquet {
+        map.write_parquet(path)?;
+    }
+    Ok(DONE)
+}

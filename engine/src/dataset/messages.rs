@@ -1,0 +1,124 @@
+//! Conversations: a column of lists of messages, each a struct of who speaks and what is said.
+//!
+//! Two forms are in use: `{role, content}`, content a text or a list of parts `{type, text}`, and `{from, value}`.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, StructArray};
+use arrow_cast::cast;
+use arrow_schema::{DataType, Field, Fields};
+use longsift_stages::tokenize::chat_template::Message;
+
+use super::input::Dataset;
+use super::problem::DataProblem;
+use super::read::position;
+use super::types;
+
+/// Who speaks and what is said, by the form that a message has.
+const FORMS: [(&str, &str); 2] = [("role", "content"), ("from", "value")];
+/// What of a part of a content is shown to a model as text.
+const PART: &str = "text";
+
+impl Dataset {
+    /// That `name` is a column of messages.
+    pub(crate) fn check_messages_column(&self, name: &str) -> Result<(), DataProblem> {
+        let accepted =
+            "a list of structs with the texts `role` and `content`, or `from` and `value`";
+        self.check_column(name, accepted, |data_type| form(data_type).is_some())
+    }
+}
+
+/// The messages of the only row of a batch with all columns.
+///
+/// A message that is null, and a null for who speaks or what is said, are empty texts.
+///
+/// # Errors
+/// A column that holds no messages; a row that has none.
+pub(crate) fn messages_of_row(
+    dataset: &Dataset,
+    batch: &RecordBatch,
+    column: &str,
+) -> Result<Vec<Message>, DataProblem> {
+    dataset.check_messages_column(column)?;
+    let list = batch.column(position(dataset, column)?);
+    let (role, content) = form(list.data_type()).ok_or_else(|| dataset.no_column(column))?;
+    let none = |why: &str| DataProblem::data(format!("column `{column}`: {why}"));
+    if list.is_null(0) {
+        return Err(none("the row has null instead of messages"));
+    }
+    let item = types::list_item(list.data_type()).ok_or_else(|| dataset.no_column(column))?;
+    let wide = DataType::LargeList(Arc::clone(item));
+    let list = cast(list, &wide).map_err(|error| none(&error.to_string()))?;
+    let messages = list.as_list::<i64>().value(0);
+    let messages = messages.as_struct();
+    let text = |name: &str| texts(messages, name).map_err(|error| none(&error.to_string()));
+    let (roles, contents) = (text(role)?, text(content)?);
+    let value = |texts: &[Option<String>], row: usize| texts[row].clone().unwrap_or_default();
+    let message = |row: usize| {
+        if messages.is_null(row) {
+            return Message { role: String::new(), content: String::new() };
+        }
+        Message { role: value(&roles, row), content: value(&contents, row) }
+    };
+    let messages: Vec<Message> = (0..messages.len()).map(message).collect();
+    if messages.is_empty() { Err(none("the conversation has no messages")) } else { Ok(messages) }
+}
+
+/// The names of who speaks and what is said, where a column holds messages.
+fn form(data_type: &DataType) -> Option<(&'static str, &'static str)> {
+    let DataType::Struct(fields) = types::list_item(data_type)?.data_type() else { return None };
+    FORMS.into_iter().find(|(role, content)| {
+        let is_role = field(fields, role).is_some_and(|field| is_text(field.data_type()));
+        let content = field(fields, content).map(|field| field.data_type());
+        is_role && content.is_some_and(|content| is_text(content) || is_parts(content))
+    })
+}
+
+fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a Arc<Field>> {
+    fields.iter().find(|field| field.name() == name)
+}
+
+/// Texts, and nulls where no row has any.
+fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, value) => is_text(value),
+        DataType::Null | DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        _ => false,
+    }
+}
+
+/// A list of parts, some of which are texts.
+fn is_parts(data_type: &DataType) -> bool {
+    let Some(item) = types::list_item(data_type) else { return false };
+    let DataType::Struct(fields) = item.data_type() else { return false };
+    field(fields, PART).is_some_and(|field| is_text(field.data_type()))
+}
+
+/// The texts of a field, one per message; the texts of parts behind each other.
+fn texts(
+    messages: &StructArray,
+    name: &str,
+) -> Result<Vec<Option<String>>, arrow_schema::ArrowError> {
+    let Some(column) = messages.column_by_name(name) else {
+        return Ok(vec![None; messages.len()]);
+    };
+    let Some(item) = types::list_item(column.data_type()) else { return strings(column) };
+    let column = cast(column, &DataType::LargeList(Arc::clone(item)))?;
+    let lists = column.as_list::<i64>();
+    let joined = |row: usize| {
+        if lists.is_null(row) {
+            return Ok(None);
+        }
+        let parts = lists.value(row);
+        let Some(parts) = parts.as_struct().column_by_name(PART).cloned() else { return Ok(None) };
+        Ok(Some(strings(&parts)?.into_iter().flatten().collect::<String>()))
+    };
+    (0..lists.len()).map(joined).collect()
+}
+
+fn strings(column: &ArrayRef) -> Result<Vec<Option<String>>, arrow_schema::ArrowError> {
+    let column = cast(column, &DataType::Utf8)?;
+    let column: &StringArray = column.as_string();
+    Ok(column.iter().map(|text| text.map(str::to_owned)).collect())
+}

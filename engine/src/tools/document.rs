@@ -1,0 +1,93 @@
+//! One document of a pipeline's input, by its id.
+
+use arrow_array::RecordBatch;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::text::{count, quoted};
+use crate::dataset::labels::read_labels;
+use crate::dataset::rows::read_rows;
+use crate::plan::Plan;
+
+/// How many places of an id that occurs again are named.
+const PLACES_SHOWN: usize = 3;
+
+/// Where a document is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Position of its unit in the plan.
+    pub(crate) unit: usize,
+    /// Position in its file.
+    pub(crate) row: u64,
+    /// Its id; `<file>:<row>` where the input has none.
+    pub(crate) id: String,
+}
+
+/// Finds a document: the one with this id, or the one at `<file>:<row>`. Cost: the column of ids is read once.
+///
+/// # Errors
+/// There is none, or more than one.
+pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
+    let mut found: Vec<(usize, u64)> = Vec::new();
+    let mut at_place = None;
+    let place = id.rsplit_once(':').and_then(|(file, row)| Some((file, row.parse::<u64>().ok()?)));
+    for (index, unit) in plan.units.iter().enumerate() {
+        plan.options.stop.check()?;
+        let rows = unit.first_row..unit.first_row + unit.rows;
+        if let Some((file, row)) = place
+            && file == unit.file_path
+            && rows.contains(&row)
+        {
+            at_place = Some((index, row));
+        }
+        let Some(column) = &plan.columns.id else { continue };
+        let unreadable = plan.faults(unit)?.unreadable_rows();
+        let labels = read_labels(&plan.dataset, unit, column, &unreadable)?;
+        let of_id = rows.zip(labels).filter(|(_, label)| label.as_deref() == Some(id));
+        found.extend(of_id.map(|(row, _)| (index, row)));
+    }
+    match (&found[..], &at_place) {
+        ([(unit, row)], _) | ([], Some((unit, row))) => {
+            Ok(Place { unit: *unit, row: *row, id: id.to_owned() })
+        }
+        ([], None) => {
+            let rows = count(plan.rows());
+            let message =
+                format!("no document of the {rows} in the input has the id {}", quoted(id));
+            let hint = match &plan.columns.id {
+                Some(column) => format!(
+                    "ids are the values of the column {}, or FILE:ROW, as in `part-0.parquet:12`; `longsift tokens` prints them",
+                    quoted(column)
+                ),
+                None => "the pipeline has no `id_column`: name a document as FILE:ROW, as in `part-0.parquet:12`".to_owned(),
+            };
+            Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
+        }
+        (several, _) => {
+            let places: Vec<String> = several
+                .iter()
+                .take(PLACES_SHOWN)
+                .map(|(unit, row)| quoted(&format!("{}:{row}", plan.units[*unit].file_path)))
+                .collect();
+            let number = count(several.len() as u64);
+            let message = format!("{number} documents have the id {}", quoted(id));
+            let hint = format!("name one by its place: {}", places.join(", "));
+            Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
+        }
+    }
+}
+
+/// A document's row, with all columns.
+///
+/// # Errors
+/// A row that cannot be read.
+pub(crate) fn row(plan: &Plan, place: &Place) -> Result<RecordBatch> {
+    let unit = &plan.units[place.unit];
+    if let Some(problem) = plan.faults(unit)?.of_row(place.row) {
+        let message = format!("{}, row {}: {}", unit.file_path, place.row, problem.message);
+        return Err(Diagnostic::error(Blame::Data, message).into());
+    }
+    let mut rows = read_rows(&plan.dataset, unit, &[place.row], 1)?;
+    let (_, batch) = rows.next().expect("one row was asked for")?;
+    Ok(batch)
+}

@@ -1,0 +1,588 @@
+//! `longsift map PIPELINE --document ID`: how the blocks of one document attend to each other in the first layer, or the
+//! messages of a conversation.
+//!
+//! The document is looked at whole: no window is cut and no far distance counts. No S×S matrix exists: memory grows with the
+//! document and with the square of the number of blocks, and is known before anything is measured.
+
+pub(crate) mod blocks;
+mod page;
+mod picture;
+mod table;
+
+use std::fmt;
+use std::time::Instant;
+
+use arrow_array::RecordBatch;
+use longsift_kernels::Kernel;
+use longsift_stages::contract::AttentionRequest;
+use longsift_stages::first_layer_attention::{BlockShares, FirstLayer, SampledRows};
+use longsift_stages::tokenize::EncodedText;
+use longsift_stages::tokenize::chat_template::{ChatTemplate, Message};
+use serde::Serialize;
+
+use super::document::{self, Place};
+use crate::base::diagnostic::{self, Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::progress::Progress;
+use crate::base::text::{bytes, count, line_safe, quoted, table as lines};
+use crate::dataset::documents::{DocumentContent, document_contents};
+use crate::dataset::messages::messages_of_row;
+use crate::plan::Plan;
+use crate::plan::attention::Attention;
+use crate::score::prepare::{Untokenized, tokenize};
+use blocks::Cutting;
+
+/// Characters of a block that are shown.
+const SHOWN: usize = 160;
+/// Blocks that a terminal shows as a matrix.
+const MOST_SHOWN: usize = 12;
+/// Pairs of blocks that are named where the map is too large for that.
+const STRONGEST: usize = 12;
+
+/// Which document, and how it is cut.
+#[derive(Clone, Debug)]
+pub(crate) struct MapOptions {
+    /// Its id, or `<file>:<row>`.
+    pub(crate) document: String,
+    /// Its blocks; of a conversation, its messages, where that is nothing else.
+    pub(crate) cutting: Option<Cutting>,
+    /// The column of messages, where it is a conversation.
+    pub(crate) messages: Option<String>,
+    /// Whether messages are rendered by the tokenizer's template instead of joined by line breaks.
+    pub(crate) chat_template: bool,
+    /// BOS tokens before the document: a block of their own.
+    pub(crate) bos: u8,
+    /// One query head; the mean of all without it.
+    pub(crate) head: Option<u32>,
+}
+
+/// A block of tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Block {
+    /// Its first token, BOS counted.
+    pub(crate) start: u64,
+    /// One past its last.
+    pub(crate) end: u64,
+    /// The role of its message, `BOS`, or nothing.
+    pub(crate) label: Option<String>,
+    /// The beginning of its text.
+    #[serde(skip)]
+    pub(crate) text: Option<String>,
+}
+
+/// How the blocks of a document attend to each other.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Map {
+    /// Version of this answer's format.
+    version: u32,
+    /// Version of longsift.
+    longsift: String,
+    /// The pipeline.
+    pipeline: String,
+    /// The document's id.
+    id: String,
+    /// Its file, relative to the input.
+    input_file: String,
+    /// Its row there.
+    input_row: u64,
+    /// The layer of the model.
+    layer: u32,
+    /// The query head; null where it is the mean of all.
+    head: Option<u32>,
+    /// Query heads of the layer.
+    query_heads: u64,
+    /// What has measured.
+    kernel: &'static str,
+    /// Tokens, BOS counted.
+    tokens: u64,
+    /// BOS tokens before the document.
+    bos: u8,
+    /// Rows that were drawn; null where all were measured.
+    rows_drawn: Option<u64>,
+    /// Bytes of memory that it takes at most, besides the mapped table.
+    memory_bytes: u64,
+    /// Seconds that measuring took.
+    seconds: f64,
+    /// What a reader should know.
+    notes: Vec<String>,
+    /// The blocks.
+    blocks: Vec<Block>,
+    /// Where they begin, and the end of the last.
+    block_boundaries: Vec<u64>,
+    /// `[blocks][blocks]`: the mean attention of a token of the one block to all tokens of the other, 0 to 1; null where no
+    /// row of the block was drawn.
+    block_attention: Vec<Vec<Option<f64>>>,
+    /// The same, were each token's attention spread evenly over all tokens that it sees.
+    uniform_attention: Vec<Vec<Option<f64>>>,
+    /// The one divided by the other; null where no token of the block sees any of the other.
+    lift: Vec<Vec<Option<f64>>>,
+}
+
+/// The tokens of a document, and how they are cut.
+struct Cut {
+    ids: Vec<u32>,
+    ends: Vec<usize>,
+    labels: Vec<Option<String>>,
+    texts: Vec<Option<String>>,
+    notes: Vec<String>,
+}
+
+/// Measures a document.
+///
+/// # Errors
+/// No such document, or one without tokens or messages; blocks, a head or BOS tokens that do not fit; a pipeline without a
+/// model; a map that would take more memory than `memory_limit_bytes`.
+pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Result<Map> {
+    let attention = plan.needed_attention()?;
+    let spec = attention.model.spec();
+    if let Some(head) = options.head.filter(|head| u64::from(*head) >= spec.query_heads) {
+        let message = format!("there is no head {head}: the first layer has {}", spec.query_heads);
+        let hint = format!("give `--head 0` to `--head {}`", spec.query_heads - 1);
+        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+    }
+    let bos = bos(plan, attention, options.bos)?;
+    let place = document::find(plan, &options.document)?;
+    let row = document::row(plan, &place)?;
+    let mut cut = cut(plan, options, &place, &row)?;
+    cut.put_before(&bos);
+    let tokens = cut.ids.len();
+    check_tokens(attention, &cut.ids, &place, &mut cut.notes)?;
+    let request = attention.measure.request();
+    let sampled = request.rows_of(&cut.ids);
+    note_sampled(&request, sampled.as_ref(), tokens, &mut cut.notes);
+    let kernel = processor_kernel(attention);
+    let memory_bytes = FirstLayer::block_attention_bytes(
+        spec,
+        kernel,
+        tokens,
+        cut.ends.len(),
+        rayon::current_num_threads(),
+    );
+    check_memory(plan, memory_bytes, tokens, cut.ends.len())?;
+    let opened = attention.open_table(&plan.cache_folder, &|done, _| progress.reached(done))?;
+    let layer = FirstLayer::new(spec.clone(), opened.table, attention.measure.mask, tokens);
+    let started = Instant::now();
+    let head = options.head.map(|head| head as usize);
+    let shares = layer.block_attention(kernel, &cut.ids, &cut.ends, head, sampled.as_ref());
+    let seconds = started.elapsed().as_secs_f64();
+    check_finite(&shares, &place)?;
+    let starts = [0].into_iter().chain(cut.ends.iter().copied());
+    let of_blocks = starts.zip(&cut.ends).zip(cut.labels).zip(cut.texts);
+    let blocks: Vec<Block> = of_blocks
+        .map(|(((start, end), label), text)| Block {
+            start: start as u64,
+            end: *end as u64,
+            label,
+            text,
+        })
+        .collect();
+    let number = blocks.len();
+    let rows = |cells: &[Option<f64>]| cells.chunks(number).map(<[_]>::to_vec).collect();
+    let lift = |(share, uniform): (&Option<f64>, &Option<f64>)| match (share, uniform) {
+        (Some(share), Some(uniform)) if *uniform > 0.0 => Some(share / uniform),
+        _ => None,
+    };
+    let lift: Vec<Option<f64>> = shares.shares.iter().zip(&shares.uniform).map(lift).collect();
+    Ok(Map {
+        version: 1,
+        longsift: env!("CARGO_PKG_VERSION").to_owned(),
+        pipeline: plan.spec.pipeline.name.clone(),
+        input_file: plan.units[place.unit].file_path.clone(),
+        input_row: place.row,
+        id: place.id,
+        layer: 0,
+        head: options.head,
+        query_heads: spec.query_heads,
+        kernel: kernel.name(),
+        tokens: tokens as u64,
+        bos: options.bos,
+        rows_drawn: sampled.map(|rows| rows.positions.len() as u64),
+        memory_bytes,
+        seconds,
+        notes: cut.notes,
+        block_boundaries: [0].into_iter().chain(blocks.iter().map(|block| block.end)).collect(),
+        blocks,
+        block_attention: rows(&shares.shares),
+        uniform_attention: rows(&shares.uniform),
+        lift: rows(&lift),
+    })
+}
+
+/// The tokens of the document and its blocks, without BOS.
+fn cut(plan: &Plan, options: &MapOptions, place: &Place, row: &RecordBatch) -> Result<Cut> {
+    let Some(column) = &options.messages else {
+        let content = document_contents(&plan.dataset, row, &plan.columns)?.remove(0);
+        let cutting = options.cutting.as_ref().unwrap_or(&Cutting::Even);
+        return match content {
+            Err(problem) => Err(unusable(plan, place, &problem.message)),
+            Ok(DocumentContent::Tokens(ids)) => {
+                let ends = cutting.ends(ids.len())?;
+                Ok(Cut::of(ids, ends, |_| None))
+            }
+            Ok(DocumentContent::Text(text)) => {
+                let encoded = encode(plan, place, &text)?;
+                let ends = cutting.ends(encoded.ids.len())?;
+                Ok(Cut::of_text(&encoded, &text, &ends))
+            }
+        };
+    };
+    let messages = messages_of_row(&plan.dataset, row, column)
+        .map_err(|problem| Failure::from(problem.in_file(file(plan, place)).at_row(place.row)))?;
+    let (text, starts) = if options.chat_template {
+        let encoder = plan.encoder.as_ref().expect("a plan of messages has a tokenizer");
+        let rendered = ChatTemplate::open(encoder.folder())
+            .and_then(|template| template.render(&messages))
+            .map_err(|why| Diagnostic::error(Blame::Pipeline, why))?;
+        (rendered.text, rendered.starts)
+    } else {
+        joined(&messages)
+    };
+    let encoded = encode(plan, place, &text)?;
+    match &options.cutting {
+        Some(cutting) => {
+            let ends = cutting.ends(encoded.ids.len())?;
+            Ok(Cut::of_text(&encoded, &text, &ends))
+        }
+        None => Cut::of_messages(&encoded, &text, &messages, &starts),
+    }
+}
+
+/// The contents, a line break between them, and where each begins.
+fn joined(messages: &[Message]) -> (String, Vec<Option<usize>>) {
+    let mut text = String::new();
+    let mut starts = Vec::new();
+    for (place, message) in messages.iter().enumerate() {
+        if place > 0 {
+            text.push('\n');
+        }
+        starts.push(Some(text.len()));
+        text.push_str(&message.content);
+    }
+    (text, starts)
+}
+
+impl Cut {
+    fn of(ids: Vec<u32>, ends: Vec<usize>, text: impl Fn(usize) -> Option<String>) -> Self {
+        let blocks = ends.len();
+        let texts = (0..blocks).map(text).collect();
+        Self { ids, ends, labels: vec![None; blocks], texts, notes: Vec::new() }
+    }
+
+    fn of_text(encoded: &EncodedText, text: &str, ends: &[usize]) -> Self {
+        let excerpt = |block: usize| {
+            let start = if block == 0 { 0 } else { ends[block - 1] };
+            let bytes = encoded.byte_range(start, ends[block], text.len());
+            Some(text[bytes].chars().take(SHOWN).collect())
+        };
+        Self::of(encoded.ids.clone(), ends.to_vec(), excerpt)
+    }
+
+    /// A block for each message. A token that lies across two messages is of the one that it begins in.
+    fn of_messages(
+        encoded: &EncodedText,
+        text: &str,
+        messages: &[Message],
+        starts: &[Option<usize>],
+    ) -> Result<Self> {
+        let tokens = encoded.ids.len();
+        let first_byte = |token: usize| encoded.byte_range(token, token + 1, text.len()).start;
+        // Where the first token at or behind a byte is: what tokens begin with never falls.
+        let token_at = |byte: usize| {
+            let (mut low, mut high) = (0, tokens);
+            while low < high {
+                let middle = usize::midpoint(low, high);
+                if first_byte(middle) < byte { low = middle + 1 } else { high = middle }
+            }
+            low
+        };
+        let mut notes = Vec::new();
+        let mut begins: Vec<(usize, String)> = Vec::new();
+        for (place, (message, start)) in messages.iter().zip(starts).enumerate() {
+            let role = if message.role.is_empty() { "no role" } else { &message.role };
+            if let Some(start) = start {
+                begins.push((token_at(*start), role.to_owned()));
+            } else {
+                let before = begins.last_mut().expect("the first message has a place");
+                before.1 = format!("{} + {role}", before.1);
+                notes.push(format!(
+                    "message {place} is in one block with the one before: the chat template does not render what comes before \
+                     it by itself"
+                ));
+            }
+        }
+        let behind = begins.iter().skip(1).map(|(token, _)| *token).chain([tokens]);
+        let behind: Vec<usize> = behind.collect();
+        let (mut ends, mut labels, mut empty) = (Vec::new(), Vec::new(), 0_u64);
+        for ((start, role), end) in begins.into_iter().zip(behind) {
+            if end > start {
+                ends.push(end);
+                labels.push(Some(role));
+            } else {
+                empty += 1;
+            }
+        }
+        if empty > 0 {
+            notes.push(format!("{} of the messages have no token and no block", count(empty)));
+        }
+        if ends.len() > longsift_kernels::MOST_BLOCKS {
+            let message = format!(
+                "the conversation has {} messages; a map has at most {} blocks",
+                count(ends.len() as u64),
+                count(longsift_kernels::MOST_BLOCKS as u64)
+            );
+            let hint = "cut it by `--block-tokens` instead";
+            return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+        }
+        Ok(Self { labels, notes, ..Self::of_text(encoded, text, &ends) })
+    }
+
+    /// Puts BOS tokens before the document, as a block of their own.
+    fn put_before(&mut self, bos: &[u32]) {
+        if bos.is_empty() {
+            return;
+        }
+        self.ids.splice(0..0, bos.iter().copied());
+        self.ends.iter_mut().for_each(|end| *end += bos.len());
+        self.ends.insert(0, bos.len());
+        self.labels.insert(0, Some("BOS".to_owned()));
+        self.texts.insert(0, None);
+    }
+}
+
+fn file(plan: &Plan, place: &Place) -> String {
+    plan.units[place.unit].file_path.clone()
+}
+
+fn unusable(plan: &Plan, place: &Place, why: &str) -> Failure {
+    let message = format!("document {}: {why}", quoted(&place.id));
+    let at = diagnostic::Place::Data(format!("{}, row {}", file(plan, place), place.row));
+    Diagnostic::error(Blame::Data, message).at(at).into()
+}
+
+/// The tokens of a text, at least one.
+fn encode(plan: &Plan, place: &Place, text: &str) -> Result<EncodedText> {
+    let at = format!("{}, row {}", file(plan, place), place.row);
+    match tokenize(plan, at, text) {
+        Ok(encoded) if encoded.ids.is_empty() => {
+            Err(unusable(plan, place, "the text has no tokens"))
+        }
+        Ok(encoded) => Ok(encoded),
+        Err(Untokenized::Refused(_, message)) => Err(unusable(plan, place, &message)),
+        Err(Untokenized::Endless(problem)) => Err((*problem).into()),
+    }
+}
+
+/// The BOS tokens that were asked for.
+fn bos(plan: &Plan, attention: &Attention, wanted: u8) -> Result<Vec<u32>> {
+    if wanted == 0 {
+        return Ok(Vec::new());
+    }
+    let known = match plan.encoder {
+        Some(_) => attention.model.bos_token_id(),
+        None => attention.model.config().stated_bos_token_id(),
+    };
+    let none = || {
+        let message = format!("`--bos {wanted}`, but the model has no BOS token");
+        Diagnostic::error(Blame::Pipeline, message).hint("leave `--bos` out")
+    };
+    Ok(vec![known.ok_or_else(none)?; usize::from(wanted)])
+}
+
+/// That the model has all tokens and as many positions.
+fn check_tokens(
+    attention: &Attention,
+    ids: &[u32],
+    place: &Place,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let spec = attention.model.spec();
+    let vocabulary = spec.vocabulary_size;
+    if let Some(at) = ids.iter().position(|id| u64::from(*id) >= vocabulary) {
+        let message = format!(
+            "document {}: token {at} is {}, but the model's vocabulary has {} entries",
+            quoted(&place.id),
+            ids[at],
+            count(vocabulary)
+        );
+        return Err(Diagnostic::error(Blame::Data, message).into());
+    }
+    let tokens = ids.len() as u64;
+    if let Some(problem) = spec.window_problem(tokens) {
+        let message = format!("document {}: {}", quoted(&place.id), problem.message);
+        let hint =
+            "a map is of a whole document: name a shorter one, or a model with rotary positions";
+        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+    }
+    if let Some(warning) = spec.positions_warning(tokens) {
+        if attention.reading.strict_positions {
+            let hint = "name a shorter document, or set `strict_positions: false`";
+            return Err(Diagnostic::error(Blame::Pipeline, warning).hint(hint).into());
+        }
+        notes.push(warning);
+    }
+    Ok(())
+}
+
+fn note_sampled(
+    request: &AttentionRequest,
+    sampled: Option<&SampledRows>,
+    tokens: usize,
+    notes: &mut Vec<String>,
+) {
+    if let Some(rows) = sampled {
+        notes.push(format!(
+            "{} rows were drawn of the {} that have tokens at a distance of {} or more: `--set \
+             stages.first-layer-attention.rows=all` measures all",
+            count(rows.positions.len() as u64),
+            count(tokens as u64 - request.distance.of(tokens as u64)),
+            count(request.distance.of(tokens as u64))
+        ));
+    }
+}
+
+/// A map is measured by the processor.
+pub(crate) fn processor_kernel(attention: &Attention) -> Kernel {
+    let kernel = attention.kernel();
+    if kernel.is_cuda() {
+        Kernel::detect(attention.reading.precision.element_type())
+    } else {
+        kernel
+    }
+}
+
+fn check_memory(plan: &Plan, needed: u64, tokens: usize, blocks: usize) -> Result<()> {
+    let limit = plan.spec.pipeline.input.memory_limit_bytes;
+    if needed <= limit {
+        return Ok(());
+    }
+    let message = format!(
+        "a map of {} tokens in {} blocks takes up to {}, more than the {} of `memory_limit_bytes`",
+        count(tokens as u64),
+        count(blocks as u64),
+        bytes(needed),
+        bytes(limit)
+    );
+    let hint = "cut it into fewer blocks, take fewer `--threads`, or raise `memory_limit_bytes`";
+    Err(Diagnostic::error(Blame::Pipeline, message)
+        .at(plan.spec.at("input.memory_limit_bytes"))
+        .hint(hint)
+        .into())
+}
+
+/// A damaged checkpoint gives no map, and says so.
+fn check_finite(shares: &BlockShares, place: &Place) -> Result<()> {
+    match shares.shares.iter().flatten().find(|share| !share.is_finite()) {
+        None => Ok(()),
+        Some(share) => {
+            let message = format!(
+                "document {}: an attention is {share}, not a finite number",
+                quoted(&place.id)
+            );
+            let hint = "check the checkpoint: its weights are damaged";
+            Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
+        }
+    }
+}
+
+impl Map {
+    /// What a block is called in figures: its number and its label.
+    fn name(&self, block: usize) -> String {
+        match &self.blocks[block].label {
+            Some(label) => format!("{block} {}", line_safe(label)),
+            None => block.to_string(),
+        }
+    }
+
+    /// Pairs of blocks by lift, the highest first, with 1 % of the attending block's attention or more. Neighbours say little:
+    /// of many blocks they are left out.
+    fn strongest(&self) -> Vec<(usize, usize, f64, f64)> {
+        let apart = if self.blocks.len() > MOST_SHOWN { 2 } else { 1 };
+        let mut pairs = Vec::new();
+        for (query, (shares, lifts)) in self.block_attention.iter().zip(&self.lift).enumerate() {
+            for (key, (share, lift)) in shares.iter().zip(lifts).enumerate() {
+                if let (Some(share), Some(lift)) = (share, lift)
+                    && query.abs_diff(key) >= apart
+                    && *share >= 0.01
+                {
+                    pairs.push((query, key, *share, *lift));
+                }
+            }
+        }
+        pairs.sort_by(|one, other| {
+            other.3.total_cmp(&one.3).then((one.0, one.1).cmp(&(other.0, other.1)))
+        });
+        pairs
+    }
+
+    /// What was measured, in a line.
+    fn measured(&self) -> String {
+        let heads = match self.head {
+            Some(head) => format!("query head {head} of {}", self.query_heads),
+            None => format!("mean of {} query heads", self.query_heads),
+        };
+        format!(
+            "layer {}, {heads}, {} tokens in {} blocks",
+            self.layer,
+            count(self.tokens),
+            count(self.blocks.len() as u64)
+        )
+    }
+}
+
+impl fmt::Display for Map {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{}, {} row {}", quoted(&self.id), self.input_file, self.input_row)?;
+        writeln!(formatter, "  {}", self.measured())?;
+        writeln!(
+            formatter,
+            "  memory at most {} besides the mapped table; {:.2} s, kernel {}",
+            bytes(self.memory_bytes),
+            self.seconds,
+            self.kernel
+        )?;
+        for note in &self.notes {
+            writeln!(formatter, "  note: {}", line_safe(note))?;
+        }
+        let number = self.blocks.len();
+        if number <= MOST_SHOWN {
+            let cell =
+                |value: &Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.3}"));
+            for (title, cells) in [
+                (
+                    "share of a block's attention (rows) that goes to each block (columns)",
+                    &self.block_attention,
+                ),
+                ("lift over even attention", &self.lift),
+            ] {
+                writeln!(formatter, "\n{title}")?;
+                let header =
+                    [String::new()].into_iter().chain((0..number).map(|block| block.to_string()));
+                let rows = cells.iter().enumerate().map(|(block, row)| {
+                    [self.name(block)].into_iter().chain(row.iter().map(cell)).collect()
+                });
+                let all: Vec<Vec<String>> = [header.collect()].into_iter().chain(rows).collect();
+                for line in lines(&all) {
+                    writeln!(formatter, "  {line}")?;
+                }
+            }
+            return Ok(());
+        }
+        writeln!(
+            formatter,
+            "\nblocks that are no neighbours by lift, of those with 1 % of the attention or more"
+        )?;
+        let header = ["from", "to", "share", "lift"].map(str::to_owned).to_vec();
+        let rows = self.strongest().into_iter().take(STRONGEST).map(|(query, key, share, lift)| {
+            vec![self.name(query), self.name(key), format!("{share:.4}"), format!("{lift:.2}")]
+        });
+        let all: Vec<Vec<String>> = [header].into_iter().chain(rows).collect();
+        for line in lines(&all) {
+            writeln!(formatter, "  {line}")?;
+        }
+        writeln!(
+            formatter,
+            "\nall {} cells: `--html FILE`, `--png FILE`, `--parquet FILE`, `--format json`",
+            count((number * number) as u64)
+        )
+    }
+}

@@ -1,0 +1,136 @@
+//! Into which blocks of tokens a document is cut.
+
+use longsift_kernels::MOST_BLOCKS;
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::text::count;
+
+/// Blocks that a document is cut into where nobody says how: a map of so many is legible.
+const BLOCKS: usize = 64;
+/// The fewest tokens of such a block.
+const LEAST_TOKENS: usize = 16;
+
+/// How a document is cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cutting {
+    /// About sixty-four blocks of equal length, none below sixteen tokens.
+    Even,
+    /// Blocks of so many tokens, the last one shorter.
+    Tokens(usize),
+    /// Blocks that begin at these tokens of the document, BOS not counted; its end may be the last of them.
+    Boundaries(Vec<usize>),
+}
+
+impl Cutting {
+    /// Where the blocks of `tokens` tokens (at least 1) end, ascending; the last is `tokens`.
+    ///
+    /// # Errors
+    /// Boundaries that are not ascending tokens of the document from 0 on; more than a thousand blocks.
+    pub(super) fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
+        match self {
+            Self::Even => {
+                let even = tokens.div_ceil(BLOCKS).max(LEAST_TOKENS);
+                equal(tokens, even)
+            }
+            Self::Tokens(each) => equal(tokens, (*each).max(1)),
+            Self::Boundaries(boundaries) => of_boundaries(boundaries, tokens),
+        }
+    }
+}
+
+fn equal(tokens: usize, each: usize) -> Result<Vec<usize>> {
+    let blocks = tokens.div_ceil(each);
+    if blocks > MOST_BLOCKS {
+        let least = tokens.div_ceil(MOST_BLOCKS);
+        let message = format!(
+            "{} tokens in blocks of {each} are {} blocks; a map has at most {}",
+            count(tokens as u64),
+            count(blocks as u64),
+            count(MOST_BLOCKS as u64)
+        );
+        let hint = format!("give `--block-tokens {least}` or more");
+        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+    }
+    Ok((1..blocks).map(|block| block * each).chain([tokens]).collect())
+}
+
+fn of_boundaries(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
+    let mut problems = Vec::new();
+    let mut wrong = |message: String, hint: String| {
+        let message = format!("`--block-boundaries`: {message}");
+        problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
+    };
+    if let Some(first) = boundaries.first().filter(|first| **first != 0) {
+        let hint = "begin the list with 0: every token is in a block".to_owned();
+        wrong(format!("the first block begins at token {first}, not 0"), hint);
+    }
+    for pair in boundaries.windows(2) {
+        let (before, at) = (pair[0], pair[1]);
+        if at == before {
+            let hint = "leave one of them out: a block has at least one token".to_owned();
+            wrong(format!("{at} stands there twice, which makes a block of no tokens"), hint);
+        } else if at < before {
+            wrong(format!("{at} comes after {before}"), "sort the list".to_owned());
+        }
+    }
+    if let Some(beyond) = boundaries.iter().find(|at| **at > tokens) {
+        let hint = format!("the last boundary may be {tokens}, the document's end");
+        let tokens = count(tokens as u64);
+        wrong(format!("{beyond} is beyond the document, which has {tokens} tokens"), hint);
+    }
+    if !problems.is_empty() {
+        return Err(problems.into());
+    }
+    let starts = boundaries.iter().copied().filter(|at| *at > 0 && *at < tokens);
+    let ends: Vec<usize> = starts.chain([tokens]).collect();
+    if ends.len() > MOST_BLOCKS {
+        let blocks = count(ends.len() as u64);
+        let message = format!("{blocks} blocks; a map has at most {}", count(MOST_BLOCKS as u64));
+        let hint = "give fewer boundaries";
+        return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+    }
+    Ok(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(cutting: &Cutting, tokens: usize) -> std::result::Result<Vec<usize>, String> {
+        cutting.ends(tokens).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn blocks_of_a_length_end_with_the_document() {
+        assert_eq!(ends(&Cutting::Tokens(4), 10).unwrap(), [4, 8, 10]);
+        assert_eq!(ends(&Cutting::Tokens(10), 10).unwrap(), [10]);
+        assert_eq!(ends(&Cutting::Tokens(1000), 10).unwrap(), [10]);
+        assert_eq!(ends(&Cutting::Tokens(1), 1).unwrap(), [1]);
+        let many = ends(&Cutting::Tokens(4), 131_072).unwrap_err();
+        assert!(many.contains("131,072 tokens in blocks of 4 are 32,768 blocks"), "{many}");
+    }
+
+    #[test]
+    fn blocks_that_nobody_names_are_legible() {
+        assert_eq!(ends(&Cutting::Even, 20).unwrap(), [16, 20]);
+        assert_eq!(ends(&Cutting::Even, 131_072).unwrap().len(), 64);
+        assert!(ends(&Cutting::Even, 5000).unwrap().len() <= 64);
+    }
+
+    #[test]
+    fn boundaries_may_name_the_end_and_must_ascend_from_0() {
+        let of = |boundaries: &[usize]| ends(&Cutting::Boundaries(boundaries.to_vec()), 40);
+        assert_eq!(of(&[0, 10, 29]).unwrap(), [10, 29, 40]);
+        assert_eq!(of(&[0, 10, 29, 40]).unwrap(), [10, 29, 40]);
+        assert_eq!(of(&[0]).unwrap(), [40]);
+        assert_eq!(of(&[0, 40]).unwrap(), [40]);
+        assert!(of(&[5, 10]).unwrap_err().contains("begins at token 5"));
+        let several = of(&[0, 30, 10, 10, 41]).unwrap_err();
+        for part in ["10 comes after 30", "10 stands there twice", "41 is beyond the document"] {
+            assert!(several.contains(part), "{several}");
+        }
+        let many = Cutting::Boundaries((0..2000).collect());
+        assert!(ends(&many, 4000).unwrap_err().contains("2,000 blocks"));
+    }
+}

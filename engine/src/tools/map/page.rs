@@ -1,0 +1,180 @@
+//! A map as a page to look at.
+
+use super::Map;
+use crate::base::text::{bytes, count, line_safe};
+use crate::report::page::heat::{Scale, heat_map};
+use crate::report::page::{Block, Page, Section, Tile};
+
+/// Blocks that a drawing has at most; more are put together.
+const DRAWN: usize = 64;
+/// Blocks of which the text is listed.
+const LISTED: usize = 64;
+/// Pairs of blocks that are listed.
+const PAIRS: usize = 24;
+/// The longest name of a block in a drawing, in characters.
+const LONGEST_NAME: usize = 22;
+
+/// Neighbouring blocks, put together until they can be drawn.
+struct Drawn {
+    names: Vec<String>,
+    columns: Vec<String>,
+    shares: Vec<Vec<Option<f64>>>,
+    lift: Vec<Vec<Option<f64>>>,
+    /// Blocks in each of them.
+    together: usize,
+}
+
+impl Map {
+    /// One HTML file. `command` repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let drawn = self.drawn();
+        let mut leads = vec!["Rows attend, columns are attended to.".to_owned()];
+        if drawn.together > 1 {
+            leads.push(format!(
+                "{} neighbouring blocks are drawn as one; all numbers are in `--parquet` and `--format json`.",
+                drawn.together
+            ));
+        }
+        let lead = leads.join(" ");
+        let Drawn { names, columns, shares, lift, .. } = &drawn;
+        let scale = Scale::shares(shares.iter().flatten().flatten().copied());
+        let share_map = heat_map("share of attention by block", names, columns, shares, scale);
+        let lift_map = heat_map("attention over even attention", names, columns, lift, Scale::Lift);
+        let mut sections = vec![
+            Section::new(
+                "shares",
+                "Where attention goes",
+                &format!("The share of a block's attention that goes to each block. {lead}"),
+                vec![Block::Drawing(share_map)],
+            ),
+            Section::new(
+                "lift",
+                "More or less than evenly",
+                &format!(
+                    "The same divided by what attention spread evenly over all visible tokens would give: blue is more, orange less. {lead}"
+                ),
+                vec![Block::Drawing(lift_map)],
+            ),
+        ];
+        let pairs = self.strongest();
+        if !pairs.is_empty() {
+            let rows = pairs.iter().take(PAIRS).map(|(query, key, share, lift)| {
+                vec![
+                    self.name(*query),
+                    self.name(*key),
+                    format!("{share:.4}"),
+                    format!("{lift:.2}"),
+                ]
+            });
+            sections.push(Section::new(
+                "pairs",
+                "The strongest pairs",
+                "Blocks apart from each other with 1 % of the attention or more, by how many times the even share they have.",
+                vec![Block::table(["from", "to", "share", "lift"], rows.collect())],
+            ));
+        }
+        sections.push(self.listed());
+        if !self.notes.is_empty() {
+            let notes = self.notes.iter().map(|note| line_safe(note)).collect();
+            sections.push(Section::new("notes", "Notes", "", vec![Block::List(notes)]));
+        }
+        sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
+        let rows = self.rows_drawn.map_or("all".to_owned(), count);
+        let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
+        let page = Page {
+            title: format!("How the blocks of {} attend to each other", shortened(&self.id, 80)),
+            kicker: format!(
+                "longsift map · {} · {} row {}",
+                self.pipeline, self.input_file, self.input_row
+            ),
+            lead: format!("{}, kernel {}.", capitalised(&self.measured()), self.kernel),
+            tiles: vec![
+                tile(count(self.tokens), "tokens"),
+                tile(count(self.blocks.len() as u64), "blocks"),
+                tile(rows, "rows measured"),
+                tile(bytes(self.memory_bytes), "of memory at most"),
+                tile(format!("{:.2} s", self.seconds), "to measure"),
+            ],
+            sections,
+        };
+        page.html()
+    }
+
+    fn listed(&self) -> Section {
+        let line = |(place, block): (usize, &super::Block)| {
+            let tokens = format!("tokens {} to {}", count(block.start), count(block.end));
+            let text = block
+                .text
+                .as_deref()
+                .map_or_else(String::new, |text| format!(": {}", visible(text)));
+            format!("{} · {tokens}{text}", self.name(place))
+        };
+        let lines = self.blocks.iter().enumerate().take(LISTED).map(line).collect();
+        let mut blocks = vec![Block::List(lines)];
+        if self.blocks.len() > LISTED {
+            let more = count((self.blocks.len() - LISTED) as u64);
+            blocks.push(Block::Note(format!("{more} more blocks are not listed.")));
+        }
+        Section::new("blocks", "The blocks, and how they begin", "", blocks)
+    }
+
+    fn drawn(&self) -> Drawn {
+        let together = self.blocks.len().div_ceil(DRAWN);
+        let starts: Vec<usize> = (0..self.blocks.len()).step_by(together.max(1)).collect();
+        let of = |start: usize| start..self.blocks.len().min(start + together);
+        let merged = |cells: &[Vec<Option<f64>>]| -> Vec<Vec<Option<f64>>> {
+            let cell = |queries: usize, keys: usize| {
+                let (mut sum, mut rows, mut any) = (0.0, 0.0, false);
+                for query in of(queries) {
+                    let tokens = (self.blocks[query].end - self.blocks[query].start) as f64;
+                    let row = &cells[query];
+                    if row.iter().any(Option::is_some) {
+                        rows += tokens;
+                    }
+                    for key in of(keys) {
+                        if let (Some(share), Some(_)) = (row[key], self.lift[query][key]) {
+                            sum += tokens * share;
+                            any = true;
+                        }
+                    }
+                }
+                (any && rows > 0.0).then(|| sum / rows)
+            };
+            starts
+                .iter()
+                .map(|query| starts.iter().map(|key| cell(*query, *key)).collect())
+                .collect()
+        };
+        let (shares, uniform) = (merged(&self.block_attention), merged(&self.uniform_attention));
+        let lift = shares.iter().zip(&uniform).map(|(shares, uniform)| {
+            let cells = shares.iter().zip(uniform);
+            cells.map(|(share, uniform)| Some((*share)? / (*uniform)?)).collect()
+        });
+        let name = |start: &usize| shortened(&self.name(*start), LONGEST_NAME);
+        Drawn {
+            names: starts.iter().map(name).collect(),
+            columns: starts.iter().map(usize::to_string).collect(),
+            lift: lift.collect(),
+            shares,
+            together,
+        }
+    }
+}
+
+/// Line breaks as signs.
+fn visible(text: &str) -> String {
+    text.replace("\r\n", "⏎ ").replace('\n', "⏎ ")
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    let text = line_safe(text);
+    if text.chars().count() <= most {
+        return text;
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,60 @@
+//! A map as a picture: one square of equal pixels for each pair of blocks.
+//!
+//! The few chunks of a PNG are written here, with the deflate and the checksum that the engine has: the crate `png` would
+//! bring two versions of another deflate.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+
+use super::Map;
+use crate::report::page::heat::Scale;
+
+/// Pixels on a side, at least.
+const SIDE: usize = 768;
+/// What a block does not see.
+const NOTHING: [u8; 3] = [255, 255, 255];
+
+impl Map {
+    /// The shares of attention as a PNG, the attending block from top to bottom, in the colours of the page.
+    pub(crate) fn png(&self) -> Vec<u8> {
+        let blocks = self.blocks.len();
+        let each = SIDE.div_ceil(blocks);
+        let scale = Scale::shares(self.block_attention.iter().flatten().flatten().copied());
+        let side = blocks * each;
+        let mut pixels = Vec::with_capacity(side * (3 * side + 1));
+        for (shares, seen) in self.block_attention.iter().zip(&self.lift) {
+            let cells = shares.iter().zip(seen).map(|(share, lift)| match (share, lift) {
+                (Some(share), Some(_)) => scale.rgb(*share),
+                _ => NOTHING,
+            });
+            let line: Vec<u8> = cells.flat_map(|colour| [colour].repeat(each)).flatten().collect();
+            for _ in 0..each {
+                pixels.push(0); // no filter
+                pixels.extend_from_slice(&line);
+            }
+        }
+        let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
+        let size = u32::try_from(side)
+            .expect("a thousand blocks of a pixel, or fewer of more")
+            .to_be_bytes();
+        // Eight bits of each of three colours, no interlacing.
+        chunk(&mut file, *b"IHDR", &[&size[..], &size, &[8, 2, 0, 0, 0]].concat());
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+        let packed = encoder.write_all(&pixels).and_then(|()| encoder.finish());
+        chunk(&mut file, *b"IDAT", &packed.expect("memory takes all bytes"));
+        chunk(&mut file, *b"IEND", &[]);
+        file
+    }
+}
+
+fn chunk(file: &mut Vec<u8>, name: [u8; 4], content: &[u8]) {
+    let length = u32::try_from(content.len()).expect("a picture of some megabytes");
+    file.extend_from_slice(&length.to_be_bytes());
+    let start = file.len();
+    file.extend_from_slice(&name);
+    file.extend_from_slice(content);
+    let check = crc32fast::hash(&file[start..]);
+    file.extend_from_slice(&check.to_be_bytes());
+}

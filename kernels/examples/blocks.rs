@@ -1,0 +1,37 @@
+//! What attention between blocks costs beside the statistics of the same window, measured in turns on this machine.
+//!
+//! `cargo run --release -p longsift-kernels --example blocks -- [TOKENS [BLOCK_TOKENS [REPEATS]]]`
+//!
+//! Eight query heads over two key heads of width 128; two threads. Seconds are processor time, medians.
+#![expect(clippy::print_stdout, reason = "the table is what the program is for")]
+
+use longsift_kernels::bench::Case;
+use longsift_kernels::{AttentionShape, BlockAttention, Kernel};
+
+fn main() -> Result<(), String> {
+    let mut numbers = [8192, 128, 5];
+    for (number, argument) in numbers.iter_mut().zip(std::env::args().skip(1)) {
+        *number = argument.parse().map_err(|_| format!("`{argument}` is not a number"))?;
+    }
+    let [tokens, block_tokens, repeats] = numbers;
+    println!("{tokens} tokens in blocks of {block_tokens}");
+    println!(
+        "{:14} {:>10} {:>10} {:>7} {:>9}",
+        "kernel", "statistics", "blocks", "ratio", "memory"
+    );
+    for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
+        let case = Case { kernel, head_dim: 128, tokens, key_heads: 2, threads: 2 };
+        let cost = case.measure_blocks(block_tokens, repeats);
+        let shape = AttentionShape { tokens, query_heads: 8, key_heads: 2, head_dim: 128 };
+        let bytes = BlockAttention::bytes(kernel, &shape, tokens.div_ceil(block_tokens), 2);
+        println!(
+            "{:14} {:>8.3} s {:>8.3} s {:>7.3} {:>6.1} MB",
+            kernel.name(),
+            cost.statistics_seconds,
+            cost.blocks_seconds,
+            cost.ratio,
+            bytes as f64 / 1e6
+        );
+    }
+    Ok(())
+}

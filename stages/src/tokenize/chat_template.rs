@@ -1,0 +1,237 @@
+//! How a model was shown conversations: the Jinja template of its tokenizer, rendered as transformers does.
+//!
+//! Templates are programs of strangers. They see the messages and the special tokens and nothing else, and end after a
+//! bounded number of steps.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, Error, ErrorKind, context};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::model::folder_files::read_small_file;
+
+/// The largest `tokenizer_config.json` or template that is read.
+const MOST_BYTES: u64 = 16 << 20;
+/// Steps after which a template is given up: those in use take some hundred for a message.
+const MOST_STEPS: u64 = 5_000_000;
+/// Where a tokenizer has a folder, the newer place of its template.
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// The other place, and that of special tokens.
+const CONFIG_FILE: &str = "tokenizer_config.json";
+
+/// A message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Message {
+    /// Who speaks: `user`, `assistant`, `human`, `gpt`; empty where nobody is named.
+    pub role: String,
+    /// What is said; empty where nothing is.
+    pub content: String,
+}
+
+/// A template that can be rendered.
+#[derive(Clone, Debug)]
+pub struct ChatTemplate {
+    path: PathBuf,
+    source: String,
+    /// `bos_token`, `eos_token` and the like, as texts.
+    special_tokens: Map<String, Value>,
+}
+
+/// A rendered conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// All of it.
+    pub text: String,
+    /// `[messages]`: the byte at which each message begins, never descending and on a border of characters; of the first 0.
+    /// What the template writes around a message belongs to it. `None` where the template renders nothing up to it by itself,
+    /// so that there is no place to cut.
+    pub starts: Vec<Option<usize>>,
+}
+
+impl ChatTemplate {
+    /// The template of a tokenizer: `chat_template.jinja` in its folder, or the one in `tokenizer_config.json`, there the one
+    /// called `default` where there are several.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read: what is wrong, for people.
+    pub fn open(folder: &Path) -> Result<Self, String> {
+        let config_path = folder.join(CONFIG_FILE);
+        let config: Map<String, Value> = match read_small_file(&config_path, MOST_BYTES) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| format!("`{}` is not JSON: {error}", config_path.display()))?,
+            Err(_) => Map::new(),
+        };
+        let special_tokens = config.iter().filter(|(name, _)| name.ends_with("_token")).filter_map(
+            |(name, token)| {
+                let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
+                Some((name.clone(), Value::from(text)))
+            },
+        );
+        let special_tokens = special_tokens.collect();
+        let path = folder.join(TEMPLATE_FILE);
+        if let Ok(bytes) = read_small_file(&path, MOST_BYTES) {
+            let source = String::from_utf8(bytes)
+                .map_err(|error| format!("`{}` is not UTF-8: {error}", path.display()))?;
+            return Ok(Self { path, source, special_tokens });
+        }
+        let named = |templates: &Vec<Value>| {
+            let default = templates.iter().find(|one| one["name"] == "default")?;
+            default["template"].as_str().map(str::to_owned)
+        };
+        let source = match config.get("chat_template") {
+            Some(Value::String(source)) => Some(source.clone()),
+            Some(Value::Array(templates)) => named(templates),
+            _ => None,
+        };
+        let none = || {
+            format!(
+                "the tokenizer has no chat template: neither `{TEMPLATE_FILE}` nor a `chat_template` in `{CONFIG_FILE}` is in \
+                 `{}`",
+                folder.display()
+            )
+        };
+        Ok(Self { path: config_path, source: source.ok_or_else(none)?, special_tokens })
+    }
+
+    /// A conversation as the model was shown it, without a prompt for another message. Cost: the template is rendered once
+    /// for each message, up to it.
+    ///
+    /// A message begins where the conversation up to the message before it ends: where both are rendered alike. A template
+    /// may change what it wrote before (it closes a conversation, or leaves earlier thoughts out), so as much counts as is
+    /// the same.
+    ///
+    /// # Errors
+    /// The template refuses the conversation, is wrong, or does not end: what is wrong, for people.
+    pub fn render(&self, messages: &[Message]) -> Result<Rendered, String> {
+        let wrong = |error: Error| {
+            let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
+            let why = match error.kind() {
+                ErrorKind::OutOfFuel => format!("it does not end within {MOST_STEPS} steps"),
+                _ => error.detail().map_or_else(|| error.kind().to_string(), str::to_owned),
+            };
+            format!(
+                "the chat template in `{}`{line} cannot render the conversation: {why}",
+                self.path.display()
+            )
+        };
+        let mut environment = Environment::new();
+        environment.set_fuel(Some(MOST_STEPS));
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(wrong)?);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |why: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, why))
+        });
+        let template = environment.template_from_str(&self.source).map_err(wrong)?;
+        let special_tokens = minijinja::Value::from(Serde(&self.special_tokens));
+        let rendered = |messages: &[Message]| {
+            template.render(context! {
+                messages => Serde(messages),
+                add_generation_prompt => false,
+                ..special_tokens.clone()
+            })
+        };
+        let text = rendered(messages).map_err(wrong)?;
+        let mut reached = 0;
+        let starts = (0..messages.len()).map(|message| {
+            if message == 0 {
+                return Some(0);
+            }
+            let before = rendered(&messages[..message]).ok()?;
+            reached = reached.max(common(&before, &text));
+            Some(reached)
+        });
+        let starts = starts.collect();
+        Ok(Rendered { text, starts })
+    }
+}
+
+/// Bytes that two texts begin with alike, up to a border of characters.
+fn common(one: &str, other: &str) -> usize {
+    let alike = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
+    other.floor_char_boundary(alike)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    const CHATML: &str = "{{ bos_token }}{% for message in messages %}\n  {% if message.role == 'system' and not loop.first %}\
+        {{ raise_exception('system comes first') }}{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + \
+        message['content'].strip() + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'no' }}{% endif %}";
+
+    fn folder(config: &Value) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(CONFIG_FILE), config.to_string()).unwrap();
+        folder
+    }
+
+    fn rendered(template: &str, messages: &[(&str, &str)]) -> Result<Rendered, String> {
+        let config = json!({"bos_token": {"content": "<s>"}, "chat_template": template});
+        let messages: Vec<Message> = messages
+            .iter()
+            .map(|(role, content)| Message { role: (*role).into(), content: (*content).into() })
+            .collect();
+        ChatTemplate::open(folder(&config).path()).unwrap().render(&messages)
+    }
+
+    #[test]
+    fn messages_begin_where_the_conversation_up_to_them_ends() {
+        let found =
+            rendered(CHATML, &[("user", " Hé "), ("assistant", ""), ("user", "ü")]).unwrap();
+        let pieces = [
+            "<s><|im_start|>user\nHé<|im_end|>\n",
+            "<|im_start|>assistant\n<|im_end|>\n",
+            "<|im_start|>user\nü<|im_end|>\n",
+        ];
+        assert_eq!(found.text, pieces.concat());
+        let first = pieces[0].len();
+        assert_eq!(found.starts, [Some(0), Some(first), Some(first + pieces[1].len())]);
+    }
+
+    #[test]
+    fn what_a_template_cannot_render_alone_has_no_place_to_cut() {
+        let needs_two = "{% if messages|length < 2 %}{{ raise_exception('too few') }}{% endif %}\
+            {% for message in messages %}[{{ message.content }}]{% endfor %}";
+        let found = rendered(needs_two, &[("system", "a"), ("user", "b"), ("user", "c")]).unwrap();
+        assert_eq!(
+            (found.text.as_str(), found.starts),
+            ("[a][b][c]", vec![Some(0), None, Some(6)])
+        );
+        let refused = rendered(CHATML, &[("user", "a"), ("system", "b")]).unwrap_err();
+        assert!(
+            refused.ends_with("cannot render the conversation: system comes first"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_template_that_does_not_end_is_given_up() {
+        let endless =
+            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+        let problem = rendered(endless, &[("user", "a")]).unwrap_err();
+        assert!(problem.contains("does not end within"), "{problem}");
+        assert!(rendered("{% for %}", &[]).unwrap_err().contains("line 1"));
+    }
+
+    #[test]
+    fn the_newer_place_of_a_template_counts_first_and_none_is_said() {
+        let several = json!({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]});
+        let folder = folder(&several);
+        let text = |folder: &Path| ChatTemplate::open(folder).unwrap().render(&[]).unwrap().text;
+        assert_eq!(text(folder.path()), "yes");
+        fs::write(folder.path().join(TEMPLATE_FILE), "newer").unwrap();
+        assert_eq!(text(folder.path()), "newer");
+        let none = tempfile::tempdir().unwrap();
+        let problem = ChatTemplate::open(none.path()).unwrap_err();
+        assert!(problem.starts_with("the tokenizer has no chat template"), "{problem}");
+    }
+}

@@ -1,0 +1,424 @@
+//! `longsift map`: how the blocks of a document attend to each other.
+
+use std::fs;
+use std::sync::Arc;
+
+use arrow_array::builder::{ListBuilder, StringBuilder, StructBuilder};
+use arrow_array::{Array, ArrayRef};
+use arrow_schema::{DataType, Field, Fields};
+use serde_json::Value;
+
+use crate::support::pages::{check_harmless, check_opened, hostile};
+use crate::support::tables::{
+    floats, footer_value, integers, read_parquet, strings, table, token_lists, write_parquet,
+};
+use crate::support::{
+    Pipeline, Tiny, Workspace, copy_folder, demo_model, numbers, read_json, repository, shared,
+};
+
+fn map(workspace: &Workspace, arguments: &[&str]) -> Value {
+    let all = [&["map", "pipeline.yaml", "--format", "json"][..], arguments].concat();
+    serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap()
+}
+
+fn refused(workspace: &Workspace, arguments: &[&str], code: i32, parts: &[&str]) {
+    let answer = workspace.longsift(&[&["map", "pipeline.yaml"][..], arguments].concat());
+    assert_eq!(answer.code, code, "{}", answer.stderr);
+    for part in parts {
+        assert!(answer.stderr.contains(part), "{part} in {}", answer.stderr);
+    }
+}
+
+fn cells(matrix: &Value) -> Vec<f64> {
+    matrix.as_array().unwrap().iter().flat_map(numbers).collect()
+}
+
+/// A document of token ids per list, and a small model.
+fn of_tokens(lists: &[Vec<u32>]) -> Workspace {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let ids = (0..lists.len()).map(|row| format!("d{row}"));
+    let input = table(&[("id", strings(ids)), ("tokens", token_lists(lists))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    workspace
+}
+
+fn ids(tokens: usize) -> Vec<u32> {
+    (0..tokens).map(|place| (place * 7 % 41 + place % 5) as u32 + 2).collect()
+}
+
+/// Documents of text, and the demo model.
+fn of_texts(texts: &[String]) -> Workspace {
+    let workspace = Workspace::new();
+    let ids = (0..texts.len()).map(|row| format!("d{row}"));
+    let input = table(&[("id", strings(ids)), ("text", strings(texts))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+    let model = demo_model();
+    workspace.write("pipeline.yaml", Pipeline::text(model.to_str().unwrap(), 64).to_string());
+    workspace
+}
+
+type Said<'a> = Vec<Option<(Option<&'a str>, Option<&'a str>)>>;
+
+/// A column of conversations whose messages have two texts of these names.
+fn conversations(role: &str, content: &str, rows: &[Option<Said<'_>>]) -> ArrayRef {
+    let text = |name: &str| Field::new(name, DataType::Utf8, true);
+    let fields = Fields::from(vec![text(role), text(content)]);
+    let item = Field::new("item", DataType::Struct(fields.clone()), true);
+    let messages = StructBuilder::from_fields(fields, 0);
+    let mut lists = ListBuilder::new(messages).with_field(item);
+    for row in rows {
+        for message in row.iter().flatten() {
+            let (who, what) = message.unwrap_or_default();
+            for (place, text) in [who, what].into_iter().enumerate() {
+                let column = lists.values().field_builder::<StringBuilder>(place).unwrap();
+                column.append_option(text);
+            }
+            lists.values().append(message.is_some());
+        }
+        lists.append(row.is_some());
+    }
+    Arc::new(lists.finish())
+}
+
+fn of_conversations(column: ArrayRef) -> Workspace {
+    let workspace = Workspace::new();
+    let ids = (0..column.len()).map(|row| format!("c{row}"));
+    let input = table(&[("id", strings(ids)), ("messages", column)]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 2);
+    // The tokenizer's folder is the test's own: its configuration is added to.
+    copy_folder(&demo_model(), &workspace.path("model"));
+    workspace.write("pipeline.yaml", Pipeline::text("model", 64).to_string());
+    workspace
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn attention_between_blocks_is_that_of_every_conformance_case() {
+    let mut cases = 0;
+    for folder in fs::read_dir(shared("conformance")).unwrap() {
+        let folder = folder.unwrap().path();
+        if !folder.join("case.json").exists() {
+            continue;
+        }
+        let case = read_json(&folder.join("case.json"));
+        let workspace =
+            of_tokens(&[numbers(&case["input_ids"]).into_iter().map(|id| id as u32).collect()]);
+        fs::remove_dir_all(workspace.path("model")).unwrap();
+        workspace.link("model", &folder);
+        let boundaries: Vec<String> =
+            numbers(&case["expected"]["block_boundaries"]).iter().map(f64::to_string).collect();
+        let found =
+            map(&workspace, &["--document", "d0", "--block-boundaries", &boundaries.join(",")]);
+        assert_eq!(found["block_boundaries"], case["expected"]["block_boundaries"]);
+        let got = cells(&found["block_attention"]);
+        let expected = cells(&case["expected"]["block_attention"]);
+        assert_eq!(got.len(), expected.len());
+        let most = case["tolerances"]["block_abs"].as_f64().unwrap();
+        for (got, expected) in got.iter().zip(&expected) {
+            assert!((got - expected).abs() <= most, "{}: {got} for {expected}", folder.display());
+        }
+        cases += 1;
+    }
+    assert!(cases >= 40, "{cases} cases");
+}
+
+#[test]
+fn shares_sum_to_one_lift_is_share_over_even_and_every_form_has_the_same_numbers() {
+    let workspace = of_tokens(&[ids(300), ids(50)]);
+    let files = ["--html", "map.html", "--png", "map.png", "--parquet", "map.parquet"];
+    let found =
+        map(&workspace, &[&["--document", "d0", "--block-tokens", "37"][..], &files].concat());
+    let boundaries: Vec<f64> =
+        (0..=8).map(|block| f64::from(block) * 37.0).chain([300.0]).collect();
+    assert_eq!(numbers(&found["block_boundaries"]), boundaries);
+    for (row, (shares, even)) in found["block_attention"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(found["uniform_attention"].as_array().unwrap())
+        .enumerate()
+    {
+        let (shares, even) = (numbers(shares), numbers(even));
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        assert!((even.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        assert!(shares[row + 1..].iter().chain(&even[row + 1..]).all(|share| *share == 0.0));
+        let lift = found["lift"][row].as_array().unwrap();
+        assert!(lift[row + 1..].iter().all(Value::is_null));
+        for (key, lift) in lift[..=row].iter().enumerate() {
+            assert!((lift.as_f64().unwrap() * even[key] - shares[key]).abs() < 1e-12);
+        }
+    }
+    let written = read_parquet(&workspace.path("map.parquet"));
+    assert_eq!(floats(&written, "share"), cells(&found["block_attention"]));
+    assert_eq!(integers_of(&written, "key_end")[..3], [37, 74, 111]);
+    let about = footer_value(&workspace.path("map.parquet"), "longsift_map").unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&about).unwrap()["blocks"], found["blocks"]);
+    let picture = fs::read(workspace.path("map.png")).unwrap();
+    assert!(
+        picture.starts_with(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+            && picture.ends_with(b"IEND\xaeB`\x82")
+    );
+    let page = fs::read_to_string(workspace.path("map.html")).unwrap();
+    check_harmless(&page, 0);
+    assert!(page.contains("300") && page.matches("<svg").count() == 2);
+    // The mean of the heads, one by one; and the same bits on any number of threads.
+    let heads = found["query_heads"].as_u64().unwrap();
+    let mut mean = vec![0.0; 81];
+    for head in 0..heads {
+        let head = head.to_string();
+        let one = map(&workspace, &["--document", "d0", "--block-tokens", "37", "--head", &head]);
+        let shares = cells(&one["block_attention"]);
+        mean.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share / heads as f64);
+    }
+    for (mean, share) in mean.iter().zip(cells(&found["block_attention"])) {
+        assert!((mean - share).abs() < 1e-6);
+    }
+    let again = map(&workspace, &["--document", "d0", "--block-tokens", "37", "--threads", "3"]);
+    assert_eq!(again["block_attention"], found["block_attention"]);
+}
+
+fn integers_of(batch: &arrow_array::RecordBatch, name: &str) -> Vec<i64> {
+    let column = arrow_cast::cast(batch.column_by_name(name).unwrap(), &DataType::Int64).unwrap();
+    let batch = table(&[(name, column)]);
+    integers(&batch, name)
+}
+
+#[test]
+fn a_document_may_be_longer_than_any_window_and_bos_is_a_block() {
+    let workspace = of_tokens(&[ids(300), ids(5)]);
+    let found = map(&workspace, &["--document", "d0"]);
+    assert_eq!(found["tokens"], 300);
+    assert_eq!(found["blocks"].as_array().unwrap().len(), 19);
+    let found = map(&workspace, &["--document", "d1", "--block-tokens", "1000", "--bos", "2"]);
+    assert_eq!(numbers(&found["block_boundaries"]), [0.0, 2.0, 7.0]);
+    assert_eq!(found["blocks"][0]["label"], "BOS");
+    // By its place, too.
+    assert_eq!(map(&workspace, &["--document", "a.parquet:1"])["tokens"], 5);
+    let plan = workspace.longsift(&["map", "pipeline.yaml", "--document", "d0"]).success();
+    assert!(plan.stdout.contains("memory at most"), "{}", plan.stdout);
+}
+
+#[test]
+fn sampled_rows_measure_the_blocks_that_have_some() {
+    let workspace = of_tokens(&[ids(600)]);
+    let sampled = ["--set", "stages.first-layer-attention.rows={per_window: 64, seed: 1}"];
+    let found =
+        map(&workspace, &[&["--document", "d0", "--block-tokens", "100"][..], &sampled].concat());
+    assert_eq!(found["rows_drawn"], 64);
+    assert!(found["block_attention"][0][0].is_null(), "no row before the far distance is drawn");
+    let exact = map(&workspace, &["--document", "d0", "--block-tokens", "100"]);
+    for row in 2..6 {
+        let shares = numbers(&found["block_attention"][row]);
+        assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        for (drawn, exact) in shares.iter().zip(numbers(&exact["block_attention"][row])) {
+            assert!((drawn - exact).abs() < 0.1, "{drawn} {exact}");
+        }
+    }
+    assert!(found["notes"][0].as_str().unwrap().contains("64 rows were drawn"));
+}
+
+#[test]
+fn a_conversation_is_cut_where_its_messages_begin() {
+    let said = |role, content| Some((Some(role), Some(content)));
+    let column = conversations(
+        "role",
+        "content",
+        &[
+            Some(vec![
+                said("system", "You keep the chronicle."),
+                said("user", "What happened in winter?"),
+                said("assistant", "The harbour was closed."),
+            ]),
+            Some(vec![
+                said("user", "first"),
+                Some((Some("assistant"), None)),
+                None,
+                said("user", "last"),
+            ]),
+            Some(vec![Some((Some("user"), None))]),
+            None,
+            Some(vec![]),
+        ],
+    );
+    let workspace = of_conversations(column);
+    let found = map(&workspace, &["--document", "c0", "--messages", "messages"]);
+    let labels: Vec<&str> = found["blocks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|block| block["label"].as_str().unwrap())
+        .collect();
+    assert_eq!(labels, ["system", "user", "assistant"]);
+    // The same tokens as those of the joined text, cut at the same places.
+    let joined =
+        "You keep the chronicle.\nWhat happened in winter?\nThe harbour was closed.".to_owned();
+    let text = of_texts(&[joined]);
+    let boundaries: Vec<String> =
+        numbers(&found["block_boundaries"]).iter().map(f64::to_string).collect();
+    let of_text = map(&text, &["--document", "d0", "--block-boundaries", &boundaries.join(",")]);
+    assert_eq!(of_text["block_attention"], found["block_attention"]);
+    // What nobody says has no block.
+    let found = map(&workspace, &["--document", "c1", "--messages", "messages"]);
+    assert_eq!(found["blocks"].as_array().unwrap().len() + 2, 4, "{found}");
+    assert!(found["notes"][0].as_str().unwrap().starts_with("2 of the messages have no token"));
+    refused(
+        &workspace,
+        &["--document", "c2", "--messages", "messages"],
+        3,
+        &["the text has no tokens", "row 2"],
+    );
+    refused(
+        &workspace,
+        &["--document", "c3", "--messages", "messages"],
+        3,
+        &["null instead of messages", "row 3"],
+    );
+    refused(
+        &workspace,
+        &["--document", "c4", "--messages", "messages"],
+        3,
+        &["the conversation has no messages"],
+    );
+    refused(
+        &workspace,
+        &["--document", "c0", "--messages", "id"],
+        2,
+        &["column `id`", "`role` and `content`"],
+    );
+    refused(&workspace, &["--document", "c0", "--messages", "none"], 2, &["`none`"]);
+
+    let column = conversations(
+        "from",
+        "value",
+        &[Some(vec![said("human", "Who?"), said("gpt", "The keeper.")])],
+    );
+    let found = map(&of_conversations(column), &["--document", "c0", "--messages", "messages"]);
+    assert_eq!(
+        (&found["blocks"][0]["label"], &found["blocks"][1]["label"]),
+        (&"human".into(), &"gpt".into())
+    );
+}
+
+#[test]
+fn a_chat_template_writes_what_the_model_was_shown() {
+    let said = |role, content| Some((Some(role), Some(content)));
+    let column = conversations(
+        "role",
+        "content",
+        &[Some(vec![said("user", "who"), said("assistant", "the keeper")])],
+    );
+    let workspace = of_conversations(column);
+    let templated = ["--document", "c0", "--messages", "messages", "--chat-template"];
+    refused(&workspace, &templated, 2, &["the tokenizer has no chat template"]);
+    let template =
+        "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}";
+    workspace.write("model/chat_template.jinja", template);
+    let found = map(&workspace, &templated);
+    let text = of_texts(&["[user] who\n[assistant] the keeper\n".to_owned()]);
+    let boundaries: Vec<String> =
+        numbers(&found["block_boundaries"]).iter().map(f64::to_string).collect();
+    assert_eq!(boundaries.len(), 3);
+    let of_text = map(&text, &["--document", "d0", "--block-boundaries", &boundaries.join(",")]);
+    assert_eq!(of_text["block_attention"], found["block_attention"]);
+    workspace.write("model/chat_template.jinja", "{{ raise_exception('never') }}");
+    refused(&workspace, &templated, 2, &["cannot render the conversation", "never"]);
+}
+
+#[test]
+fn what_cannot_be_mapped_is_refused_where_it_is_wrong() {
+    let workspace = of_tokens(&[ids(300), vec![3, 4], ids(9000)]);
+    let of = |arguments: &[&'static str], parts: &[&str]| refused(&workspace, arguments, 2, parts);
+    of(
+        &["--document", "nobody"],
+        &["no document of the 3 in the input has the id `nobody`", "FILE:ROW"],
+    );
+    of(&["--document", "d0#1"], &["`d0#1`"]);
+    of(&["--document", "d0", "--block-tokens", "0"], &["--block-tokens"]);
+    of(
+        &["--document", "d2", "--block-tokens", "4"],
+        &["9,000 tokens in blocks of 4 are 2,250 blocks", "--block-tokens 9"],
+    );
+    of(
+        &["--document", "d0", "--block-boundaries", "0,30,10,10,301"],
+        &[
+            "10 comes after 30",
+            "10 stands there twice",
+            "301 is beyond the document, which has 300 tokens",
+        ],
+    );
+    of(&["--document", "d0", "--block-boundaries", "5,10"], &["begins at token 5, not 0"]);
+    of(&["--document", "d0", "--block-boundaries", "0,x"], &["--block-boundaries"]);
+    of(&["--document", "d0", "--block-boundaries", "-1"], &["-1"]);
+    of(
+        &["--document", "d0", "--block-tokens", "3", "--block-boundaries", "0"],
+        &["cannot be used with"],
+    );
+    of(&["--document", "d0", "--head", "99"], &["there is no head 99"]);
+    of(&["--document", "d0", "--chat-template"], &["--messages"]);
+    of(&["--document", "d0", "--messages", "tokens"], &["no tokenizer"]);
+    of(&["--document", "d0", "--scores-from", "x"], &["has no effect on a map"]);
+    let answer = workspace.longsift(&["map", "nowhere.yaml", "--document", "d0"]);
+    assert_eq!(answer.code, 2, "{}", answer.stderr);
+
+    let without = Workspace::of_three_groups();
+    let pipeline = Pipeline::tokens("model", 64).without_model(None).measure("recurrence");
+    without.write("pipeline.yaml", pipeline.score("formula: far-recurrence").to_string());
+    refused(&without, &["--document", "document-1"], 2, &["needs a model or a device"]);
+}
+
+#[test]
+fn ids_that_occur_again_are_named_by_their_places() {
+    let workspace = of_tokens(&[ids(30), ids(40), ids(50)]);
+    let again = table(&[
+        ("id", strings(["x#1", "x#1", "y"])),
+        ("tokens", token_lists(&[ids(30), ids(40), ids(50)])),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &again, 1);
+    let hint = ["2 documents have the id `x#1`", "`a.parquet:0`, `a.parquet:1`"];
+    refused(&workspace, &["--document", "x#1"], 2, &hint);
+    assert_eq!(map(&workspace, &["--document", "a.parquet:1"])["tokens"], 40);
+    refused(&workspace, &["--document", "a.parquet:3"], 2, &["no document"]);
+}
+
+#[test]
+fn every_kind_of_hostile_text_is_shown_as_text() {
+    // A map is of all tokens of a document: what is a megabyte elsewhere is shorter here.
+    let cut = |(kind, text): (_, String)| (kind, text.chars().take(20_000).collect::<String>());
+    let kinds: Vec<(&str, String)> = hostile().into_iter().map(cut).collect();
+    let workspace = of_texts(&kinds.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>());
+    for (row, (kind, text)) in kinds.iter().enumerate() {
+        let place = format!("a.parquet:{row}");
+        map(&workspace, &["--document", &place, "--html", "map.html"]);
+        let page = fs::read_to_string(workspace.path("map.html")).unwrap();
+        check_harmless(&page, 0);
+        assert!(page.len() < 1_500_000, "{kind}: {} bytes", page.len());
+        // Who speaks may be anybody, too.
+        let role: String = text.chars().take(200).collect();
+        let column =
+            conversations("role", "content", &[Some(vec![Some((Some(&role), Some("hello")))])]);
+        let conversation = of_conversations(column);
+        let arguments = ["--document", "c0", "--messages", "messages", "--html", "map.html"];
+        map(&conversation, &arguments);
+        check_harmless(&fs::read_to_string(conversation.path("map.html")).unwrap(), 0);
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn a_browser_without_a_network_opens_a_map() {
+    let texts: Vec<String> = hostile().into_iter().map(|(_, text)| text).collect();
+    let workspace = of_texts(&texts);
+    let demo = repository().join("pipelines/demo.yaml");
+    for (pipeline, document) in
+        [("pipeline.yaml", "a.parquet:0"), (demo.to_str().unwrap(), "chronicle-00-whole")]
+    {
+        workspace
+            .longsift(&["map", pipeline, "--document", document, "--html", "map.html"])
+            .success();
+        let elements =
+            check_opened(&workspace.path("map.html"), &["shares", "lift", "blocks", "repeat"]);
+        assert!(!elements.contains("<script"));
+    }
+}

@@ -1,0 +1,67 @@
+//! The pages that people look at: what every one of them must be.
+
+use std::path::Path;
+use std::process::Command;
+
+/// That a page asks for nothing, has as many scripts as are its own, and shows nothing that a text could do harm with.
+pub(crate) fn check_harmless(page: &str, scripts: usize) {
+    assert_eq!(page.matches("<script").count(), scripts, "a foreign script");
+    // Text has no `<` of its own.
+    for tag in page.split('<').skip(1).filter_map(|rest| rest.split('>').next()) {
+        let name: String = tag.chars().take_while(char::is_ascii_alphanumeric).collect();
+        assert!(!["img", "iframe", "object", "link", "base", "form"].contains(&&*name), "{tag}");
+        // Nor do the values of attributes have quotes.
+        let names: String = tag.split('"').step_by(2).collect();
+        assert!(!names.contains(" on") && !names.contains("src="), "{tag}");
+    }
+    let letters = page.chars().filter(|letter| letter.is_control() && *letter != '\n');
+    assert_eq!(letters.count(), 0, "control characters");
+    assert!(!page.contains(['\u{202e}', '\u{2066}', '\u{200f}', '\u{feff}', '\u{2028}']));
+}
+
+/// Documents that were made to be shown, and their ids, a kind each.
+pub(crate) fn hostile() -> Vec<(&'static str, String)> {
+    let filler = "words that come back and words that go on ".repeat(40);
+    let each = |start: &str| format!("{start} {filler}{start}");
+    vec![
+        ("script", each("<script>alert(1)</script><img src=x onerror=alert(2)>")),
+        ("attribute", each("\"><svg onload=alert(3)> ' & &amp; &#60;script&#62;")),
+        ("closing", each("</blockquote></article></main></body><!-- ]]> --></title></style>")),
+        ("template", each("{{ 7 * 7 }} {% include \"/etc/passwd\" %} ${name}")),
+        ("control", each("\u{0}\u{7}\u{1b}[2J\u{9b}31m\u{8}\u{c}\r")),
+        (
+            "bidirectional",
+            each("\u{202e}gnp.exe\u{202c} \u{2066}x\u{2069} \u{200f}\u{feff}\u{2028}"),
+        ),
+        ("long line", "x".repeat(1_000_000)),
+        ("marks", each(&format!("a{}", "\u{301}".repeat(2_000)))),
+        ("wide", each("\u{1f600}\u{200d}\u{1f525}\u{ffff}\u{10ffff}")),
+    ]
+}
+
+/// What a browser makes of a page: its elements as HTML, and what it wrote to its console. There is no network for it.
+pub(crate) fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
+    let answer = Command::new("chromium")
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--proxy-server=127.0.0.1:9"])
+        .args(["--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", folder.display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&answer.stderr);
+    let console = log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
+    (String::from_utf8_lossy(&answer.stdout).into_owned(), console.collect())
+}
+
+/// That a browser has nothing to complain of and finds the sections that are named, and something that was drawn. What it
+/// made of the page.
+pub(crate) fn check_opened(page: &Path, sections: &[&str]) -> String {
+    let (elements, console) = opened(page, &page.with_extension("browser"));
+    assert_eq!(console, Vec::<String>::new());
+    for id in sections {
+        assert!(elements.contains(&format!("<h2 id=\"{id}\"")), "{id}");
+    }
+    assert!(elements.contains("<svg"), "nothing is drawn");
+    assert!(elements.trim_end().ends_with("</main></body></html>"));
+    elements
+}
