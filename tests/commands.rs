@@ -336,6 +336,56 @@ fn what_is_wrong_with_a_pipeline_is_an_answer_for_programs() {
 }
 
 #[test]
+fn a_pipeline_has_tests_of_its_own() {
+    let workspace = Workspace::new();
+    let tokenizer = demo_model().canonicalize().unwrap();
+    let pipeline = Pipeline::text("model", 64)
+        .without_model(Some(tokenizer.to_str().unwrap()))
+        .measure("recurrence")
+        .score("terms: [{statistic: far_recurrence}]")
+        .filter("keep_fraction: 1, guards: [{statistic: copy_share, max: 0.5}]");
+    workspace.write("web.yaml", format!("{pipeline}\nchecks: [{{figure: rows_in, min: 1000}}]\n"));
+    let words: Vec<String> = (0..80).map(|word| format!("word{word}")).collect();
+    workspace.write("fixtures/long.txt", words.join(" "));
+    let copies = "again and again the same few words come back; ".repeat(40);
+    workspace.write("fixtures/copies.txt", copies);
+    let tests = "\
+tests:
+  - name: copies are refused
+    rows:
+      - {document: {id: a}, text_file: fixtures/long.txt, fate: kept}
+      - {document: {id: b}, text_file: fixtures/copies.txt, fate: guard_copy_share, kept: 0}
+      - {document: {id: c, text: short}, fate: short_document}
+      - {document: {id: d, text: null}, fate: quarantined}
+  - name: short ones may be scored
+    set: [stages.tokenize.short_documents=score]
+    rows: [{document: {id: c, text: some words more than one}, fate: not kept}]
+";
+    workspace.write("web.tests.yaml", tests);
+    let answer = workspace.longsift(&["test", "web.yaml", "--format", "json"]);
+    let found: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(found["tests"][0]["passed"], true, "{found:#}");
+    assert_eq!(found["tests"][1]["passed"], false, "it is kept: {found:#}");
+    assert_eq!((answer.code, &found["passed"]), (6, &json!(false)));
+    assert!(!workspace.path("out").exists() && !workspace.path("out.run").exists());
+    workspace.write("web.tests.yaml", tests.replace("fate: not kept", "fate: kept"));
+    let answer = workspace.longsift(&["test", "web.yaml"]).success();
+    assert!(answer.stdout.ends_with("2 passed, 0 failed\n"), "{}", answer.stdout);
+    // What is wrong with the tests, or with the pipeline for one of them, is said with the place.
+    workspace.write("web.tests.yaml", tests.replace("name: short", "nome: short"));
+    let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
+    assert!(answer.stderr.contains("web.tests.yaml:8:"), "{}", answer.stderr);
+    workspace
+        .write("web.tests.yaml", tests.replace("short_documents=score", "short_documents=sing"));
+    let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
+    let place = "in the test `short ones may be scored`, ";
+    assert!(answer.stderr.contains(place), "{}", answer.stderr);
+    fs::remove_file(workspace.path("web.tests.yaml")).unwrap();
+    let answer = workspace.longsift(&["test", "web.yaml"]).expect(2);
+    assert!(answer.stderr.contains("`web.tests.yaml` does not exist"), "{}", answer.stderr);
+}
+
+#[test]
 fn caches_and_old_runs_are_listed_and_cleared_by_name() {
     let workspace = workspace();
     workspace.longsift(&["run", "pipeline.yaml"]).success();

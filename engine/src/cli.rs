@@ -5,6 +5,7 @@ pub(crate) mod cache;
 pub mod commands;
 pub(crate) mod devices;
 pub(crate) mod evaluate;
+pub(crate) mod fixtures;
 pub(crate) mod logging;
 pub(crate) mod map;
 pub(crate) mod observe;
@@ -104,6 +105,8 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: ValidateFormat,
     },
+    /// Runs a pipeline over rows of its own tests, and says which became something else than they were to. Exit code 6 where any did.
+    Test(TestArguments),
     /// Shows what a run would do, reading no weights and no documents.
     Plan {
         /// The pipeline.
@@ -326,6 +329,20 @@ pub struct EvaluateArguments {
     /// Only says how many windows and tokens there would be, and how long each measure would take.
     #[arg(long)]
     pub dry_run: bool,
+    /// How to write the answer.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
+}
+
+/// A pipeline and its tests.
+#[derive(Clone, Debug, Args)]
+pub struct TestArguments {
+    /// The pipeline.
+    #[command(flatten)]
+    pub pipeline: PipelineArguments,
+    /// The tests; by default beside the pipeline: `web.tests.yaml` of `web.yaml`.
+    #[arg(long, value_name = "FILE")]
+    pub tests: Option<PathBuf>,
     /// How to write the answer.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,

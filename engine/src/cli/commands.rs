@@ -64,6 +64,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
     match &cli.command {
         Command::Run(arguments) => run(cli, arguments, bars),
         Command::Validate { arguments, format } => validate(cli, arguments, *format),
+        Command::Test(arguments) => super::fixtures::test(arguments),
         Command::Plan { arguments, devices, format } => {
             plan(cli, arguments, devices.as_deref(), *format)
         }

@@ -141,6 +141,20 @@ pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentC
     Ok(changes)
 }
 
+/// What a run did with the documents of its one input file, by row.
+pub(crate) fn fates_of(
+    directory: &RunDirectory,
+    manifest: &Manifest,
+) -> Result<BTreeMap<i64, Fate>> {
+    let mut records = Records::of((directory, manifest))?;
+    let files: BTreeSet<&str> = records.units.keys().copied().collect();
+    let mut all = BTreeMap::new();
+    for file in files {
+        all.append(&mut fates(&mut records, file)?);
+    }
+    Ok(all)
+}
+
 /// Scores of the samples that were kept, in input order: the order of the output's rows.
 struct KeptScores<'a> {
     run: Run<'a>,
@@ -328,7 +342,7 @@ impl fmt::Display for DocumentChanges {
 }
 
 impl Fate {
-    fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         let windows = if self.windows > 1 && self.kept > 0 {
             format!(" {} of {}", self.kept, self.windows)
         } else {

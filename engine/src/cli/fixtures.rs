@@ -1,0 +1,250 @@
+//! `longsift test`: a pipeline's own fixtures, rows that go in and what is to become of each.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::answer::answer;
+use super::planned::overrides;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{CHECK, DONE, Failure, Result};
+use crate::base::progress::Progress;
+use crate::base::stop::Stop;
+use crate::base::text::line_safe;
+use crate::cli::TestArguments;
+use crate::plan::options::PlanOptions;
+use crate::report::documents::{self, Fate};
+use crate::run::RunOptions;
+use crate::run_directory::manifest::Manifest;
+use crate::spec::check::head;
+use crate::spec::node::Node;
+use crate::spec::source::{Problems, Sources, Span};
+use crate::spec::yaml::{self, Origin};
+use crate::spec::{Overrides, Spec};
+use crate::storage::{atomic, files};
+
+/// The largest text that a fixture takes from a file.
+const MOST_TEXT_BYTES: u64 = 256 << 20;
+
+/// One test as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Test {
+    /// What it shows.
+    name: String,
+    /// Settings for this test, as `--set` takes them.
+    #[serde(default)]
+    set: Vec<String>,
+    /// The rows, in their order.
+    rows: Vec<Row>,
+}
+
+/// A row that goes in, and what is to become of it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    /// The columns.
+    document: Map<String, Value>,
+    /// A file whose text goes into the text column, relative to the file of tests.
+    #[serde(default)]
+    text_file: Option<PathBuf>,
+    /// `kept`, `not kept`, `quarantined`, a reason (`not_selected`, `guard_copy_share`, `short_document`) or a code
+    /// (`quarantined: null_text`).
+    fate: String,
+    /// How many of its samples are kept.
+    #[serde(default)]
+    kept: Option<u64>,
+}
+
+/// What a test found.
+#[derive(Clone, Debug, Serialize)]
+struct Tested {
+    name: String,
+    passed: bool,
+    rows: usize,
+    /// The rows that became something else.
+    different: Vec<Different>,
+}
+
+/// A row that became something else.
+#[derive(Clone, Debug, Serialize)]
+struct Different {
+    /// Its number in the test, from 0.
+    row: usize,
+    expected: String,
+    found: String,
+}
+
+/// Runs the tests of a pipeline, each in a temporary folder, and says which rows became something else. The pipeline runs as it is,
+/// but for its input, its output, `input.since` and `checks`; rows that cannot be scored never end it.
+///
+/// # Errors
+/// Whatever is wrong with the pipeline or the file of tests.
+pub(super) fn test(arguments: &TestArguments) -> Result<u8> {
+    let pipeline = &arguments.pipeline.pipeline;
+    let overrides = overrides(&arguments.pipeline);
+    let (spec, _) = Spec::read(pipeline, &overrides)?;
+    let path = arguments.tests.clone().unwrap_or_else(|| pipeline.with_extension("tests.yaml"));
+    let tests = read(&path)?;
+    let stop = Stop::on_signals()?;
+    let mut found = Vec::new();
+    for (test, place) in &tests {
+        let tested = run(pipeline, &spec, &overrides, test, &path, &stop);
+        found.push(tested.map_err(|failure| at(failure, &test.name, place))?);
+    }
+    let all = Answered(found);
+    let passed = all.0.iter().all(|test| test.passed);
+    answer(arguments.format, || all.to_string(), || json!({ "passed": passed, "tests": all.0 }))?;
+    Ok(if passed { DONE } else { CHECK })
+}
+
+/// A failure, with the test in which it happened.
+fn at(failure: Failure, name: &str, place: &str) -> Failure {
+    match failure {
+        Failure::Problems(problems) => {
+            let note = format!("in the test `{name}`, {place}");
+            Failure::Problems(problems.into_iter().map(|one| one.note(note.clone())).collect())
+        }
+        stopped @ Failure::Stopped { .. } => stopped,
+    }
+}
+
+/// The tests of a file, each with its place in words.
+fn read(path: &Path) -> Result<Vec<(Test, String)>> {
+    let name = path.display().to_string();
+    let bytes = files::read_if_present(path)?.ok_or_else(|| {
+        Diagnostic::error(Blame::Pipeline, format!("there are no tests: `{name}` does not exist"))
+            .hint("write them there, or name another file with `--tests`; docs/scheduling.md has an example")
+    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Diagnostic::error(Blame::Pipeline, format!("`{name}` is not UTF-8")))?;
+    let mut sources = Sources::default();
+    let source = sources.add_file(&name, &text);
+    let mut problems = Problems::new(&sources);
+    let root = yaml::read(&text, Origin { source, line: 1, column: 1 }, &mut problems);
+    let mut tests = Vec::new();
+    if let Some(root) = root {
+        let unknown = root.entries().iter().find(|entry| entry.key != "tests");
+        let items = root.get("tests").map_or(&[][..], Node::items);
+        if let Some(entry) = unknown {
+            problems
+                .error(entry.span, format!("unknown key `{}`", entry.key))
+                .hint("there is `tests`");
+        } else if items.is_empty() {
+            let start = Span { source, line: 1, column: 1, length: 0 };
+            problems.error(start, "there are no tests").hint("list them under `tests`");
+        }
+        for item in items {
+            match serde_json::from_value::<Test>(item.to_json()) {
+                Ok(test) => tests.push((test, sources.in_words(head(item)))),
+                Err(error) => {
+                    let hint = "a test has `name`, `rows` and maybe `set`; a row `document`, `fate`, and maybe `text_file` and `kept`";
+                    problems.error(head(item), error.to_string()).hint(hint);
+                }
+            }
+        }
+    }
+    if problems.has_errors() {
+        return Err(Failure::Problems(problems.into_diagnostics()));
+    }
+    Ok(tests)
+}
+
+fn run(
+    pipeline: &Path,
+    spec: &Spec,
+    overrides: &Overrides,
+    test: &Test,
+    path: &Path,
+    stop: &Stop,
+) -> Result<Tested> {
+    let folder = tempfile::tempdir().map_err(|error| {
+        Diagnostic::error(Blame::Machine, format!("no temporary folder can be made: {error}"))
+    })?;
+    let input = folder.path().join("rows.jsonl");
+    atomic::write_atomic(&input, lines(spec, test, path)?.as_bytes())?;
+    let mut overrides = overrides.clone();
+    overrides.set.extend(test.set.iter().cloned());
+    let quoted = |path: &Path| Value::from(path.display().to_string());
+    overrides.set.extend([
+        format!("input.path={}", quoted(&input)),
+        "input.format=jsonl".to_owned(),
+        "input.since=null".to_owned(),
+        "input.on_bad_row=quarantine".to_owned(),
+        "input.max_quarantined_fraction=1".to_owned(),
+        format!("output.path={}", quoted(&folder.path().join("out"))),
+        "output.report=false".to_owned(),
+        "checks=[]".to_owned(),
+    ]);
+    let options = PlanOptions { stop: stop.clone(), ..PlanOptions::default() };
+    let plan = crate::plan(pipeline, &overrides, options)?;
+    crate::run::run(&plan, &RunOptions::default(), &Progress::new(false), stop)?;
+    let fates = documents::fates_of(&plan.directory, &Manifest::of_finished(&plan.directory)?)?;
+    let different = test.rows.iter().enumerate().filter_map(|(row, expected)| {
+        let found = fates.get(&(row as i64));
+        let same = found.is_some_and(|found| expected.holds(found));
+        let found = found.map_or_else(|| "absent".to_owned(), Fate::in_words);
+        (!same).then(|| Different { row, expected: expected.in_words(), found })
+    });
+    let different: Vec<Different> = different.collect();
+    let (name, rows) = (test.name.clone(), test.rows.len());
+    Ok(Tested { name, passed: different.is_empty(), rows, different })
+}
+
+/// The rows of a test as JSON lines.
+fn lines(spec: &Spec, test: &Test, path: &Path) -> Result<String> {
+    let column = spec.pipeline.input.text_column.as_deref().unwrap_or("text");
+    let mut lines = String::new();
+    for row in &test.rows {
+        let mut document = row.document.clone();
+        if let Some(file) = &row.text_file {
+            let file = path.parent().unwrap_or(Path::new("")).join(file);
+            let text = files::read_limited(&file, MOST_TEXT_BYTES)?;
+            document.insert(column.to_owned(), String::from_utf8_lossy(&text).into());
+        }
+        lines.push_str(&Value::Object(document).to_string());
+        lines.push('\n');
+    }
+    Ok(lines)
+}
+
+impl Row {
+    fn holds(&self, found: &Fate) -> bool {
+        let fate = match self.fate.as_str() {
+            "not kept" => found.fate != "kept",
+            "quarantined" => found.fate.starts_with("quarantined"),
+            fate => found.fate == fate,
+        };
+        fate && self.kept.is_none_or(|kept| found.kept == kept)
+    }
+
+    fn in_words(&self) -> String {
+        let kept = self.kept.map_or_else(String::new, |kept| format!(", {kept} samples kept"));
+        format!("{}{kept}", self.fate)
+    }
+}
+
+struct Answered(Vec<Tested>);
+
+impl fmt::Display for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for test in &self.0 {
+            let word = if test.passed { "ok    " } else { "FAILED" };
+            writeln!(f, "{word}  {}", line_safe(&test.name))?;
+            for Different { row, expected, found } in &test.different {
+                let line = format!("row {row}: {expected} was expected, it is {found}");
+                writeln!(f, "        {}", line_safe(&line))?;
+            }
+        }
+        let counts =
+            self.0.iter().fold(BTreeMap::new(), |mut counts: BTreeMap<bool, usize>, test| {
+                *counts.entry(test.passed).or_default() += 1;
+                counts
+            });
+        let of = |passed| counts.get(&passed).copied().unwrap_or_default();
+        writeln!(f, "{} passed, {} failed", of(true), of(false))
+    }
+}
