@@ -17,6 +17,8 @@ enum Part {
     Windows(&'static str),
     /// This fact of measures.
     Measure(&'static str),
+    /// This fact of measures, and with it the columns of the output.
+    Columns(&'static str),
     /// Which measures there are, this one among them; the output has other columns.
     Renamed(&'static str),
     /// The selection.
@@ -24,7 +26,7 @@ enum Part {
     /// None, and why.
     Nothing(&'static str),
 }
-use Part::{Measure, Nothing, Renamed, Selection, Windows};
+use Part::{Columns, Measure, Nothing, Renamed, Selection, Windows};
 
 /// A leaf of the schema, its part, what the pipeline has besides the usual (`base`), and the change of that leaf. Stages by
 /// their names; a null removes a key.
@@ -32,6 +34,15 @@ type Case = (&'static str, Part, &'static str, &'static str);
 
 /// A program beside the usual pipeline.
 const OWN: &str = r#"{"+": {"stage": "external", "name": "own", "command": ["./child.sh", "honest"], "version": "1", "statistics": [{"name": "bytes", "unit": "bytes", "doc": "length"}, {"name": "letters", "kind": "count", "unit": "letters", "doc": "letters"}]}}"#;
+/// With losses of a whole model.
+const LOSSES: &str = r#"{"+": "language-model", "language-model": {"short_context_tokens": 8}}"#;
+/// With attention of its layers.
+const LAYERS: &str =
+    r#"{"+": "language-model", "language-model": {"losses": false, "attention_layers": [0, 1]}}"#;
+/// Of one head.
+const HEADS: &str = r#"{"+": "language-model", "language-model": {"losses": false, "attention_layers": [{"layer": 1, "heads": [1]}]}}"#;
+/// With LADM's score.
+const SPANS: &str = r#"{"+": "language-model", "language-model": {"losses": false, "attention_layers": [1], "ladm": {"span_tokens": 2}}}"#;
 
 const CASES: &[Case] = &[
     ("version", Nothing("there is only one"), "{}", "{}"),
@@ -363,6 +374,102 @@ const CASES: &[Case] = &[
         Nothing("how much is asked at once"),
         OWN,
         r#"{"external": {"batch_windows": 3}}"#,
+    ),
+    (
+        "language-model.name",
+        Renamed("language-model"),
+        LOSSES,
+        r#"{"language-model": {"name": "whole"}}"#,
+    ),
+    (
+        "language-model.model",
+        Measure("model_weights"),
+        LOSSES,
+        r#"{"language-model": {"model": "model2"}}"#,
+    ),
+    (
+        "language-model.losses",
+        Columns("losses"),
+        LAYERS,
+        r#"{"language-model": {"losses": true, "short_context_tokens": 0}}"#,
+    ),
+    (
+        "language-model.short_context_tokens",
+        Measure("short_context"),
+        LOSSES,
+        r#"{"language-model": {"short_context_tokens": 12}}"#,
+    ),
+    (
+        "language-model.attention_layers",
+        Columns("attention_layers"),
+        LAYERS,
+        r#"{"language-model": {"attention_layers": [1]}}"#,
+    ),
+    (
+        "language-model.attention_layers[].layer",
+        Columns("attention_layers"),
+        HEADS,
+        r#"{"language-model": {"attention_layers": [{"layer": 0, "heads": [1]}]}}"#,
+    ),
+    (
+        "language-model.attention_layers[].heads",
+        Columns("attention_layers"),
+        HEADS,
+        r#"{"language-model": {"attention_layers": [{"layer": 1, "heads": [2, 0]}]}}"#,
+    ),
+    (
+        "language-model.sink_tokens",
+        Measure("sink_tokens"),
+        LAYERS,
+        r#"{"language-model": {"sink_tokens": 3}}"#,
+    ),
+    (
+        "language-model.min_distance_fraction",
+        Measure("min_distance"),
+        LAYERS,
+        r#"{"language-model": {"min_distance_fraction": 0.5}}"#,
+    ),
+    (
+        "language-model.min_distance_tokens",
+        Measure("min_distance"),
+        LAYERS,
+        r#"{"language-model": {"min_distance_tokens": 9}}"#,
+    ),
+    (
+        "language-model.ladm",
+        Columns("ladm"),
+        LAYERS,
+        r#"{"language-model": {"ladm": {"span_tokens": 2}}}"#,
+    ),
+    (
+        "language-model.ladm.span_tokens",
+        Measure("ladm"),
+        SPANS,
+        r#"{"language-model": {"ladm": {"span_tokens": 1}}}"#,
+    ),
+    (
+        "language-model.ladm.d_afs",
+        Measure("ladm"),
+        SPANS,
+        r#"{"language-model": {"ladm": {"span_tokens": 2, "d_afs": 2}}}"#,
+    ),
+    (
+        "language-model.ladm.d_cds",
+        Measure("ladm"),
+        SPANS,
+        r#"{"language-model": {"ladm": {"span_tokens": 2, "d_cds": 1}}}"#,
+    ),
+    (
+        "language-model.ladm.keep_at_start",
+        Measure("ladm"),
+        SPANS,
+        r#"{"language-model": {"ladm": {"span_tokens": 2, "keep_at_start": 5}}}"#,
+    ),
+    (
+        "language-model.strict_positions",
+        Nothing("whether such windows are refused"),
+        LAYERS,
+        r#"{"language-model": {"strict_positions": true}}"#,
     ),
     (
         "score.formula",
@@ -822,6 +929,11 @@ fn a_changed_setting_changes_its_part_of_the_identity_and_no_other() {
                 assert!(measure.contains(*fact) && !parts[2], "{}", context());
                 assert!(windows.iter().all(|fact| *fact == "min_tokens"), "{}", context());
             }
+            Columns(fact) => {
+                let columns = BTreeSet::from(["output.statistics"]);
+                assert!(measure.contains(*fact) && windows.is_empty(), "{}", context());
+                assert_eq!(selection, columns, "{}", context());
+            }
             Renamed(name) => {
                 let columns = BTreeSet::from(["output.statistics"]);
                 assert!(measure.contains(*name) && windows.is_empty(), "{}", context());
@@ -847,13 +959,13 @@ fn a_run_with_one_setting_changed_gives_what_a_fresh_one_gives_or_names_the_sett
         let changed = pipeline(&[base, change]);
         let answer = run(&again, &changed);
         match (part, answer) {
-            (Windows(fact) | Measure(fact), Err(message)) => {
+            (Windows(fact) | Measure(fact) | Columns(fact), Err(message)) => {
                 assert!(message.contains(&format!("{fact}: ")), "{leaf}: {message}");
                 let before = pipeline(&[base]);
                 let kept = (results(&again, &before), results(finished, &before));
                 assert_eq!(kept.0, kept.1, "{leaf}: a refusal removes nothing");
             }
-            (Windows(_), Ok(summary)) => panic!("{leaf} was not refused: {summary}"),
+            (Windows(_) | Columns(_), Ok(summary)) => panic!("{leaf} was not refused: {summary}"),
             (Renamed(_) | Selection | Nothing(_), Err(message)) => {
                 panic!("{leaf} was refused: {message}")
             }

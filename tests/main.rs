@@ -56,6 +56,8 @@ mod integrity;
 #[cfg(test)]
 mod kill_campaign;
 #[cfg(test)]
+mod language_model;
+#[cfg(test)]
 mod lines;
 #[cfg(test)]
 mod load;

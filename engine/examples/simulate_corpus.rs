@@ -108,7 +108,7 @@ fn main() -> Answer<()> {
 fn digests(plan: &Plan) -> Answer<Digests> {
     let attention = plan.needed_attention()?;
     let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
-    Ok(Digests::new(plan, Some(opened.weights_digest))?)
+    Ok(Digests::new(plan, Some(opened.weights_digest), std::collections::BTreeMap::new())?)
 }
 
 /// Prints how long `work` took and the most memory that the process had meanwhile.

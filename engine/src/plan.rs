@@ -11,6 +11,7 @@ pub(crate) mod fetch;
 pub mod identity;
 pub mod lock;
 pub mod measures;
+mod open_models;
 pub mod options;
 pub mod programs;
 mod prove;
@@ -19,6 +20,7 @@ mod reading;
 pub(crate) mod shard;
 pub(crate) mod since;
 pub(crate) mod sizing;
+pub mod whole_models;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -41,6 +43,7 @@ use estimate::Estimate;
 use measures::Measures;
 use options::{Bos, PlanOptions};
 use programs::Program;
+use whole_models::WholeModelPlan;
 
 /// What all shards of a plan have together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub struct Plan {
     pub columns: DocumentColumns,
     /// The model and the devices, where a measure needs them.
     pub attention: Option<Attention>,
+    /// The whole models, by the place of the measure that needs each.
+    pub whole_models: BTreeMap<u16, WholeModelPlan>,
     /// The commits that branches of the hub meant, by `hf://owner/name@branch`.
     pub pins: BTreeMap<String, String>,
     /// The tokenizer; none for pre-tokenised documents.
@@ -106,6 +111,13 @@ impl Plan {
             Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
         };
         self.attention.as_ref().ok_or_else(none)
+    }
+
+    /// Token ids from this on are in no vocabulary of the models; none where there is no model.
+    pub fn vocabulary_size(&self) -> Option<u64> {
+        let first = self.attention.iter().map(|attention| attention.model.spec().vocabulary_size);
+        let whole = self.whole_models.values().map(|whole| whole.model.spec().vocabulary_size);
+        first.chain(whole).min()
     }
 
     /// The measures in the order of the pipeline, with their places.

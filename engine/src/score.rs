@@ -6,6 +6,7 @@ pub(crate) mod documents;
 pub(crate) mod journal;
 pub(crate) mod measuring;
 pub(crate) mod on_devices;
+pub(crate) mod passes;
 pub(crate) mod prepare;
 pub(crate) mod programs;
 pub(crate) mod reopen;

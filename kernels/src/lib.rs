@@ -27,6 +27,7 @@ mod projected;
 mod reference;
 mod rope;
 mod simd;
+mod spans;
 mod statistics;
 mod steps;
 mod stream;
@@ -46,11 +47,12 @@ pub use project::{PackedWeights, project};
 pub use projected::{ProjectedWindow, Side, WindowRows};
 pub use reference::{reference_rows, reference_statistics};
 pub use rope::{Rope, RopeStyle, Rotation};
+pub use spans::{RowSpan, span_bytes, span_masses};
 pub use statistics::{
     AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
     histogram_bins,
 };
-pub use stream::{attention_statistics, head_statistics, window_bytes};
+pub use stream::{attention_statistics, head_statistics, statistics_without_sinks, window_bytes};
 
 /// Version of the arithmetic behind the scores. It is part of the score fingerprint and rises when any bit of a
 /// kernel's result changes.

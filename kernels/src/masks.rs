@@ -21,12 +21,15 @@ pub(crate) fn visible_keys(rules: &LogitRules, tokens: usize, row: usize) -> Ran
     start..end.max(start)
 }
 
-/// Where a row's running sums are cut into segments.
+/// Where a row's running sums are cut into segments. Where the window's first keys are set apart, they are one more
+/// segment before all others, near or far.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     cut: Cut,
-    /// Segments `0..far_segments` are far.
-    pub(crate) far_segments: usize,
+    /// Keys at the window's start that are set apart.
+    first_keys: usize,
+    /// Which segments are far.
+    pub(crate) far: Range<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,14 +49,33 @@ impl Segments {
         distances.retain(|&distance| distance == 0 || distance < shape.tokens);
         distances.sort_unstable_by(|a, b| b.cmp(a));
         distances.dedup();
-        let far_segments =
-            distances.iter().position(|&d| d == measure.distance).map_or(0, |index| index + 1);
-        Self { cut: Cut::Distances(distances), far_segments }
+        let far = distances.iter().position(|&d| d == measure.distance);
+        let far = 0..far.map_or(0, |index| index + 1);
+        Self { cut: Cut::Distances(distances), first_keys: 0, far }
+    }
+
+    /// The same with the first keys of the window in a segment of their own, which is not far: they enter the softmax and
+    /// neither the far sums nor the histogram.
+    pub(crate) fn without_first_keys(self, first_keys: usize) -> Self {
+        if first_keys == 0 {
+            return self;
+        }
+        Self { first_keys, far: 1..self.far.end + 1, ..self }
+    }
+
+    /// Segments of keys that are set apart.
+    fn apart(&self) -> usize {
+        usize::from(self.first_keys > 0)
+    }
+
+    /// Keys at the window's start that are set apart.
+    pub(crate) fn first_keys(&self) -> usize {
+        self.first_keys
     }
 
     /// Segments that end before the keys `ends`, ascending, the last of which is the window's end; none is far.
     pub(crate) fn ending_at(ends: &[usize]) -> Self {
-        Self { cut: Cut::Keys(ends.to_vec()), far_segments: 0 }
+        Self { cut: Cut::Keys(ends.to_vec()), first_keys: 0, far: 0..0 }
     }
 
     /// Where each segment but the last ends, farthest first, falling to 0; nothing where keys cut them.
@@ -66,15 +88,17 @@ impl Segments {
 
     /// How many segments a row has.
     pub(crate) fn count(&self) -> usize {
+        let apart = self.apart();
         match &self.cut {
-            Cut::Distances(distances) => distances.len() + 1,
-            Cut::Keys(ends) => ends.len(),
+            Cut::Distances(distances) => distances.len() + 1 + apart,
+            Cut::Keys(ends) => ends.len() + apart,
         }
     }
 
     /// One past the last key of `segment` in row `row`; the last segment of distances has no end of its own.
     #[inline(always)]
     pub(crate) fn end(&self, segment: usize, row: usize) -> usize {
+        let Some(segment) = segment.checked_sub(self.apart()) else { return self.first_keys };
         match &self.cut {
             Cut::Distances(distances) => distances
                 .get(segment)
@@ -83,8 +107,10 @@ impl Segments {
         }
     }
 
-    /// The histogram bin of `segment`; `None` for the keys after the row, and where keys cut the segments.
+    /// The histogram bin of `segment`; `None` for the keys after the row and those that are set apart, and where keys cut
+    /// the segments.
     pub(crate) fn bin(&self, segment: usize) -> Option<usize> {
+        let segment = segment.checked_sub(self.apart())?;
         self.distances().get(segment).map(|&distance| distance_bin(distance))
     }
 }
@@ -101,14 +127,14 @@ mod tests {
 
     #[test]
     fn a_far_distance_beyond_the_window_makes_no_segment_far() {
-        assert_eq!(segments(10, 10).far_segments, 0);
-        assert_eq!(segments(10, 0).far_segments, segments(10, 0).count() - 1);
+        assert_eq!(segments(10, 10).far, 0..0);
+        assert_eq!(segments(10, 0).far, 0..segments(10, 0).count() - 1);
     }
 
     #[test]
     fn segments_that_keys_cut_are_the_same_in_every_row() {
         let segments = Segments::ending_at(&[3, 4, 10]);
-        assert_eq!((segments.count(), segments.far_segments, segments.bin(0)), (3, 0, None));
+        assert_eq!((segments.count(), segments.far.clone(), segments.bin(0)), (3, 0..0, None));
         for row in [0, 5, 9] {
             assert_eq!([0, 1, 2].map(|segment| segments.end(segment, row)), [3, 4, 10]);
         }
@@ -116,14 +142,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_sort_every_key_by_its_distance(tokens in 1_usize..300, distance in 0_usize..310, row in 0_usize..300) {
+        fn segments_sort_every_key_by_its_distance(
+            tokens in 1_usize..300, distance in 0_usize..310, row in 0_usize..300, first_keys in 0_usize..40,
+        ) {
             let row = row.min(tokens - 1);
-            let segments = segments(tokens, distance);
+            let segments = segments(tokens, distance).without_first_keys(first_keys);
             for key in 0..tokens {
                 let segment = (0..segments.count()).find(|&s| key < segments.end(s, row)).expect("the last has no end");
-                let bin = (key <= row).then(|| distance_bin(row - key));
+                let counts = key >= first_keys;
+                let bin = (counts && key <= row).then(|| distance_bin(row - key));
                 prop_assert_eq!(segments.bin(segment), bin);
-                prop_assert_eq!(segment < segments.far_segments, key + distance <= row);
+                prop_assert_eq!(segments.far.contains(&segment), counts && key + distance <= row);
             }
         }
 

@@ -122,7 +122,7 @@ impl OnlineSoftmax {
             }
             let end = end_of_pieces.min(segments.end(segment, position));
             let columns = key - first..end - first;
-            let (mass, square) = match (bounded, segment < segments.far_segments) {
+            let (mass, square) = match (bounded, segments.far.contains(&segment)) {
                 (true, true) => sum_exp2::<S, true, true>(simd, values, columns, offset),
                 (true, false) => sum_exp2::<S, true, false>(simd, values, columns, offset),
                 (false, true) => sum_exp2::<S, false, true>(simd, values, columns, offset),
@@ -189,7 +189,7 @@ impl OnlineSoftmax {
         } else {
             1.0 / (total + sink.map_or(0.0, |sink| exp2(sink - offset)))
         };
-        let far_mass = masses[..segments.far_segments].iter().sum::<f64>() * scale;
+        let far_mass = masses[segments.far.clone()].iter().sum::<f64>() * scale;
         FinishedRow { far_mass, far_square: self.squares[row] * scale * scale, masses, scale }
     }
 }
@@ -266,7 +266,8 @@ impl Near {
         let start = (position + 1).checked_sub(NEAR)?;
         let segment = segments.count().checked_sub(1 + NEAR_SEGMENTS)?;
         let there = keys.end == position + 1 && start >= keys.start && start >= first;
-        let cut_by_powers = segments.far_segments <= segment
+        let there = there && start >= segments.first_keys();
+        let cut_by_powers = segments.far.end <= segment
             && segments.end(segment, position) == position + 1 - NEAR / 2
             && (segment == 0 || segments.end(segment - 1, position) <= start);
         (there && cut_by_powers).then_some(Self { start, segment })

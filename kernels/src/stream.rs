@@ -55,7 +55,9 @@ pub fn attention_statistics(
     source: &dyn QueryKeySource,
 ) -> WindowSums {
     let heads = 0..shape.key_heads;
-    let (sums, rows) = sums_of_heads(kernel, shape, rules, measure, source, heads, None);
+    let segments = Segments::new(shape, measure);
+    let (sums, rows) =
+        sums_of_heads(kernel, shape, rules, segments, measure.rows, source, heads, None);
     WindowSums { row_far_mass: rows, ..sums.window_sums(shape.tokens) }
 }
 
@@ -74,16 +76,36 @@ pub fn head_statistics(
     key_heads: Range<usize>,
     sample: Option<&RowSample>,
 ) -> HeadSums {
-    let measure = Measure { distance, rows: false };
-    sums_of_heads(kernel, shape, rules, &measure, source, key_heads, sample).0
+    let segments = Segments::new(shape, &Measure { distance, rows: false });
+    sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, sample).0
+}
+
+/// As [`head_statistics`] over all rows, with the first `sink_keys` keys of the window left out of the far sums and the
+/// histogram; they stay in the softmax. With 0 the bits are those of [`head_statistics`].
+///
+/// # Panics
+/// As [`head_statistics`].
+pub fn statistics_without_sinks(
+    kernel: Kernel,
+    shape: &AttentionShape,
+    rules: &LogitRules,
+    (distance, sink_keys): (usize, usize),
+    source: &dyn QueryKeySource,
+    key_heads: Range<usize>,
+) -> HeadSums {
+    let segments = Segments::new(shape, &Measure { distance, rows: false });
+    let segments = segments.without_first_keys(sink_keys);
+    sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, None).0
 }
 
 /// The sums of some key heads and, when asked for, the far mass of each row, mean over all heads of the window.
+#[expect(clippy::too_many_arguments, reason = "the window, taken apart by three callers")]
 fn sums_of_heads(
     kernel: Kernel,
     shape: &AttentionShape,
     rules: &LogitRules,
-    measure: &Measure,
+    segments: Segments,
+    with_rows: bool,
     source: &dyn QueryKeySource,
     key_heads: Range<usize>,
     sample: Option<&RowSample>,
@@ -96,16 +118,8 @@ fn sums_of_heads(
     }
     assert!(key_heads.end <= shape.key_heads, "key heads {key_heads:?} of {shape:?}");
     let bins = histogram_bins(shape.tokens);
-    let window = Window {
-        kernel,
-        shape,
-        rules,
-        segments: Segments::new(shape, measure),
-        source,
-        bins,
-        sample,
-    };
-    let mut sums = Totals::new(&window, measure.rows, key_heads.clone());
+    let window = Window { kernel, shape, rules, segments, source, bins, sample };
+    let mut sums = Totals::new(&window, with_rows, key_heads.clone());
     walk_heads(
         &window,
         key_heads,

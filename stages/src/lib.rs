@@ -22,7 +22,7 @@ pub use filter::Filter;
 pub use first_layer_attention::FirstLayerAttention;
 pub use load_partial_model::LoadPartialModel;
 pub use measures::external::Reads;
-pub use measures::{Compression, External, Lexical, Recurrence};
+pub use measures::{Compression, External, LanguageModel, Lexical, Recurrence};
 pub use score::Score;
 pub use shard_across_devices::ShardAcrossDevices;
 pub use tokenize::Tokenize;
@@ -45,6 +45,9 @@ pub enum StageSettings {
     Compression(Compression),
     /// Measures, per window, how many different tokens it has.
     Lexical(Lexical),
+    /// Measures, per window, what a whole language model makes of it: losses, what a long context gains, attention of any
+    /// layer.
+    LanguageModel(LanguageModel),
     /// Asks a program of yours about windows, or about documents, which it may drop.
     External(External),
     /// Turns the raw statistics of all windows into one comparable number each.
@@ -83,6 +86,7 @@ impl StageSettings {
             Self::Recurrence(stage) => Role::Measure(stage),
             Self::Compression(stage) => Role::Measure(stage),
             Self::Lexical(stage) => Role::Measure(stage),
+            Self::LanguageModel(stage) => Role::Measure(stage),
             Self::External(stage) if stage.reads == Reads::Document => Role::Rows(stage),
             Self::External(stage) => Role::Measure(stage),
             Self::Score(stage) => Role::Score(stage),
@@ -100,6 +104,7 @@ impl StageSettings {
             Self::Recurrence(_) => "recurrence",
             Self::Compression(_) => "compression",
             Self::Lexical(_) => "lexical",
+            Self::LanguageModel(_) => "language-model",
             Self::External(_) => "external",
             Self::Score(_) => "score",
             Self::Filter(_) => "filter",

@@ -3,6 +3,7 @@
 pub mod compression;
 pub mod external;
 mod first_layer_attention;
+pub mod language_model;
 pub mod lexical;
 pub mod recurrence;
 pub mod speed;
@@ -10,5 +11,6 @@ pub mod statistics;
 
 pub use compression::Compression;
 pub use external::External;
+pub use language_model::LanguageModel;
 pub use lexical::Lexical;
 pub use recurrence::Recurrence;

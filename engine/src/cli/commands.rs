@@ -1,5 +1,6 @@
 //! What each command does with its arguments.
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
@@ -21,7 +22,7 @@ use crate::cli::{
 };
 use crate::devices::catalogue;
 use crate::plan::explain::{self, Explanation};
-use crate::plan::identity::Digests;
+use crate::plan::identity::{Digests, whole_model_digests};
 use crate::plan::lock;
 use crate::plan::sizing::Sizing;
 use crate::report::diff::diff;
@@ -203,7 +204,8 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
         }
     };
     let path = pipeline_lock::path_beside(&arguments.pipeline.pipeline);
-    lock::lock(&plan, &Digests::new(&plan, weights)?).write(&path)?;
+    let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &plan.options.stop)?;
+    lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write(&path)?;
     print_line(&terminal::text(&format!("wrote `{}`", path.display())))?;
     Ok(DONE)
 }

@@ -32,7 +32,7 @@ pub struct Before {
 impl Before {
     /// Whether a sample whose windows have these values is refused. One without a value is not: it has another reason.
     pub fn refuses(&self, windows: &[f64]) -> bool {
-        let value = match self.merge {
+        let value = match &self.merge {
             Some(merge) => merge.of(windows),
             None => windows.first().copied().unwrap_or(f64::NAN),
         };
@@ -110,7 +110,7 @@ impl Cascade {
         let mut only = Map::new();
         for guard in self.before(place) {
             let Before { guard: _, reads, column: _, statistic, bounds, merge } = guard;
-            let merge = merge.map(|merge| format!("{merge:?}").to_lowercase());
+            let merge = merge.as_ref().map(|merge| format!("{merge:?}").to_lowercase());
             let bounds = match only.get(statistic) {
                 Some(Value::Object(other)) => stricter(*bounds, other),
                 _ => *bounds,
@@ -212,7 +212,7 @@ pub fn merge_of(column: &Column, document_score: Option<DocumentScore>) -> Merge
     match document_score {
         Some(DocumentScore::Mean) => Merge::Mean,
         Some(DocumentScore::Max) => Merge::Max,
-        None => column.merge,
+        None => column.merge.clone(),
     }
 }
 
@@ -235,9 +235,13 @@ pub(super) fn check(
                 "no guard comes before a stage that reads documents: they are no windows yet";
             problems.push(spec.error(&path, message).hint("remove `before`"));
         }
-        if reads.needs().attention().is_some() {
-            let message =
-                format!("no measure waits for `{}`, which devices measure", guard.statistic);
+        let waits_for_nobody = match (reads.needs().attention(), reads.needs().forward()) {
+            (Some(_), _) => Some("devices measure"),
+            (None, Some(_)) => Some("a whole model measures"),
+            (None, None) => None,
+        };
+        if let Some(who) = waits_for_nobody {
+            let message = format!("no measure waits for `{}`, which {who}", guard.statistic);
             let hint = "remove `before`: the guard is then looked at when all is measured";
             problems.push(spec.error(&path, message).hint(hint));
         }

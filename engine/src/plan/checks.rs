@@ -6,7 +6,7 @@ use std::path::Path;
 use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::Column;
 use longsift_stages::load_partial_model::Precision;
-use longsift_stages::model::ModelFolder;
+use longsift_stages::model::{ModelConfig, ModelFolder};
 use longsift_stages::shard_across_devices::{DeviceKind, Devices as DeviceSettings};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
@@ -267,17 +267,21 @@ pub(super) fn columns(
 }
 
 /// The BOS tokens before each window: as set, else one where the model has a BOS token.
-pub(super) fn bos(spec: &Spec, model: &ModelFolder, problems: &mut Vec<Diagnostic>) -> Option<Bos> {
+pub(super) fn bos(
+    spec: &Spec,
+    config: &ModelConfig,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Bos> {
     let wanted = spec.tokenize().bos;
     if wanted == Some(0) {
         return Some(Bos { count: 0, id: 0 });
     }
     // With token ids as input no tokenizer file is opened: config.json alone says what the BOS token is.
     let known = match spec.pipeline.input.tokens_column {
-        Some(_) => model.config().stated_bos_token_id(),
-        None => model.bos_token_id(),
+        Some(_) => config.stated_bos_token_id(),
+        None => config.bos_token_id(),
     };
-    let vocabulary = model.spec().vocabulary_size;
+    let vocabulary = config.spec().vocabulary_size;
     if let Some(id) = known.filter(|id| u64::from(*id) >= vocabulary) {
         problems.push(
             Diagnostic::error(
@@ -344,8 +348,10 @@ pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Option<Diagno
 pub(super) fn tokenizer_place(spec: &Spec) -> &'static str {
     if spec.tokenize().tokenizer.is_some() {
         "stages.tokenize.tokenizer"
-    } else {
+    } else if spec.load_partial_model().is_some() {
         "stages.load-partial-model.model"
+    } else {
+        "stages.language-model.model"
     }
 }
 

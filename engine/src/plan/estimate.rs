@@ -1,5 +1,6 @@
 //! What a run will take: memory, disk, windows. Upper bounds where a bound is possible, else said to be about.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use longsift_stages::contract::Kind;
@@ -11,6 +12,7 @@ use crate::dataset::documents::{Content, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::units::WorkUnit;
 use crate::plan::attention::Attention;
+use crate::plan::whole_models::WholeModelPlan;
 use crate::run_directory::scores::MeasureColumns;
 use crate::spec::Spec;
 
@@ -42,6 +44,8 @@ pub struct Estimate {
     pub windows_in_flight: usize,
     /// Bytes of memory besides the mapped table, at most.
     pub memory_bytes: u64,
+    /// Bytes of memory among it that whole models take, one at a time; 0 where no measure needs one.
+    pub whole_model_bytes: u64,
     /// Bytes that the table will take in the cache folder, if it is not there yet.
     pub cache_bytes: u64,
     /// Bytes of the score tables, about.
@@ -58,7 +62,7 @@ impl Estimate {
         units: &[WorkUnit],
         columns: &DocumentColumns,
         measures: &[MeasureColumns],
-        attention: Option<&Attention>,
+        (attention, whole_models): (Option<&Attention>, &BTreeMap<u16, WholeModelPlan>),
         cache_folder: &Path,
     ) -> Self {
         let settings = spec.tokenize();
@@ -80,6 +84,8 @@ impl Estimate {
             .map(|attention| OnDevices::of(attention, window, cache_folder))
             .unwrap_or_default();
         let OnDevices { table_bytes, packed_bytes, table_cached, window_bytes, .. } = on_devices;
+        let passes = whole_models.values().map(|whole| whole.memory.peak_bytes);
+        let whole_model_bytes = passes.max().unwrap_or(0);
         let input_bytes: u64 = dataset.files.iter().map(|file| file.size).sum();
         let overlap = if settings.windows == Windows::BothEnds { 2.0 } else { 1.0 };
         let filter = spec.filter();
@@ -93,9 +99,11 @@ impl Estimate {
             table_cached,
             window_bytes,
             windows_in_flight: on_devices.windows_in_flight,
-            memory_bytes: packed_bytes + limit.max(on_devices.host_bytes),
+            memory_bytes: packed_bytes + limit.max(on_devices.host_bytes) + whole_model_bytes,
+            whole_model_bytes,
             cache_bytes: if table_cached { 0 } else { table_bytes },
-            scores_bytes: windows * (WINDOW_ROW_BYTES + figures_bytes(measures, attention, window)),
+            scores_bytes: windows
+                * (WINDOW_ROW_BYTES + figures_bytes(measures, attention, whole_models, window)),
             output_bytes: (input_bytes as f64 * share * kept * overlap) as u64,
         }
     }
@@ -152,9 +160,15 @@ impl OnDevices {
 fn figures_bytes(
     measures: &[MeasureColumns],
     attention: Option<&Attention>,
+    whole_models: &BTreeMap<u16, WholeModelPlan>,
     window_tokens: u64,
 ) -> u64 {
     let heads = attention.map_or(0, |attention| attention.model.spec().query_heads);
+    let of_whole = whole_models.values().map(|whole| {
+        let layers = whole.request.attention.as_ref().map_or(0, |asked| asked.layers.len());
+        whole.model.spec().query_heads * layers as u64
+    });
+    let heads = heads.max(of_whole.max().unwrap_or(0));
     let numbers = heads.max(u64::from(window_tokens.max(1).ilog2()) + 2);
     let columns = measures.iter().flat_map(|measure| &measure.columns);
     let bytes = columns.map(|column| match column.kind {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::attention::Attention;
 use super::programs::Program;
 use super::sizing::Sizing;
+use super::whole_models::WholeModelPlan;
 use crate::base::text::{bytes, count, quoted};
 use crate::dataset::documents::Content;
 use crate::plan::Plan;
@@ -54,8 +55,11 @@ impl fmt::Display for Explanation<'_> {
             |place| plan.measure(place).needs().answers() == Some(Reads::Document);
         let measures =
             measures.filter(|(of, place)| of.measure != ATTENTION && !reads_documents(*place));
-        let measures =
-            measures.map(|(of, place)| (&*of.measure, measure(plan, of) + &spared(plan, place)));
+        let measures = measures.map(|(of, place)| {
+            let whole = plan.whole_models.get(&place);
+            let whole = whole.map_or(String::new(), |whole| format!("; {}", whole.in_words()));
+            (&*of.measure, measure(plan, of) + &spared(plan, place) + &whole)
+        });
         let mut lines = vec![("input", input(plan))];
         lines.extend(columns(plan).map(|columns| ("", columns)));
         let after_input = lines.len();
@@ -337,15 +341,19 @@ fn output(plan: &Plan) -> String {
 
 fn memory(plan: &Plan) -> String {
     let estimate = &plan.estimate;
+    let whole = match estimate.whole_model_bytes {
+        0 => String::new(),
+        whole => format!(", {} of a whole model among it", bytes(whole)),
+    };
     let Some(attention) = &plan.attention else {
-        return format!("cpu: at most {}", bytes(estimate.memory_bytes));
+        return format!("cpu: at most {}{whole}", bytes(estimate.memory_bytes));
     };
     let packed = match estimate.packed_bytes {
         0 => String::new(),
         packed => format!(", {} of projections among it", bytes(packed)),
     };
     format!(
-        "{}: at most {} besides the mapped table{packed}; {} per window in flight",
+        "{}: at most {} besides the mapped table{packed}{whole}; {} per window in flight",
         if attention.devices.is_cpu() { "cpu" } else { "host" },
         bytes(estimate.memory_bytes),
         bytes(estimate.window_bytes)
@@ -391,6 +399,7 @@ pub fn json(plan: &Plan, done: Done, sizing: Option<&Sizing>) -> Value {
             "work_units": plan.units.len(),
         },
         "model": plan.attention.as_ref().map(model_json),
+        "whole_models": plan.whole_models.values().map(whole_model_json).collect::<Vec<_>>(),
         "bos": plan.bos.count,
         "measures": plan.measures.columns.iter().map(measure_json).collect::<Vec<_>>(),
         "distance": distance,
@@ -414,6 +423,21 @@ fn model_json(attention: &Attention) -> Value {
         "vocabulary_size": layer.vocabulary_size,
         "checkpoint_bytes": model.checkpoint_bytes(),
         "bytes_to_read": model.bytes_to_read(),
+    })
+}
+
+fn whole_model_json(whole: &WholeModelPlan) -> Value {
+    let spec = whole.model.spec();
+    json!({
+        "measure": whole.measure,
+        "model_type": spec.model_type,
+        "unverified": spec.unverified,
+        "layers": spec.layers,
+        "layers_computed": whole.request.depth(spec.layers),
+        "vocabulary_size": spec.vocabulary_size,
+        "weights_bytes": whole.model.weights_bytes(),
+        "windows_at_once": whole.windows_at_once,
+        "memory": whole.memory,
     })
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use longsift_kernels::Kernel;
+use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::Measure;
 use longsift_stages::measures::external::StatisticMerge;
 use longsift_stages::score::presets::{DEFAULT_ALPHA, Formula};
@@ -17,12 +17,16 @@ use serde_json::{Map, Value, json};
 
 use super::columns;
 use super::programs::Program;
-use crate::base::error::Result;
+use crate::base::diagnostic::Diagnostic;
+use crate::base::error::{Failure, Result};
+use crate::base::stop::Stop;
 use crate::base::text;
 use crate::dataset::documents::Content;
 use crate::plan::Plan;
+use crate::plan::whole_models::WholeModelPlan;
 use crate::run_directory::calibration;
 use crate::run_directory::facts::{Facts, Identity, MeasureFacts, OF_DOCUMENTS};
+use crate::run_directory::pipeline_lock::ModelIdentity;
 use crate::spec::pipeline::{Input, Output, Pipeline};
 
 /// What an identity needs that a plan does not know: the content of files, and who measured.
@@ -30,10 +34,37 @@ use crate::spec::pipeline::{Input, Output, Pipeline};
 pub struct Digests {
     /// Of the model and what measured windows with it, where a measure needs one.
     pub attention: Option<AttentionDigests>,
+    /// Of the whole models, by measure.
+    pub whole_models: BTreeMap<String, WholeModelDigests>,
     /// Of the calibration file, where the pipeline uses one.
     pub calibration: Option<String>,
     /// By stage `external`, of the files that the answers of its program depend on.
     pub programs: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What the bits of a whole model's figures depend on besides settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeModelDigests {
+    /// Of all tensors that are read.
+    pub weights: String,
+    /// What multiplies them.
+    pub kernel: String,
+}
+
+impl WholeModelDigests {
+    /// Of weights that are multiplied on this machine.
+    pub fn here(weights: String) -> Self {
+        Self { weights, kernel: Kernel::detect(ElementType::F32).name().to_owned() }
+    }
+
+    /// Those that the figures of a measure were made with, maybe on another machine.
+    pub fn recorded(identity: &Identity, measure: &str) -> Option<Self> {
+        let fact = |name| {
+            let facts = &identity.measures.get(measure)?.facts;
+            Some(facts.get(name)?.as_str()?.to_owned())
+        };
+        Some(Self { weights: fact("model_weights")?, kernel: fact("model_kernel")? })
+    }
 }
 
 /// What the bits of attention depend on besides settings.
@@ -68,11 +99,16 @@ impl Kernels {
 }
 
 impl Digests {
-    /// Of a plan whose weights have this digest; none where no measure needs a model.
+    /// Of a plan whose weights have this digest, none where no measure needs a first layer, and whose whole models have
+    /// these, by measure.
     ///
     /// # Errors
     /// The calibration file that the pipeline uses cannot be read.
-    pub fn new(plan: &Plan, weights: Option<String>) -> Result<Self> {
+    pub fn new(
+        plan: &Plan,
+        weights: Option<String>,
+        whole_models: BTreeMap<String, WholeModelDigests>,
+    ) -> Result<Self> {
         let calibration = match &plan.spec.score().calibration {
             None => None,
             Some(path) => {
@@ -84,8 +120,33 @@ impl Digests {
         });
         let files = |program: &Program| Ok((program.settings.name.clone(), program.digests()?));
         let programs = plan.programs.iter().map(files).collect::<Result<_>>()?;
-        Ok(Self { attention, calibration, programs })
+        Ok(Self { attention, whole_models, calibration, programs })
     }
+}
+
+/// What the figures of whole models depend on, by measure: as `known` says of the same files, else by reading them.
+///
+/// # Errors
+/// Files that cannot be read; a signal.
+pub fn whole_model_digests(
+    models: &BTreeMap<u16, WholeModelPlan>,
+    known: &BTreeMap<String, ModelIdentity>,
+    stop: &Stop,
+) -> Result<BTreeMap<String, WholeModelDigests>> {
+    let mut digests = BTreeMap::new();
+    for WholeModelPlan { measure, model, .. } in models.values() {
+        let known = known.get(measure).filter(|known| known.identity == model.identity());
+        let weights = if let Some(known) = known {
+            known.weights.clone()
+        } else {
+            let digest = model.weights_digest(&|| stop.check().is_ok());
+            let digest = digest.map_err(|why| Failure::from(Diagnostic::from(why)))?;
+            stop.check()?;
+            digest.expect("nobody has stopped it")
+        };
+        digests.insert(measure.clone(), WholeModelDigests::here(weights));
+    }
+    Ok(digests)
 }
 
 /// The parts of an identity while they are put together.
@@ -157,16 +218,19 @@ pub fn identity(plan: &Plan, digests: &Digests) -> Identity {
     let written: Vec<&str> = columns::written(&statistics).map(|column| &*column.name).collect();
     parts.selection("output.statistics", json!(written));
     let Parts { windows, attention, selection } = parts;
-    let facts_of = |measure: &dyn Measure| {
+    let facts_of = |place: u16, measure: &dyn Measure| {
         let of_attention = measure.needs().attention().is_some();
-        let all = if of_attention { attention.clone() } else { Map::new() };
+        let mut all = if of_attention { attention.clone() } else { Map::new() };
+        if let Some(whole) = plan.whole_models.get(&place) {
+            all.extend(whole_model_facts(whole, digests.whole_models.get(&whole.measure)));
+        }
         Facts::new(measure_facts(measure, digests, all).into())
     };
-    let fingerprint = |place| facts_of(plan.measure(place)).fingerprint();
+    let fingerprint = |place| facts_of(place, plan.measure(place)).fingerprint();
     let measures =
         plan.measures().zip(&plan.measures.columns).map(|((place, measure), columns)| {
             let only = plan.cascade.only(place, &fingerprint);
-            (columns.measure.clone(), MeasureFacts { facts: facts_of(measure), only })
+            (columns.measure.clone(), MeasureFacts { facts: facts_of(place, measure), only })
         });
     let measures = measures.collect();
     let (windows, selection) = (Facts::new(windows.into()), Facts::new(selection.into()));
@@ -190,6 +254,20 @@ fn measure_facts(
         }
     }
     all
+}
+
+/// What the figures of a whole model depend on besides the settings of the measure.
+fn whole_model_facts(
+    whole: &WholeModelPlan,
+    digests: Option<&WholeModelDigests>,
+) -> Map<String, Value> {
+    let mut facts = Map::new();
+    facts.insert("model".to_owned(), whole.model.description_digest().into());
+    if let Some(WholeModelDigests { weights, kernel }) = digests {
+        facts.insert("model_weights".to_owned(), weights.clone().into());
+        facts.insert("model_kernel".to_owned(), kernel.clone().into());
+    }
+    facts
 }
 
 fn input_facts(plan: &Plan, input: &Input, parts: &mut Parts) {
@@ -369,7 +447,7 @@ fn output_facts(output: &Output, parts: &mut Parts) {
 /// Facts of windows that are names of columns: what is in them counts for a calibration, not what they are called.
 const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
 /// Facts of a measure that change the last bits of a figure, which no calibration holds to.
-const BITS: [&str; 2] = ["kernel", "table_kernel"];
+const BITS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
 /// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.
 const OF_SCORES: [&str; 9] = [
     "score.formula",

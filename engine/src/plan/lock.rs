@@ -1,5 +1,6 @@
 //! The lock of a plan: its settings as resolved, and what everything depends on, by content.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -25,6 +26,7 @@ pub fn lock(plan: &Plan, digests: &Digests) -> PipelineLock {
         identity: identity(plan, digests),
         hub_commits: plan.pins.clone(),
         model: None,
+        whole_models: BTreeMap::new(),
         recorded: None,
     }
 }
@@ -55,6 +57,12 @@ pub fn with_model(mut lock: PipelineLock, plan: &Plan, digests: &Digests) -> Pip
         identity: attention.model.identity(),
         weights: digests.weights.clone(),
     });
+    let whole = plan.whole_models.values().filter_map(|whole| {
+        let weights = digests.whole_models.get(&whole.measure)?.weights.clone();
+        let identity = whole.model.identity();
+        Some((whole.measure.clone(), ModelIdentity { identity, weights }))
+    });
+    lock.whole_models = whole.collect();
     lock
 }
 

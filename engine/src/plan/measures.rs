@@ -33,9 +33,7 @@ impl Measures {
             let name = measure.name().unwrap_or(stage.name()).to_owned();
             let mut columns = measure.columns();
             if let Some(prefix) = measure.prefix() {
-                for column in &mut columns {
-                    column.name = format!("{prefix}_{}", column.name).into();
-                }
+                columns = columns.into_iter().map(|column| column.prefixed(prefix)).collect();
             }
             let Needs { window_text, document_text, evidence: _ } = measure.needs();
             measures.text |= window_text || document_text;
@@ -62,6 +60,11 @@ impl Measures {
     /// Their places.
     pub fn places(&self) -> Range<u16> {
         0..self.stages.len() as u16
+    }
+
+    /// The place among the stages of the measure at a place.
+    pub fn stage(&self, place: u16) -> usize {
+        self.stages[usize::from(place)]
     }
 
     /// The measure at a place, of the stages that these are of.

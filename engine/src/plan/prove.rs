@@ -12,7 +12,7 @@ use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
 use super::options::{Bos, PlanOptions, Subject};
-use super::{checks, measures, programs, reading, since};
+use super::{checks, measures, open_models, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::quoted;
@@ -64,12 +64,34 @@ impl Plan {
             let model = ModelFolder::open(folder, settings.rope_theta);
             checks::collect(model, &spec, MODEL, &mut problems)
         });
-        let encoder = open_encoder(&spec, &columns, &remote, folder.as_deref(), &mut problems);
+        let measures = Measures::of(&spec.pipeline.stages);
+        let threads = options.threads.unwrap_or_else(rayon::current_num_threads) as u64;
+        let whole_models = open_models::open(
+            &spec,
+            &measures,
+            folder.as_deref(),
+            threads,
+            &mut problems,
+            &mut warnings,
+        );
+        let of_tokens = open_models::of_tokens(&whole_models);
+        let whole = of_tokens.filter(|_| reading.is_none());
+        let vocabulary = folder.as_deref().or(whole.map(|whole| &*whole.path));
+        let (tokenizer, encoder) =
+            open_encoder(&spec, &columns, &remote, vocabulary, &mut problems);
+        let size = model.as_ref().map(|model| model.spec().vocabulary_size);
+        open_models::check_vocabularies(
+            &spec,
+            &whole_models,
+            encoder.as_ref().and_then(Option::as_ref),
+            tokenizer.as_deref().or(vocabulary),
+            size,
+            &mut problems,
+        );
         let devices = reading.zip(spec.shard_across_devices()).and_then(|(reading, sharing)| {
             let model = model.as_ref();
             checks::devices(&spec, reading, sharing, model, &options, &mut problems)
         });
-        let measures = Measures::of(&spec.pipeline.stages);
         if let Some(dataset) =
             dataset.as_ref().filter(|dataset| !dataset.schema.fields().is_empty())
         {
@@ -88,9 +110,13 @@ impl Plan {
                 if options.subject == Subject::Windows {
                     checks::distance(&spec, model, &mut problems, &mut warnings);
                 }
-                checks::bos(&spec, model, &mut problems)
+                checks::bos(&spec, model.config(), &mut problems)
             }
-            None => reading.is_none().then_some(Bos { count: 0, id: 0 }),
+            None => match whole {
+                Some(whole) => checks::bos(&spec, whole.model.config(), &mut problems),
+                // Without its model there is a problem.
+                None => reading.is_none().then_some(Bos { count: 0, id: 0 }),
+            },
         };
         let attention = attention(&spec, model, devices);
         let (Some(mut dataset), Some(encoder), Some(bos)) = (dataset, encoder, bos) else {
@@ -119,7 +145,7 @@ impl Plan {
             &units,
             &columns,
             of_measures,
-            attention.as_ref(),
+            (attention.as_ref(), &whole_models),
             &cache_folder,
         );
         let plan = Self {
@@ -131,6 +157,7 @@ impl Plan {
             whole,
             columns,
             attention,
+            whole_models,
             pins: remote.hub.pins(),
             encoder,
             measures,
@@ -231,7 +258,7 @@ fn open_input(
     Some(dataset)
 }
 
-/// `Some(None)` for pre-tokenised documents, `None` if there is a problem.
+/// Where the tokenizer lies, and it: `Some(None)` for pre-tokenised documents, `None` if there is a problem.
 #[expect(
     clippy::option_option,
     reason = "no tokenizer needed and no tokenizer found are different answers"
@@ -242,24 +269,25 @@ fn open_encoder(
     remote: &RemoteModels,
     model: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
-) -> Option<Option<Encoder>> {
+) -> (Option<PathBuf>, Option<Option<Encoder>>) {
     if matches!(columns.content, Content::Tokens(_)) {
-        return Some(None);
+        return (None, Some(None));
     }
-    let settings = spec.tokenize();
-    let (path, place) = match &settings.tokenizer {
+    let (settings, place) = (spec.tokenize(), checks::tokenizer_place(spec));
+    let path = match &settings.tokenizer {
         Some(path) => {
-            let place = "stages.tokenize.tokenizer";
             let path = locate(remote, spec, path, RemoteModels::tokenizer);
-            (checks::collect(path, spec, place, problems)?, place)
+            checks::collect(path, spec, place, problems)
         }
-        None => (model?.to_owned(), MODEL),
+        None => model.map(Path::to_owned),
     };
-    match Encoder::open(&path, settings.special_tokens_in_text) {
-        Ok(encoder) => Some(Some(encoder)),
-        Err(problem) => {
+    let opened = path.as_ref().map(|path| Encoder::open(path, settings.special_tokens_in_text));
+    match opened {
+        None => (None, None),
+        Some(Ok(encoder)) => (path, Some(Some(encoder))),
+        Some(Err(problem)) => {
             problems.push(Diagnostic::from(problem).at(spec.at(place)));
-            None
+            (path, None)
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::base::text::{count, line_safe, table};
 use crate::plan::Plan;
-use crate::plan::identity::{AttentionDigests, Digests, Kernels, identity};
+use crate::plan::identity::{AttentionDigests, Digests, Kernels, WholeModelDigests, identity};
 use crate::plan::options::PlanOptions;
 use crate::run_directory::calibration::{Calibration, Threshold};
 use crate::run_directory::layout::RunDirectory;
@@ -123,7 +123,11 @@ pub(crate) fn whatif(
     let attention = weights.zip(Kernels::recorded(before));
     let attention = attention
         .map(|(weights, kernels)| AttentionDigests { weights: weights.to_owned(), kernels });
-    let digests = Digests { attention, ..Digests::new(&plan, None)? };
+    let whole = plan.whole_models.values().filter_map(|whole| {
+        let digests = WholeModelDigests::recorded(before, &whole.measure)?;
+        Some((whole.measure.clone(), digests))
+    });
+    let digests = Digests { attention, ..Digests::new(&plan, None, whole.collect())? };
     let identity = identity(&plan, &digests);
     let scores = manifest.scores_directory(directory)?;
     let wanted = identity.fingerprints();

@@ -5,7 +5,7 @@ use longsift_stages::model::known_weights_digest;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::attention::Attention;
-use crate::plan::identity::{Digests, Kernels};
+use crate::plan::identity::{Digests, Kernels, WholeModelDigests, whole_model_digests};
 use crate::plan::lock;
 use crate::run::{Phase, Run, RunOptions};
 use crate::run_directory::facts::{Fingerprints, Identity};
@@ -53,11 +53,23 @@ impl Run<'_> {
         let recorded = before.as_ref().and_then(|lock| Kernels::recorded(&lock.identity));
         let weights = match &self.plan.attention {
             Some(attention) => {
-                Some(self.weights_digest(attention, before.and_then(|lock| lock.model))?)
+                let model = before.as_ref().and_then(|lock| lock.model.clone());
+                Some(self.weights_digest(attention, model)?)
             }
             None => None,
         };
-        let mut digests = Digests::new(self.plan, weights)?;
+        let known = before.as_ref().map(|lock| lock.whole_models.clone()).unwrap_or_default();
+        let mut whole_models = self.progress.timed("model files", || {
+            whole_model_digests(&self.plan.whole_models, &known, self.stop)
+        })?;
+        if let Some(before) = before.filter(|_| selects) {
+            for (measure, digests) in &mut whole_models {
+                if let Some(recorded) = WholeModelDigests::recorded(&before.identity, measure) {
+                    digests.kernel = recorded.kernel;
+                }
+            }
+        }
+        let mut digests = Digests::new(self.plan, weights, whole_models)?;
         if let (Some(attention), Some(recorded)) = (&mut digests.attention, recorded)
             && selects
             && self.plan.options.kernel.is_none()

@@ -1,6 +1,6 @@
 //! What a directory already holds: a finished selection, and files that are not ours.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::base::error::Result;
 use crate::base::{parallel, text};
 use crate::plan::Plan;
 use crate::plan::explain::Done;
-use crate::plan::identity::{Digests, identity};
+use crate::plan::identity::{Digests, WholeModelDigests, identity};
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
@@ -62,6 +62,15 @@ pub fn done(plan: &Plan) -> Result<Done> {
     let Some(before) = PipelineLock::read(&directory.lock_file())? else {
         return Ok(Done::default());
     };
+    let mut whole_models = BTreeMap::new();
+    for whole in plan.whole_models.values() {
+        let known = before.whole_models.get(&whole.measure);
+        let Some(known) = known.filter(|known| known.identity == whole.model.identity()) else {
+            return Ok(Done::default());
+        };
+        let digests = WholeModelDigests::here(known.weights.clone());
+        whole_models.insert(whole.measure.clone(), digests);
+    }
     let weights = match &plan.attention {
         None => None,
         Some(attention) => {
@@ -70,7 +79,7 @@ pub fn done(plan: &Plan) -> Result<Done> {
             Some(model.weights)
         }
     };
-    let identity = identity(plan, &Digests::new(plan, weights)?);
+    let identity = identity(plan, &Digests::new(plan, weights, whole_models)?);
     let standing = score::standing(plan, &directory, &identity.fingerprints())?;
     let records: Vec<_> = standing.iter().flatten().collect();
     let (units, windows) =

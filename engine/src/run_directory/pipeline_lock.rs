@@ -37,6 +37,9 @@ pub struct PipelineLock {
     /// Cheap identities of the model folder, and the digest of what was read there. Only in a run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelIdentity>,
+    /// The same of the whole models, by measure. Only in a run directory.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub whole_models: BTreeMap<String, ModelIdentity>,
     /// What the command line said besides the settings. Only in a run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,

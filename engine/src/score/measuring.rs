@@ -15,6 +15,7 @@ use rayon::prelude::*;
 
 use super::context::{OnDevices, ScoreContext};
 use super::journal::{FigureKey, Journal, WindowKey};
+use super::passes;
 use super::prepare::{CutDocument, Outcome, Prepared};
 use super::programs::{Answer, Content, Question};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -22,6 +23,7 @@ use crate::base::error::{Failure, Result};
 use crate::devices::dispatch::terms::GivenUp;
 use crate::devices::scheduler::Message;
 use crate::plan::cascade::Before;
+use crate::plan::whole_models::WholeModelPlan;
 
 /// How often a stop signal is looked for while windows are measured.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
@@ -205,15 +207,16 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Takes the figures of a batch by measures that need no device: on the processor's pool, then of programs.
+    /// Takes the figures of a batch by measures that need no device: on the processor's pool, then of programs and whole
+    /// models.
     fn measure_here(&mut self, documents: &[Prepared], places: &[u16]) -> Result<()> {
         let plan = self.context.plan;
         for place in places {
             self.spare(documents, *place);
         }
         let all = places.iter().map(|place| (*place, plan.measure(*place)));
-        let (asked, here): (Vec<Place<'_>>, Vec<Place<'_>>) =
-            all.partition(|(_, measure)| measure.needs().answers().is_some());
+        let (elsewhere, here): (Vec<Place<'_>>, Vec<Place<'_>>) =
+            all.partition(|(_, measure)| !measure.needs().evidence.is_empty());
         let windows = &self.windows;
         let of_document = |(document, cut): (&Prepared, &CutDocument)| {
             let shared: Vec<Vec<Value>> = here
@@ -246,7 +249,10 @@ impl<'a> Measuring<'a> {
             all.into_par_iter().flat_map_iter(of_document).collect()
         });
         measured.into_iter().try_for_each(|(key, figures)| self.ended(key, figures))?;
-        asked.into_iter().try_for_each(|(place, measure)| self.ask(documents, place, measure))
+        elsewhere.into_iter().try_for_each(|(place, measure)| match plan.whole_models.get(&place) {
+            Some(whole) => self.run_whole_model(documents, place, whole),
+            None => self.ask(documents, place, measure),
+        })
     }
 
     /// Asks the program of a measure about the windows of a batch that have no figures of it.
@@ -277,6 +283,39 @@ impl<'a> Measuring<'a> {
                 self.ended(((row, window), place), of_answers(measure, answer))
             })
         })
+    }
+
+    /// Takes the figures of a batch by a whole model, as many windows at a time as share a read of its weights.
+    fn run_whole_model(
+        &mut self,
+        documents: &[Prepared],
+        place: u16,
+        whole: &WholeModelPlan,
+    ) -> Result<()> {
+        let plan = self.context.plan;
+        let mut missing = Vec::new();
+        for (document, cut) in to_measure(documents) {
+            for window in &cut.windows {
+                let key = (document.row, window.index);
+                if self.windows[&key].figures[usize::from(place)].is_none() {
+                    missing.push((key, plan.bos.before(cut.ids_of(window))));
+                }
+            }
+        }
+        let tokens = u64::from(plan.spec.tokenize().window_tokens);
+        for pass in passes::passes(whole, tokens, &missing) {
+            let ids: Vec<&[u32]> = pass.iter().map(|(_, ids)| &ids[..]).collect();
+            let measure = plan.measure(place);
+            let measured = self
+                .context
+                .progress
+                .timed("language-model", || passes::run(whole, measure, &ids, self.context.stop))?;
+            for ((key, _), figures) in pass.iter().zip(measured) {
+                self.ended((*key, place), figures)?;
+            }
+            self.look()?;
+        }
+        Ok(())
     }
 
     /// Figures of this run, or why there are none.

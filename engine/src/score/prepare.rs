@@ -167,9 +167,7 @@ fn outcome(
             (std::mem::take(&mut encoded.ids), Some(encoded), Some(text))
         }
     };
-    let vocabulary =
-        plan.attention.as_ref().map(|attention| attention.model.spec().vocabulary_size);
-    if let Some(vocabulary) = vocabulary
+    if let Some(vocabulary) = plan.vocabulary_size()
         && let Some((position, id)) =
             ids.iter().enumerate().find(|(_, id)| u64::from(**id) >= vocabulary)
     {

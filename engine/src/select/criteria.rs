@@ -55,6 +55,8 @@ pub(super) struct Statistic {
     pub(super) name: String,
     /// How a document's value follows from those of its windows.
     pub(super) merge: Merge,
+    /// The places of the two statistics that a document's value is the ratio of.
+    pub(super) ratio: Option<(usize, usize)>,
     /// Its place among the columns that are read.
     pub(super) place: usize,
     /// The place of its standard error, where the measure declares one.
@@ -195,9 +197,15 @@ impl Criteria {
         if let (Samples::Windows, [window]) = (self.samples, sample) {
             return window.statistic(statistic.place);
         }
-        let windows: Vec<f64> =
-            sample.iter().map(|window| window.statistic(statistic.place)).collect();
-        statistic.merge.of(&windows)
+        let windows = |place: usize| {
+            sample.iter().map(|window| window.statistic(place)).collect::<Vec<f64>>()
+        };
+        match (&statistic.merge, statistic.ratio) {
+            (Merge::Ratio { exponential, .. }, Some((above, below))) => {
+                Merge::ratio(&windows(above), &windows(below), *exponential)
+            }
+            _ => statistic.merge.of(&windows(statistic.place)),
+        }
     }
 
     /// Notes, by term, how far the values of a sample's windows may be off.
@@ -252,7 +260,13 @@ impl Statistic {
         let column = columns.iter().find(|column| column.name == name);
         let merge = column.map_or(Merge::Never, |column| merge_of(column, document_score));
         let error = column.and_then(|column| column.error).map(&mut place);
-        Self { name: name.to_owned(), merge, place: place(name), error, guards_before }
+        let ratio = match &merge {
+            Merge::Ratio { numerator, denominator, .. } => {
+                Some((place(numerator), place(denominator)))
+            }
+            _ => None,
+        };
+        Self { name: name.to_owned(), merge, ratio, place: place(name), error, guards_before }
     }
 }
 

@@ -38,6 +38,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
     let statistic = |name: &str| Statistic {
         name: name.to_owned(),
         merge: Merge::Mean,
+        ratio: None,
         place: 0,
         error: None,
         guards_before: Vec::new(),

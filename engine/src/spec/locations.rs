@@ -299,6 +299,7 @@ mod tests {
                 ("load-partial-model", "model", 6),
                 ("load-partial-model", "cache_folder", 0),
                 ("tokenize", "tokenizer", 6),
+                ("language-model", "model", 0),
                 ("score", "calibration", 5),
                 ("output", "path", 3),
             ]

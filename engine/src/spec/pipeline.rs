@@ -28,7 +28,7 @@ pub struct Pipeline {
     /// Where documents come from.
     pub input: Input,
     /// The stages, in order: `tokenize`, one or more measures (`first-layer-attention`, `recurrence`, `compression`,
-    /// `lexical`, `external`), `score`, `filter`. An `external` that reads documents comes before `tokenize`. With `first-layer-attention` also `load-partial-model` at the beginning, and
+    /// `lexical`, `language-model`, `external`), `score`, `filter`. An `external` that reads documents comes before `tokenize`. With `first-layer-attention` also `load-partial-model` at the beginning, and
     /// `shard-across-devices` before the measures, which may be left out; without it neither, and no device is used.
     #[schemars(length(min = 1))]
     pub stages: Vec<StageSettings>,

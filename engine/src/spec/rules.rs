@@ -108,6 +108,7 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
         unknown.filter_map(|unknown| suggest(unknown, stage_names().iter().copied())).collect();
     let names: Vec<&str> = listed.iter().map(|(name, _)| *name).chain(meant).collect();
     let needs_a_model = names.iter().any(|name| needs_a_model(name));
+    let uses_the_model = whole_models(root).any(|stage| stage.get("model").is_none());
     if !names.iter().any(|name| is_measure(name)) {
         let measures: Vec<&str> =
             stage_names().iter().copied().filter(|name| is_measure(name)).collect();
@@ -116,7 +117,10 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
             .label(format!("one of: {}", measures.join(", ")))
             .hint("add for example `- stage: recurrence`, which needs no model");
     } else if !needs_a_model {
-        for (name, span) in listed.iter().filter(|(name, _)| OF_ATTENTION.contains(name)) {
+        let unused = |name: &str| {
+            OF_ATTENTION.contains(&name) && !(name == OF_ATTENTION[0] && uses_the_model)
+        };
+        for (name, span) in listed.iter().filter(|(name, _)| unused(name)) {
             let users: Vec<&str> =
                 stage_names().iter().copied().filter(|name| self::needs_a_model(name)).collect();
             let message = format!("nothing uses stage `{name}`: no measure needs a model");
@@ -124,7 +128,7 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
             problems.error(*span, message).hint(hint);
         }
     }
-    let model = needs_a_model.then_some(OF_ATTENTION[0]);
+    let model = (needs_a_model || uses_the_model).then_some(OF_ATTENTION[0]);
     for name in model.into_iter().chain(REQUIRED) {
         if names.contains(&name) {
             continue;
@@ -135,7 +139,13 @@ fn no_stage_is_missing(root: &Node, problems: &mut Problems) {
         let problem = problem.label(format!("nothing else writes: {writes}"));
         match name {
             "load-partial-model" => {
-                problem.hint("add `- stage: load-partial-model` with its `model: FOLDER`")
+                let own = if uses_the_model {
+                    ", or give `language-model` a `model` of its own"
+                } else {
+                    ""
+                };
+                problem
+                    .hint(format!("add `- stage: load-partial-model` with its `model: FOLDER`{own}"))
             }
             "tokenize" => problem.hint("add `- stage: tokenize` with its `window_tokens: NUMBER`"),
             "filter" => problem
@@ -149,12 +159,18 @@ fn is_measure(name: &str) -> bool {
     contract(name).is_some_and(|stage| matches!(stage.role(), Role::Measure(_)))
 }
 
-/// Whether a stage is a measure that needs a model and devices.
+/// Whether a stage is a measure that needs a model's first layer and devices.
 fn needs_a_model(name: &str) -> bool {
     contract(name).is_some_and(|stage| match stage.role() {
         Role::Measure(measure) => measure.needs().attention().is_some(),
         _ => false,
     })
+}
+
+/// The stages that run a whole model.
+fn whole_models(root: &Node) -> impl Iterator<Item = &Node> {
+    let stages = root.get("stages").map_or(&[][..], Node::items).iter();
+    stages.filter(|stage| stage_name(stage) == Some("language-model"))
 }
 
 /// The stage behind a name, for what it reads and writes, which no setting changes.
@@ -165,6 +181,8 @@ pub(crate) fn contract(name: &str) -> Option<StageSettings> {
         "external" => {
             json!({ "stage": name, "name": name, "command": [name], "version": "1" })
         }
+        // With a layer, so that the page of the stage shows what it writes of one.
+        "language-model" => json!({ "stage": name, "attention_layers": [16], "ladm": {} }),
         _ => json!({ "stage": name }),
     };
     serde_json::from_value(settings).ok()
@@ -309,8 +327,8 @@ fn nothing_comes_from_a_model_that_is_not_there(root: &Node, problems: &mut Prob
     let known = |(name, _): &(&str, Span)| stage_names().contains(name);
     let measures = listed.iter().any(|(name, _)| is_measure(name));
     // Where a model is missing or superfluous, that is reported.
-    let may_have_a_model =
-        listed.iter().any(|(name, _)| needs_a_model(name) || *name == OF_ATTENTION[0]);
+    let may_have_a_model = whole_models(root).next().is_some()
+        || listed.iter().any(|(name, _)| needs_a_model(name) || *name == OF_ATTENTION[0]);
     if may_have_a_model || !measures || !listed.iter().all(known) {
         return;
     }

@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_stages_of_the_schema_have_the_names_of_their_settings() {
-        assert_eq!(stage_names().len(), 10);
+        assert_eq!(stage_names().len(), 11);
         for name in stage_names() {
             let required = json!({
                 "stage": name, "model": "model", "window_tokens": 2, "name": "own", "command": ["program"],

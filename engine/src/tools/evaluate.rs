@@ -33,7 +33,7 @@ use crate::base::stop::Stop;
 use crate::base::text::suggest;
 use crate::devices::scheduler::Scheduler;
 use crate::plan::Plan;
-use crate::plan::identity::{Digests, identity};
+use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::run_directory::facts::Identity;
 use crate::score::programs::Programs;
 use constructions::{KINDS, Kind};
@@ -238,11 +238,12 @@ fn with_evaluator<T>(
         evaluator.measurer.finish()?;
         done.and_then(|done| programs.finish(plan).map(|()| done))
     };
+    let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), stop)?;
     let Some(attention) = &plan.attention else {
-        return run(None, &identity(plan, &Digests::new(plan, None)?));
+        return run(None, &identity(plan, &Digests::new(plan, None, whole)?));
     };
     let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
-    let identity = identity(plan, &Digests::new(plan, Some(opened.weights_digest))?);
+    let identity = identity(plan, &Digests::new(plan, Some(opened.weights_digest), whole)?);
     let longest = wanted.lengths.last().copied().unwrap_or_default();
     let mask = attention.measure.mask;
     let layer = FirstLayer::new(attention.model.spec().clone(), opened.table, mask, longest);

@@ -69,6 +69,7 @@ pub(super) fn about(name: &str) -> String {
         "compression" => schema_for!(longsift_stages::Compression),
         "lexical" => schema_for!(longsift_stages::Lexical),
         "external" => schema_for!(longsift_stages::External),
+        "language-model" => schema_for!(longsift_stages::LanguageModel),
         "score" => schema_for!(longsift_stages::Score),
         "filter" => schema_for!(longsift_stages::Filter),
         "input" => schema_for!(crate::spec::pipeline::Input),

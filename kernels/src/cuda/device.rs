@@ -245,7 +245,7 @@ fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, left: Left) -> DeviceSum
         row_far_square: vec![0.0; plan.key_heads * sampled],
     };
     for (head, values) in left.sums.chunks_exact(segments.count() + 1).enumerate() {
-        heads.far_mass[head] = values[..segments.far_segments].iter().sum();
+        heads.far_mass[head] = values[segments.far.clone()].iter().sum();
         heads.far_square[head] = values[segments.count()];
         let histogram = &mut heads.histograms[head / group * bins..][..bins];
         for (segment, mass) in values[..segments.count()].iter().enumerate() {
@@ -319,7 +319,7 @@ fn attention_parameters(
             .softcap
             .map_or(0.0, |cap| (f64::from(cap) * std::f64::consts::LOG2_E) as f32),
         segments: segments.count() as i32,
-        far: segments.far_segments as i32,
+        far: segments.far.end as i32,
         distances,
         reserved: 0,
     }

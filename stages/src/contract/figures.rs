@@ -35,12 +35,23 @@ pub enum Kind {
 }
 
 /// How the values of a document's windows become the document's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Merge {
     /// Their mean, every window counting the same.
     Mean,
     /// The largest.
     Max,
+    /// Their sum.
+    Sum,
+    /// The sum of one statistic of the measure over the sum of another: a mean over tokens, whatever windows they are in.
+    Ratio {
+        /// The statistic above.
+        numerator: Cow<'static, str>,
+        /// The statistic below.
+        denominator: Cow<'static, str>,
+        /// Whether it is e to the power of the ratio: a perplexity.
+        exponential: bool,
+    },
     /// The first: of statistics that are the document's own, so that all its windows have the same.
     First,
     /// There is none: lists are not merged.
@@ -71,6 +82,20 @@ pub enum Value {
     Count(u64),
     /// Of [`Kind::Numbers`].
     Numbers(Vec<f64>),
+}
+
+impl Column {
+    /// The same under names that begin with `prefix`.
+    #[must_use]
+    pub fn prefixed(mut self, prefix: &str) -> Self {
+        let named = |name: &str| Cow::Owned(format!("{prefix}_{name}"));
+        self.name = named(&self.name);
+        if let Merge::Ratio { numerator, denominator, exponential } = self.merge {
+            let (numerator, denominator) = (named(&numerator), named(&denominator));
+            self.merge = Merge::Ratio { numerator, denominator, exponential };
+        }
+        self
+    }
 }
 
 impl Value {

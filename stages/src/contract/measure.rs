@@ -4,7 +4,7 @@ use std::fmt;
 
 use longsift_kernels::HeadSums;
 
-use super::{Column, FarDistance, Figures, Value};
+use super::{Column, FarDistance, Figures, ForwardFigures, ForwardRequest, Value};
 use crate::first_layer_attention::{Mask, Rows, RowsSampled, SampledRows, WindowTokens};
 use crate::measures::external::Reads;
 
@@ -65,14 +65,16 @@ pub enum Request {
     Attention(AttentionRequest),
     /// Answers of a child process, which is handed this.
     Answers(Reads),
+    /// Losses, or attention of any layer, of a whole model, many windows at a time.
+    Forward(ForwardRequest),
 }
 
 impl Needs {
-    /// The attention that it asks for.
+    /// The attention that devices sum, if any.
     pub fn attention(&self) -> Option<&AttentionRequest> {
         self.evidence.iter().find_map(|request| match request {
             Request::Attention(request) => Some(request),
-            Request::Answers(_) => None,
+            Request::Answers(_) | Request::Forward(_) => None,
         })
     }
 
@@ -80,7 +82,15 @@ impl Needs {
     pub fn answers(&self) -> Option<Reads> {
         self.evidence.iter().find_map(|request| match request {
             Request::Answers(reads) => Some(*reads),
-            Request::Attention(_) => None,
+            Request::Attention(_) | Request::Forward(_) => None,
+        })
+    }
+
+    /// What a whole model computes, if anything.
+    pub fn forward(&self) -> Option<&ForwardRequest> {
+        self.evidence.iter().find_map(|request| match request {
+            Request::Forward(request) => Some(request),
+            Request::Attention(_) | Request::Answers(_) => None,
         })
     }
 }
@@ -103,6 +113,8 @@ pub enum Evidence {
     Attention(HeadSums),
     /// What a child process answered, in the order of the measure's columns.
     Answers(Vec<Value>),
+    /// What a whole model makes of the window.
+    Forward(ForwardFigures),
 }
 
 /// A window to measure.

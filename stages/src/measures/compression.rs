@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(of_document[0], figures(&settings(Scope::Window), &document, 900, &[])[0]);
         assert_ne!(of_document[0], of_window[0]);
         assert_eq!(of_document[1], of_window[1]);
-        let merges = |scope| settings(scope).columns()[0].merge;
+        let merges = |scope| settings(scope).columns()[0].merge.clone();
         assert_eq!((merges(Scope::Window), merges(Scope::Document)), (Merge::Mean, Merge::First));
         let needs = |scope| settings(scope).needs().document_text;
         assert_eq!((needs(Scope::Window), needs(Scope::Document)), (false, true));

@@ -302,7 +302,7 @@ mod tests {
         let columns = settings("").columns();
         assert_eq!((&*columns[0].name, &*columns[1].name), ("toxic", "sentences"));
         assert_eq!((columns[0].kind, columns[1].kind), (Kind::Number, Kind::Count));
-        assert_eq!((columns[0].merge, columns[1].merge), (Merge::Mean, Merge::Max));
+        assert_eq!((&columns[0].merge, &columns[1].merge), (&Merge::Mean, &Merge::Max));
         assert_eq!(columns[1].orientation, Orientation::Lower);
         assert_eq!(settings("").prefix(), None);
         let documents = settings(r#""reads": "document","#).columns();

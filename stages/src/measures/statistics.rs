@@ -3,7 +3,7 @@
 use crate::contract::{BrokenRule, Column, Kind, Measure};
 use crate::first_layer_attention::FirstLayerAttention;
 
-use super::{Compression, Lexical, Recurrence};
+use super::{Compression, LanguageModel, Lexical, Recurrence};
 
 /// The statistic of that name that a term or a guard may take: a single number of one of `columns`, those of the pipeline.
 ///
@@ -37,11 +37,12 @@ pub fn scalar<'c>(
 
 /// The stage that writes a statistic of that name with its default settings.
 fn measure_of(name: &str) -> Option<&'static str> {
-    let measures: [(&str, &dyn Measure); 4] = [
+    let measures: [(&str, &dyn Measure); 5] = [
         ("first-layer-attention", &FirstLayerAttention::default()),
         ("recurrence", &Recurrence::default()),
         ("compression", &Compression::default()),
         ("lexical", &Lexical::default()),
+        ("language-model", &LanguageModel::default()),
     ];
     let writes = |measure: &dyn Measure| measure.columns().iter().any(|column| column.name == name);
     measures.into_iter().find_map(|(stage, measure)| writes(measure).then_some(stage))

@@ -8,12 +8,18 @@ mod feed_forward;
 mod figures;
 mod forward;
 mod head;
+mod identity;
 mod layer;
 mod located;
+mod measured;
 mod memory;
 mod norms;
 mod packed;
+mod query_keys;
+mod ropes;
+mod sequences;
 
 pub use figures::Forward;
 pub use located::WholeModel;
 pub use memory::Memory;
+pub use sequences::{ShortWindow, short_stride, short_windows};

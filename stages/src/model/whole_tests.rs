@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::folder_tests::Tiny;
-use super::{Forward, ModelProblem, ProblemKind, WholeModel};
+use super::{Forward, ModelProblem, ProblemKind, WholeModel, short_windows};
+use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
 
 /// A tiny llama of three layers with a head of its own.
 fn whole() -> Tiny {
@@ -295,4 +296,127 @@ fn a_configuration_with_anything_in_it_is_refused_or_read_and_never_panics() {
             }
         }
     }
+}
+
+fn asked(losses: bool, short_context: u32, layers: &[u32]) -> ForwardRequest {
+    let short_context = (short_context > 0).then_some(short_context);
+    let attention = LayersRequest {
+        layers: layers.to_vec(),
+        distance: FarDistance::PublishedQuarter,
+        sink_tokens: 3,
+        ladm: None,
+    };
+    ForwardRequest {
+        model: None,
+        losses: losses.then_some(LossRequest { short_context }),
+        attention: (!layers.is_empty()).then_some(attention),
+        strict_positions: false,
+    }
+}
+
+fn measured(folder: &Path, request: &ForwardRequest, windows: &[&[u32]]) -> Vec<ForwardFigures> {
+    let model = WholeModel::open(folder).unwrap();
+    model.measure(request, windows, &|| true).unwrap().unwrap()
+}
+
+#[test]
+fn a_measured_window_has_the_same_bits_alone_beside_others_and_on_any_number_of_threads() {
+    let folder = written(&whole());
+    let request = asked(true, 40, &[0, 2]);
+    let (long, middle, short) = (ids(301), ids(157), ids(33));
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| measured(folder.path(), &request, &[&long, &short, &middle, &long]))
+    };
+    let together = with(1);
+    assert_eq!(together, with(5));
+    assert_eq!(together[0], together[3]);
+    for (index, window) in [(0, &long), (1, &short), (2, &middle)] {
+        assert_eq!(together[index], measured(folder.path(), &request, &[window])[0]);
+    }
+    assert_eq!(together[0].losses, forward(folder.path(), &[&long])[0].losses);
+    assert_eq!((together[0].short_losses.len(), together[1].short_losses.len()), (261, 0));
+}
+
+#[test]
+fn a_short_loss_is_that_of_a_sequence_of_its_own() {
+    let folder = written(&whole());
+    let window = ids(101);
+    let got = &measured(folder.path(), &asked(true, 32, &[]), &[&window])[0].short_losses;
+    for short in short_windows(101, 32, 16).skip(1) {
+        let own = &forward(folder.path(), &[&window[short.start..short.end]])[0].losses;
+        for token in short.first_scored..short.end {
+            let want = own[token - short.start - 1];
+            assert_eq!(got[token - 32].to_bits(), want.to_bits(), "token {token}");
+        }
+    }
+}
+
+#[test]
+fn without_losses_nothing_above_the_highest_layer_is_needed() {
+    let mut tiny = whole();
+    let whole_model = measured(written(&tiny).path(), &asked(true, 0, &[0, 1]), &[&ids(120)]);
+    tiny.tensors.retain(|name, _| !name.contains("layers.2") && !name.contains("head"));
+    for absent in ["model.norm.weight", "model.layers.1.mlp.down_proj.weight"] {
+        tiny.tensors.remove(absent);
+    }
+    // What the last of them computes beyond its attention must be there, but is not read: only its header counts.
+    tiny.tensors.insert("model.layers.1.mlp.down_proj.weight".to_owned(), vec![8, 12]);
+    let folder = written(&tiny);
+    let request = asked(false, 0, &[0, 1]);
+    let model = WholeModel::open_to(folder.path(), Some(request.depth(3))).unwrap();
+    let figures = model.measure(&request, &[&ids(120)], &|| true).unwrap().unwrap();
+    assert_eq!(figures[0].layers, whole_model[0].layers);
+    assert!(figures[0].losses.is_empty());
+}
+
+#[test]
+fn sinks_are_left_out_of_the_far_mass_and_stay_in_the_softmax() {
+    let folder = written(&whole());
+    let with_sinks = |sink_tokens| {
+        let mut request = asked(false, 0, &[1]);
+        request.attention.as_mut().unwrap().sink_tokens = sink_tokens;
+        measured(folder.path(), &request, &[&ids(120)])[0].layers[0].clone()
+    };
+    let (all, without, none) = (with_sinks(0), with_sinks(3), with_sinks(120));
+    for head in 0..all.far_mass.len() {
+        assert!(0.0 < without.far_mass[head] && without.far_mass[head] < all.far_mass[head]);
+        assert!(without.far_square[head] < all.far_square[head]);
+        assert_eq!((none.far_mass[head], none.far_square[head]), (0.0, 0.0));
+    }
+}
+
+#[test]
+fn a_pass_that_is_stopped_gives_nothing() {
+    let folder = written(&whole());
+    let model = WholeModel::open(folder.path()).unwrap();
+    let asks = std::sync::atomic::AtomicUsize::new(0);
+    for stops_after in [0, 1, 3] {
+        asks.store(0, std::sync::atomic::Ordering::Relaxed);
+        let go_on = || asks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < stops_after;
+        let figures = model.measure(&asked(true, 16, &[1]), &[&ids(200)], &go_on).unwrap();
+        assert_eq!(figures, None, "{stops_after}");
+    }
+}
+
+#[test]
+fn the_digest_is_of_the_weights_that_are_read() {
+    let digest = |tiny: &Tiny, depth| {
+        let folder = written(tiny);
+        let model = WholeModel::open_to(folder.path(), depth).unwrap();
+        (model.description_digest(), model.weights_digest(&|| true).unwrap().unwrap())
+    };
+    let tiny = whole();
+    let (description, weights) = digest(&tiny, None);
+    assert_eq!(digest(&tiny, None), (description.clone(), weights.clone()));
+    assert_ne!(digest(&tiny, Some(2)).1, weights);
+    let folder = written(&tiny);
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let model = WholeModel::open(folder.path()).unwrap();
+    assert_ne!(model.weights_digest(&|| true).unwrap().unwrap(), weights);
+    assert_eq!(model.description_digest(), description);
+    assert_eq!(model.weights_digest(&|| false).unwrap(), None);
 }

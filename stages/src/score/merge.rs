@@ -5,13 +5,31 @@ use crate::contract::Merge;
 
 impl Merge {
     /// A document's value from those of its windows, in their order; `NaN` without windows, where a window has none
-    /// (`NaN`), and for [`Merge::Never`].
-    pub fn of(self, windows: &[f64]) -> f64 {
+    /// (`NaN`), for [`Merge::Never`], and for [`Merge::Ratio`], which [`Merge::ratio`] is for.
+    pub fn of(&self, windows: &[f64]) -> f64 {
         match self {
             Self::Mean => DocumentScore::Mean.of(windows),
             Self::Max => DocumentScore::Max.of(windows),
             Self::First => windows.first().copied().unwrap_or(f64::NAN),
-            Self::Never => f64::NAN,
+            Self::Sum => {
+                if windows.is_empty() {
+                    f64::NAN
+                } else {
+                    windows.iter().sum()
+                }
+            }
+            Self::Ratio { .. } | Self::Never => f64::NAN,
+        }
+    }
+
+    /// The value of [`Merge::Ratio`] from those of its two statistics; `NaN` as in [`Merge::of`], and where the sum below
+    /// is 0.
+    pub fn ratio(numerators: &[f64], denominators: &[f64], exponential: bool) -> f64 {
+        let (above, below) = (Self::Sum.of(numerators), Self::Sum.of(denominators));
+        match (below > 0.0, exponential) {
+            (false, _) => f64::NAN,
+            (true, false) => above / below,
+            (true, true) => libm::exp(above / below),
         }
     }
 }

@@ -132,6 +132,22 @@ impl Encoder {
         TokenBytes::of(&self.tokenizer)
     }
 
+    /// The first id that does not mean the same bytes in another tokenizer, in words; none where all of this one's do. Ids
+    /// that only the other has do not matter.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let (Some(own), Some(others)) = (self.token_bytes(), other.token_bytes()) else {
+            let same = self.digest() == other.digest();
+            return (!same).then(|| "tokens of words can only be equal as a whole".to_owned());
+        };
+        let differs = |id: &u32| own.bytes_of(*id) != others.bytes_of(*id);
+        let id = (0..=self.largest_id()).find(differs)?;
+        let shown = |bytes: &TokenBytes| match bytes.bytes_of(id) {
+            [] => "no token".to_owned(),
+            bytes => format!("{:?}", String::from_utf8_lossy(bytes)),
+        };
+        Some(format!("id {id} is {} there and {} here", shown(&own), shown(&others)))
+    }
+
     /// Why long texts are not taken apart, where they are not: such a tokenizer is slow and needs much memory.
     pub fn unsplittable_reason(&self) -> Option<&'static str> {
         self.splitter.as_ref().err().copied()

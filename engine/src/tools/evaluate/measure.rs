@@ -26,6 +26,7 @@ use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
 use crate::score::measuring::{
     Measured, STOP_INTERVAL, device_panicked, no_device, of_answers, of_attention,
 };
+use crate::score::passes;
 use crate::score::programs::{Content, Programs, Question};
 
 /// Raised when the same measures give a built window other figures.
@@ -134,6 +135,15 @@ impl<'a> Measurer<'a> {
                 let taken = self.here(measure, &missing, windows);
                 let mut all = missing.into_iter().zip(taken);
                 all.try_for_each(|(index, taken)| keep(self, index, taken))?;
+            } else if let Some(whole) = plan.whole_models.get(&place) {
+                let missing: Vec<(usize, &[u32])> =
+                    missing.into_iter().map(|index| (index, &windows[index][..])).collect();
+                for pass in passes::passes(whole, tokens, &missing) {
+                    let ids: Vec<&[u32]> = pass.iter().map(|(_, ids)| *ids).collect();
+                    let taken = passes::run(whole, measure, &ids, self.stop)?;
+                    let mut all = pass.iter().zip(taken);
+                    all.try_for_each(|((index, _), taken)| keep(self, *index, taken))?;
+                }
             } else {
                 self.on_devices(measure, &missing, windows, &mut keep)?;
             }

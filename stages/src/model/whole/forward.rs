@@ -2,14 +2,16 @@
 
 use std::path::Path;
 
-use longsift_kernels::{ElementType, Kernel, Rope};
+use longsift_kernels::{ElementType, Kernel};
+use rayon::prelude::*;
 
 use super::figures::{Forward, root_mean_square};
+use super::head::{End, Ended};
 use super::layer::Layer;
 use super::located::{self, WholeModel};
+use super::ropes::Ropes;
 use super::{embedding, head};
 use crate::model::problem::{ModelProblem, with_remedies};
-use crate::model::rope::RopeSpec;
 
 impl WholeModel {
     /// Locates every tensor of the model and checks shapes and types; reads no weights.
@@ -18,7 +20,16 @@ impl WholeModel {
     /// Everything that is wrong with config.json or with the files, together; a model type of which only the first
     /// layer is known.
     pub fn open(path: &Path) -> Result<Self, Vec<ModelProblem>> {
-        located::open(path).map_err(|problems| {
+        Self::open_to(path, None)
+    }
+
+    /// The same of the embedding and the first layers alone, where no more are asked for; what comes above need not be
+    /// there.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; a layer that the model does not have.
+    pub fn open_to(path: &Path, layers: Option<u64>) -> Result<Self, Vec<ModelProblem>> {
+        located::open(path, layers).map_err(|problems| {
             with_remedies(problems, "is the download complete? fetch the checkpoint again")
         })
     }
@@ -37,29 +48,63 @@ impl WholeModel {
         }
         let kernel = Kernel::detect(ElementType::F32);
         let mut states = embedding::hidden_states(self, windows, kernel)?;
-        let hidden = self.spec().hidden_size as usize;
         let mut rms: Vec<Vec<f64>> =
             states.iter().map(|state| vec![root_mean_square(state)]).collect();
-        let mut ropes = Ropes::default();
+        let ropes = Ropes::of(self, self.layers.len(), windows.iter().map(|ids| ids.len()));
         for index in 0..self.layers.len() {
             let layer = Layer::read(self, index, kernel)?;
-            for (state, rms) in states.iter_mut().zip(&mut rms) {
-                let rope = ropes.of(self.layers[index].spec.rope.as_ref(), state.len() / hidden);
-                layer.apply(rope, state);
-                let after = root_mean_square(state);
-                if !after.is_finite() {
-                    return Err(ModelProblem::checkpoint(format!(
-                        "the hidden states behind layer {index} are not finite ({after})"
-                    ))
-                    .with_hint("the weights of this layer or of one before it are damaged, or too large for float32"));
-                }
-                rms.push(after);
-            }
+            let after = self.pass(index, &layer, &ropes, &mut states, &|| true)?;
+            let after = after.expect("nobody stops it");
+            rms.iter_mut().zip(after).for_each(|(rms, after)| rms.push(after));
         }
-        head::finish(self, windows, states, rms, kernel)
+        let ends: Vec<End<'_>> =
+            windows.iter().map(|ids| End { ids, from: 0, last_logits: true }).collect();
+        let ended = head::finish(self, &ends, states, kernel)?;
+        let forward = |(mut hidden_rms, ended): (Vec<f64>, Ended)| {
+            hidden_rms.push(ended.rms);
+            Forward { losses: ended.losses, hidden_rms, last_logits: ended.last_logits }
+        };
+        Ok(rms.into_iter().zip(ended).map(forward).collect())
     }
 
-    fn check(&self, ids: &[u32]) -> Result<(), ModelProblem> {
+    /// Takes all states through a layer; returns the root of the mean square of each, and nothing where `go_on` says no
+    /// meanwhile.
+    ///
+    /// States go side by side where together they have no more tokens than the longest, so that short windows keep many
+    /// threads busy and the memory is that of the longest.
+    pub(super) fn pass(
+        &self,
+        index: usize,
+        layer: &Layer<'_>,
+        ropes: &Ropes,
+        states: &mut [Vec<f32>],
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Vec<f64>>, ModelProblem> {
+        let hidden = self.spec().hidden_size as usize;
+        let spec = self.layers[index].spec.rope.as_ref();
+        let lengths: Vec<usize> = states.iter().map(Vec::len).collect();
+        let mut rest = &mut *states;
+        for count in side_by_side(&lengths) {
+            let (now, later) = rest.split_at_mut(count);
+            now.par_iter_mut().for_each(|state| {
+                layer.apply(ropes.get(spec, state.len() / hidden), state, go_on);
+            });
+            rest = later;
+        }
+        if !go_on() {
+            return Ok(None);
+        }
+        let after: Vec<f64> = states.iter().map(|state| root_mean_square(state)).collect();
+        match after.iter().find(|after| !after.is_finite()) {
+            None => Ok(Some(after)),
+            Some(after) => Err(ModelProblem::checkpoint(format!(
+                "the hidden states behind layer {index} are not finite ({after})"
+            ))
+            .with_hint("the weights of this layer or of one before it are damaged, or too large for float32")),
+        }
+    }
+
+    pub(super) fn check(&self, ids: &[u32]) -> Result<(), ModelProblem> {
         let spec = self.spec();
         if ids.is_empty() {
             return Err(ModelProblem::settings("a window without tokens has no losses"));
@@ -76,19 +121,30 @@ impl WholeModel {
     }
 }
 
-/// The rotations of windows; layers share them.
-#[derive(Default)]
-struct Ropes(Vec<(RopeSpec, usize, Rope)>);
+/// How many states of these lengths go through a layer together: each group has no more numbers than the longest state.
+pub(super) fn side_by_side(lengths: &[usize]) -> Vec<usize> {
+    let most = lengths.iter().copied().max().unwrap_or(0);
+    let mut groups: Vec<(usize, usize)> = Vec::new();
+    for length in lengths {
+        match groups.last_mut() {
+            Some((count, total)) if *total + length <= most => {
+                (*count, *total) = (*count + 1, *total + length);
+            }
+            _ => groups.push((1, *length)),
+        }
+    }
+    groups.into_iter().map(|(count, _)| count).collect()
+}
 
-impl Ropes {
-    /// The rotations of a layer for a window of `tokens`: where frequencies depend on the length, it is the window's.
-    fn of(&mut self, spec: Option<&RopeSpec>, tokens: usize) -> Option<&Rope> {
-        let spec = spec?;
-        let known = self.0.iter().position(|(of, length, _)| of == spec && *length == tokens);
-        let index = known.unwrap_or_else(|| {
-            self.0.push((spec.clone(), tokens, spec.rotation(tokens).table(tokens)));
-            self.0.len() - 1
-        });
-        Some(&self.0[index].2)
+#[cfg(test)]
+mod tests {
+    use super::side_by_side;
+
+    #[test]
+    fn states_side_by_side_are_no_longer_than_the_longest() {
+        assert_eq!(side_by_side(&[8, 3, 3, 3, 8, 1]), [1, 2, 1, 1, 1]);
+        assert_eq!(side_by_side(&[8, 4, 4, 4, 1, 1]), [1, 2, 3]);
+        assert_eq!(side_by_side(&[2, 2]), [1, 1]);
+        assert!(side_by_side(&[]).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use longsift_kernels::{Kernel, LogSumExp, PackedWeights, Pointwise};
 use rayon::prelude::*;
 
-use super::figures::{Forward, root_mean_square};
+use super::figures::root_mean_square;
 use super::located::WholeModel;
 use super::norms::RowNorm;
 use super::packed::BLOCK_ROWS;
@@ -34,14 +34,31 @@ struct Block<'a> {
     last: Option<Vec<f32>>,
 }
 
+/// What is asked of the end of a window's way.
+pub(super) struct End<'a> {
+    pub(super) ids: &'a [u32],
+    /// The first row whose next token's loss is asked for.
+    pub(super) from: usize,
+    /// Whether the logits behind the last token are.
+    pub(super) last_logits: bool,
+}
+
+/// The end of a window's way.
+pub(super) struct Ended {
+    /// Of the tokens behind the rows that are asked for, in nats.
+    pub(super) losses: Vec<f64>,
+    /// The root of the mean square of what the head reads.
+    pub(super) rms: f64,
+    pub(super) last_logits: Vec<f32>,
+}
+
 /// The end of every window's way.
 pub(super) fn finish(
     model: &WholeModel,
-    windows: &[&[u32]],
+    ends: &[End<'_>],
     mut states: Vec<Vec<f32>>,
-    mut rms: Vec<Vec<f64>>,
     kernel: Kernel,
-) -> Result<Vec<Forward>, ModelProblem> {
+) -> Result<Vec<Ended>, ModelProblem> {
     let (spec, decoder) = (model.spec(), &model.decoder);
     let (hidden, width) = (spec.hidden_size as usize, spec.embedding_width() as usize);
     let mut weights = SmallWeights::of(&model.shards, &model.after)?;
@@ -54,7 +71,8 @@ pub(super) fn finish(
     let projection = projection
         .map(|_| PackedWeights::new(kernel, &weights.take(Role::HeadProjection), None, hidden));
     let bias = weights.take(Role::HeadBias);
-    for (state, rms) in states.iter_mut().zip(&mut rms) {
+    let mut rms = Vec::with_capacity(states.len());
+    for state in &mut states {
         state.par_chunks_mut(BLOCK_ROWS * hidden).for_each(|rows| norm.apply(hidden, rows));
         if let Some(projection) = &projection {
             let mut projected = vec![0.0; state.len() / hidden * width];
@@ -64,7 +82,7 @@ pub(super) fn finish(
         rms.push(root_mean_square(state));
     }
     let mut blocks: Vec<Vec<Block<'_>>> =
-        windows.iter().zip(&states).map(|(ids, state)| blocks_of(ids, state, width)).collect();
+        ends.iter().zip(&states).map(|(end, state)| blocks_of(end, state, width)).collect();
     let mut reader = TensorReader::new(&model.shards, model.head())?;
     let mut first = 0;
     loop {
@@ -85,20 +103,22 @@ pub(super) fn finish(
         blocks.par_iter_mut().flatten().for_each(|block| block.meet(model, &piece, first, kernel));
         first += rows;
     }
-    blocks.into_iter().zip(rms).map(|(blocks, rms)| joined(blocks, rms)).collect()
+    let ended = blocks.into_iter().zip(rms).zip(ends);
+    ended.map(|((blocks, rms), end)| joined(blocks, rms, end.from)).collect()
 }
 
-fn blocks_of<'a>(ids: &'a [u32], state: &'a [f32], width: usize) -> Vec<Block<'a>> {
-    let count = ids.len().div_ceil(BLOCK_ROWS);
+fn blocks_of<'a>(end: &End<'a>, state: &'a [f32], width: usize) -> Vec<Block<'a>> {
+    let (ids, state) = (end.ids, &state[end.from * width..]);
+    let count = (ids.len() - end.from).div_ceil(BLOCK_ROWS);
     let block = |(index, rows): (usize, &'a [f32])| {
-        let start = index * BLOCK_ROWS;
-        let end = start + rows.len() / width;
+        let start = end.from + index * BLOCK_ROWS;
+        let next = start + rows.len() / width;
         Block {
             rows,
-            targets: &ids[start + 1..ids.len().min(end + 1)],
-            sums: LogSumExp::new(end - start),
-            found: vec![f32::NAN; end - start],
-            last: (index + 1 == count).then(Vec::new),
+            targets: &ids[start + 1..ids.len().min(next + 1)],
+            sums: LogSumExp::new(next - start),
+            found: vec![f32::NAN; next - start],
+            last: (end.last_logits && index + 1 == count).then(Vec::new),
         }
     };
     state.chunks(BLOCK_ROWS * width).enumerate().map(block).collect()
@@ -132,20 +152,20 @@ impl Block<'_> {
     }
 }
 
-fn joined(blocks: Vec<Block<'_>>, hidden_rms: Vec<f64>) -> Result<Forward, ModelProblem> {
-    let mut forward = Forward { losses: Vec::new(), hidden_rms, last_logits: Vec::new() };
+fn joined(blocks: Vec<Block<'_>>, rms: f64, from: usize) -> Result<Ended, ModelProblem> {
+    let mut ended = Ended { losses: Vec::new(), rms, last_logits: Vec::new() };
     for block in blocks {
         let losses = block.sums.finish().zip(&block.found);
         let losses = losses.map(|(sum, found)| sum - f64::from(*found));
-        forward.losses.extend(losses.take(block.targets.len()));
-        forward.last_logits.extend(block.last.into_iter().flatten());
+        ended.losses.extend(losses.take(block.targets.len()));
+        ended.last_logits.extend(block.last.into_iter().flatten());
     }
-    match forward.losses.iter().position(|loss| !loss.is_finite()) {
-        None => Ok(forward),
+    match ended.losses.iter().position(|loss| !loss.is_finite()) {
+        None => Ok(ended),
         Some(at) => Err(ModelProblem::checkpoint(format!(
             "the loss of token {} is {}: the head or the last norm is damaged, or too large for float32",
-            at + 1,
-            forward.losses[at]
+            from + at + 1,
+            ended.losses[at]
         ))),
     }
 }

@@ -5,27 +5,22 @@ use rayon::prelude::*;
 
 use super::feed_forward::FeedForwardWeights;
 use super::located::WholeModel;
-use super::norms::{HeadsNorm, RowNorm};
+use super::norms::RowNorm;
 use super::packed::{BLOCK_ROWS, packed};
+use super::query_keys::QueryKeys;
 use crate::model::decoder::{NamedNorm, Order};
 use crate::model::problem::ModelProblem;
 use crate::model::rounded_alibi::rounding_offsets;
-use crate::model::spec::LayerZeroSpec;
 use crate::model::tensors::Role;
 use crate::model::weights::SmallWeights;
 
 /// A layer with its weights in memory, as float32.
 pub(super) struct Layer<'a> {
-    spec: &'a LayerZeroSpec,
+    /// What its attention asks and is asked.
+    pub(super) asks: QueryKeys<'a>,
     order: Order,
     residual_multiplier: f64,
-    kernel: Kernel,
-    norm: RowNorm,
-    query: PackedWeights,
-    key: PackedWeights,
     value: PackedWeights,
-    query_norm: Option<HeadsNorm>,
-    key_norm: Option<HeadsNorm>,
     output: PackedWeights,
     after_attention: RowNorm,
     before_feed_forward: RowNorm,
@@ -62,30 +57,13 @@ impl<'a> Layer<'a> {
             Role::AfterFeedForwardWeight,
             Role::AfterFeedForwardBias,
         );
-        let own = NamedNorm::bare(spec.norm.clone());
-        let norm = norm(&own, Role::NormWeight, Role::NormBias);
-        let mut head_norm = |weight, bias| {
-            spec.head_norm.clone().map(|norm| HeadsNorm {
-                norm,
-                head_dim: spec.head_dim as usize,
-                weight: weights.take(weight),
-                bias: weights.take(bias),
-            })
-        };
-        let query_norm = head_norm(Role::QueryNormWeight, Role::QueryNormBias);
-        let key_norm = head_norm(Role::KeyNormWeight, Role::KeyNormBias);
+        let asks = QueryKeys::new(spec, kernel, &mut weights);
         let mut packed = |roles, inputs| packed(&mut weights, kernel, roles, inputs);
         Ok(Self {
-            spec,
+            asks,
             order: decoder.order,
             residual_multiplier: decoder.residual_multiplier,
-            kernel,
-            norm,
-            query: packed((Role::QueryWeight, Role::QueryBias), hidden),
-            key: packed((Role::KeyWeight, Role::KeyBias), hidden),
             value: packed((Role::ValueWeight, Role::ValueBias), hidden),
-            query_norm,
-            key_norm,
             output: packed((Role::OutputWeight, Role::OutputBias), heads),
             after_attention,
             before_feed_forward,
@@ -100,22 +78,27 @@ impl<'a> Layer<'a> {
     }
 
     /// Turns the hidden states of a window, `[tokens, hidden_size]`, into those behind this layer.
-    pub(super) fn apply(&self, rope: Option<&Rope>, state: &mut [f32]) {
-        let hidden = self.spec.hidden_size as usize;
+    /// Where `go_on` says no meanwhile they are nothing of use.
+    pub(super) fn apply(
+        &self,
+        rope: Option<&Rope>,
+        state: &mut [f32],
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) {
+        let (asks, spec) = (&self.asks, self.asks.spec);
+        let hidden = spec.hidden_size as usize;
         let tokens = state.len() / hidden;
-        let shape = self.spec.attention_shape(tokens);
-        let rules = self.spec.logit_rules(true);
-        let scales = self.spec.query_scales(tokens);
-        let mut packed = KeyValues::new(self.kernel, &shape);
+        let shape = spec.attention_shape(tokens);
+        let rules = spec.logit_rules(true);
+        let scales = spec.query_scales(tokens);
+        let mut packed = KeyValues::new(asks.kernel, &shape);
         packed.fill(|rows, keys, values| {
-            let normed = self.norm.of(hidden, &state[rows.start * hidden..rows.end * hidden]);
-            self.key.apply(&normed, keys);
+            let normed = asks.norm.of(hidden, &state[rows.start * hidden..rows.end * hidden]);
+            asks.keys(rows.start, &normed, rope, keys);
             self.value.apply(&normed, values);
-            self.clip(values);
-            let width = self.key.outputs();
-            self.finish_heads((rows.start, width), self.key_norm.as_ref(), rope, keys);
+            asks.clip(values);
         });
-        if let Some(offsets) = rounding_offsets(self.spec, tokens) {
+        if let Some(offsets) = rounding_offsets(spec, tokens) {
             packed.set_offsets(offsets);
         }
         let window = Window { rules: &rules, packed: &packed, rope, scales };
@@ -123,7 +106,9 @@ impl<'a> Layer<'a> {
         state.par_chunks_mut(BLOCK_ROWS * hidden).enumerate().rev().for_each_init(
             AttendScratch::default,
             |scratch, (block, rows)| {
-                self.block(&window, block * BLOCK_ROWS, rows, scratch);
+                if go_on() {
+                    self.block(&window, block * BLOCK_ROWS, rows, scratch);
+                }
             },
         );
     }
@@ -136,8 +121,8 @@ impl<'a> Layer<'a> {
         rows: &mut [f32],
         scratch: &mut AttendScratch,
     ) {
-        let hidden = self.spec.hidden_size as usize;
-        let normed = self.norm.of(hidden, rows);
+        let hidden = self.asks.spec.hidden_size as usize;
+        let normed = self.asks.norm.of(hidden, rows);
         let attended = self.attend(window, first, &normed, scratch);
         let mut given = vec![0.0; rows.len()];
         self.output.apply(&attended, &mut given);
@@ -160,7 +145,7 @@ impl<'a> Layer<'a> {
 
     /// Adds what a part gives, with the norm that comes after it.
     fn join_normalised(&self, norm: &RowNorm, rows: &mut [f32], mut given: Vec<f32>) {
-        let hidden = self.spec.hidden_size as usize;
+        let hidden = self.asks.spec.hidden_size as usize;
         if self.order == Order::NormalisedSums {
             self.join(rows, &given);
             norm.apply(hidden, rows);
@@ -183,13 +168,12 @@ impl<'a> Layer<'a> {
         normed: &[f32],
         scratch: &mut AttendScratch,
     ) -> Vec<f32> {
-        let count = normed.len() / self.spec.hidden_size as usize;
-        let mut queries = vec![0.0; count * self.query.outputs()];
-        self.query.apply(normed, &mut queries);
-        let width = self.query.outputs();
-        self.finish_heads((first, width), self.query_norm.as_ref(), window.rope, &mut queries);
+        let count = normed.len() / self.asks.spec.hidden_size as usize;
+        let width = self.asks.query_width();
+        let mut queries = vec![0.0; count * width];
+        self.asks.queries(first, normed, window.rope, &mut queries);
         if let Some(scales) = &window.scales {
-            let rows = queries.chunks_exact_mut(self.query.outputs());
+            let rows = queries.chunks_exact_mut(width);
             for (row, scale) in rows.zip(&scales[first..]) {
                 for x in row {
                     *x *= scale;
@@ -200,37 +184,6 @@ impl<'a> Layer<'a> {
         let asking = Asking { rows: first..first + count, queries: &queries };
         window.packed.attend(window.rules, &asking, scratch, &mut out);
         out
-    }
-
-    /// Clips, normalises and rotates the heads of the rows from `first` on, `width` numbers a row.
-    fn finish_heads(
-        &self,
-        (first, width): (usize, usize),
-        norm: Option<&HeadsNorm>,
-        rope: Option<&Rope>,
-        rows: &mut [f32],
-    ) {
-        self.clip(rows);
-        let head_dim = self.spec.head_dim as usize;
-        for (index, row) in rows.chunks_exact_mut(width).enumerate() {
-            if let Some(norm) = norm.filter(|norm| !norm.norm.after_rope) {
-                norm.apply(row);
-            }
-            if let Some(rope) = rope {
-                row.chunks_exact_mut(head_dim).for_each(|head| rope.rotate(first + index, head));
-            }
-            if let Some(norm) = norm.filter(|norm| norm.norm.after_rope) {
-                norm.apply(row);
-            }
-        }
-    }
-
-    fn clip(&self, numbers: &mut [f32]) {
-        if let Some(clip) = self.spec.clip.map(|clip| clip as f32) {
-            for x in numbers {
-                *x = x.clamp(-clip, clip);
-            }
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::model::tensors::{NeededTensor, Projection, Role};
 /// More layers than any model has: what a hostile config.json may claim.
 const MOST_LAYERS: u64 = 1 << 10;
 
-/// A model of which all layers are known, with every tensor located. No weights are read yet.
+/// A model of which all layers are known, with every tensor that is asked for located. No weights are read yet.
 #[derive(Debug)]
 pub struct WholeModel {
     config: ModelConfig,
@@ -23,6 +23,7 @@ pub struct WholeModel {
     pub(super) embedding: Part,
     /// Positions, and what else stands between the embedding and the first layer.
     pub(super) before: Vec<Part>,
+    /// All layers, or those that are asked for.
     pub(super) layers: Vec<LocatedLayer>,
     /// The last norm and what else stands before the head.
     pub(super) after: Vec<Part>,
@@ -55,7 +56,7 @@ impl WholeModel {
     }
 }
 
-pub(super) fn open(path: &Path) -> Result<WholeModel, Vec<ModelProblem>> {
+pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<ModelProblem>> {
     let config = ModelConfig::read(path, None)?;
     let (first, decoder) = config.whole()?;
     if first.spec.layers > MOST_LAYERS {
@@ -65,7 +66,7 @@ pub(super) fn open(path: &Path) -> Result<WholeModel, Vec<ModelProblem>> {
         );
         return Err(vec![ModelProblem::checkpoint(message)]);
     }
-    let layers = first.spec.layers;
+    let layers = depth.map_or(first.spec.layers, |depth| depth.min(first.spec.layers));
     let mut needed: Vec<Vec<NeededTensor>> = Vec::new();
     let all = first.tensors.needed(&first.spec);
     let (embedding, before): (Vec<_>, Vec<_>) = all
@@ -75,8 +76,9 @@ pub(super) fn open(path: &Path) -> Result<WholeModel, Vec<ModelProblem>> {
     needed.push(embedding);
     needed.push(before);
     needed.extend((0..layers).map(|layer| of_layer(&first, &decoder, layer)));
-    needed.push(after_layers(&first, &decoder));
-    needed.push(head(&first, &decoder).into_iter().collect());
+    let above = depth.is_none();
+    needed.push(if above { after_layers(&first, &decoder) } else { Vec::new() });
+    needed.push(head(&first, &decoder).into_iter().filter(|_| above).collect());
     let counts: Vec<usize> = needed.iter().map(Vec::len).collect();
     let (shards, parts) = opened_parts(&config, needed.into_iter().flatten().collect())
         .map_err(|problems| explained(&decoder, problems))?;

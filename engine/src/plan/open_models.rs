@@ -1,0 +1,193 @@
+//! The whole models that measures need: opened, with every tensor located, and compared with the pipeline's vocabulary.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use longsift_stages::StageSettings;
+use longsift_stages::contract::ForwardRequest;
+use longsift_stages::model::WholeModel;
+use longsift_stages::tokenize::encoder::Encoder;
+
+use super::checks;
+use super::measures::Measures;
+use super::whole_models::WholeModelPlan;
+use crate::base::diagnostic::Diagnostic;
+use crate::base::text::quoted;
+use crate::spec::Spec;
+
+/// Tokens of whole windows in one pass: reading and converting a weight takes as long as multiplying it with some tens of
+/// tokens, so more would save nothing, and what a killed run loses would grow.
+const TOKENS_AT_ONCE: u64 = 1 << 16;
+
+/// The model that tokenizer and BOS token come from where there is no `load-partial-model`.
+pub(super) fn of_tokens(models: &BTreeMap<u16, WholeModelPlan>) -> Option<&WholeModelPlan> {
+    models.values().find(|whole| whole.request.model.is_some())
+}
+
+/// Opens the model of every measure that needs a whole one. `first_layer`: where that of `load-partial-model` lies.
+pub(super) fn open(
+    spec: &Spec,
+    measures: &Measures,
+    first_layer: Option<&Path>,
+    threads: u64,
+    problems: &mut Vec<Diagnostic>,
+    warnings: &mut Vec<Diagnostic>,
+) -> BTreeMap<u16, WholeModelPlan> {
+    let mut models = BTreeMap::new();
+    for (place, columns) in measures.places().zip(&measures.columns) {
+        let StageSettings::LanguageModel(settings) = &spec.pipeline.stages[measures.stage(place)]
+        else {
+            continue;
+        };
+        let name = &columns.measure;
+        let stage = format!("stages.{name}");
+        let at = |setting: &str| match setting {
+            "" => stage.clone(),
+            setting => format!("{stage}.{setting}"),
+        };
+        let window = spec.tokenize().window_tokens;
+        let broken = settings.broken_rules(window);
+        let is_sound = broken.is_empty();
+        problems.extend(
+            broken
+                .into_iter()
+                .map(|rule| spec.error(&at(&rule.setting), rule.message).hint(rule.hint)),
+        );
+        let request = settings.request();
+        let setting = if request.model.is_some() { at("model") } else { MODEL.to_owned() };
+        let Some(path) = path(spec, &request, first_layer, &stage, problems) else { continue };
+        let depth = request.losses.is_none().then(|| request.depth(u64::MAX));
+        let opened = WholeModel::open_to(&path, depth);
+        let Some(model) = checks::collect(opened, spec, &setting, problems) else { continue };
+        let layer = model.spec();
+        let unknown = settings.unknown_layers(layer.layers, layer.query_heads);
+        let is_known = unknown.is_empty();
+        problems.extend(
+            unknown
+                .into_iter()
+                .map(|rule| spec.error(&at(&rule.setting), rule.message).hint(rule.hint)),
+        );
+        let tokens = u64::from(window);
+        if let Some(problem) = layer.window_problem(tokens) {
+            let place = spec.at("stages.tokenize.window_tokens");
+            problems.push(Diagnostic::from(problem).at(place));
+            continue;
+        }
+        if let Some(message) = layer.positions_warning(tokens) {
+            let place = "stages.tokenize.window_tokens";
+            let strict = request.strict_positions
+                || spec
+                    .load_partial_model()
+                    .is_some_and(|first| request.model.is_none() && first.strict_positions);
+            if strict {
+                problems.push(spec.error(place, message).hint(
+                    "lower `window_tokens`, use a model with more positions, or set `strict_positions: false` to be warned only",
+                ));
+            } else {
+                warnings.push(spec.warning(place, message).hint(
+                    "losses beyond the trained positions are defined, but say little; `strict_positions: true` makes this an error",
+                ));
+            }
+        }
+        if !is_sound || !is_known {
+            continue;
+        }
+        let half = spec.pipeline.input.memory_limit_bytes / 2;
+        let memory = |windows| model.measuring_memory(&request, tokens, windows, threads);
+        let most = (TOKENS_AT_ONCE / tokens.max(1)).max(1);
+        let fits = |windows: &u64| memory(*windows).peak_bytes <= half;
+        let windows_at_once = (1..=most).rev().find(fits).unwrap_or(1);
+        let memory = memory(windows_at_once);
+        let measure = name.clone();
+        let whole = WholeModelPlan { measure, path, model, request, windows_at_once, memory };
+        models.insert(place, whole);
+    }
+    models
+}
+
+/// The setting that names the model of the pipeline.
+const MODEL: &str = "stages.load-partial-model.model";
+
+/// Where the model of a request lies.
+fn path(
+    spec: &Spec,
+    request: &ForwardRequest,
+    first_layer: Option<&Path>,
+    stage: &str,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<PathBuf> {
+    if let Some(own) = &request.model {
+        return Some(spec.resolve(own).to_path_buf());
+    }
+    let of_pipeline = &spec.load_partial_model()?.model;
+    if of_pipeline.is_address() {
+        let message = format!(
+            "{} lies elsewhere, and only its first layer is fetched",
+            quoted(&of_pipeline.to_string())
+        );
+        problems.push(
+            spec.error(stage, message).hint(
+                "fetch the whole model to this machine, and name its folder with `model` here",
+            ),
+        );
+        return None;
+    }
+    first_layer.map(Path::to_owned)
+}
+
+/// Refuses a model whose vocabulary is not that of the pipeline. `tokenizer`: where the pipeline's comes from.
+pub(super) fn check_vocabularies(
+    spec: &Spec,
+    models: &BTreeMap<u16, WholeModelPlan>,
+    encoder: Option<&Encoder>,
+    tokenizer: Option<&Path>,
+    vocabulary_size: Option<u64>,
+    problems: &mut Vec<Diagnostic>,
+) {
+    let special = spec.tokenize().special_tokens_in_text;
+    for whole in models.values() {
+        let own = whole.model.spec().vocabulary_size;
+        let place = match whole.request.model {
+            Some(_) => format!("stages.{}.model", whole.measure),
+            None => MODEL.to_owned(),
+        };
+        let mut refuse = |message: String| {
+            let hint = "a token id must mean the same to both: use a model of the pipeline's vocabulary, or the tokenizer \
+                        that came with this one";
+            problems.push(spec.error(&place, message).hint(hint));
+        };
+        if let Some(largest) = encoder.map(|encoder| u64::from(encoder.largest_id()))
+            && largest >= own
+        {
+            refuse(format!(
+                "the pipeline's tokenizer has ids up to {largest}, but this model's embedding has only {own} rows"
+            ));
+            continue;
+        }
+        let Some(tokenizer) = tokenizer.filter(|tokenizer| **tokenizer != *whole.path) else {
+            continue;
+        };
+        let opened = Encoder::open(tokenizer, special).ok();
+        let theirs = encoder.or(opened.as_ref());
+        let named = spec.tokenize().tokenizer.is_some();
+        match (theirs, Encoder::open(&whole.path, special)) {
+            (Some(theirs), Ok(ours)) => {
+                if let Some(message) = theirs.difference(&ours) {
+                    refuse(format!(
+                        "the vocabulary of this model is not the pipeline's: {message}"
+                    ));
+                }
+            }
+            (Some(_), Err(problem)) if encoder.is_some() && !named => refuse(format!(
+                "the vocabulary of this model cannot be compared with the pipeline's: {problem}"
+            )),
+            (None, _) | (Some(_), Err(_)) => {
+                if let Some(size) = vocabulary_size.filter(|size| *size != own) {
+                    refuse(format!(
+                        "this model's vocabulary has {own} entries, and that of `load-partial-model` {size}"
+                    ));
+                }
+            }
+        }
+    }
+}

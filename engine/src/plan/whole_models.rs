@@ -1,0 +1,49 @@
+//! A whole model, and how the measure that needs it uses it.
+
+use std::path::PathBuf;
+
+use longsift_stages::contract::ForwardRequest;
+use longsift_stages::model::{Memory, WholeModel};
+
+use crate::base::text::{bytes, count};
+
+/// A whole model, and how a measure uses it.
+pub struct WholeModelPlan {
+    /// The measure.
+    pub measure: String,
+    /// Where the model lies.
+    pub path: PathBuf,
+    /// The model.
+    pub model: WholeModel,
+    /// What is asked of it.
+    pub request: ForwardRequest,
+    /// Full windows that share a read of the weights.
+    pub windows_at_once: u64,
+    /// What they take.
+    pub memory: Memory,
+}
+
+impl WholeModelPlan {
+    /// In words: `llama, 30 layers of 576, 269 MB of weights read for 32 windows at a time, at most 612 MB of memory`.
+    pub fn in_words(&self) -> String {
+        let spec = self.model.spec();
+        let layers = match &self.request.losses {
+            Some(_) => format!("{} layers", count(spec.layers)),
+            None => {
+                format!(
+                    "{} of {} layers",
+                    count(self.request.depth(spec.layers)),
+                    count(spec.layers)
+                )
+            }
+        };
+        format!(
+            "{}, {layers} of {}, {} of weights read for {} windows at a time, at most {} of memory",
+            spec.model_type,
+            count(spec.hidden_size),
+            bytes(self.model.weights_bytes()),
+            count(self.windows_at_once),
+            bytes(self.memory.peak_bytes)
+        )
+    }
+}

@@ -1,0 +1,68 @@
+//! Windows through a whole model, many at a time, so that they share each read of a layer's weights.
+
+use longsift_stages::contract::{Evidence, Figures, Measure, Unmeasured, Window};
+
+use crate::base::diagnostic::Diagnostic;
+use crate::base::error::{Failure, Result};
+use crate::base::stop::Stop;
+use crate::plan::whole_models::WholeModelPlan;
+
+/// Windows that go together, in their order: together no longer than as many of `window_tokens` as the plan has room for.
+pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
+    whole: &WholeModelPlan,
+    window_tokens: u64,
+    windows: &'w [(K, I)],
+) -> Vec<&'w [(K, I)]> {
+    let most = whole.windows_at_once * window_tokens;
+    let mut passes = Vec::new();
+    let (mut first, mut tokens) = (0, 0);
+    for (index, (_, ids)) in windows.iter().enumerate() {
+        let own = ids.as_ref().len() as u64;
+        if index > first && tokens + own > most {
+            passes.push(&windows[first..index]);
+            (first, tokens) = (index, 0);
+        }
+        tokens += own;
+    }
+    if first < windows.len() {
+        passes.push(&windows[first..]);
+    }
+    passes
+}
+
+/// Figures of a window, or why there are none.
+type Measured = std::result::Result<Figures, Unmeasured>;
+
+/// The figures of the windows of one pass, in their order.
+///
+/// # Errors
+/// Weights that cannot be used, by tensor; a signal that came before the pass was done.
+pub(crate) fn run(
+    whole: &WholeModelPlan,
+    measure: &dyn Measure,
+    windows: &[&[u32]],
+    stop: &Stop,
+) -> Result<Vec<Measured>> {
+    let vocabulary = whole.model.spec().vocabulary_size;
+    let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
+    let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
+    let made = whole.model.measure(&whole.request, &known, &|| stop.check().is_ok());
+    let made = made.map_err(|problem| Failure::from(Diagnostic::from(problem)))?;
+    if made.is_none() {
+        stop.check()?;
+    }
+    let mut made = made.expect("nobody has stopped it").into_iter();
+    let figures = |ids: &&[u32]| {
+        if let Some(position) = beyond(ids) {
+            let id = ids[position];
+            let message = format!(
+                "token {position} of the window is {id}, but the model's vocabulary has {vocabulary} entries"
+            );
+            return Err(Unmeasured { code: "token_out_of_range", message });
+        }
+        let evidence = [Evidence::Forward(made.next().expect("a window gave one"))];
+        let (text, text_half, document) = (None, None, &[][..]);
+        measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })
+    };
+    Ok(windows.iter().map(figures).collect())
+}

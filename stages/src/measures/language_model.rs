@@ -1,0 +1,76 @@
+//! Measures, per window, what a whole model makes of it: losses, how much a long context helps, attention of any layer.
+
+mod columns;
+mod ladm;
+mod losses;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use serde_json::json;
+
+pub use ladm::Ladm;
+pub use losses::LossSums;
+pub use settings::{AttentionLayer, LanguageModel, LayerHeads};
+
+use crate::contract::{Column, Evidence, Figures, Measure, Needs, Request, Unmeasured, Window};
+
+impl Measure for LanguageModel {
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        columns::of(self)
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { evidence: vec![Request::Forward(self.request())], ..Needs::default() }
+    }
+
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn facts(&self) -> serde_json::Value {
+        let Self {
+            // It changes what figures are called.
+            name: _,
+            // Its content is a fact, which the engine adds, not its place.
+            model: _,
+            losses,
+            short_context_tokens: _,
+            attention_layers,
+            sink_tokens: _,
+            min_distance_fraction: _,
+            min_distance_tokens: _,
+            ladm: _,
+            // Whether such windows are refused; those that are measured have the same figures.
+            strict_positions: _,
+        } = self;
+        let attention = self.request().attention;
+        json!({
+            "losses": losses,
+            "short_context": self.short_context(),
+            "attention_layers": attention_layers,
+            "min_distance": attention.as_ref().map(|attention| attention.distance),
+            "sink_tokens": attention.as_ref().map(|attention| attention.sink_tokens),
+            "ladm": self.ladm,
+        })
+    }
+
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+        let [Evidence::Forward(evidence)] = window.evidence else {
+            unreachable!("the measure asks for a forward pass alone")
+        };
+        let mut values = Vec::new();
+        if self.losses {
+            values.extend(LossSums::of(evidence).values(self.short_context().is_some()));
+        }
+        if !self.attention_layers.is_empty() {
+            columns::attention(self, evidence, window.ids.len(), &mut values)?;
+        }
+        debug_assert_eq!(values.len(), self.columns().len(), "a value for each column");
+        Ok(Figures(values))
+    }
+}

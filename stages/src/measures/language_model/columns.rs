@@ -1,0 +1,259 @@
+//! The columns of the measure, and the values of those of attention.
+
+use longsift_kernels::WindowSums;
+
+use super::settings::{AttentionLayer, LanguageModel};
+use crate::contract::{
+    Column, ForwardFigures, Kind, LayerAttention, Merge, Orientation, Unmeasured, Value,
+};
+
+/// What the measure writes, in the order of its values.
+pub(super) fn of(settings: &LanguageModel) -> Vec<Column> {
+    let mut columns = Vec::new();
+    if settings.losses {
+        columns.extend(losses());
+        if settings.short_context().is_some() {
+            columns.extend(gains());
+        }
+    }
+    if !settings.attention_layers.is_empty() {
+        columns.extend(attention_columns(settings));
+    }
+    columns
+}
+
+fn number(
+    name: impl Into<std::borrow::Cow<'static, str>>,
+    unit: &'static str,
+    doc: &'static str,
+) -> Column {
+    Column {
+        name: name.into(),
+        kind: Kind::Number,
+        unit: unit.into(),
+        doc: doc.into(),
+        merge: Merge::Mean,
+        orientation: Orientation::Higher,
+        error: None,
+    }
+}
+
+fn ratio(numerator: &'static str, denominator: &'static str, exponential: bool) -> Merge {
+    Merge::Ratio { numerator: numerator.into(), denominator: denominator.into(), exponential }
+}
+
+fn sum(column: Column) -> Column {
+    Column { merge: Merge::Sum, ..column }
+}
+
+fn lower(column: Column) -> Column {
+    Column { orientation: Orientation::Lower, ..column }
+}
+
+fn losses() -> [Column; 4] {
+    [
+        lower(Column {
+            merge: ratio("loss_sum", "loss_tokens", false),
+            ..number("mean_loss", "nats per token", "loss of all tokens but the first: a mean")
+        }),
+        lower(Column {
+            merge: ratio("loss_sum", "loss_tokens", true),
+            ..number("perplexity", "tokens", "e to the power of the mean loss")
+        }),
+        sum(lower(number("loss_sum", "nats", "losses of all tokens but the first"))),
+        sum(Column {
+            kind: Kind::Count,
+            ..number("loss_tokens", "tokens", "tokens that have a loss: all but the first")
+        }),
+    ]
+}
+
+fn gains() -> [Column; 9] {
+    let count = |name: &'static str, doc: &'static str| {
+        sum(Column { kind: Kind::Count, ..number(name, "tokens", doc) })
+    };
+    [
+        Column {
+            merge: ratio("gain_sum", "counted_tokens", false),
+            ..number(
+                "long_gain",
+                "nats per token",
+                "how much lower losses are with the whole window before them than with a short one: a mean over tokens \
+                 beyond the short context",
+            )
+        },
+        Column {
+            merge: ratio("longfilter_sum", "counted_tokens", false),
+            ..number(
+                "longfilter",
+                "nats per token",
+                "LongFilter: the gain of each token times its probability with the whole window, a mean likewise",
+            )
+        },
+        Column {
+            merge: ratio("key_tokens", "counted_tokens", false),
+            ..number(
+                "key_share",
+                "share of the tokens",
+                "tokens beyond the short context that gain more than 2 nats and have a loss below 2",
+            )
+        },
+        lower(Column {
+            merge: ratio("key_loss_sum", "key_tokens", true),
+            ..number(
+                "longppl",
+                "tokens",
+                "LongPPL: the perplexity of these key tokens; null where there is none",
+            )
+        }),
+        sum(number("gain_sum", "nats", "the gains that long_gain is the mean of")),
+        sum(number("longfilter_sum", "nats", "what longfilter is the mean of")),
+        sum(number(
+            "key_loss_sum",
+            "nats",
+            "the losses of key tokens with the whole window before them",
+        )),
+        count("counted_tokens", "tokens beyond the short context"),
+        count("key_tokens", "key tokens among them"),
+    ]
+}
+
+fn attention_columns(settings: &LanguageModel) -> Vec<Column> {
+    const SHARE: &str = "share of the attention";
+    const SQUARED: &str = "squared share";
+    let never = |column| Column { merge: Merge::Never, ..column };
+    let listed = |column| Column { kind: Kind::Numbers, ..never(column) };
+    let mut columns = Vec::new();
+    for layer in &settings.attention_layers {
+        let label = layer.label();
+        columns.push(number(
+            format!("dependency_strength_{label}"),
+            SHARE,
+            "attention of a row to keys at least k tokens before it, the sink's left out: a mean over rows and these heads",
+        ));
+        columns.push(lower(number(
+            format!("far_variance_{label}"),
+            SQUARED,
+            "variance of the far-masked attention matrix over all of its entries: a mean over these heads",
+        )));
+    }
+    if settings.ladm.is_some() {
+        columns.push(number(
+            "cds",
+            "LADM's score",
+            "LADM's contextual dependency: a mean over the layers asked for",
+        ));
+    }
+    columns.extend([
+        listed(number(
+            "layer_dependency_strength",
+            SHARE,
+            "the dependency strength of each layer asked for, in the order asked",
+        )),
+        listed(lower(number(
+            "layer_far_variance",
+            SQUARED,
+            "the far variance of each layer asked for, in the order asked",
+        ))),
+        listed(number(
+            "layer_dependency_strength_by_head",
+            SHARE,
+            "the dependency strength of each head asked for, layer by layer in the order asked",
+        )),
+        listed(lower(number(
+            "layer_far_variance_by_head",
+            SQUARED,
+            "the far variance of each head asked for, layer by layer in the order asked",
+        ))),
+    ]);
+    if settings.ladm.is_some() {
+        columns.push(listed(number(
+            "layer_cds",
+            "LADM's score",
+            "LADM's contextual dependency of each layer asked for, in the order asked",
+        )));
+    }
+    columns
+}
+
+/// The values of the columns of attention.
+///
+/// # Errors
+/// Figures that are not finite: queries and keys too large for float32.
+pub(super) fn attention(
+    settings: &LanguageModel,
+    evidence: &ForwardFigures,
+    tokens: usize,
+    values: &mut Vec<Value>,
+) -> Result<(), Unmeasured> {
+    let request = settings.request().attention;
+    let computed = request.map_or_else(Vec::new, |request| request.layers);
+    let of_layer = |layer: &AttentionLayer| {
+        let at = computed.binary_search(&layer.layer()).expect("every layer is asked for");
+        &evidence.layers[at]
+    };
+    // A window that no distance of its own is far in has no figures of it.
+    let is_far = settings.distance().of(tokens as u64) < tokens as u64;
+    let mut strengths: Vec<Vec<f64>> = Vec::new();
+    let mut variances: Vec<Vec<f64>> = Vec::new();
+    for layer in &settings.attention_layers {
+        let LayerAttention { far_mass, far_square, .. } = of_layer(layer);
+        let sums = WindowSums {
+            far_mass: far_mass.clone(),
+            far_square: far_square.clone(),
+            histogram: Vec::new(),
+            row_far_mass: None,
+        };
+        strengths.push(chosen(layer, &sums.dependency_strength(tokens)));
+        variances.push(chosen(layer, &sums.far_variance(tokens)));
+        let finite = |figures: &[f64]| figures.iter().all(|figure| figure.is_finite());
+        if !finite(far_mass) || !finite(far_square) {
+            let message = format!(
+                "the attention of layer {} is not finite: its queries and keys are too large for float32",
+                layer.layer()
+            );
+            return Err(Unmeasured { code: "score_not_finite", message });
+        }
+    }
+    let (mean_strengths, mean_variances) = (means(&strengths), means(&variances));
+    for (strength, variance) in mean_strengths.iter().zip(&mean_variances) {
+        values.push(Value::number(is_far.then_some(*strength)));
+        values.push(Value::number(is_far.then_some(*variance)));
+    }
+    let layers = settings.attention_layers.iter();
+    let scores: Option<Vec<f64>> = layers.map(|layer| of_layer(layer).context_dependence).collect();
+    if settings.ladm.is_some() {
+        let unique: Option<Vec<f64>> =
+            evidence.layers.iter().map(|layer| layer.context_dependence).collect();
+        values.push(Value::number(unique.map(|scores| mean(&scores))));
+    }
+    values.push(list(is_far.then_some(mean_strengths)));
+    values.push(list(is_far.then_some(mean_variances)));
+    values.push(list(is_far.then(|| strengths.concat())));
+    values.push(list(is_far.then(|| variances.concat())));
+    if settings.ladm.is_some() {
+        values.push(list(scores));
+    }
+    Ok(())
+}
+
+/// Of the figures of all heads those that are asked for.
+fn chosen(layer: &AttentionLayer, by_head: &[f64]) -> Vec<f64> {
+    match layer.heads() {
+        None => by_head.to_vec(),
+        Some(heads) => heads.iter().map(|head| by_head[*head as usize]).collect(),
+    }
+}
+
+fn means(by_layer: &[Vec<f64>]) -> Vec<f64> {
+    by_layer.iter().map(|heads| mean(heads)).collect()
+}
+
+fn mean(figures: &[f64]) -> f64 {
+    figures.iter().sum::<f64>() / figures.len() as f64
+}
+
+/// Null for what is not there.
+fn list(numbers: Option<Vec<f64>>) -> Value {
+    numbers.map_or(Value::Null, Value::Numbers)
+}

@@ -1,0 +1,74 @@
+//! Sums of a window's losses: of the whole, and of what a long context gains against short ones.
+
+use crate::contract::{ForwardFigures, Value};
+
+/// A key token gains more than this by the long context, in nats, and has a loss below this with it (Fang et al. 2024,
+/// "What is Wrong with Perplexity for Long-context Language Modeling?").
+const KEY_NATS: f64 = 2.0;
+
+/// Sums over the tokens of a window, in nats.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossSums {
+    /// All tokens but the first.
+    pub tokens: u64,
+    /// Their losses.
+    pub loss: f64,
+    /// Tokens that have short losses as well.
+    pub counted: u64,
+    /// Their gain: the loss of the short context less that of the long one.
+    pub gain: f64,
+    /// Their gain, weighed by the probability with the long context (`LongFilter`).
+    pub longfilter: f64,
+    /// Key tokens among them.
+    pub key: u64,
+    /// The losses of these with the long context.
+    pub key_loss: f64,
+}
+
+impl LossSums {
+    /// Those of a window.
+    pub fn of(figures: &ForwardFigures) -> Self {
+        let (long, short) = (&figures.losses, &figures.short_losses);
+        let mut sums =
+            Self { tokens: long.len() as u64, loss: long.iter().sum(), ..Self::default() };
+        for (long, short) in long[long.len() - short.len()..].iter().zip(short) {
+            let gain = short - long;
+            sums.counted += 1;
+            sums.gain += gain;
+            sums.longfilter += libm::exp(-long) * gain;
+            if gain > KEY_NATS && *long < KEY_NATS {
+                sums.key += 1;
+                sums.key_loss += long;
+            }
+        }
+        sums
+    }
+
+    /// In the order of the columns.
+    pub(super) fn values(&self, short: bool) -> Vec<Value> {
+        let mean = |sum: f64, count: u64| Value::number((count > 0).then(|| sum / count as f64));
+        let power = |sum: f64, count: u64| {
+            Value::number((count > 0).then(|| libm::exp(sum / count as f64)))
+        };
+        let mut values = vec![
+            mean(self.loss, self.tokens),
+            power(self.loss, self.tokens),
+            Value::Number(self.loss),
+            Value::Count(self.tokens),
+        ];
+        if short {
+            values.extend([
+                mean(self.gain, self.counted),
+                mean(self.longfilter, self.counted),
+                mean(self.key as f64, self.counted),
+                power(self.key_loss, self.key),
+                Value::Number(self.gain),
+                Value::Number(self.longfilter),
+                Value::Number(self.key_loss),
+                Value::Count(self.counted),
+                Value::Count(self.key),
+            ]);
+        }
+        values
+    }
+}

@@ -1,0 +1,277 @@
+//! The settings of `language-model`, what they ask of a model, and what contradicts itself in them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::ladm::Ladm;
+use crate::contract::{
+    BrokenRule, Decimal, FarDistance, ForwardRequest, LayersRequest, Location, LossRequest,
+};
+
+/// Tokens of a short window where none are named: the shorter context that `LongFilter` and `LongPPL` were
+/// published with.
+const SHORT_CONTEXT_TOKENS: u32 = 4096;
+/// Keys that count as near where none are named: with the small models that were measured, the window's first tokens take
+/// attention that says nothing about the text, and the layers tell nothing apart before they are left out.
+const SINK_TOKENS: u32 = 16;
+
+/// Measures, per window, what a whole language model makes of it: its losses, how much the whole window lowers them
+/// against short windows, and the attention of any layers to far-away tokens. Some thousand times the cost of the first
+/// layer: put it behind guards (`before: language-model`), or measure a sample (`sample_fraction`). Weights are read
+/// layer by layer, once for many windows; memory does not grow with the number of layers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LanguageModel {
+    /// Tells this stage from another `language-model` of the pipeline: its statistics are then `NAME_long_gain` and so on.
+    /// Lower case letters, digits and `_`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^[a-z][a-z0-9_]{0,31}$"))]
+    pub name: Option<String>,
+    /// The model: a folder with `config.json` and all weights, or a `.gguf` file, on this machine. Default: that of
+    /// `load-partial-model`. Its vocabulary must be the pipeline's. Without `load-partial-model`, `tokenize` takes the
+    /// tokenizer and the BOS token from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-schemes" = []))]
+    pub model: Option<Location>,
+    /// Whether losses are computed. Without them nothing above the highest of `attention_layers` is read or computed.
+    /// Default true.
+    #[serde(default = "yes")]
+    pub losses: bool,
+    /// Tokens of the short windows that losses are compared with: one begins every half of it, and a token beyond the first
+    /// is scored with at least half of it before it. At least 2; 0: no short windows, and no `long_gain`, `longfilter`,
+    /// `key_share` and `longppl`. Default 4096. Windows must be longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 16_777_215))]
+    pub short_context_tokens: Option<u32>,
+    /// Layers, counted from 0, whose attention is summed: a number for all heads of a layer, `{layer: 19, heads: [1, 2]}`
+    /// for some. Default none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attention_layers: Vec<AttentionLayer>,
+    /// Keys of the window's first tokens, BOS included, that count as near: they stay in the softmax and are left out of
+    /// the far sums. Many models attend to them whatever the text is. Default 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 16_777_215))]
+    pub sink_tokens: Option<u32>,
+    /// The far distance `k` as a share of the window, above 0 and below 1. Default 0.25, which is
+    /// `S - 3·⌊S/4⌋` for a window of S tokens, as in `first-layer-attention`; any other fraction f is `⌈f·S⌉`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.000_001, max = 0.999_999))]
+    pub min_distance_fraction: Option<Decimal>,
+    /// The far distance `k` in tokens, instead of a share of the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_215))]
+    pub min_distance_tokens: Option<u32>,
+    /// LADM's score of each of `attention_layers`: how much spans of the window depend on spans far before them. Default:
+    /// not computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ladm: Option<Ladm>,
+    /// Whether windows of more positions than the model was trained for are an error, and not a warning. Default false.
+    #[serde(default)]
+    pub strict_positions: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Default for LanguageModel {
+    fn default() -> Self {
+        Self {
+            name: None,
+            model: None,
+            losses: yes(),
+            short_context_tokens: None,
+            attention_layers: Vec::new(),
+            sink_tokens: None,
+            min_distance_fraction: None,
+            min_distance_tokens: None,
+            ladm: None,
+            strict_positions: false,
+        }
+    }
+}
+
+/// A layer whose attention is summed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum AttentionLayer {
+    /// All heads.
+    Whole(u32),
+    /// Some heads.
+    Heads(LayerHeads),
+}
+
+/// Some heads of a layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LayerHeads {
+    /// The layer, counted from 0.
+    pub layer: u32,
+    /// Query heads, counted from 0, each once.
+    #[schemars(length(min = 1, max = 1024))]
+    pub heads: Vec<u32>,
+}
+
+impl AttentionLayer {
+    /// The layer.
+    pub fn layer(&self) -> u32 {
+        match self {
+            Self::Whole(layer) | Self::Heads(LayerHeads { layer, .. }) => *layer,
+        }
+    }
+
+    /// The heads; none: all.
+    pub fn heads(&self) -> Option<&[u32]> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Heads(some) => Some(&some.heads),
+        }
+    }
+
+    /// As its statistics are called: `layer_19_heads_1_2`.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Whole(layer) => format!("layer_{layer}"),
+            Self::Heads(LayerHeads { layer, heads }) => {
+                let heads: Vec<String> = heads.iter().map(u32::to_string).collect();
+                format!("layer_{layer}_heads_{}", heads.join("_"))
+            }
+        }
+    }
+}
+
+impl LanguageModel {
+    /// From which distance on a key is far.
+    pub fn distance(&self) -> FarDistance {
+        match (self.min_distance_tokens, self.min_distance_fraction) {
+            (Some(tokens), _) => FarDistance::Tokens(tokens),
+            (None, None | Some(Decimal(0.25))) => FarDistance::PublishedQuarter,
+            (None, Some(fraction)) => FarDistance::Fraction(fraction),
+        }
+    }
+
+    /// Tokens of a short window; none where there are no short windows.
+    pub fn short_context(&self) -> Option<u32> {
+        let tokens = self.short_context_tokens.unwrap_or(SHORT_CONTEXT_TOKENS);
+        (self.losses && tokens > 0).then_some(tokens)
+    }
+
+    /// What the whole model is asked.
+    pub fn request(&self) -> ForwardRequest {
+        let mut layers: Vec<u32> =
+            self.attention_layers.iter().map(AttentionLayer::layer).collect();
+        layers.sort_unstable();
+        layers.dedup();
+        let attention = LayersRequest {
+            distance: self.distance(),
+            sink_tokens: self.sink_tokens.unwrap_or(SINK_TOKENS),
+            ladm: self.ladm.clone(),
+            layers,
+        };
+        let short_context = self.short_context();
+        ForwardRequest {
+            model: self.model.clone(),
+            losses: self.losses.then_some(LossRequest { short_context }),
+            attention: (!attention.layers.is_empty()).then_some(attention),
+            strict_positions: self.strict_positions,
+        }
+    }
+
+    /// What of the settings contradicts itself, for windows of up to `window_tokens` tokens.
+    pub fn broken_rules(&self, window_tokens: u32) -> Vec<BrokenRule> {
+        let mut broken = Vec::new();
+        let mut refuse = |setting: &str, message: String, hint: &str| {
+            broken.push(BrokenRule::new(setting, message, hint.to_owned()));
+        };
+        let window = u64::from(window_tokens);
+        let layers = &self.attention_layers;
+        if !self.losses && layers.is_empty() {
+            let message = "without `losses` and `attention_layers` there is nothing to measure";
+            refuse("losses", message.to_owned(), "name layers, or remove `losses: false`");
+        }
+        match (self.short_context_tokens, self.short_context()) {
+            (Some(1), _) => refuse(
+                "short_context_tokens",
+                "a window of 1 token gives no loss".to_owned(),
+                "set 0 for none, or at least 2",
+            ),
+            (Some(tokens), None) if tokens > 0 => refuse(
+                "short_context_tokens",
+                "short windows are of losses, which are switched off".to_owned(),
+                "remove it, or `losses: false`",
+            ),
+            (_, Some(short)) if short >= window_tokens => refuse(
+                if self.short_context_tokens.is_some() { "short_context_tokens" } else { "" },
+                format!(
+                    "windows have at most {window} tokens, and short ones {short}: no token has a longer context to gain by"
+                ),
+                "raise `tokenize.window_tokens`, or lower `short_context_tokens` (0: no short windows)",
+            ),
+            _ => {}
+        }
+        let of_layers = [
+            ("sink_tokens", self.sink_tokens.is_some()),
+            ("min_distance_fraction", self.min_distance_fraction.is_some()),
+            ("min_distance_tokens", self.min_distance_tokens.is_some()),
+            ("ladm", self.ladm.is_some()),
+        ];
+        for (setting, _) in of_layers.iter().filter(|(_, set)| *set && layers.is_empty()) {
+            let message = format!("`{setting}` is of `attention_layers`, of which there are none");
+            refuse(setting, message, "name layers, or remove it");
+        }
+        let distance = self.distance().of(window);
+        if !layers.is_empty() && distance >= window {
+            let message = format!(
+                "the far distance is {distance} tokens, but a window has only {window}: no token is that far away"
+            );
+            refuse("attention_layers", message, "lower the distance, or raise `window_tokens`");
+        }
+        for (index, layer) in layers.iter().enumerate() {
+            let setting = format!("attention_layers.{index}");
+            if layers[..index].iter().any(|other| other.label() == layer.label()) {
+                refuse(
+                    &setting,
+                    format!("`{}` is listed twice", layer.label()),
+                    "remove one of the two",
+                );
+            }
+            let heads = layer.heads().unwrap_or_default();
+            let twice = heads.iter().enumerate().find(|(at, head)| heads[..*at].contains(head));
+            if let Some((_, head)) = twice {
+                refuse(&setting, format!("head {head} is listed twice"), "name each head once");
+            }
+        }
+        if let Some(ladm) = self.ladm.as_ref().filter(|ladm| ladm.spans(window as usize).is_empty())
+        {
+            let message = format!(
+                "windows of {window} tokens are too short for {ladm}: no span has enough before it"
+            );
+            refuse("ladm", message, "lower `span_tokens` or `d_afs`, or raise `window_tokens`");
+        }
+        broken
+    }
+
+    /// What stands against these layers in a model of `layers` layers with `heads` query heads each.
+    pub fn unknown_layers(&self, layers: u64, heads: u64) -> Vec<BrokenRule> {
+        let mut broken = Vec::new();
+        for (index, asked) in self.attention_layers.iter().enumerate() {
+            let setting = format!("attention_layers.{index}");
+            if u64::from(asked.layer()) >= layers {
+                let message =
+                    format!("there is no layer {}: the model has {layers}", asked.layer());
+                let hint = format!("name layers from 0 to {}", layers.saturating_sub(1));
+                broken.push(BrokenRule::new(&setting, message, hint));
+            }
+            let beyond =
+                asked.heads().into_iter().flatten().find(|head| u64::from(**head) >= heads);
+            if let Some(head) = beyond {
+                let message = format!(
+                    "there is no head {head}: a layer of the model has {heads} query heads"
+                );
+                let hint = format!("name heads from 0 to {}", heads.saturating_sub(1));
+                broken.push(BrokenRule::new(&setting, message, hint));
+            }
+        }
+        broken
+    }
+}

@@ -1,0 +1,89 @@
+//! What tells one whole model from another: without reading weights on this machine, and by content anywhere.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use rayon::prelude::*;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::located::WholeModel;
+use crate::contract::hex;
+use crate::model::checkpoint::Part;
+use crate::model::entry::Entry;
+use crate::model::problem::ModelProblem;
+
+/// Bytes that are read and hashed at a time.
+const PIECE_BYTES: u64 = 8 << 20;
+
+impl WholeModel {
+    /// A SHA-256 of what the layers that are asked for compute, whatever their weights are.
+    pub fn description_digest(&self) -> String {
+        let layers: Vec<String> = self.layers.iter().map(|layer| layer.spec.digest()).collect();
+        let description = json!({ "decoder": format!("{:?}", self.decoder), "layers": layers });
+        hex(&Sha256::digest(description.to_string().as_bytes()))
+    }
+
+    /// A SHA-256 of everything that tells whether the model is still the same without reading its weights: the folder,
+    /// headers, sizes and times of its files, and what is computed of them. It belongs to this machine.
+    pub fn identity(&self) -> String {
+        let folder = self.config().folder();
+        let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+        let files =
+            self.shards.iter().map(|shard| (&shard.name, &shard.header_digest, &shard.stamp));
+        let parts = self.all_parts().map(|part| format!("{:?} {}", part.needed, part.form.name()));
+        let identity = json!({
+            "folder": folder.to_string_lossy(),
+            "files": files.collect::<Vec<_>>(),
+            "description": self.description_digest(),
+            "parts": hex(&Sha256::digest(parts.collect::<Vec<_>>().concat().as_bytes())),
+        });
+        hex(&Sha256::digest(identity.to_string().as_bytes()))
+    }
+
+    /// Bytes of weights that are read for one pass.
+    pub fn weights_bytes(&self) -> u64 {
+        self.stored().values().map(|(_, entry)| entry.byte_length()).sum()
+    }
+
+    /// A SHA-256 of the content of every tensor that is read; none where `go_on` says no meanwhile. Reads them all.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has changed since it was opened.
+    pub fn weights_digest(
+        &self,
+        go_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<String>, ModelProblem> {
+        let stored = self.stored();
+        let digest = |(name, (shard, entry)): (&&str, &(usize, &Entry))| {
+            let mut reader = self.shards[*shard].reader()?;
+            let (length, mut hash) = (entry.byte_length(), Sha256::new());
+            for offset in (0..length).step_by(PIECE_BYTES as usize) {
+                if !go_on() {
+                    return Ok(None);
+                }
+                let mut bytes = vec![0; PIECE_BYTES.min(length - offset) as usize];
+                reader.read(entry, offset, &mut bytes)?;
+                hash.update(&bytes);
+            }
+            let dtype = entry.dtype.to_string();
+            let of = ((*name).to_owned(), dtype, entry.shape.clone(), hex(&hash.finalize()));
+            Ok(Some(of))
+        };
+        let tensors: Result<Vec<_>, ModelProblem> = stored.par_iter().map(digest).collect();
+        let tensors: Option<Vec<_>> = tensors?.into_iter().collect();
+        Ok(tensors.map(|tensors| hex(&Sha256::digest(json!(tensors).to_string().as_bytes()))))
+    }
+
+    fn all_parts(&self) -> impl Iterator<Item = &Part> {
+        let layers = self.layers.iter().flat_map(|layer| &layer.parts);
+        let ends = self.before.iter().chain(&self.after).chain(&self.head);
+        std::iter::once(&self.embedding).chain(ends).chain(layers)
+    }
+
+    /// Each stored tensor that is read, once, by name.
+    fn stored(&self) -> BTreeMap<&str, (usize, &Entry)> {
+        let all = self.all_parts().flat_map(|part| part.stored.iter().zip(&part.shards));
+        all.map(|(stored, shard)| (&*stored.name, (*shard, &stored.entry))).collect()
+    }
+}

@@ -1,0 +1,224 @@
+//! What a layer's attention asks and is asked: norm, projections and rotations of queries and keys.
+
+use std::ops::Range;
+
+use longsift_kernels::{
+    AttentionShape, HeadSums, Kernel, LogitRules, PackedWeights, QueryKeySource, Rope, span_masses,
+    statistics_without_sinks,
+};
+use rayon::prelude::*;
+
+use super::located::WholeModel;
+use super::norms::{HeadsNorm, RowNorm};
+use super::packed::{BLOCK_ROWS, packed};
+use crate::contract::{LayerAttention, LayersRequest};
+use crate::model::checkpoint::Part;
+use crate::model::decoder::NamedNorm;
+use crate::model::problem::ModelProblem;
+use crate::model::rounded_alibi::RoundedAlibi;
+use crate::model::spec::LayerZeroSpec;
+use crate::model::tensors::Role;
+use crate::model::weights::SmallWeights;
+
+/// The part of a layer that queries and keys come from.
+pub(super) struct QueryKeys<'a> {
+    pub(super) spec: &'a LayerZeroSpec,
+    pub(super) kernel: Kernel,
+    pub(super) norm: RowNorm,
+    query: PackedWeights,
+    key: PackedWeights,
+    query_norm: Option<HeadsNorm>,
+    key_norm: Option<HeadsNorm>,
+}
+
+/// The parts of a layer that queries and keys need.
+fn of_query_keys(part: &Part) -> bool {
+    matches!(
+        part.needed.role,
+        Role::NormWeight
+            | Role::NormBias
+            | Role::QueryWeight
+            | Role::QueryBias
+            | Role::KeyWeight
+            | Role::KeyBias
+            | Role::QueryNormWeight
+            | Role::QueryNormBias
+            | Role::KeyNormWeight
+            | Role::KeyNormBias
+    )
+}
+
+impl<'a> QueryKeys<'a> {
+    /// Reads nothing else of layer `index`.
+    pub(super) fn read(
+        model: &'a WholeModel,
+        index: usize,
+        kernel: Kernel,
+    ) -> Result<Self, ModelProblem> {
+        let layer = &model.layers[index];
+        let parts = layer.parts.iter().filter(|part| of_query_keys(part));
+        let mut weights = SmallWeights::of(&model.shards, parts)?;
+        Ok(Self::new(&layer.spec, kernel, &mut weights))
+    }
+
+    /// Takes its own of the weights of a layer.
+    pub(super) fn new(spec: &'a LayerZeroSpec, kernel: Kernel, weights: &mut SmallWeights) -> Self {
+        let hidden = spec.hidden_size as usize;
+        let own = NamedNorm::bare(spec.norm.clone());
+        let norm = RowNorm {
+            norm: own.norm,
+            weight: weights.take(Role::NormWeight),
+            bias: weights.take(Role::NormBias),
+        };
+        let mut head_norm = |weight, bias| {
+            spec.head_norm.clone().map(|norm| HeadsNorm {
+                norm,
+                head_dim: spec.head_dim as usize,
+                weight: weights.take(weight),
+                bias: weights.take(bias),
+            })
+        };
+        let query_norm = head_norm(Role::QueryNormWeight, Role::QueryNormBias);
+        let key_norm = head_norm(Role::KeyNormWeight, Role::KeyNormBias);
+        let query = packed(weights, kernel, (Role::QueryWeight, Role::QueryBias), hidden);
+        let key = packed(weights, kernel, (Role::KeyWeight, Role::KeyBias), hidden);
+        Self { spec, kernel, norm, query, key, query_norm, key_norm }
+    }
+
+    /// Numbers of a row of queries.
+    pub(super) fn query_width(&self) -> usize {
+        self.query.outputs()
+    }
+
+    /// The queries of the rows from `first` on, whose hidden states are normed: `[rows, query_heads · head_dim]`.
+    pub(super) fn queries(
+        &self,
+        first: usize,
+        normed: &[f32],
+        rope: Option<&Rope>,
+        out: &mut [f32],
+    ) {
+        self.query.apply(normed, out);
+        self.finish((first, self.query.outputs()), self.query_norm.as_ref(), rope, out);
+    }
+
+    /// The keys, likewise: `[rows, key_heads · head_dim]`.
+    pub(super) fn keys(&self, first: usize, normed: &[f32], rope: Option<&Rope>, out: &mut [f32]) {
+        self.key.apply(normed, out);
+        self.finish((first, self.key.outputs()), self.key_norm.as_ref(), rope, out);
+    }
+
+    /// Clips, normalises and rotates the heads of the rows from `first` on, `width` numbers a row.
+    fn finish(
+        &self,
+        (first, width): (usize, usize),
+        norm: Option<&HeadsNorm>,
+        rope: Option<&Rope>,
+        rows: &mut [f32],
+    ) {
+        self.clip(rows);
+        let head_dim = self.spec.head_dim as usize;
+        for (index, row) in rows.chunks_exact_mut(width).enumerate() {
+            if let Some(norm) = norm.filter(|norm| !norm.norm.after_rope) {
+                norm.apply(row);
+            }
+            if let Some(rope) = rope {
+                row.chunks_exact_mut(head_dim).for_each(|head| rope.rotate(first + index, head));
+            }
+            if let Some(norm) = norm.filter(|norm| norm.norm.after_rope) {
+                norm.apply(row);
+            }
+        }
+    }
+
+    pub(super) fn clip(&self, numbers: &mut [f32]) {
+        if let Some(clip) = self.spec.clip.map(|clip| clip as f32) {
+            for x in numbers {
+                *x = x.clamp(-clip, clip);
+            }
+        }
+    }
+
+    /// Sums over the attention matrix of a window whose hidden states before this layer are `state`.
+    ///
+    /// Memory besides: the queries and keys of the window, and what the kernel takes for it.
+    pub(super) fn attention(
+        &self,
+        rope: Option<&Rope>,
+        state: &[f32],
+        request: &LayersRequest,
+    ) -> LayerAttention {
+        let hidden = self.spec.hidden_size as usize;
+        let tokens = state.len() / hidden;
+        let shape = self.spec.attention_shape(tokens);
+        let mut rules = self.spec.logit_rules(true);
+        rules.query_scale = self.spec.query_scales(tokens);
+        let (width, key_width) = (self.query.outputs(), self.key.outputs());
+        let mut rows = Rows {
+            head_dim: self.spec.head_dim as usize,
+            widths: (width, key_width),
+            queries: vec![0.0; tokens * width],
+            keys: vec![0.0; tokens * key_width],
+        };
+        let blocks = rows.queries.par_chunks_mut(BLOCK_ROWS * width);
+        let blocks = blocks.zip(rows.keys.par_chunks_mut(BLOCK_ROWS * key_width));
+        let blocks = blocks.zip(state.par_chunks(BLOCK_ROWS * hidden)).enumerate();
+        blocks.for_each(|(block, ((queries, keys), state))| {
+            let normed = self.norm.of(hidden, state);
+            self.queries(block * BLOCK_ROWS, &normed, rope, queries);
+            self.keys(block * BLOCK_ROWS, &normed, rope, keys);
+        });
+        match RoundedAlibi::new(self.spec, &shape, &rows) {
+            Some((source, shape)) => self.sums(&shape, &rules, &source, request),
+            None => self.sums(&shape, &rules, &rows, request),
+        }
+    }
+
+    fn sums(
+        &self,
+        shape: &AttentionShape,
+        rules: &LogitRules,
+        source: &dyn QueryKeySource,
+        request: &LayersRequest,
+    ) -> LayerAttention {
+        let tokens = shape.tokens;
+        let distance = request.distance.of(tokens as u64) as usize;
+        let far = (distance, request.sink_tokens as usize);
+        let HeadSums { far_mass, far_square, .. } =
+            statistics_without_sinks(self.kernel, shape, rules, far, source, 0..shape.key_heads);
+        let context_dependence = request.ladm.as_ref().and_then(|ladm| {
+            let spans = ladm.spans(tokens);
+            let masses = span_masses(self.kernel, shape, rules, source, &spans);
+            ladm.context_dependence(tokens, &spans, &masses)
+        });
+        LayerAttention { far_mass, far_square, context_dependence }
+    }
+}
+
+/// The queries and keys of a window, `[tokens, heads, head_dim]`.
+struct Rows {
+    head_dim: usize,
+    /// Of a row of queries, and of keys.
+    widths: (usize, usize),
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+}
+
+impl Rows {
+    fn copy(&self, all: &[f32], width: usize, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        let rows = rows.zip(out.chunks_exact_mut(self.head_dim));
+        for (row, out) in rows {
+            out.copy_from_slice(&all[row * width + head * self.head_dim..][..self.head_dim]);
+        }
+    }
+}
+
+impl QueryKeySource for Rows {
+    fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.copy(&self.queries, self.widths.0, head, rows, out);
+    }
+
+    fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.copy(&self.keys, self.widths.1, head, rows, out);
+    }
+}

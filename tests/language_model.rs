@@ -1,0 +1,416 @@
+//! The measure `language-model` through the program: every case of tiny checkpoints, the mini model on real windows, and
+//! what a pipeline does with it.
+
+use arrow_array::{Array, RecordBatch};
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+
+use crate::support::tables::{
+    float_lists, floats, integers, read_parquet, read_scores, strings, table, texts, token_lists,
+    write_parquet,
+};
+use crate::support::{Pipeline, Workspace, copy_folder, demo_model, numbers, read_json, shared};
+
+/// Windows of these ids, one document each, and a pipeline that measures them with `settings`.
+fn prepared(windows: &[Vec<u32>], settings: &str) -> (Workspace, Pipeline) {
+    let workspace = Workspace::new();
+    let ids = (0..windows.len()).map(|index| format!("document-{index}"));
+    let input = table(&[("id", strings(ids)), ("tokens", token_lists(windows))]);
+    write_parquet(&workspace.path("input/windows.parquet"), &input, 2);
+    let pipeline = Pipeline::tokens("", windows[0].len())
+        .without_model(None)
+        .measure(&format!("language-model, model: model, {settings}"));
+    (workspace, pipeline)
+}
+
+/// With a term of this statistic and everything kept.
+fn ranked_by(pipeline: Pipeline, statistic: &str) -> Pipeline {
+    pipeline
+        .score(&format!("terms: [{{statistic: {statistic}, weight: 1}}]"))
+        .filter("keep_fraction: 1")
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    numbers(value).into_iter().map(|id| id as u32).collect()
+}
+
+/// The value of a number, if it has one.
+fn optional(scores: &RecordBatch, name: &str, row: usize) -> Option<f64> {
+    let column = scores.column_by_name(name).unwrap_or_else(|| panic!("{name}"));
+    column.is_valid(row).then(|| floats(&scores.slice(row, 1), name)[0])
+}
+
+/// Relative to the value where `relative`, else absolute.
+fn close(what: &str, got: Option<f64>, want: &Value, tolerance: impl Fn(f64) -> f64) {
+    match (got, want.as_f64()) {
+        (None, None) => {}
+        (Some(got), Some(want)) => {
+            assert!((got - want).abs() <= tolerance(want), "{what}: {got} for {want}");
+        }
+        both => panic!("{what}: {both:?}"),
+    }
+}
+
+/// All columns of a row are within the tolerances of a case.
+fn check(scores: &RecordBatch, row: usize, case: &Value) {
+    let (expected, tolerances) = (&case["expected"], &case["tolerances"]);
+    let mean = tolerances["mean_abs"].as_f64().unwrap();
+    let column = |name: &str| optional(scores, name, row);
+    close("mean_loss", column("mean_loss"), &expected["mean_nll"], |_| mean);
+    close("perplexity", column("perplexity"), &expected["perplexity"], |want| mean * want);
+    let gain = &expected["gain"];
+    close("long_gain", column("long_gain"), &gain["mean_gain"], |_| mean);
+    close("longfilter", column("longfilter"), &gain["longfilter"], |_| mean);
+    close("key_share", column("key_share"), &gain["key_share"], |_| 1e-12);
+    close("longppl", column("longppl"), &gain["longppl"], |want| mean * want);
+    let count = |name: &str| integers(&scores.slice(row, 1), name)[0];
+    assert_eq!(Some(count("counted_tokens")), gain["n_counted"].as_i64());
+    assert_eq!(Some(count("key_tokens")), gain["n_key"].as_i64());
+    assert_eq!(Some(count("loss_tokens")), gain["n_all"].as_i64());
+    let figures = [("dependency_strength", "proportion"), ("far_variance", "variance")];
+    for (column, name) in figures {
+        let heads: Vec<Value> = expected[name].as_array().unwrap().clone();
+        let relative = |layer: usize| {
+            let of_layer = &tolerances[format!("{name}_rel_per_layer")][layer];
+            of_layer.as_f64().unwrap_or_else(|| tolerances[format!("{name}_rel")].as_f64().unwrap())
+        };
+        let floor = tolerances["abs_floor"].as_f64().unwrap_or(1e-12);
+        let by_head = &float_lists(scores, &format!("layer_{column}_by_head"))[row];
+        let by_layer = &float_lists(scores, &format!("layer_{column}"))[row];
+        assert_eq!(by_layer.len(), heads.len());
+        let mut got = by_head.iter();
+        for (layer, heads) in heads.iter().enumerate() {
+            let tolerance = |want: f64| floor + relative(layer) * want.abs();
+            let what = format!("{column} of layer {layer}");
+            for want in heads.as_array().unwrap() {
+                close(&what, got.next().copied(), want, tolerance);
+            }
+            let want = &expected[format!("mean_{name}")][layer];
+            close(&what, Some(by_layer[layer]), want, tolerance);
+            close(
+                &what,
+                optional(scores, &format!("{column}_layer_{layer}"), row),
+                want,
+                tolerance,
+            );
+        }
+        assert_eq!(got.next(), None);
+    }
+    if let Some(ladm) = expected.get("ladm") {
+        let relative = tolerances["cds_rel"].as_f64().unwrap_or(1e-3);
+        let by_layer = &float_lists(scores, "layer_cds")[row];
+        let wanted = ladm["cds"].as_array().unwrap();
+        for (got, want) in by_layer.iter().zip(wanted) {
+            close("cds", Some(*got), want, |want| relative * want);
+        }
+        assert_eq!(by_layer.len(), wanted.len());
+        close("cds", optional(scores, "cds", row), &ladm["mean_cds"], |want| relative * want);
+    }
+}
+
+/// The settings that a case asks for.
+fn settings(case: &Value, layers: usize) -> String {
+    let layers: Vec<usize> = (0..layers).collect();
+    let ladm = case["expected"].get("ladm").map_or(String::new(), |ladm| {
+        format!(
+            ", ladm: {{span_tokens: {}, d_afs: {}, d_cds: {}, keep_at_start: {}}}",
+            ladm["span"], ladm["d_afs"], ladm["d_cds"], ladm["keep_at_start"]
+        )
+    });
+    let short = &case["short_context"];
+    format!("short_context_tokens: {short}, sink_tokens: 0, attention_layers: {layers:?}{ladm}")
+}
+
+fn case(name: &str) {
+    let folder = shared(&format!("conformance-lm/{name}"));
+    let case = read_json(&folder.join("case.json"));
+    let layers = case["layers"].as_u64().unwrap() as usize;
+    let window = ids(&case["input_ids"]);
+    let (workspace, pipeline) = prepared(std::slice::from_ref(&window), &settings(&case, layers));
+    workspace.link("model", &folder);
+    let summary = workspace.run(&ranked_by(pipeline, "mean_loss"));
+    assert_eq!((&summary["windows_scored"], &summary["kept"]), (&json!(1), &json!(1)));
+    check(&read_scores(&workspace.path("out.run")), 0, &case);
+}
+
+macro_rules! cases {
+    ($($name:ident)*) => {
+        $(#[test]
+        #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+        fn $name() {
+            super::case(stringify!($name));
+        })*
+    };
+}
+
+mod every_column_is_that_of_the_models_own_code {
+    cases!(
+        gemma2_s150 gemma3_text_s141 gpt2_s130 gpt_neox_s127 granite_s121 llama_gqa_llama3rope_s257
+        llama_untied_bf16_sharded_s193 mistral_sw_s160 olmo2_s111 opt_350m_s120 opt_preln_s101 phi3_longrope_s150
+        phi3_s96 qwen2_bias_tied_s131 qwen3_s129 smollm3_s143 stablelm_s99 starcoder2_s120);
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn every_case_is_a_test_here() {
+    let source = include_str!("language_model.rs");
+    for case in read_json(&shared("conformance-lm/MANIFEST.json"))["cases"].as_array().unwrap() {
+        let name = case["name"].as_str().unwrap();
+        assert!(source.contains(name), "{name}");
+    }
+}
+
+/// The windows of the mini model's cases.
+fn mini_windows() -> (Value, Vec<Vec<u32>>) {
+    let folder = shared("models/mini");
+    let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json")).unwrap();
+    let expected = read_json(&folder.join("expected_lm.json"));
+    let window = |window: &Value| {
+        let corpus = window["file"].as_str().unwrap().trim_start_matches("dev/");
+        let corpus = read_parquet(&shared(&format!("corpora/{corpus}")));
+        let row = texts(&corpus, "data_id").iter().position(|id| window["data_id"] == id.as_str());
+        let text = texts(&corpus, "text").swap_remove(row.unwrap());
+        let ids = tokenizer.encode(text, false).unwrap();
+        let place = |name: &str| window[name].as_u64().unwrap() as usize;
+        ids.get_ids()[place("token_start")..place("token_end")].to_vec()
+    };
+    let windows = expected["windows"].as_array().unwrap().iter().map(window).collect();
+    (expected, windows)
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn the_mini_model_has_the_figures_of_its_own_code_on_real_windows() {
+    let (expected, windows) = mini_windows();
+    let cases = expected["windows"].as_array().unwrap();
+    let (workspace, pipeline) = prepared(&windows, &settings(&cases[0], 2));
+    workspace.link("model", &shared("models/mini"));
+    workspace.run(&ranked_by(pipeline, "long_gain"));
+    let scores = read_scores(&workspace.path("out.run"));
+    for (row, case) in cases.iter().enumerate() {
+        check(&scores, row, case);
+    }
+}
+
+/// Two windows of the demo model's first tokens.
+fn demo(settings: &str) -> (Workspace, Pipeline) {
+    let window = |seed: u32| (0..64).map(|token| (token * token + 31 * seed) % 400 + 3).collect();
+    let windows: Vec<Vec<u32>> = (0..6).map(window).collect();
+    let (workspace, pipeline) = prepared(&windows, settings);
+    workspace.link("model", &demo_model());
+    (workspace, ranked_by(pipeline, "mean_loss"))
+}
+
+/// What a plan of these settings is refused with.
+fn refused(settings: &str) -> String {
+    let (workspace, pipeline) = demo(settings);
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr
+}
+
+#[test]
+fn what_no_model_can_give_is_refused_at_plan_by_name() {
+    let all = [
+        refused("short_context_tokens: 64"),
+        refused("short_context_tokens: 16, attention_layers: [0, 2]"),
+        refused("short_context_tokens: 16, attention_layers: [{layer: 1, heads: [0, 4]}]"),
+        refused("short_context_tokens: 0, attention_layers: [1], min_distance_tokens: 64"),
+        refused("losses: false"),
+    ];
+    insta::assert_snapshot!(all.join("\n"));
+}
+
+#[test]
+fn a_model_of_another_vocabulary_is_refused_with_the_first_id_that_differs() {
+    let (workspace, _) = demo("short_context_tokens: 16");
+    copy_folder(&demo_model(), &workspace.path("other"));
+    let place = workspace.path("other/tokenizer.json");
+    let mut tokenizer = read_json(&place);
+    let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    let names: Vec<String> = vocabulary
+        .iter()
+        .filter(|(_, id)| (500..502).contains(&id.as_u64().unwrap()))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let (one, two) = (vocabulary[&names[0]].clone(), vocabulary[&names[1]].clone());
+    (vocabulary[&names[0]], vocabulary[&names[1]]) = (two, one);
+    std::fs::write(&place, tokenizer.to_string()).unwrap();
+    let ids = table(&[("id", strings(["a"])), ("text", strings(["some text"]))]);
+    write_parquet(&workspace.path("texts/a.parquet"), &ids, 1);
+    let pipeline = Pipeline::text("model", 64)
+        .measure("language-model, model: other, short_context_tokens: 16")
+        .to_string()
+        .replace("path: input", "path: texts");
+    workspace.write("pipeline.yaml", pipeline);
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+    assert!(
+        answer.contains("the vocabulary of this model is not the pipeline's: id 500 is"),
+        "{answer}"
+    );
+}
+
+/// The demo model with the bytes of its weights changed.
+fn damaged(workspace: &Workspace, change: impl FnOnce(&mut Vec<u8>)) {
+    std::fs::remove_file(workspace.path("model")).unwrap();
+    copy_folder(&demo_model(), &workspace.path("model"));
+    let place = workspace.path("model/model.safetensors");
+    let mut bytes = std::fs::read(&place).unwrap();
+    change(&mut bytes);
+    std::fs::write(place, bytes).unwrap();
+}
+
+/// Where a text stands among bytes.
+fn find(bytes: &[u8], text: &str) -> usize {
+    bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap()
+}
+
+/// Writes a bf16 NaN into a tensor.
+fn put_nan(bytes: &mut [u8], tensor: &str) {
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let start = header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[8 + length + start..][..2].copy_from_slice(&0x7FC0_u16.to_le_bytes());
+}
+
+#[test]
+fn a_missing_tensor_of_an_upper_layer_and_a_missing_head_are_named_at_plan() {
+    let (workspace, pipeline) = demo("short_context_tokens: 16");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    damaged(&workspace, |bytes| {
+        let at = find(bytes, "model.layers.1.mlp.up_proj.weight");
+        bytes[at + "model.layers.1.mlp.up_pro".len()] = b'x';
+    });
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(3).stderr;
+    assert!(answer.contains("has no `model.layers.1.mlp.up_proj.weight`"), "{answer}");
+    let (workspace, _) = demo("short_context_tokens: 16");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    damaged(&workspace, |_| ());
+    let config = workspace.path("model/config.json");
+    let mut json = read_json(&config);
+    json["tie_word_embeddings"] = json!(false);
+    std::fs::write(config, json.to_string()).unwrap();
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(3).stderr;
+    assert!(
+        answer.contains("lm_head.weight") && answer.contains("tie_word_embeddings"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn weights_that_are_not_numbers_end_the_run_with_their_tensor_and_other_windows_stay_measured() {
+    let tensor = "model.layers.1.mlp.down_proj.weight";
+    let (workspace, pipeline) = demo("short_context_tokens: 16");
+    damaged(&workspace, |bytes| put_nan(bytes, tensor));
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3).stderr;
+    assert!(answer.contains(&format!("`{tensor}` holds NaN")), "{answer}");
+    assert!(!workspace.path("out/data").exists());
+    // Its attention needs nothing of it.
+    let layers = pipeline
+        .to_string()
+        .replace("short_context_tokens: 16", "losses: false, attention_layers: [0, 1]")
+        .replace("statistic: mean_loss", "statistic: dependency_strength_layer_1")
+        .replace("path: out,", "path: layers,");
+    workspace.write("layers.yaml", layers);
+    workspace.longsift(&["run", "layers.yaml", "-q"]).success();
+}
+
+#[test]
+fn another_model_is_refused_until_it_is_asked_for_and_then_measured_anew() {
+    let (workspace, pipeline) = demo("short_context_tokens: 16");
+    workspace.run(&pipeline);
+    let before = workspace.results();
+    let nothing = workspace.run(&pipeline);
+    assert_eq!(nothing["status"], "nothing_to_do");
+    damaged(&workspace, |bytes| {
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+    });
+    let arguments = ["run", "pipeline.yaml", "-q"];
+    let answer = workspace.longsift(&arguments).expect(2).stderr;
+    assert!(
+        answer.contains("model_weights") && answer.contains("--remeasure language-model"),
+        "{answer}"
+    );
+    assert_eq!(workspace.results(), before);
+    let again = [&arguments[..], &["--remeasure", "language-model"]].concat();
+    let summary = workspace.longsift(&again).success().summary();
+    assert_eq!(summary["windows_scored"], 6);
+    let fresh = Workspace::copy_of(&workspace);
+    fresh.longsift(&[&arguments[..], &["--fresh"]].concat()).success();
+    assert_eq!(workspace.results(), fresh.results());
+    assert_ne!(workspace.results(), before);
+}
+
+#[test]
+fn threads_memory_and_units_change_no_bit() {
+    let settings = "short_context_tokens: 12, attention_layers: [1], sink_tokens: 4";
+    let (workspace, pipeline) = demo(settings);
+    workspace.run_with(&pipeline, &["--threads", "1"]);
+    let scores = read_scores(&workspace.path("out.run"));
+    let units = pipeline.input("unit_bytes: 1024, memory_limit_bytes: 67108864");
+    let (other, _) = demo(settings);
+    other.run_with(&units, &["--threads", "4"]);
+    let others = read_scores(&other.path("out.run"));
+    for name in ["mean_loss", "long_gain", "longfilter", "dependency_strength_layer_1"] {
+        let bits = |scores: &RecordBatch| -> Vec<u64> {
+            floats(scores, name).into_iter().map(f64::to_bits).collect()
+        };
+        assert_eq!(bits(&scores), bits(&others), "{name}");
+    }
+}
+
+#[test]
+fn a_documents_figures_are_sums_over_sums() {
+    let ids: Vec<u32> = (0..150).map(|token| (token * token + 7) % 400 + 3).collect();
+    let (workspace, mut pipeline) =
+        prepared(std::slice::from_ref(&ids), "short_context_tokens: 12");
+    workspace.link("model", &demo_model());
+    pipeline.tokenize =
+        "window_tokens: 40, bos: 0, short_documents: score, windows: disjoint".to_owned();
+    let pipeline = ranked_by(pipeline, "long_gain").output("samples: documents");
+    workspace.run(&pipeline);
+    let scores = read_scores(&workspace.path("out.run"));
+    let total = |name: &str| floats(&scores, name).iter().sum::<f64>();
+    let count = |name: &str| integers(&scores, name).iter().sum::<i64>() as f64;
+    assert!(scores.num_rows() > 1 && count("counted_tokens") > 0.0);
+    let kept = read_parquet(&workspace.path("out/data"));
+    let column = |name: &str| floats(&kept, &format!("longsift_{name}"))[0];
+    let near = |got: f64, want: f64| assert!((got - want).abs() < 1e-12, "{got} {want}");
+    near(column("mean_loss"), total("loss_sum") / count("loss_tokens"));
+    near(column("perplexity"), (total("loss_sum") / count("loss_tokens")).exp());
+    near(column("long_gain"), total("gain_sum") / count("counted_tokens"));
+    near(column("longfilter"), total("longfilter_sum") / count("counted_tokens"));
+}
+
+#[test]
+fn the_tokenizer_and_bos_come_from_the_model_where_there_is_no_other() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let text =
+        "The river stood behind the old house, and the old house behind the river. ".repeat(9);
+    let input = table(&[("id", strings(["a"])), ("text", strings([text]))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 1);
+    let mut pipeline = Pipeline::text("", 64)
+        .without_model(None)
+        .measure("language-model, model: model, short_context_tokens: 16");
+    pipeline.tokenize = "window_tokens: 64".to_owned();
+    let summary = workspace.run(&ranked_by(pipeline, "long_gain"));
+    assert_eq!(summary["kept"], summary["windows_scored"]);
+    let lock = read_json(&workspace.path("out.run/pipeline.lock"));
+    assert_eq!(
+        (&lock["identity"]["windows"]["bos"], &lock["identity"]["windows"]["bos_id"]),
+        (&json!(1), &json!(0))
+    );
+    // The same model once more, under its own name, and that of the pipeline.
+    let both = Pipeline::text("model", 64)
+        .measure("language-model, short_context_tokens: 16")
+        .measure("language-model, name: own, model: model, short_context_tokens: 16")
+        .output("path: both, part_bytes: 0")
+        .to_string()
+        .replace("path: out, part_bytes: 0, ", "");
+    workspace.write("both.yaml", both);
+    workspace.longsift(&["run", "both.yaml", "-q"]).success();
+    let scores = read_scores(&workspace.path("both.run"));
+    assert_eq!(floats(&scores, "long_gain"), floats(&scores, "own_long_gain"));
+}
