@@ -690,6 +690,20 @@ const CASES: &[Case] = &[
     ("output.path", Nothing("where it goes"), "{}", r#"{"output": {"path": "elsewhere"}}"#),
     ("output.samples", Selection, "{}", r#"{"output": {"samples": "documents"}}"#),
     ("output.compression", Selection, "{}", r#"{"output": {"compression": "none"}}"#),
+    ("output.card", Selection, "{}", r#"{"output": {"card": true}}"#),
+    ("output.format", Selection, "{}", r#"{"output": {"format": "jsonl-zst"}}"#),
+    (
+        "output.sequence_tokens",
+        Selection,
+        r#"{"output": {"format": "megatron"}}"#,
+        r#"{"output": {"sequence_tokens": 96}}"#,
+    ),
+    (
+        "output.end_token",
+        Selection,
+        r#"{"output": {"format": "megatron"}}"#,
+        r#"{"output": {"end_token": 3}}"#,
+    ),
     (
         "output.compare",
         Selection,

@@ -40,6 +40,8 @@ mod external;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod formats;
+#[cfg(test)]
 mod forms;
 #[cfg(test)]
 mod golden;

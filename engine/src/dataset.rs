@@ -14,6 +14,8 @@ pub(crate) mod messages;
 pub(crate) mod metadata;
 pub(crate) mod pages;
 pub(crate) mod part;
+pub(crate) mod part_lines;
+pub(crate) mod part_tokens;
 pub(crate) mod problem;
 pub(crate) mod problems;
 pub(crate) mod read;

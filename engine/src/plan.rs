@@ -5,6 +5,7 @@ pub mod attention;
 pub mod cascade;
 pub(crate) mod checks;
 pub(crate) mod columns;
+pub(crate) mod encoded;
 pub(crate) mod estimate;
 pub(crate) mod explain;
 pub(crate) mod fetch;

@@ -1,6 +1,7 @@
 //! What people and programs are told of runs.
 
 pub(crate) mod amount;
+pub(crate) mod card;
 pub(crate) mod checked;
 pub(crate) mod closing;
 pub(crate) mod diff;

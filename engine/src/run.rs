@@ -31,7 +31,7 @@ use crate::run_directory::summary::{DeviceUse, LabelShares, Summary};
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
 use crate::write::commit::{self};
-use finished::{data_files, refuse_foreign_data};
+use finished::{data_files, refuse_foreign_card, refuse_foreign_data};
 use layer::OpenLayer;
 
 pub use finished::finished;
@@ -135,6 +135,7 @@ impl Run<'_> {
         let plan = self.plan;
         let ours = data_files(self.directory, options.fresh)?;
         refuse_foreign_data(self.directory, &ours)?;
+        refuse_foreign_card(plan)?;
         if plan.units.is_empty() && !plan.dataset.bad_files.is_empty() {
             let files = plan.dataset.bad_files.len();
             let message = format!("the input has no readable rows: {files} files cannot be opened");

@@ -6,10 +6,12 @@ mod batches;
 pub(crate) mod by_shards;
 pub(crate) mod commit;
 mod cuts;
+mod formats;
 mod output_files;
 mod output_rows;
 pub(crate) mod slices;
 pub(crate) mod staged;
+mod token_batches;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -25,11 +27,10 @@ use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::dataset::documents::{content_hash, document_contents};
 use crate::dataset::metadata::output_metadata;
-use crate::dataset::part::PartWriter;
 use crate::dataset::units::WorkUnit;
 use crate::dataset::{labels, row_bytes, rows};
 use crate::plan::Plan;
-use crate::plan::columns::{added, schema};
+use crate::plan::columns::added;
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::layout::{PartFolders, RunDirectory};
 use crate::run_directory::quarantine;
@@ -42,6 +43,7 @@ use crate::select::samples::Sample;
 use crate::spec::pipeline::Samples;
 use crate::storage::files;
 use cuts::{Share, Stretch};
+use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
 use staged::{Fates, Staged, StagedStretch};
@@ -75,17 +77,18 @@ impl Writer<'_> {
     /// Writes the parts of the selection into `folders`. Parts that an interrupted run has already staged there are written
     /// again: they are the same bytes.
     pub fn stage(&self, folders: &PartFolders, each: impl Fn(&WorkUnit) + Sync) -> Result<Staged> {
-        let (stretches, schema) = (self.stretches(), schema(self.plan));
+        let (stretches, format) = (self.stretches(), self.format());
+        let schema = format.schema(self.plan);
         let by_shards = files::is_folder(&self.written.records)?;
         let units = parallel::in_order(stretches.len(), self.writers(), |index| {
             self.stop.check()?;
             let stretch = &stretches[index];
-            let before = if by_shards { self.written_before(stretch)? } else { None };
+            let before = if by_shards { self.written_before(stretch, &format)? } else { None };
             if let Some(before) = before {
                 self.plan.units[stretch.units.clone()].iter().for_each(&each);
                 return Ok((before, &self.written));
             }
-            Ok((self.stage_stretch(stretch, &schema, folders, &each)?, folders))
+            Ok((self.stage_stretch(stretch, &schema, &format, folders, &each)?, folders))
         })?;
         let directory = &self.plan.directory;
         let mut staged = Staged::default();
@@ -101,11 +104,10 @@ impl Writer<'_> {
         }
         if staged.data.is_empty() {
             // An output that keeps nothing has a file without rows, which says the columns.
-            let name = cuts::name(0, 1);
-            let output = &self.plan.spec.pipeline.output;
-            let path = folders.data.join(&name);
-            let writer = PartWriter::create(&path, &schema, &self.metadata(), output.compression)?;
-            staged.add_data(Part::new(name, &writer.finish()?), folders, directory);
+            let part = format.create(&folders.data, &cuts::name(0, 1), &schema)?;
+            for part in part.finish()? {
+                staged.add_data(part, folders, directory);
+            }
         }
         Ok(staged)
     }
@@ -147,14 +149,12 @@ impl Writer<'_> {
         &self,
         stretch: &Stretch,
         schema: &SchemaRef,
+        format: &Format,
         folders: &PartFolders,
         each: impl Fn(&WorkUnit),
     ) -> Result<StagedStretch> {
         let rows = stretch.units.clone().map(|unit| self.share(unit).rows).sum();
-        let metadata = self.metadata();
-        let compression = self.plan.spec.pipeline.output.compression;
-        let mut output =
-            OutputFiles::new(stretch, rows, &folders.data, schema, &metadata, compression);
+        let mut output = OutputFiles::new(stretch, rows, &folders.data, schema, format);
         let (mut staged, mut labels) = (StagedStretch::default(), staged::Labels::new());
         for index in stretch.units.clone() {
             self.stop.check()?;
@@ -197,9 +197,10 @@ impl Writer<'_> {
         self.add_labels(index, &samples, labels)
     }
 
-    /// The key-values of output files.
-    fn metadata(&self) -> Vec<(String, String)> {
-        output_metadata(&self.plan.dataset.metadata, &added(self.plan))
+    /// What the files of the output are.
+    fn format(&self) -> Format {
+        let metadata = output_metadata(&self.plan.dataset.metadata, &added(self.plan));
+        Format::of(self.plan, metadata)
     }
 
     /// The measured windows of a unit, by row.
@@ -260,7 +261,13 @@ impl Writer<'_> {
                 }
                 let others = self.other_bytes(&batch)?;
                 for some in by_bytes(&rows, &others) {
-                    output.write(&self.batch(unit, schema, &batch, some)?)?;
+                    let written = match output.format {
+                        Format::Tokens(_) => self.token_batch(unit, schema, &batch, some)?,
+                        Format::Parquet(..) | Format::Lines => {
+                            self.batch(unit, schema, &batch, some)?
+                        }
+                    };
+                    output.write(&written)?;
                 }
             }
             Ok(())

@@ -18,12 +18,14 @@ use crate::base::error;
 use crate::base::text::quoted;
 use crate::dataset::documents::{Content, DocumentColumns};
 use crate::dataset::input::Dataset;
+use crate::dataset::part_lines;
 use crate::devices::choose;
 use crate::devices::device::{Choice, Devices};
 use crate::run_directory::calibration as saved;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::quarantine;
 use crate::spec::Spec;
+use crate::spec::pipeline::OutputFormat;
 use crate::storage::{files, store};
 
 /// How many files that cannot be opened are named one by one.
@@ -94,6 +96,20 @@ pub(super) fn one_file_system(spec: &Spec, directory: &RunDirectory) -> Option<D
             .hint("link or mount the output folder itself, not `data` in it")
     };
     (output != data).then(problem)
+}
+
+/// Columns that the format of the output has no place for.
+pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnostic>) {
+    if spec.pipeline.output.format != OutputFormat::JsonlZst {
+        return;
+    }
+    for column in part_lines::without_json(&dataset.schema) {
+        let message = format!("column {column}");
+        problems.push(
+            spec.error("output.format", message)
+                .hint("write `format: parquet`, or leave the column out of the input"),
+        );
+    }
 }
 
 /// The devices windows are measured on.

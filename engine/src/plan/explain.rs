@@ -19,7 +19,7 @@ use crate::base::text::{bytes, count, quoted};
 use crate::dataset::documents::Content;
 use crate::plan::Plan;
 use crate::run_directory::scores::MeasureColumns;
-use crate::spec::pipeline::{Compression, Samples};
+use crate::spec::pipeline::{Compression, OutputFormat, Samples};
 
 /// Work that an existing run directory has done for a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -325,7 +325,14 @@ fn output(plan: &Plan) -> String {
         Samples::Windows => "a row per window",
         Samples::Documents => "a row per document",
     };
+    if output.format == OutputFormat::Megatron {
+        let packed = output.sequence_tokens.map_or(String::new(), |tokens| {
+            format!(", packed to sequences of {} tokens", count(u64::from(tokens)))
+        });
+        return format!("samples → `{}/data`: token ids for Megatron{packed}", output.path);
+    }
     let compression = match output.compression {
+        _ if output.format == OutputFormat::JsonlZst => "JSON lines, zstd",
         Compression::Zstd => "zstd",
         Compression::Snappy => "snappy",
         Compression::Lz4 => "lz4",

@@ -27,7 +27,7 @@ use crate::plan::whole_models::WholeModelPlan;
 use crate::run_directory::calibration;
 use crate::run_directory::facts::{Facts, Identity, MeasureFacts, OF_DOCUMENTS};
 use crate::run_directory::pipeline_lock::ModelIdentity;
-use crate::spec::pipeline::{Input, Output, Pipeline};
+use crate::spec::pipeline::{Input, Output, OutputFormat, Pipeline};
 
 /// What an identity needs that a plan does not know: the content of files, and who measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -427,6 +427,10 @@ fn output_facts(output: &Output, parts: &mut Parts) {
     let Output {
         // Where it goes changes nothing of it.
         path: _,
+        format,
+        sequence_tokens,
+        end_token,
+        card,
         samples,
         compression,
         part_bytes,
@@ -435,6 +439,14 @@ fn output_facts(output: &Output, parts: &mut Parts) {
         // It is told of what was done; `longsift report` tells it of a finished run.
         report: _,
     } = output;
+    if *format != OutputFormat::Parquet {
+        parts.selection("output.format", json!(format));
+        parts.selection("output.sequence_tokens", json!(sequence_tokens));
+        parts.selection("output.end_token", json!(end_token));
+    }
+    if *card {
+        parts.selection("output.card", true);
+    }
     parts.selection("output.samples", json!(samples));
     parts.selection("output.compression", json!(compression));
     parts.selection("output.part_bytes", *part_bytes);

@@ -99,6 +99,9 @@ impl Plan {
             checks::content(&spec, &columns, &options.subject, dataset, &mut problems);
             checks::columns(&spec, &columns, &statistics, dataset, &mut problems);
         }
+        if let Some(dataset) = &dataset {
+            checks::output_format(&spec, dataset, &mut problems);
+        }
         measures::check(&spec, &measures, &columns.content, &mut problems);
         let programs = programs::find(&spec, &columns.content, &mut problems);
         let cascade = Cascade::of(&spec, &measures);

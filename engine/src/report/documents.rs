@@ -9,6 +9,7 @@ use arrow_array::{Array, Float64Array, Int32Array, Int64Array, StringArray};
 use arrow_schema::DataType;
 use serde::Serialize;
 
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
 use crate::run_directory::dropped::NOT_SELECTED;
@@ -175,6 +176,15 @@ impl<'a> KeptScores<'a> {
                 return Ok(Some(score));
             }
             let Some(file) = self.files.pop() else { return Ok(None) };
+            if !file.ends_with(".parquet") {
+                let message = format!(
+                    "`{}` holds `{file}`: outputs of other formats than Parquet are not compared",
+                    self.run.0.data().display()
+                );
+                return Err(Diagnostic::error(Blame::Pipeline, message)
+                    .hint("compare their tables in `selection/`, or runs with `format: parquet`")
+                    .into());
+            }
             let path = self.run.0.data().join(file);
             let mut scores = Vec::new();
             if self.run.1.mark_only {

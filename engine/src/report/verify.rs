@@ -142,7 +142,11 @@ impl Verification {
 
     fn selection(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
         for part in &manifest.data {
-            self.part(&directory.data(), part, &is_output)?;
+            if part.path.ends_with(".parquet") {
+                self.part(&directory.data(), part, &is_output)?;
+            } else {
+                self.file(&directory.data(), part)?;
+            }
         }
         let wanted = columns(&dropped::schema());
         for part in &manifest.dropped {
@@ -153,6 +157,9 @@ impl Verification {
         }
         if let Some(part) = &manifest.quarantined_files {
             self.part(&directory.root, part, &is_quarantine)?;
+        }
+        if let Some(part) = &manifest.card {
+            self.file(&directory.output, part)?;
         }
         for part in &manifest.report {
             self.file(&directory.root, part)?;

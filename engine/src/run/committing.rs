@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::finished::selection_fingerprint;
+use super::finished::{is_own_card, selection_fingerprint};
 use super::record;
 use crate::base::error::Result;
 use crate::base::text;
-use crate::report::checked;
 use crate::report::overview::{Overview, Sources};
+use crate::report::{card, checked};
 use crate::run::{Outcome, Run};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
@@ -64,6 +64,11 @@ impl Run<'_> {
         if plan.spec.pipeline.output.report {
             let made = || self.report(&folders.records, &manifest, &summary, &selection, &tables);
             manifest.report = self.progress.timed("report", made)?;
+        }
+        if plan.spec.pipeline.output.card {
+            let path = folders.records.join(card::NAME);
+            let text = card::card(plan, &summary);
+            manifest.card = Some(directory.write_text(&path, card::NAME, &text)?);
         }
         alone.check()?;
         self.commit(&folders.records, &manifest, &staged, &selection, &summary, alone)?;
@@ -145,9 +150,16 @@ impl Run<'_> {
         for part in &manifest.report {
             intent.rename(directory, &folder.join(&part.path), &directory.root.join(&part.path));
         }
+        if let Some(part) = &manifest.card {
+            let to = directory.output.join(&part.path);
+            intent.rename(directory, &folder.join(&part.path), &to);
+        }
         let mut superseded = Vec::new();
         if let Some(before) = before {
             superseded.extend(before.data.iter().map(|part| directory.data().join(&part.path)));
+            if is_own_card(directory)? {
+                superseded.extend(before.card.iter().map(|part| directory.output.join(&part.path)));
+            }
             let parts = before.dropped.iter().chain(&before.selection);
             let parts = parts.chain(&before.quarantined_files).chain(&before.report);
             superseded.extend(parts.map(|part| directory.root.join(&part.path)));

@@ -10,6 +10,7 @@ use crate::base::{parallel, text};
 use crate::plan::Plan;
 use crate::plan::explain::Done;
 use crate::plan::identity::{Digests, WholeModelDigests, identity};
+use crate::report::card;
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
@@ -104,7 +105,29 @@ pub(super) fn data_files(directory: &RunDirectory, fresh: bool) -> Result<Vec<St
     Ok(manifest.map_or(Vec::new(), |manifest| manifest.data_names()))
 }
 
-/// Parquet files in `data/` that no run of this directory wrote would be mixed with the output.
+/// A `README.md` in the output that somebody else wrote is not replaced by a dataset card.
+pub(super) fn refuse_foreign_card(plan: &Plan) -> Result<()> {
+    if !plan.spec.pipeline.output.card {
+        return Ok(());
+    }
+    let path = plan.directory.output.join(card::NAME);
+    let is_free = plan.directory.output_text(card::NAME)?.is_none();
+    if is_free || is_own_card(&plan.directory)? {
+        return Ok(());
+    }
+    let message = format!("`{}` was not written by longsift", path.display());
+    Err(Diagnostic::error(Blame::Pipeline, message)
+        .at(plan.spec.at("output.card"))
+        .hint("move it away, or remove `output.card`")
+        .into())
+}
+
+/// Whether there is a dataset card in the output that longsift wrote and nobody has made their own.
+pub(super) fn is_own_card(directory: &RunDirectory) -> Result<bool> {
+    Ok(directory.output_text(card::NAME)?.is_some_and(|text| text.contains(card::MARK)))
+}
+
+/// Files in `data/` that no run of this directory wrote would be mixed with the output.
 pub(super) fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> Result<()> {
     let ours: HashSet<&String> = ours.iter().collect();
     let foreign: Vec<String> = directory

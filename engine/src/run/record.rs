@@ -42,6 +42,7 @@ pub(super) fn manifest(
         data: staged.data.clone(),
         dropped: staged.dropped.clone(),
         selection: staged.selection.clone(),
+        card: None,
         report: Vec::new(),
     }
 }

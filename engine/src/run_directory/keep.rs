@@ -65,6 +65,12 @@ impl RunDirectory {
         Ok(!files::list_if_present(&self.units())?.is_empty())
     }
 
+    /// A text in the output's folder, beside `data/`, if there is one.
+    pub fn output_text(&self, name: &str) -> Result<Option<String>> {
+        let bytes = files::read_if_present(&self.output.join(name))?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
     /// The names of the files in `data/`.
     pub fn data_files(&self) -> Result<Vec<String>> {
         let names = files::list_if_present(&self.data())?;

@@ -55,6 +55,9 @@ pub struct Manifest {
     pub dropped: Vec<Part>,
     /// The files of `selection/`.
     pub selection: Vec<Part>,
+    /// The dataset card of `output.card`, in the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<Part>,
     /// The page of `output.report` and its figures as JSON.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub report: Vec<Part>,

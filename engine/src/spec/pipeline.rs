@@ -206,7 +206,26 @@ pub struct Output {
     /// `documents` (one row per kept document, whole).
     #[serde(default)]
     pub samples: Samples,
-    /// Compression of the output. `zstd` (default, level 3) is the smallest at a reading speed that no trainer notices.
+    /// What the files of `data/` are. `parquet` (default) has all columns in their types. `jsonl-zst` is a JSON object a line with
+    /// the same columns, compressed with Zstandard. `megatron` is token ids alone, by the pipeline's tokenizer and without BOS:
+    /// `.bin` and `.idx` as Megatron-LM reads them, a document for each sample or packed sequence.
+    #[serde(default, skip_serializing_if = "OutputFormat::is_parquet")]
+    pub format: OutputFormat,
+    /// With `format: megatron`, the length that samples are packed to, in tokens (2 to 2^24): several share a sequence, by best
+    /// fit, and longer ones are cut. `.cu_seqlens.npy` beside each `.bin` says where they begin. By default every sample is a
+    /// sequence of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 2, max = 16_777_216))]
+    pub sequence_tokens: Option<u32>,
+    /// With `format: megatron`, the id of a token that is put behind every sample. By default there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 2_147_483_647))]
+    pub end_token: Option<u32>,
+    /// Whether a dataset card, `README.md` with the header that the Hugging Face hub reads, is written beside `data/`. Default
+    /// false. A `README.md` there that longsift did not write is never replaced.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub card: bool,
+    /// Compression of Parquet files. `zstd` (default, level 3) is the smallest at a reading speed that no trainer notices.
     #[serde(default)]
     pub compression: Compression,
     /// The size that files of `data/` aim at, in compressed bytes, 0 to 1 TiB. Default 256 MiB: few enough that a trainer
@@ -234,6 +253,26 @@ pub struct Output {
 
 fn default_part_bytes() -> u64 {
     256 << 20
+}
+
+/// What the files of the output are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputFormat {
+    /// Parquet, all columns.
+    #[default]
+    Parquet,
+    /// JSON lines, compressed with Zstandard.
+    JsonlZst,
+    /// Token ids, as Megatron-LM reads them.
+    Megatron,
+}
+
+impl OutputFormat {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+    fn is_parquet(&self) -> bool {
+        *self == Self::Parquet
+    }
 }
 
 /// What a row of the output is.

@@ -30,6 +30,7 @@ pub(crate) fn check(root: &Node, problems: &mut Problems) {
     names_are_words(root, problems);
     one_way_to_keep(root, problems);
     documents_are_scored_where_they_are_samples(root, problems);
+    formats_have_their_own_settings(root, problems);
     devices_and_workers_agree(root, problems);
 }
 
@@ -418,6 +419,30 @@ fn names_are_words(root: &Node, problems: &mut Problems) {
             let hint = "a name is up to 32 of a to z, 0 to 9 and _, and begins with a letter";
             problems.error(at.span, message).hint(hint);
         }
+    }
+}
+
+/// Settings of the output that only some formats have.
+fn formats_have_their_own_settings(root: &Node, problems: &mut Problems) {
+    let Some(output) = root.get("output") else { return };
+    let format = output.get("format").and_then(Node::as_str).unwrap_or("parquet");
+    for (key, of) in
+        [("compression", "parquet"), ("sequence_tokens", "megatron"), ("end_token", "megatron")]
+    {
+        // `zstd` is what a setting that was left out is recorded as.
+        let is_given = output.get(key).is_some_and(|value| value.as_str() != Some("zstd"));
+        if is_given && format != of && ["parquet", "jsonl-zst", "megatron"].contains(&format) {
+            let message = format!("`{key}` has no meaning with `format: {format}`");
+            let problem = problems.error(key_span(output, key), message);
+            problem.hint(format!("remove it, or set `format: {of}`"));
+        }
+    }
+    let marks = setting(root, "filter", "mark_only")
+        .is_some_and(|node| matches!(node.value, Value::Boolean(true)));
+    if marks && format == "megatron" {
+        let message = "token ids have no place for the marks of `mark_only`";
+        let problem = problems.error(key_span(output, "format"), message);
+        problem.hint("write `format: parquet`, or remove `mark_only`");
     }
 }
 

@@ -29,7 +29,7 @@ use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
-use crate::score::prepare::{Untokenized, tokenize};
+use crate::plan::encoded::{Untokenized, tokenize};
 use blocks::Cutting;
 
 /// Characters of a block that are shown.

@@ -3,11 +3,11 @@
 //! stretch of units count once its record stands in `units/` there, under the name of its first unit.
 
 use super::cuts::Stretch;
+use super::formats::Format;
 use super::staged::{Fates, StagedStretch};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::dataset::units::WorkUnit;
-use crate::plan::columns::schema;
 use crate::plan::shard::{self, Shard};
 use crate::run_directory::units::Part;
 use crate::storage::{atomic, files};
@@ -34,7 +34,8 @@ impl Writer<'_> {
         for part in ["dropped", "selection", "units"] {
             files::create_folder(&self.written.records.join(part))?;
         }
-        let schema = schema(self.plan);
+        let format = self.format();
+        let schema = format.schema(self.plan);
         let mut stretches = self.stretches();
         let bytes = |stretch: &Stretch| {
             self.plan.units[stretch.units.clone()].iter().map(|unit| unit.bytes).sum()
@@ -46,11 +47,11 @@ impl Writer<'_> {
             self.stop.check()?;
             let stretch = &stretches[index];
             let units = &self.plan.units[stretch.units.clone()];
-            if let Some(staged) = self.written_before(stretch)? {
+            if let Some(staged) = self.written_before(stretch, &format)? {
                 units.iter().for_each(&each);
                 return Ok((false, staged.fates));
             }
-            let staged = self.stage_stretch(stretch, &schema, &self.written, &each)?;
+            let staged = self.stage_stretch(stretch, &schema, &format, &self.written, &each)?;
             let record = serde_json::to_vec(&staged).expect("a record is plain data");
             atomic::write_atomic(&self.record(stretch), &record)?;
             Ok((true, staged.fates))
@@ -67,11 +68,15 @@ impl Writer<'_> {
     }
 
     /// What a shard has written of a stretch, if its record stands and its parts are in place.
-    pub(super) fn written_before(&self, stretch: &Stretch) -> Result<Option<StagedStretch>> {
+    pub(super) fn written_before(
+        &self,
+        stretch: &Stretch,
+        format: &Format,
+    ) -> Result<Option<StagedStretch>> {
         let Some(bytes) = files::read_if_present(&self.record(stretch))? else { return Ok(None) };
         let staged = serde_json::from_slice::<StagedStretch>(&bytes).ok();
-        let named =
-            |staged: &StagedStretch| staged.data.iter().map(|part| &part.path).eq(&stretch.files);
+        let names: Vec<String> = stretch.files.iter().flat_map(|stem| format.names(stem)).collect();
+        let named = |staged: &StagedStretch| staged.data.iter().map(|part| &part.path).eq(&names);
         let Some(staged) = staged.filter(named) else { return Ok(None) };
         let in_place = Part::all_in_place(&staged.data, &self.written.data)?
             && Part::all_in_place(&staged.dropped, &self.written.records)?

@@ -8,7 +8,8 @@ use std::ops::Range;
 pub(super) struct Stretch {
     /// The units.
     pub(super) units: Range<usize>,
-    /// The names of the files of `data/` that their rows go to; none where nothing of them is written.
+    /// The names of the parts of `data/` that their rows go to, without what files end with; none where nothing of them is
+    /// written.
     pub(super) files: Vec<String>,
 }
 
@@ -58,9 +59,9 @@ pub(super) fn stretches(shares: &[Share], part_bytes: u64) -> Vec<Stretch> {
     named.collect()
 }
 
-/// The name of one of `all` files of the output.
+/// The name of one of `all` parts of the output.
 pub(super) fn name(number: u64, all: u64) -> String {
-    format!("train-{number:05}-of-{:05}.parquet", all.max(1))
+    format!("train-{number:05}-of-{:05}", all.max(1))
 }
 
 #[cfg(test)]
@@ -102,7 +103,7 @@ mod tests {
     fn files_are_numbered_through() {
         let names: Vec<String> =
             stretches(&shares(&[3, 20, 3]), 10).into_iter().flat_map(|one| one.files).collect();
-        let expected = [0, 1, 2, 3].map(|number| format!("train-{number:05}-of-00004.parquet"));
+        let expected = [0, 1, 2, 3].map(|number| format!("train-{number:05}-of-00004"));
         assert_eq!(names, expected);
     }
 

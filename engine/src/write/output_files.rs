@@ -6,25 +6,25 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
 use super::cuts::Stretch;
+use super::formats::{Format, OpenPart};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::dataset::part::PartWriter;
 use crate::run_directory::units::Part;
-use crate::spec::pipeline::Compression;
 
 /// The files of a stretch while they are written, one after the other: each gets the same number of rows.
 pub(super) struct OutputFiles<'a> {
-    /// Their names.
+    /// The names of the parts.
     pub(super) names: &'a [String],
     /// Where they are staged.
     pub(super) folder: &'a Path,
     pub(super) schema: &'a SchemaRef,
-    pub(super) metadata: &'a [(String, String)],
-    pub(super) compression: Compression,
+    pub(super) format: &'a Format,
     /// How many rows there will be.
     expected: u64,
     written: u64,
-    open: Option<PartWriter>,
+    open: Option<OpenPart>,
+    /// Parts that are finished.
+    parts: usize,
     finished: Vec<Part>,
 }
 
@@ -35,12 +35,11 @@ impl<'a> OutputFiles<'a> {
         expected: u64,
         folder: &'a Path,
         schema: &'a SchemaRef,
-        metadata: &'a [(String, String)],
-        compression: Compression,
+        format: &'a Format,
     ) -> Self {
-        let (open, finished) = (None, Vec::new());
+        let (open, parts, finished) = (None, 0, Vec::new());
         let names = &stretch.files;
-        Self { names, folder, schema, metadata, compression, expected, written: 0, open, finished }
+        Self { names, folder, schema, format, expected, written: 0, open, parts, finished }
     }
 
     /// Rows written so far.
@@ -52,14 +51,14 @@ impl<'a> OutputFiles<'a> {
     pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut first = 0;
         while first < batch.num_rows() {
-            let file = self.finished.len();
+            let file = self.parts;
             let Some(name) = self.names.get(file) else {
                 let message = format!("more than {} rows of a stretch of units", self.expected);
                 return Err(Diagnostic::error(Blame::Bug, message).into());
             };
             let mut writer = match self.open.take() {
                 Some(writer) => writer,
-                None => self.create(name)?,
+                None => self.format.create(self.folder, name, self.schema)?,
             };
             let left = self.end(file) - self.written;
             let rows = usize::try_from(left).unwrap_or(usize::MAX).min(batch.num_rows() - first);
@@ -67,7 +66,8 @@ impl<'a> OutputFiles<'a> {
             first += rows;
             self.written += rows as u64;
             if self.written == self.end(file) {
-                self.finished.push(Part::new(name.clone(), &writer.finish()?));
+                self.finished.extend(writer.finish()?);
+                self.parts += 1;
             } else {
                 self.open = Some(writer);
             }
@@ -77,7 +77,7 @@ impl<'a> OutputFiles<'a> {
 
     /// The files; all rows are in.
     pub(super) fn finish(self) -> Result<Vec<Part>> {
-        if self.open.is_some() || self.finished.len() != self.names.len() {
+        if self.open.is_some() || self.parts != self.names.len() {
             let (expected, written) = (self.expected, self.written);
             let message = format!("{expected} rows of a stretch of units, {written} were written");
             return Err(Diagnostic::error(Blame::Bug, message).into());
@@ -89,10 +89,5 @@ impl<'a> OutputFiles<'a> {
     fn end(&self, file: usize) -> u64 {
         let rows = u128::from(self.expected) * (file as u128 + 1);
         (rows / self.names.len() as u128) as u64
-    }
-
-    fn create(&self, name: &str) -> Result<PartWriter> {
-        let path = self.folder.join(name);
-        Ok(PartWriter::create(&path, self.schema, self.metadata, self.compression)?)
     }
 }

@@ -21,7 +21,7 @@ use crate::dataset::documents::{DocumentContent, content_digest, document_conten
 use crate::dataset::labels::read_labels;
 use crate::dataset::rows::read_rows;
 use crate::plan::Plan;
-use crate::score::prepare::{Untokenized, tokenize};
+use crate::plan::encoded::{Untokenized, tokenize};
 
 /// Ids of a category that the first pass keeps; each further one keeps twice as many, up to the most. Their number changes
 /// no sample.

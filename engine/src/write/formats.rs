@@ -1,0 +1,131 @@
+//! What the files of the output are: Parquet, compressed JSON lines, or token ids as Megatron reads them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt32Type;
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+
+use crate::base::error::Result;
+use crate::dataset::part::{PartWriter, WrittenPart};
+use crate::dataset::part_lines::LinesWriter;
+use crate::dataset::part_tokens::{self, Sequences, TokensWriter};
+use crate::plan::Plan;
+use crate::plan::columns;
+use crate::run_directory::units::Part;
+use crate::spec::pipeline::{Compression, OutputFormat};
+
+/// What the files of an output are, and how.
+pub(super) enum Format {
+    /// `.parquet`, with key-values for the footer.
+    Parquet(Vec<(String, String)>, Compression),
+    /// `.jsonl.zst`.
+    Lines,
+    /// `.bin`, `.idx` and, packed, `.cu_seqlens.npy`.
+    Tokens(Sequences),
+}
+
+impl Format {
+    /// That of a plan. `metadata`: key-values of Parquet files.
+    pub(super) fn of(plan: &Plan, metadata: Vec<(String, String)>) -> Self {
+        let output = &plan.spec.pipeline.output;
+        match output.format {
+            OutputFormat::Parquet => Self::Parquet(metadata, output.compression),
+            OutputFormat::JsonlZst => Self::Lines,
+            OutputFormat::Megatron => Self::Tokens(Sequences {
+                vocabulary: vocabulary(plan)
+                    .max(output.end_token.map_or(0, |id| u64::from(id) + 1)),
+                tokens: output.sequence_tokens,
+                end_token: output.end_token,
+            }),
+        }
+    }
+
+    /// The columns of what is written.
+    pub(super) fn schema(&self, plan: &Plan) -> SchemaRef {
+        match self {
+            Self::Parquet(..) | Self::Lines => columns::schema(plan),
+            Self::Tokens(_) => Arc::new(Schema::new(vec![tokens_field()])),
+        }
+    }
+
+    /// The names of the files of one part, `train-00000-of-00012`.
+    pub(super) fn names(&self, stem: &str) -> Vec<String> {
+        let suffixes = match self {
+            Self::Parquet(..) => &[".parquet"][..],
+            Self::Lines => &[".jsonl.zst"],
+            Self::Tokens(sequences) => part_tokens::suffixes(sequences.tokens),
+        };
+        suffixes.iter().map(|suffix| format!("{stem}{suffix}")).collect()
+    }
+
+    /// Begins the files of a part in a folder.
+    pub(super) fn create(&self, folder: &Path, stem: &str, schema: &SchemaRef) -> Result<OpenPart> {
+        let names = self.names(stem);
+        let path = folder.join(&names[0]);
+        let writer = match self {
+            Self::Parquet(metadata, compression) => {
+                let writer = PartWriter::create(&path, schema, metadata, *compression)?;
+                PartFile::Parquet(Box::new(writer))
+            }
+            Self::Lines => PartFile::Lines(LinesWriter::create(&path, schema)?),
+            Self::Tokens(sequences) => {
+                PartFile::Tokens(TokensWriter::create(&folder.join(stem), *sequences)?)
+            }
+        };
+        Ok(OpenPart { names, writer })
+    }
+}
+
+/// The field of a sample's token ids.
+fn tokens_field() -> Field {
+    let item = Field::new("item", DataType::UInt32, false);
+    Field::new("tokens", DataType::LargeList(Arc::new(item)), false)
+}
+
+/// Entries of the vocabulary that token ids are of; of ids whose vocabulary is not known, as many as there can be.
+fn vocabulary(plan: &Plan) -> u64 {
+    let of_tokenizer = plan.encoder.as_ref().map(|encoder| u64::from(encoder.largest_id()) + 1);
+    let of_model = plan.attention.as_ref().map(|of| of.model.spec().vocabulary_size);
+    of_model.max(of_tokenizer).unwrap_or(1 << 31)
+}
+
+/// A part that is being written.
+pub(super) struct OpenPart {
+    names: Vec<String>,
+    writer: PartFile,
+}
+
+enum PartFile {
+    Parquet(Box<PartWriter>),
+    Lines(LinesWriter),
+    Tokens(TokensWriter),
+}
+
+impl OpenPart {
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        match &mut self.writer {
+            PartFile::Parquet(writer) => Ok(writer.write(batch)?),
+            PartFile::Lines(writer) => Ok(writer.write(batch)?),
+            PartFile::Tokens(writer) => {
+                let samples = batch.column(0).as_list::<i64>();
+                for sample in 0..samples.len() {
+                    let ids = samples.value(sample);
+                    writer.write(ids.as_primitive::<UInt32Type>().values())?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<Vec<Part>> {
+        let written: Vec<WrittenPart> = match self.writer {
+            PartFile::Parquet(writer) => vec![writer.finish()?],
+            PartFile::Lines(writer) => vec![writer.finish()?],
+            PartFile::Tokens(writer) => writer.finish()?,
+        };
+        Ok(self.names.into_iter().zip(written).map(|(name, part)| Part::new(name, &part)).collect())
+    }
+}

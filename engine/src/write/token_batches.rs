@@ -1,0 +1,69 @@
+//! The token ids of samples, for outputs that hold nothing else.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, LargeListArray, RecordBatch, UInt32Array};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, SchemaRef};
+use rayon::prelude::*;
+
+use super::output_rows::OutputRow;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::dataset::documents::{DocumentContent, document_contents};
+use crate::dataset::units::WorkUnit;
+use crate::plan::encoded::{Untokenized, tokenize};
+use crate::write::Writer;
+
+impl Writer<'_> {
+    /// The token ids of samples, without BOS: windows are those of their document's tokens.
+    pub(super) fn token_batch(
+        &self,
+        unit: &WorkUnit,
+        schema: &SchemaRef,
+        input: &RecordBatch,
+        rows: &[OutputRow<'_>],
+    ) -> Result<RecordBatch> {
+        let contents = document_contents(&self.plan.dataset, input, &self.plan.columns)?;
+        let mut needed: Vec<(usize, u64)> =
+            rows.iter().map(|row| (row.position, row.row)).collect();
+        needed.dedup();
+        let ids_of = |(position, row): &(usize, u64)| {
+            let place = format!("{}, row {row}", unit.file_path);
+            let refused =
+                |why: String| Diagnostic::error(Blame::Data, format!("{place}: {why}")).into();
+            let ids = match &contents[*position] {
+                Ok(DocumentContent::Tokens(ids)) => Ok(ids.clone()),
+                Ok(DocumentContent::Text(text)) => match tokenize(self.plan, place.clone(), text) {
+                    Ok(encoded) => Ok(encoded.ids),
+                    Err(Untokenized::Refused(_, why)) => Err(refused(why)),
+                    Err(Untokenized::Endless(problem)) => Err((*problem).into()),
+                },
+                Err(problem) => Err(refused(problem.message.clone())),
+            };
+            ids.map(|ids| (*position, ids))
+        };
+        let ids: Vec<(usize, Vec<u32>)> = needed.par_iter().map(ids_of).collect::<Result<_>>()?;
+        let of_row = |row: &OutputRow<'_>| {
+            let place = ids.partition_point(|(position, _)| *position < row.position);
+            let ids = &ids[place].1;
+            match row.window {
+                Some(window) => &ids[window.tokens.0 as usize..window.tokens.1 as usize],
+                None => &ids[..],
+            }
+        };
+        let offsets = OffsetBuffer::<i64>::from_lengths(rows.iter().map(|row| of_row(row).len()));
+        let values =
+            UInt32Array::from_iter_values(rows.iter().flat_map(|row| of_row(row).iter().copied()));
+        let item = Arc::new(Field::new("item", DataType::UInt32, false));
+        let lists: ArrayRef = Arc::new(
+            LargeListArray::try_new(item, offsets, Arc::new(values), None)
+                .map_err(|error| bug(&error))?,
+        );
+        Ok(RecordBatch::try_new(Arc::clone(schema), vec![lists]).map_err(|error| bug(&error))?)
+    }
+}
+
+fn bug(error: &arrow_schema::ArrowError) -> Diagnostic {
+    Diagnostic::error(Blame::Bug, error.to_string())
+}
