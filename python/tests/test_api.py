@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import bucket
 import longsift
 import pytest
+from conftest import REPOSITORY
+from longsift._errors import error_of
 
 
 def test_a_run_gives_its_summary(pipeline: Path) -> None:
@@ -47,8 +51,93 @@ def test_a_failure_is_an_exception_with_the_exit_code(pipeline: Path) -> None:
         longsift.run(pipeline, set={"stages.filter.keep_fraction": 7}, arguments=["-q"])
     assert caught.value.exit_code == 2
     assert caught.value.summary is not None and caught.value.summary.status == "failed"
-    with pytest.raises(longsift.LongsiftError, match="does not exist"):
+    with pytest.raises(longsift.PipelineError, match="does not exist"):
         longsift.plan(pipeline.with_name("absent.yaml"))
+
+
+def test_errors_say_who_can_act_and_whether_to_try_again(pipeline: Path) -> None:
+    with pytest.raises(longsift.PipelineError) as caught:
+        longsift.run(pipeline, set={"stages.filter.keep_fraction": 7}, arguments=["-q"])
+    assert not caught.value.retryable
+    with pytest.raises(longsift.DataError) as caught_data:
+        path = pipeline.parent / "input/00.parquet"
+        path.write_bytes(path.read_bytes()[:100])
+        longsift.run(pipeline, arguments=["-q"])
+    assert (caught_data.value.exit_code, caught_data.value.retryable) == (3, False)
+    kinds = {4: longsift.MachineError, 6: longsift.CheckError, 143: longsift.MachineError, -9: longsift.MachineError}
+    for code, kind in kinds.items():
+        error = error_of("why", code)
+        assert type(error) is kind and error.retryable == (kind is longsift.MachineError)
+    assert type(error_of("a bug", 1)) is longsift.LongsiftError
+
+
+def test_errors_can_be_pickled(pipeline: Path) -> None:
+    with pytest.raises(longsift.PipelineError) as caught:
+        longsift.run(pipeline, set={"stages.filter.keep_fraction": 7}, arguments=["-q"])
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.exit_code) == (type(caught.value), str(caught.value), 2)
+    assert again.summary == caught.value.summary is not None
+
+
+def test_a_pipeline_may_be_its_content(pipeline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pipeline.parent)
+    content = longsift.plan(pipeline)["settings"]
+    before = sorted(Path().iterdir())
+    answer = longsift.validate(content)
+    assert (answer["valid"], answer["name"], answer["problems"]) == (True, "test", [])
+    assert sorted(Path().iterdir()) == before, "nothing is left of it"
+    summary = longsift.run(content, arguments=["-q"])
+    assert summary.status == "done"
+    assert longsift.run(pipeline, arguments=["-q"]).status == "nothing_to_do", "the file says the same"
+    wrong = longsift.validate({**content, "version": 2})
+    assert not wrong["valid"] and "version" in wrong["problems"][0]["message"]
+
+
+def test_a_run_is_asked_about(pipeline: Path) -> None:
+    summary = longsift.run(pipeline, arguments=["-q"])
+    assert longsift.status(summary.run_dir)["state"] == "finished"
+    assert longsift.verify(summary.run_dir)["findings"] == []
+    assert longsift.diff(summary.run_dir, summary.run_dir)["documents"]["other_fate"] == 0
+    half = longsift.whatif(summary.run_dir, {"stages.filter.keep_fraction": 0.25})["total"]
+    assert half["then"]["samples"] < half["now"]["samples"] == summary.kept
+    kept = longsift.kept(summary.run_dir)
+    assert kept.count_rows() == summary.kept and "longsift_score" in kept.schema.names
+    data = Path(summary.run_dir.removesuffix(".run"), "data")
+    part = next(data.iterdir())
+    part.write_bytes(part.read_bytes()[:-1])
+    assert part.name in str(longsift.verify(summary.run_dir)["findings"])
+    with pytest.raises(longsift.LongsiftError):
+        longsift.verify(data)
+    with pytest.raises(FileNotFoundError):
+        longsift.kept(data)
+
+
+def test_the_summary_has_every_field_of_its_schema() -> None:
+    schema = json.loads((REPOSITORY / "schemas/summary.schema.json").read_text())
+    for kind, properties in (
+        (longsift.Summary, schema["properties"]),
+        (longsift.Table, schema["$defs"]["TableUse"]["properties"]),
+        (longsift.Shard, schema["$defs"]["ShardSummary"]["properties"]),
+        (longsift.Devices, schema["$defs"]["DeviceUse"]["properties"]),
+        (longsift.DeviceWork, schema["$defs"]["DeviceWork"]["properties"]),
+        (longsift.Drift, schema["$defs"]["GroupDrift"]["properties"]),
+        (longsift.Check, schema["$defs"]["Checked"]["properties"]),
+    ):
+        fields = {field.name for field in dataclasses.fields(kind)} - {"raw"}
+        assert fields == set(properties), kind
+
+
+def test_a_summary_is_typed_to_its_leaves(pipeline: Path) -> None:
+    summary = longsift.run(pipeline, arguments=["-q"])
+    assert summary.table is not None and summary.table.bytes > 0
+    assert summary.devices is not None and summary.devices.list[0].pieces > 0
+    assert (summary.files_quarantined, summary.drift, summary.windows_not_measured) == (0, [], {})
+
+
+def test_a_notebook_shows_the_log(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # pytest puts something in the place of `sys.stderr`, as a notebook does.
+    longsift.run(pipeline)
+    assert "kept" in capsys.readouterr().err
 
 
 def test_the_module_is_the_command(pipeline: Path) -> None:

@@ -3,8 +3,33 @@
 A thin layer over the command `longsift`, which does everything.
 """
 
-from longsift._command import LongsiftError, find_binary, plan, run
-from longsift._scores import scores
-from longsift._summary import Shard, Summary
+from longsift._command import Pipeline, diff, find_binary, plan, run, status, validate, verify, whatif
+from longsift._errors import CheckError, DataError, LongsiftError, MachineError, PipelineError
+from longsift._scores import kept, scores
+from longsift._summary import Check, Devices, DeviceWork, Drift, Shard, Summary, Table
 
-__all__ = ["LongsiftError", "Shard", "Summary", "find_binary", "plan", "run", "scores"]
+__all__ = [
+    "Check",
+    "CheckError",
+    "DataError",
+    "DeviceWork",
+    "Devices",
+    "Drift",
+    "LongsiftError",
+    "MachineError",
+    "Pipeline",
+    "PipelineError",
+    "Shard",
+    "Summary",
+    "Table",
+    "diff",
+    "find_binary",
+    "kept",
+    "plan",
+    "run",
+    "scores",
+    "status",
+    "validate",
+    "verify",
+    "whatif",
+]

@@ -1,13 +1,22 @@
-"""The raw statistics of a run as a dataset."""
+"""The tables of a run as datasets."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
+
+
+def _opened(run_dir: str | os.PathLike[str]) -> tuple[Any, str, str]:
+    """The file system of a run directory, its root there, and its name for messages."""
+    from pyarrow import fs
+
+    address = os.fspath(run_dir).rstrip("/")
+    files, root = fs.FileSystem.from_uri(address if "://" in address else os.path.abspath(address))
+    return files, root, address
 
 
 def scores(run_dir: str | os.PathLike[str]) -> Dataset:
@@ -18,8 +27,7 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     """
     from pyarrow import dataset, fs
 
-    address = os.fspath(run_dir).rstrip("/")
-    files, root = fs.FileSystem.from_uri(address if "://" in address else os.path.abspath(address))
+    files, root, address = _opened(run_dir)
     found = files.get_file_info(fs.FileSelector(f"{root}/units", allow_not_found=True))
     records = [json.loads(files.open_input_stream(unit.path).read()) for unit in found if unit.base_name[0] != "."]
     if not records:
@@ -27,3 +35,22 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     records.sort(key=lambda record: (record["file"].encode(), record["first_row"]))
     parts = [f"{root}/{record['scores']['path']}" for record in records]
     return dataset.dataset(parts, format="parquet", filesystem=files)
+
+
+def kept(run_dir: str | os.PathLike[str]) -> Dataset:
+    """The samples that a finished run kept, in their order: exactly the files that its manifest lists.
+
+    The run directory may be in an object store. Raises `FileNotFoundError` where the run is not finished, `ValueError` where
+    the output is not Parquet.
+    """
+    from pyarrow import dataset, fs
+
+    files, root, address = _opened(run_dir)
+    manifest = f"{root}/manifest.json"
+    if files.get_file_info(manifest).type == fs.FileType.NotFound:
+        raise FileNotFoundError(f"{address} has no manifest: it is no run directory, or its run is not finished")
+    names = [part["path"] for part in json.loads(files.open_input_stream(manifest).read())["data"]]
+    if others := [name for name in names if not name.endswith(".parquet")]:
+        raise ValueError(f"the output of {address} is not Parquet but for example {others[0]}")
+    output = root.removesuffix(".run")
+    return dataset.dataset([f"{output}/data/{name}" for name in names], format="parquet", filesystem=files)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,64 @@ class Shard:
     units_scored: int
     units_reused: int
     units_by_others: int
-    units_written: int
     rows_scored: int
+    units_written: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """The layer-zero table of a run that measured attention."""
+
+    from_cache: bool
+    checkpoint_bytes_read: int
+    bytes: int
+    row_bytes: int
+    rows_used: int
+    bytes_used: int
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What a device did."""
+
+    name: str
+    uuid: str | None
+    pieces: int
+    tokens: int
+    busy_seconds: float
+    most_reserved_bytes: int
+    retired: str | None
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a run that measured attention, and how often the scheduler did what."""
+
+    list: Sequence[DeviceWork]
+    steps: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a group has moved from the calibration that it was filtered with."""
+
+    value: str | None
+    count: int
+    kept_fraction: float | None
+    calibrated_kept_fraction: float | None
+    shifts: Mapping[str, float]
+    stability_index: float | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a check of the pipeline found."""
+
+    check: Mapping[str, Any] | str
+    value: float | None
+    min: float | None
+    max: float | None
+    holds: bool
 
 
 @dataclass(frozen=True)
@@ -29,30 +86,55 @@ class Summary:
     status: str
     run_dir: str
     """A path from the root, or an address."""
+    run_id: str | None
     rows_in: int
     rows_kept: int
     rows_dropped: Mapping[str, int]
     quarantined: int
+    files_quarantined: int
     windows_total: int
     windows_scored: int
     windows_reused: int
+    windows_not_measured: Mapping[str, int]
     windows_kept: int
     windows_dropped: Mapping[str, int]
     kept: int
     tokens_total: int
     tokens_scored: int
+    kernel: str | None
     seconds: float
     peak_memory_bytes: int | None
+    table: Table | None
+    shard: Shard | None
+    devices: Devices | None
+    drift: Sequence[Drift]
+    checks: Sequence[Check]
     exit_code: int
     error: str | None
-    shard: Shard | None
     raw: Mapping[str, Any]
     """Everything, as the command printed it."""
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Summary:
         """The summary from the command's last line; fields of a newer command are in `raw` only."""
-        known: dict[str, Any] = {field.name: raw.get(field.name) for field in dataclasses.fields(cls)}
-        if (shard := raw.get("shard")) is not None:
-            known["shard"] = Shard(**{field.name: shard[field.name] for field in dataclasses.fields(Shard)})
+        known = _known(cls, raw)
+        for name, kind in (("table", Table), ("shard", Shard), ("devices", Devices)):
+            known[name] = None if raw.get(name) is None else _of(kind, raw[name])
+        known["drift"] = [_of(Drift, drift) for drift in raw.get("drift") or []]
+        known["checks"] = [_of(Check, check) for check in raw.get("checks") or []]
+        known["windows_not_measured"] = raw.get("windows_not_measured") or {}
+        if known["devices"] is not None:
+            work = [_of(DeviceWork, device) for device in known["devices"].list or []]
+            known["devices"] = dataclasses.replace(known["devices"], list=work)
         return cls(**{**known, "raw": raw})
+
+
+_Type = typing.TypeVar("_Type")
+
+
+def _known(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: raw.get(field.name) for field in dataclasses.fields(kind)}
+
+
+def _of(kind: type[_Type], raw: Mapping[str, Any]) -> _Type:
+    return kind(**_known(kind, raw))

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TextIO
 
-from longsift._command import LongsiftError, find_binary, last_summary
+from longsift._command import find_binary, last_summary
+from longsift._errors import LongsiftError, MachineError, PipelineError
 from longsift._summary import Summary
 
 _TEMPORARY = 4
@@ -59,7 +60,7 @@ class ShardWorker:
         self.threads = [] if threads is None else [f"--threads={threads}"]
         version = subprocess.check_output([find_binary(), "--version"], text=True).split()[-1]
         if version != self.job.version:
-            raise LongsiftError(f"this node has longsift {version}, the driver {self.job.version}", 2)
+            raise PipelineError(f"this node has longsift {version}, the driver {self.job.version}", 2)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         rows = [self.run(int(shard)) for shard in batch["shard"]]
@@ -90,7 +91,7 @@ def room(job: Job, phase: str) -> tuple[int, int, int]:
     gpus = gpus if phase == "score" else 0
     usable = [node for node in nodes if node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= 1]
     if not usable:
-        raise LongsiftError(f"no node of the cluster has a CPU and {gpus} GPUs", _TEMPORARY)
+        raise MachineError(f"no node of the cluster has a CPU and {gpus} GPUs", _TEMPORARY)
     cpus = job.threads or (1 if gpus else int(min(node["CPU"] for node in usable)))
     workers = sum(int(min(n["CPU"] // cpus, n["GPU"] // gpus if gpus else n["CPU"])) for n in usable)
     return max(workers, 1), cpus, gpus
@@ -143,7 +144,7 @@ def run_phase(job: Job, phase: str) -> int:
     rows = sum(summary.rows_in for summary in done.values())
     if (units, rows) != (job.units, job.rows):
         what = f"the shards had {units} work units and {rows} rows, the plan {job.units} and {job.rows}"
-        raise LongsiftError(f"{what}: did the input change meanwhile? run again", _TEMPORARY)
+        raise MachineError(f"{what}: did the input change meanwhile? run again", _TEMPORARY)
     return 0
 
 

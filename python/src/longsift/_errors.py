@@ -1,0 +1,55 @@
+"""Why a command ended without doing its job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longsift._summary import Summary
+
+
+class LongsiftError(Exception):
+    """A command that ended without doing its job. The subclasses say who can do something about it.
+
+    It can be pickled: a worker of a cluster may raise it, and whoever called the worker catches it.
+    """
+
+    def __init__(self, message: str, exit_code: int, summary: Summary | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.summary = summary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.exit_code, self.summary)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same command may go well another time: only after faults of the machine, and signals."""
+        return False
+
+
+class PipelineError(LongsiftError):
+    """The command line or the pipeline file is wrong (exit code 2)."""
+
+
+class DataError(LongsiftError):
+    """The input or a checkpoint cannot be used, or too many rows of it are bad (exit code 3)."""
+
+
+class MachineError(LongsiftError):
+    """Space, memory, a device, a lock, the network, or a signal that stopped the run (exit codes 4, 129, 130, 143)."""
+
+    @property
+    def retryable(self) -> bool:
+        return True
+
+
+class CheckError(LongsiftError):
+    """A check of the pipeline does not hold: what stood in the output before stays (exit code 6)."""
+
+
+def error_of(message: str, exit_code: int, summary: Summary | None = None) -> LongsiftError:
+    """The error for an exit code. A process that was killed (a negative code) is worth another try."""
+    kinds = {2: PipelineError, 3: DataError, 4: MachineError, 6: CheckError}
+    kind = MachineError if exit_code < 0 or exit_code > 128 else kinds.get(exit_code, LongsiftError)
+    return kind(message, exit_code, summary)
