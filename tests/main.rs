@@ -36,6 +36,8 @@ mod evaluate;
 #[cfg(test)]
 mod examples;
 #[cfg(test)]
+mod explain;
+#[cfg(test)]
 mod external;
 #[cfg(test)]
 mod faults;

@@ -189,6 +189,36 @@ fn text_that_is_not_utf8_is_counted_and_not_shown() {
 }
 
 #[test]
+fn a_page_stays_small_whatever_texts_ids_and_groups_are_made_of() {
+    let workspace = Workspace::new();
+    // Of all letters these grow most where they are made harmless; every sample shows both of its ends.
+    let grown = |row: usize| {
+        let words: Vec<String> =
+            (0..400).map(|word| format!("w{}", (word * 7 + row) % 90)).collect();
+        let words = words.join(" ");
+        format!("{}{words}{}", "\u{e0041}".repeat(700), "\u{9b}".repeat(700))
+    };
+    let rows = 0..240_usize;
+    let group = |row: usize| format!("{}{}", row % 24, "\u{e0042}<\"".repeat(2_000));
+    let input = table(&[
+        ("id", strings(rows.clone().map(|row| format!("{row}{}", "\u{e0043}".repeat(3_000))))),
+        ("group", strings(rows.clone().map(group))),
+        ("text", strings(rows.map(grown))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 40);
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .measure("recurrence")
+        .score("formula: balanced-recurrence, within: group")
+        .output("report_by: group, samples: documents, report: true");
+    workspace.run(&pipeline);
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    check_harmless(&page);
+    assert!(page.matches("<blockquote").count() >= 24, "texts are shown");
+    assert!(page.len() <= 2_000_000, "{} bytes", page.len());
+}
+
+#[test]
 fn many_groups_are_few_pictures_and_one_of_all_others() {
     let workspace = Workspace::new();
     let groups: Vec<Option<String>> =

@@ -5,6 +5,7 @@ pub(crate) mod cache;
 pub mod commands;
 pub(crate) mod devices;
 pub(crate) mod evaluate;
+pub(crate) mod explain;
 pub(crate) mod fixtures;
 pub(crate) mod logging;
 pub(crate) mod map;
@@ -242,6 +243,8 @@ pub enum Command {
     Bench(BenchArguments),
     /// Says what each score of a pipeline tells apart in the pipeline's own corpus, before anything is filtered.
     Evaluate(EvaluateArguments),
+    /// Measures one window again and shows where its figures come from: which tokens look far back, and what recurs where.
+    Explain(ExplainArguments),
     /// Shows how the blocks of one document attend to each other in the first layer, or the messages of a conversation.
     Map(MapArguments),
     /// Prints the token windows of a pipeline as JSON lines, to see what is scored.
@@ -364,6 +367,23 @@ pub struct CacheArguments {
     /// Removes only what nobody has used for so many days.
     #[arg(long, value_name = "DAYS", default_value_t = 0, requires = "clear")]
     pub unused_days: u64,
+    /// How to write the answer.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
+}
+
+/// Which window to explain.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArguments {
+    /// The pipeline, or a run directory: its recorded figures are shown beside those of now, and the window's rank.
+    #[command(flatten)]
+    pub plan: PlanArguments,
+    /// The window, as `longsift_sample_id` has it: `ID#0`, or `FILE:ROW#0`.
+    #[arg(value_name = "ID#WINDOW")]
+    pub sample: String,
+    /// Also writes a page to look at: one file, without scripts, that needs no network.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// How to write the answer.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,

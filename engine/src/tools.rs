@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod document;
 pub(crate) mod evaluate;
+pub(crate) mod explain;
 pub(crate) mod forward;
 pub(crate) mod inspect;
 pub(crate) mod map;

@@ -160,6 +160,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         Command::Lock(arguments) => write_lock(cli, arguments),
         Command::Bench(arguments) => bench(cli, arguments, bars),
         Command::Evaluate(arguments) => super::evaluate::evaluate(cli, arguments, bars),
+        Command::Explain(arguments) => super::explain::explain(cli, arguments),
         Command::Map(arguments) => super::map::map(cli, arguments, bars),
         Command::Tokens { arguments, ids } => {
             let plan = planned(cli, arguments)?;

@@ -69,6 +69,8 @@ pub(crate) enum Block {
     Figures(Vec<Figure>),
     /// A text of a corpus, and what is said of it.
     Text(Text),
+    /// A text of a corpus, piece by piece, each on its own ground.
+    Shaded(Vec<Piece>),
     /// What the script of the page makes a panel of, as JSON that ends no script.
     Panel(String),
     /// What can be opened and closed.
@@ -108,6 +110,20 @@ pub(crate) struct Text {
     pub(crate) figures: Vec<(String, String)>,
     /// Its beginning, what is left out, and its end; none where the text is not shown.
     pub(crate) excerpt: Option<(String, String, String)>,
+}
+
+/// A piece of a text.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    /// The colour of its ground, light; none where it is empty.
+    pub(crate) fill: String,
+    /// What a pointer shows.
+    pub(crate) title: String,
+    /// The name of the piece, where another one leads to it: letters and digits; else empty.
+    pub(crate) anchor: String,
+    /// The name of the piece that it leads to; else empty.
+    pub(crate) link: String,
 }
 
 impl Page {

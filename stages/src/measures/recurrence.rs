@@ -54,6 +54,37 @@ impl Recurrence {
     }
 }
 
+/// A token of the second half of a window that the two before it would find earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its position in the window, BOS counted.
+    pub token: usize,
+    /// The position of the last earlier one.
+    pub earlier: usize,
+    /// Whether it lies in a copied passage.
+    pub copied: bool,
+    /// Whether `far_recurrence` counts it: far enough back, and not copied.
+    pub far: bool,
+}
+
+impl Recurrence {
+    /// What the figures of a window count, token by token, ascending. `far_recurrence` is the number of links that are far by the
+    /// tokens of the second half.
+    pub fn links(&self, ids: &[u32]) -> Vec<Link> {
+        let tokens = ids.len() as u64;
+        let (distance, first) = (self.distance().of(tokens), (tokens - tokens / 2) as usize);
+        let mut scan = Scan::default();
+        scan.window(ids, tokens.div_ceil(16) as usize, first);
+        let link = |token: usize| {
+            let back = scan.distances()[token] as usize;
+            let copied = bits::is_set(scan.copied()[token / bits::WORD], token % bits::WORD);
+            let far = !copied && back as u64 >= distance;
+            (back > 0).then(|| Link { token, earlier: token - back, copied, far })
+        };
+        (first..ids.len()).filter_map(link).collect()
+    }
+}
+
 impl Measure for Recurrence {
     fn name(&self) -> Option<&str> {
         self.name.as_deref()

@@ -6,12 +6,16 @@ use serde::Serialize;
 
 use super::picks::Pick;
 use crate::base::error::Result;
+use crate::base::text::printable;
 use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::rows;
 use crate::plan::Plan;
 
 /// Characters that are shown of each end.
 const SHOWN: usize = 320;
+/// Bytes that each end has on a page at most: a text of control characters is written as escapes, and whatever texts are
+/// made of, a page of twenty-four groups stays small.
+const MOST_BYTES: usize = 4 * SHOWN;
 /// Tokens that are shown of each end, where documents are token ids.
 const TOKENS_SHOWN: usize = 24;
 
@@ -31,14 +35,17 @@ impl Excerpt {
     pub(super) fn of(text: &str) -> Self {
         let visible = |text: String| text.replace("\r\n", "⏎ ").replace('\n', "⏎ ");
         let letters = text.chars().count();
-        if letters <= 2 * SHOWN {
+        let is_short = || text.chars().map(written).sum::<usize>() <= 2 * MOST_BYTES;
+        if letters <= 2 * SHOWN && is_short() {
             let head = visible(text.to_owned());
             return Self { head, left_out: 0, tail: String::new() };
         }
+        let head = fitting(text.chars());
+        let tail = fitting(text.chars().rev()).min(letters - head);
         Self {
-            head: visible(text.chars().take(SHOWN).collect()),
-            left_out: (letters - 2 * SHOWN) as u64,
-            tail: visible(text.chars().skip(letters - SHOWN).collect()),
+            head: visible(text.chars().take(head).collect()),
+            left_out: (letters - head - tail) as u64,
+            tail: visible(text.chars().skip(letters - tail).collect()),
         }
     }
 
@@ -53,6 +60,20 @@ impl Excerpt {
             tail: list(&tokens[tokens.len() - TOKENS_SHOWN..]),
         }
     }
+}
+
+/// Bytes of a letter on a page, where what could do harm is escaped.
+fn written(letter: char) -> usize {
+    if "<>&\"'".contains(letter) { "&#60;".len() } else { printable(letter).len() }
+}
+
+/// How many of the first letters are shown.
+fn fitting(letters: impl Iterator<Item = char>) -> usize {
+    let bytes = letters.take(SHOWN).scan(0, |bytes, letter| {
+        *bytes += written(letter);
+        Some(*bytes)
+    });
+    bytes.take_while(|bytes| *bytes <= MOST_BYTES).count()
 }
 
 /// The excerpts of samples, in their order; none of one whose document cannot be used any more. `units`: the position in the
@@ -115,6 +136,11 @@ mod tests {
         let long = Excerpt::of(&format!("{}{}", "ä".repeat(1000), "z".repeat(1000)));
         assert_eq!(long.head, "ä".repeat(SHOWN));
         assert_eq!((long.left_out, long.tail), (2000 - 640, "z".repeat(SHOWN)));
+        let escaped = Excerpt::of(&"\u{e0001}".repeat(1000));
+        let bytes = |text: &str| text.chars().map(written).sum::<usize>();
+        assert!((1200..=MOST_BYTES).contains(&bytes(&escaped.head)));
+        let shown = escaped.head.chars().count() + escaped.tail.chars().count();
+        assert_eq!(escaped.left_out as usize, 1000 - shown);
         let tokens: Vec<u32> = (0..100).collect();
         let excerpt = Excerpt::of_tokens(&tokens);
         assert!(excerpt.head.starts_with("0 1 2 ") && excerpt.tail.ends_with(" 98 99"));

@@ -168,9 +168,15 @@ fn samples(statistics: &[String], picks: &[(Kind, Pick)], texts: &Texts<'_>) -> 
     Ok(shown.collect())
 }
 
+/// Characters of a group's value that a page shows: it may be anybody's, and stands at every picture.
+const LONGEST_NAME: usize = 48;
+
 /// What the group of a value is called.
 pub(super) fn name(value: Option<&str>) -> String {
-    value.map_or_else(|| "without a group".to_owned(), line_safe)
+    let Some(value) = value else { return "without a group".to_owned() };
+    let mut letters = value.chars();
+    let name = line_safe(&letters.by_ref().take(LONGEST_NAME).collect::<String>());
+    if letters.next().is_some() { name + "…" } else { name }
 }
 
 impl Group {

@@ -13,6 +13,9 @@ use crate::base::text::{bytes, count, line_safe, shell_word};
 use crate::report::page::{Block, Figure, Page, Section, Text, Tile};
 use crate::run_directory::dropped::NOT_SELECTED;
 
+/// Characters of an id that a page shows.
+const LONGEST_ID: usize = 120;
+
 impl Overview {
     /// What was kept, in one sentence.
     pub(super) fn verdict(&self) -> String {
@@ -256,9 +259,9 @@ impl Overview {
     }
 
     fn text(&self, sample: &Shown) -> Text {
-        let title = sample
-            .window
-            .map_or_else(|| sample.id.clone(), |window| format!("{}#{window}", sample.id));
+        // An id may be as long as a text.
+        let id: String = sample.id.chars().take(LONGEST_ID).collect();
+        let title = sample.window.map_or_else(|| id.clone(), |window| format!("{id}#{window}"));
         let mut why = match (sample.score, sample.percentile) {
             (Some(score), Some(percentile)) => {
                 format!("score {score:.4}, above {:.1} % of its group", 100.0 * percentile)

@@ -27,7 +27,7 @@ impl Cutting {
     ///
     /// # Errors
     /// Boundaries that are not ascending tokens of the document from 0 on; more than a thousand blocks.
-    pub(super) fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
+    pub(crate) fn ends(&self, tokens: usize) -> Result<Vec<usize>> {
         match self {
             Self::Even => {
                 let even = tokens.div_ceil(BLOCKS).max(LEAST_TOKENS);

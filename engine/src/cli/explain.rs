@@ -1,0 +1,29 @@
+//! `longsift explain`.
+
+use super::answer::{answer, command_line};
+use super::planned::{planned, start_threads, without_effect};
+use crate::base::error::{DONE, Result};
+use crate::cli::{Cli, ExplainArguments};
+use crate::run_directory::layout::RunDirectory;
+use crate::storage::atomic;
+use crate::tools::explain;
+
+pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
+    let needless = ["the window is measured anew", "the window is looked for in the whole input"];
+    without_effect(&arguments.plan, "one window", needless)?;
+    start_threads(&arguments.plan)?;
+    let plan = planned(cli, &arguments.plan)?;
+    let path = &arguments.plan.pipeline.pipeline;
+    let run = if RunDirectory::is(path) { Some(RunDirectory::at(path)?) } else { None };
+    let found = explain::explain(&plan, run.as_ref(), &arguments.sample)?;
+    answer(
+        arguments.format,
+        || found.to_string(),
+        || serde_json::to_value(&found).expect("plain data"),
+    )?;
+    // Last: whatever is wrong with the page's place, the answer is there.
+    if let Some(path) = &arguments.html {
+        atomic::write_atomic(path, found.page(&command_line()).as_bytes())?;
+    }
+    Ok(DONE)
+}

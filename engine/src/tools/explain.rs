@@ -1,0 +1,550 @@
+//! `longsift explain RUN_DIR ID#WINDOW`: where the figures of one window come from, token by token.
+//!
+//! The window is measured again, by the measures of the pipeline and their own arithmetic: its figures are those of the score
+//! table, which the answer checks. Measures that ask a program are not asked again.
+
+mod page;
+
+use std::fmt;
+
+use longsift_stages::StageSettings;
+use longsift_stages::contract::{Evidence, Measure, Request, Unmeasured, Value, Window};
+use longsift_stages::first_layer_attention::FirstLayer;
+use longsift_stages::tokenize::windows::TokenWindow;
+use serde::Serialize;
+
+use super::document::{self, Place};
+use super::map::blocks::Cutting;
+use super::map::processor_kernel;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::text::{count, line_safe, quoted, table};
+use crate::dataset::documents::{Document, DocumentContent, document_contents};
+use crate::plan::Plan;
+use crate::plan::attention::Attention;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::{scores, selected};
+use crate::score::prepare::{CutDocument, Outcome, prepare};
+
+/// Tokens of a passage that is named for what it looks back to.
+const PASSAGE: usize = 16;
+/// Passages, and links, that a terminal names.
+const SHOWN: usize = 8;
+
+/// A figure of the window.
+#[derive(Clone, Debug, Serialize)]
+struct Figure {
+    statistic: String,
+    unit: String,
+    doc: String,
+    /// As it is now; null where the measure was not asked again.
+    #[serde(serialize_with = "plain")]
+    now: Value,
+    /// As the score table of the run has it; null without a run.
+    #[serde(serialize_with = "plain")]
+    recorded: Value,
+}
+
+/// What the run made of the sample that the window is, or belongs to.
+#[derive(Clone, Debug, Serialize)]
+struct Selected {
+    group: Option<String>,
+    score: Option<f64>,
+    percentile: Option<f64>,
+    /// Why it is not kept; null where it is.
+    reason: Option<String>,
+    /// Its place among the samples of its group with a score, by score, from 1 on.
+    rank: Option<u64>,
+    /// Samples of its group with a score.
+    of: u64,
+}
+
+/// A token that recurs.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Link {
+    /// Its position in the window, BOS counted.
+    token: usize,
+    /// The last earlier one's.
+    earlier: usize,
+    /// Whether it lies in a copied passage.
+    copied: bool,
+    /// Whether `far_recurrence` counts it.
+    far: bool,
+}
+
+/// One window, explained.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Explanation {
+    /// Version of this answer's format.
+    version: u32,
+    pipeline: String,
+    id: String,
+    input_file: String,
+    input_row: u64,
+    window: u32,
+    windows: usize,
+    /// Tokens of the document, BOS not counted.
+    token_start: u64,
+    token_end: u64,
+    /// Tokens of the scored sequence, BOS counted.
+    tokens: u64,
+    bos: u8,
+    kernel: Option<&'static str>,
+    notes: Vec<String>,
+    selected: Option<Selected>,
+    figures: Vec<Figure>,
+    /// From which distance on attention is far; null without a measure of it.
+    far_distance: Option<u64>,
+    /// `[tokens]`: the attention of each token to tokens at least so far before it, mean over heads; empty without it.
+    far_mass: Vec<f64>,
+    links: Vec<Link>,
+    block_boundaries: Vec<u64>,
+    /// `[blocks][blocks]`: as `longsift map` has it.
+    block_attention: Vec<Vec<Option<f64>>>,
+    lift: Vec<Vec<Option<f64>>>,
+    /// What each token stands for in the text, BOS first; ids where documents are token ids.
+    #[serde(skip)]
+    pieces: Vec<String>,
+}
+
+/// Explains a window. `run`: the run whose figures and rank are shown beside.
+///
+/// # Errors
+/// No such document or window; one without figures; a document that has changed since the run.
+pub(crate) fn explain(
+    plan: &Plan,
+    run: Option<&RunDirectory>,
+    sample: &str,
+) -> Result<Explanation> {
+    let (id, number) = parts(sample)?;
+    let place = document::find(plan, id)?;
+    let row = document::row(plan, &place)?;
+    let content = document_contents(&plan.dataset, &row, &plan.columns)?.remove(0);
+    let text = match &content {
+        Ok(DocumentContent::Text(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let file = plan.units[place.unit].file_path.clone();
+    let document = Document { row: place.row, id: Some(place.id.clone()), content };
+    let outcome = prepare(plan, &file, vec![document.into()]).remove(0).outcome;
+    let cut = cut_of(outcome, &place)?;
+    let window = window_of(&cut, number, &place)?;
+    let ids = plan.bos.before(cut.ids_of(&window));
+    let bos = usize::from(plan.bos.count);
+    let mut found = Explanation {
+        version: 1,
+        pipeline: plan.spec.pipeline.name.clone(),
+        id: place.id.clone(),
+        input_row: place.row,
+        window: window.index,
+        windows: cut.windows.len(),
+        token_start: window.token_start,
+        token_end: window.token_end,
+        tokens: ids.len() as u64,
+        bos: plan.bos.count,
+        kernel: None,
+        notes: Vec::new(),
+        selected: None,
+        figures: Vec::new(),
+        far_distance: None,
+        far_mass: Vec::new(),
+        links: links(plan, &ids),
+        block_boundaries: Vec::new(),
+        block_attention: Vec::new(),
+        lift: Vec::new(),
+        pieces: pieces(&cut, &window, text.as_deref(), bos),
+        input_file: file,
+    };
+    let layer = match &plan.attention {
+        Some(attention) => Some((attention, open(plan, attention, ids.len())?)),
+        None => None,
+    };
+    found.measure(plan, &cut, &window, &ids, layer.as_ref().map(|(of, layer)| (*of, layer)))?;
+    if let Some((attention, layer)) = &layer {
+        found.look(attention, layer, &ids)?;
+    }
+    if let Some(run) = run {
+        found.compare(plan, run, &place, &cut.content_hash)?;
+    }
+    Ok(found)
+}
+
+/// The id and the number of the window. An id may have a `#` of its own.
+fn parts(sample: &str) -> Result<(&str, u32)> {
+    let found = sample.rsplit_once('#').and_then(|(id, window)| Some((id, window.parse().ok()?)));
+    let wrong = || {
+        let message = format!("{} names no window", quoted(sample));
+        let hint =
+            "give the id and the number of the window, as in `document-7#0`, quoted for the shell";
+        Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
+    };
+    found.ok_or_else(wrong)
+}
+
+fn cut_of(outcome: Outcome, place: &Place) -> Result<CutDocument> {
+    let why = match outcome {
+        Outcome::Measure(cut) => return Ok(cut),
+        Outcome::Endless(problem) => return Err((*problem).into()),
+        Outcome::Drop { reason, tokens_total, .. } => {
+            format!("it is dropped as `{reason}`; it has {} tokens", count(tokens_total))
+        }
+        Outcome::Quarantine(bad) => bad.message,
+    };
+    let message = format!("document {} has no windows: {why}", quoted(&place.id));
+    Err(Diagnostic::error(Blame::Data, message).into())
+}
+
+fn window_of(cut: &CutDocument, number: u32, place: &Place) -> Result<TokenWindow> {
+    let found = cut.windows.iter().find(|window| window.index == number);
+    let none = || {
+        let last = cut.windows.iter().map(|window| window.index).max().unwrap_or(0);
+        let id = quoted(&place.id);
+        let message = format!("document {id} has no window {number}: its last one is {last}");
+        Failure::from(Diagnostic::error(Blame::Pipeline, message))
+    };
+    found.copied().ok_or_else(none)
+}
+
+fn open(plan: &Plan, attention: &Attention, tokens: usize) -> Result<FirstLayer> {
+    let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    let spec = attention.model.spec().clone();
+    Ok(FirstLayer::new(spec, opened.table, attention.measure.mask, tokens))
+}
+
+/// What the first `recurrence` of the pipeline found.
+fn links(plan: &Plan, ids: &[u32]) -> Vec<Link> {
+    let recurrence = plan.spec.pipeline.stages.iter().find_map(|stage| match stage {
+        StageSettings::Recurrence(recurrence) => Some(recurrence),
+        _ => None,
+    });
+    let links = recurrence.map(|recurrence| recurrence.links(ids)).unwrap_or_default();
+    let link = |link: longsift_stages::measures::recurrence::Link| Link {
+        token: link.token,
+        earlier: link.earlier,
+        copied: link.copied,
+        far: link.far,
+    };
+    links.into_iter().map(link).collect()
+}
+
+fn pieces(cut: &CutDocument, window: &TokenWindow, text: Option<&str>, bos: usize) -> Vec<String> {
+    let (start, end) = (window.token_start as usize, window.token_end as usize);
+    let piece = |token: usize| match (text, &cut.ends) {
+        (Some(text), Some(ends)) => text[ends.byte_range(token, token + 1, text.len())].to_owned(),
+        _ => format!("{} ", cut.ids[token]),
+    };
+    let first = (0..bos).map(|_| "[BOS]".to_owned());
+    first.chain((start..end).map(piece)).collect()
+}
+
+impl Explanation {
+    /// Every figure of the window as it is now.
+    fn measure(
+        &mut self,
+        plan: &Plan,
+        cut: &CutDocument,
+        window: &TokenWindow,
+        ids: &[u32],
+        layer: Option<(&Attention, &FirstLayer)>,
+    ) -> Result<()> {
+        let (text, text_half) = cut.text_of(window, plan.bos);
+        for ((_, measure), columns) in plan.measures().zip(&plan.measures.columns) {
+            let evidence = evidence(measure, ids, layer)?;
+            let shared = match &cut.text {
+                Some(text) if measure.needs().document_text => measure.document(text.as_bytes()),
+                _ => Vec::new(),
+            };
+            let values = if let Some(evidence) = &evidence {
+                let window = Window { ids, text, text_half, document: &shared, evidence };
+                let unmeasured = |why: Unmeasured| {
+                    let message = format!("document {}: {}", quoted(&self.id), why.message);
+                    Diagnostic::error(Blame::Data, message)
+                };
+                measure.figures(&window).map_err(unmeasured)?.0
+            } else {
+                self.notes.push(format!("`{}` was not asked again", columns.measure));
+                vec![Value::Null; columns.columns.len()]
+            };
+            let of_column = columns.columns.iter().zip(values).map(|(column, now)| Figure {
+                statistic: column.name.to_string(),
+                unit: column.unit.to_string(),
+                doc: column.doc.to_string(),
+                now,
+                recorded: Value::Null,
+            });
+            self.figures.extend(of_column);
+        }
+        Ok(())
+    }
+
+    /// What the first layer attends to, token by token and block by block.
+    fn look(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) -> Result<()> {
+        let kernel = processor_kernel(attention);
+        let request = attention.measure.request();
+        let distance = request.distance.of(ids.len() as u64);
+        self.kernel = Some(kernel.name());
+        self.far_distance = Some(distance);
+        self.far_mass = layer.measure_rows(kernel, ids, distance).row_far_mass.unwrap_or_default();
+        if request.rows_of(ids).is_some() {
+            self.notes.push(
+                "the figures are of drawn rows; what is shown of tokens and blocks is of all"
+                    .to_owned(),
+            );
+        }
+        let ends = Cutting::Even.ends(ids.len())?;
+        let shares = layer.block_attention(kernel, ids, &ends, None, None);
+        let blocks = ends.len();
+        let lift = shares.shares.iter().zip(&shares.uniform).map(|(share, uniform)| {
+            let uniform = (*uniform)?;
+            if uniform > 0.0 { Some((*share)? / uniform) } else { None }
+        });
+        let lift: Vec<Option<f64>> = lift.collect();
+        self.block_boundaries = [0].into_iter().chain(ends.iter().map(|end| *end as u64)).collect();
+        self.block_attention = shares.shares.chunks(blocks).map(<[_]>::to_vec).collect();
+        self.lift = lift.chunks(blocks).map(<[_]>::to_vec).collect();
+        Ok(())
+    }
+
+    /// The recorded figures, and what the run made of them.
+    fn compare(
+        &mut self,
+        plan: &Plan,
+        run: &RunDirectory,
+        place: &Place,
+        hash: &str,
+    ) -> Result<()> {
+        let manifest = Manifest::of_finished(run)?;
+        let directory = manifest.scores_directory(run)?;
+        let unit = plan.units[place.unit].name();
+        let changed = || {
+            let message =
+                format!("document {} has changed since the run scored it", quoted(&place.id));
+            let hint = "name the pipeline file instead of the run directory to see it as it is now";
+            Failure::from(Diagnostic::error(Blame::Data, message).hint(hint))
+        };
+        let record =
+            manifest.units.iter().find(|record| record.unit == unit).ok_or_else(changed)?;
+        let path = directory.root.join(&record.scores.path);
+        let (mut same, key) = (false, (place.row, self.window));
+        scores::read(&path, &[], |window| {
+            same |= (window.input_row, window.window) == key
+                && window.content_hash == hash
+                && window.tokens == (self.token_start, self.token_end);
+            Ok(())
+        })?;
+        if !same {
+            return Err(changed());
+        }
+        let measures = scores::measures(&path)?;
+        scores::read_figures(&path, &measures, |row, window, measure, figures| {
+            if (row, window) == key {
+                for (column, value) in measures[measure].columns.iter().zip(figures.0) {
+                    if let Some(own) =
+                        self.figures.iter_mut().find(|own| own.statistic == column.name)
+                    {
+                        own.recorded = value;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        let differ = |own: &&Figure| own.now != Value::Null && own.now != own.recorded;
+        let different: Vec<&str> =
+            self.figures.iter().filter(differ).map(|own| own.statistic.as_str()).collect();
+        if !different.is_empty() {
+            let names = different.join(", ");
+            self.notes.push(format!(
+                "not as recorded, because of another kernel or other settings: {names}"
+            ));
+        }
+        self.selected = rank(&manifest, run, &unit, key)?;
+        Ok(())
+    }
+}
+
+/// What a measure asks for besides token ids; none where it asks a program.
+fn evidence(
+    measure: &dyn Measure,
+    ids: &[u32],
+    layer: Option<(&Attention, &FirstLayer)>,
+) -> Result<Option<Vec<Evidence>>> {
+    let mut made = Vec::new();
+    for request in measure.needs().evidence {
+        let (Request::Attention(request), Some((attention, layer))) = (request, layer) else {
+            return Ok(None);
+        };
+        let spec = attention.model.spec();
+        let window = request.window(ids.to_vec(), spec.vocabulary_size);
+        let window = window.map_err(|why| Diagnostic::error(Blame::Data, why.message))?;
+        let heads = 0..spec.key_heads as usize;
+        let sums = layer.measure_heads(processor_kernel(attention), &window, heads);
+        made.push(Evidence::Attention(sums));
+    }
+    Ok(Some(made))
+}
+
+/// What became of a sample, and its rank: two passes over the selection.
+fn rank(
+    manifest: &Manifest,
+    run: &RunDirectory,
+    unit: &str,
+    (row, window): (u64, u32),
+) -> Result<Option<Selected>> {
+    let mut found = None;
+    for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
+        selected::read(&run.root.join(&part.path), |sample| {
+            if sample.input_row == row && sample.window.is_none_or(|own| own == window) {
+                found = Some(Selected {
+                    group: sample.group.map(str::to_owned),
+                    score: (!sample.score.is_nan()).then_some(sample.score),
+                    percentile: sample.percentile,
+                    reason: sample.reason.map(str::to_owned),
+                    rank: None,
+                    of: 0,
+                });
+            }
+            Ok(())
+        })?;
+    }
+    let Some(mut own) = found else { return Ok(None) };
+    let mut above = 0;
+    for part in &manifest.selection {
+        selected::read(&run.root.join(&part.path), |sample| {
+            if sample.group == own.group.as_deref() && !sample.score.is_nan() {
+                own.of += 1;
+                above += u64::from(own.score.is_some_and(|score| sample.score > score));
+            }
+            Ok(())
+        })?;
+    }
+    own.rank = own.score.map(|_| above + 1);
+    Ok(Some(own))
+}
+
+impl Explanation {
+    /// Passages by their mean far mass, the highest first: where they begin, and the mean.
+    fn passages(&self) -> Vec<(usize, f64)> {
+        let mean = |(place, masses): (usize, &[f64])| {
+            (place * PASSAGE, masses.iter().sum::<f64>() / masses.len() as f64)
+        };
+        let mut all: Vec<(usize, f64)> =
+            self.far_mass.chunks(PASSAGE).enumerate().map(mean).collect();
+        all.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
+        all
+    }
+
+    /// The text of some tokens, on one line.
+    fn text(&self, tokens: std::ops::Range<usize>) -> String {
+        let end = tokens.end.min(self.pieces.len());
+        let text: String = self.pieces[tokens.start.min(end)..end].concat();
+        line_safe(&text.replace("\r\n", "⏎ ").replace('\n', "⏎ "))
+    }
+
+    /// What the run made of it, in words.
+    fn verdict(&self) -> Option<String> {
+        let own = self.selected.as_ref()?;
+        let fate = match &own.reason {
+            None => "kept".to_owned(),
+            Some(reason) => format!("not kept: {}", reason.replace('_', " ")),
+        };
+        let score = own.score.map_or("no score".to_owned(), |score| format!("score {score:.6}"));
+        let rank = own.rank.map_or(String::new(), |rank| {
+            let group = own
+                .group
+                .as_deref()
+                .map_or(String::new(), |group| format!(" of {}", quoted(group)));
+            format!(", {} of {} samples{group}", count(rank), count(own.of))
+        });
+        Some(format!("{fate}; {score}{rank}"))
+    }
+}
+
+/// A figure as JSON has it.
+fn plain<S: serde::Serializer>(
+    value: &Value,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    match value {
+        Value::Null => serializer.serialize_none(),
+        Value::Number(number) => serializer.serialize_f64(*number),
+        Value::Count(number) => serializer.serialize_u64(*number),
+        Value::Numbers(numbers) => numbers.serialize(serializer),
+    }
+}
+
+/// A figure for people.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "–".to_owned(),
+        Value::Number(number) => format!("{number:.6}"),
+        Value::Count(number) => count(*number),
+        Value::Numbers(numbers) => format!("{} numbers", numbers.len()),
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{}, window {} of {}", quoted(&self.id), self.window, self.windows)?;
+        writeln!(
+            formatter,
+            "  {} row {}, tokens {} to {}, {} scored",
+            self.input_file,
+            self.input_row,
+            count(self.token_start),
+            count(self.token_end),
+            count(self.tokens)
+        )?;
+        if let Some(verdict) = self.verdict() {
+            writeln!(formatter, "  {verdict}")?;
+        }
+        for note in &self.notes {
+            writeln!(formatter, "  note: {}", line_safe(note))?;
+        }
+        let header = vec!["statistic".to_owned(), "now".to_owned(), "recorded".to_owned()];
+        let rows = self
+            .figures
+            .iter()
+            .map(|own| vec![own.statistic.clone(), shown(&own.now), shown(&own.recorded)]);
+        let all: Vec<Vec<String>> = [header].into_iter().chain(rows).collect();
+        writeln!(formatter)?;
+        for line in table(&all) {
+            writeln!(formatter, "  {line}")?;
+        }
+        if let Some(distance) = self.far_distance {
+            writeln!(
+                formatter,
+                "\npassages that attend most to {} tokens before them or more",
+                count(distance)
+            )?;
+            for (token, mass) in self.passages().into_iter().take(SHOWN) {
+                writeln!(
+                    formatter,
+                    "  {mass:.3}  token {:>6}  {}",
+                    count(token as u64),
+                    self.text(token..token + PASSAGE)
+                )?;
+            }
+        }
+        let far: Vec<&Link> = self.links.iter().filter(|link| link.far).collect();
+        if !self.links.is_empty() {
+            writeln!(
+                formatter,
+                "\n{} tokens recur, {} of them far and not copied",
+                count(self.links.len() as u64),
+                count(far.len() as u64)
+            )?;
+            let every = far.len().div_ceil(SHOWN).max(1);
+            for link in far.into_iter().step_by(every) {
+                let text = self.text(link.token.saturating_sub(2)..link.token + 1);
+                writeln!(
+                    formatter,
+                    "  token {:>6} ← {:>6}  {text}",
+                    count(link.token as u64),
+                    count(link.earlier as u64)
+                )?;
+            }
+        }
+        Ok(())
+    }
+}

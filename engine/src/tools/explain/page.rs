@@ -1,0 +1,292 @@
+//! An explanation as a page to look at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use longsift_stages::contract::Value;
+
+use super::{Explanation, Link, shown};
+use crate::base::text::{count, line_safe};
+use crate::report::page::drawing::{Drawing, Shape, colour};
+use crate::report::page::heat::{Scale, heat_map, hexadecimal};
+use crate::report::page::{Block, Figure, Page, Piece, Section, Tile};
+
+/// Pieces that a text is shaded in.
+const PIECES: usize = 3000;
+/// Bytes of text that are shown, as they are written: whatever a text is made of, the page stays small.
+const MOST_TEXT_BYTES: usize = 400_000;
+/// Lines that are drawn from tokens to where they were found.
+const LINES: usize = 300;
+/// Width of drawings along the window, in pixels, and bars in them.
+const WIDTH: f64 = 720.0;
+const BARS: usize = 240;
+/// Lightest and strongest ground of a piece.
+const SHADES: [[f64; 3]; 2] = [[255.0, 255.0, 255.0], [120.0, 182.0, 226.0]];
+
+impl Explanation {
+    /// One HTML file. `command` repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let mut sections = vec![self.text_section()];
+        if !self.far_mass.is_empty() || !self.links.is_empty() {
+            sections.push(self.along());
+        }
+        let figures: Vec<Figure> = self.lists();
+        if !figures.is_empty() {
+            let lead = "What the measures say of the window, by head and by distance.";
+            sections.push(Section::new(
+                "lists",
+                "By head and by distance",
+                lead,
+                vec![Block::Figures(figures)],
+            ));
+        }
+        if !self.lift.is_empty() {
+            let number = self.lift.len();
+            let names: Vec<String> =
+                (0..number).map(|block| count(self.block_boundaries[block])).collect();
+            let columns: Vec<String> = (0..number).map(|block| block.to_string()).collect();
+            let drawing = heat_map(
+                "attention over even attention",
+                &names,
+                &columns,
+                &self.lift,
+                Scale::Lift,
+            );
+            let lead = "How much more than evenly each part of the window (rows, by their first token) attends to each (columns). `longsift map` draws any blocks.";
+            sections.push(Section::new(
+                "blocks",
+                "Block by block",
+                lead,
+                vec![Block::Drawing(drawing)],
+            ));
+        }
+        let rows = self.figures.iter().map(|own| {
+            vec![own.statistic.clone(), shown(&own.now), shown(&own.recorded), own.unit.clone()]
+        });
+        let table = Block::table(["statistic", "now", "recorded", "unit"], rows.collect());
+        let notes: Vec<String> = self.notes.iter().map(|note| line_safe(note)).collect();
+        let blocks = if notes.is_empty() { vec![table] } else { vec![table, Block::List(notes)] };
+        let lead = "Measured again, beside what the run recorded.";
+        sections.push(Section::new("figures", "Its figures", lead, blocks));
+        sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
+        let mut tiles = vec![Tile { figure: count(self.tokens), label: "tokens".to_owned() }];
+        if let Some(own) = &self.selected {
+            if let Some(score) = own.score {
+                tiles.push(Tile { figure: format!("{score:.4}"), label: "score".to_owned() });
+            }
+            if let Some(rank) = own.rank {
+                let label = format!("rank among {} samples of its group", count(own.of));
+                tiles.push(Tile { figure: count(rank), label });
+            }
+        }
+        let id: String = line_safe(&self.id).chars().take(120).collect();
+        let page = Page {
+            title: format!("Window {} of {id}", self.window),
+            kicker: format!(
+                "longsift explain · {} · {} row {} · tokens {} to {}",
+                self.pipeline,
+                self.input_file,
+                self.input_row,
+                count(self.token_start),
+                count(self.token_end)
+            ),
+            lead: self
+                .verdict()
+                .unwrap_or_else(|| "Where the figures of this window come from.".to_owned()),
+            tiles,
+            sections,
+        };
+        page.html()
+    }
+
+    fn text_section(&self) -> Section {
+        let each = self.pieces.len().div_ceil(PIECES).max(1);
+        let most = self.far_mass.iter().copied().fold(0.0, f64::max);
+        let far: BTreeMap<usize, &Link> =
+            self.links.iter().filter(|link| link.far).map(|link| (link.token, link)).collect();
+        let found: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
+        let copied: BTreeSet<usize> =
+            self.links.iter().filter(|link| link.copied).map(|link| link.token).collect();
+        let (mut pieces, mut written) = (Vec::new(), 0);
+        for (piece, texts) in self.pieces.chunks(each).enumerate() {
+            let text = texts.concat();
+            written += line_safe(&text).len();
+            if written > MOST_TEXT_BYTES {
+                break;
+            }
+            let tokens = piece * each..(piece * each + texts.len());
+            let masses = self.far_mass.get(tokens.clone()).unwrap_or_default();
+            let mass =
+                (!masses.is_empty()).then(|| masses.iter().sum::<f64>() / masses.len() as f64);
+            let link = far.range(tokens.clone()).next().map(|(_, link)| *link);
+            let mut title = format!("token {}", count(tokens.start as u64));
+            if let Some(mass) = mass {
+                let _ = write!(title, ", far attention {mass:.3}");
+            }
+            if let Some(link) = link {
+                let _ = write!(title, ", found at token {}", count(link.earlier as u64));
+            } else if copied.range(tokens).next().is_some() {
+                title.push_str(", copied");
+            }
+            let fill =
+                mass.map_or_else(String::new, |mass| shade(mass / most.max(f64::MIN_POSITIVE)));
+            pieces.push(Piece {
+                text,
+                fill,
+                title,
+                anchor: if found.contains(&piece) { format!("t{piece}") } else { String::new() },
+                link: link.map_or_else(String::new, |link| format!("t{}", link.earlier / each)),
+            });
+        }
+        let mut blocks = Vec::new();
+        let shown = pieces.len() * each;
+        blocks.push(Block::Shaded(pieces));
+        if shown < self.pieces.len() {
+            let left = count((self.pieces.len() - shown) as u64);
+            blocks.push(Block::Note(format!("{left} more tokens are not shown.")));
+        }
+        let lead = match (self.far_distance, self.links.is_empty()) {
+            (Some(distance), false) => format!(
+                "The darker, the more a token attends to tokens {} or more before it. Underlined: recurs far away and is not copied; it leads to where it was found.",
+                count(distance)
+            ),
+            (Some(distance), true) => format!(
+                "The darker, the more a token attends to tokens {} or more before it.",
+                count(distance)
+            ),
+            (None, _) => {
+                "Underlined: recurs far away and is not copied; it leads to where it was found."
+                    .to_owned()
+            }
+        };
+        Section::new("text", "The text", &lead, blocks)
+    }
+
+    /// Drawings along the window: far mass, and lines to where tokens were found.
+    fn along(&self) -> Section {
+        let mut blocks = Vec::new();
+        let tokens = self.tokens.max(1) as f64;
+        if !self.far_mass.is_empty() {
+            let each = self.far_mass.len().div_ceil(BARS).max(1);
+            let means: Vec<f64> = self
+                .far_mass
+                .chunks(each)
+                .map(|masses| masses.iter().sum::<f64>() / masses.len() as f64)
+                .collect();
+            blocks.push(Block::Heading("Attention to far tokens, by position".to_owned()));
+            blocks.push(Block::Drawing(bars(
+                "attention to far tokens, by position",
+                &means,
+                WIDTH,
+                &|bar| count((bar * each) as u64),
+            )));
+        }
+        if !self.links.is_empty() {
+            let mut drawing =
+                Drawing::new(WIDTH as u32 + 20, 216, "lines from tokens to where they were found");
+            let x = |token: usize| 10.0 + WIDTH * token as f64 / tokens;
+            let base = 190.0;
+            for (of, stroke, what) in
+                [(false, colour::ORANGE, "copied"), (true, colour::BLUE, "far, not copied")]
+            {
+                let links: Vec<&Link> = self
+                    .links
+                    .iter()
+                    .filter(|link| if of { link.far } else { link.copied })
+                    .collect();
+                let every = links.len().div_ceil(LINES).max(1);
+                for link in links.iter().step_by(every) {
+                    let (from, to) = (x(link.token), x(link.earlier));
+                    let top = base - (from - to) / WIDTH * 2.0 * (base - 20.0);
+                    let title = format!(
+                        "token {} ← {}, {what}",
+                        count(link.token as u64),
+                        count(link.earlier as u64)
+                    );
+                    let d = format!(
+                        "M{from:.1} {base}Q{:.1} {top:.1} {to:.1} {base}",
+                        f64::midpoint(from, to)
+                    );
+                    drawing.shapes.push(Shape::Path { d, fill: "none", stroke, title });
+                }
+            }
+            drawing.line((10.0, base), (10.0 + WIDTH, base), colour::GREY);
+            for quarter in 0..=4 {
+                let token = (tokens * f64::from(quarter) / 4.0) as usize;
+                let anchor = ["start", "middle", "middle", "middle", "end"][quarter as usize];
+                drawing.text((x(token), base + 18.0), anchor, count(token as u64));
+            }
+            blocks.push(Block::Heading("What recurs, and where it was found".to_owned()));
+            blocks.push(Block::Note(format!(
+                "{} tokens of the second half recur: {} far away and not copied (blue), {} in copied passages (orange). At most {LINES} lines of each are drawn.",
+                count(self.links.len() as u64),
+                count(self.links.iter().filter(|link| link.far).count() as u64),
+                count(self.links.iter().filter(|link| link.copied).count() as u64)
+            )));
+            blocks.push(Block::Drawing(drawing));
+        }
+        Section::new("along", "Along the window", "", blocks)
+    }
+
+    fn lists(&self) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for own in &self.figures {
+            let Value::Numbers(numbers) = &own.now else { continue };
+            let by_distance = own.statistic.ends_with("histogram");
+            // Bin 0 is distance 0, bin b begins at 2^(b-1).
+            let name = move |place: usize| {
+                if by_distance && place > 0 {
+                    count(1 << (place - 1).min(62))
+                } else {
+                    place.to_string()
+                }
+            };
+            figures.push(Figure {
+                title: own.statistic.replace('_', " "),
+                caption: own.doc.clone(),
+                drawing: bars(&own.statistic, numbers, 320.0, &name),
+            });
+        }
+        figures
+    }
+}
+
+fn shade(part: f64) -> String {
+    let part = part.clamp(0.0, 1.0).sqrt();
+    let mix = |place: usize| {
+        (SHADES[0][place] + (SHADES[1][place] - SHADES[0][place]) * part).round() as u8
+    };
+    hexadecimal([mix(0), mix(1), mix(2)])
+}
+
+/// A number in few letters.
+fn short(number: f64) -> String {
+    match number.abs() {
+        0.0 => "0".to_owned(),
+        ..0.001 => format!("{number:.2e}"),
+        10.0.. => format!("{number:.0}"),
+        _ => format!("{number:.4}"),
+    }
+}
+
+/// Bars side by side, with their largest value and the names of some.
+fn bars(label: &str, values: &[f64], width: f64, name: &dyn Fn(usize) -> String) -> Drawing {
+    let (top, height) = (22.0, 90.0);
+    let mut drawing = Drawing::new(width as u32 + 24, 150, label);
+    let most = values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
+    let each = width / values.len().max(1) as f64;
+    let bottom = top + height;
+    for (bar, value) in values.iter().enumerate() {
+        let tall = height * value.max(0.0) / most.max(f64::MIN_POSITIVE);
+        let title = format!("{}: {}", name(bar), short(*value));
+        let size = ((each - 0.8).max(0.6), tall.min(height));
+        drawing.rect((10.0 + each * bar as f64, bottom - size.1), size, colour::BLUE, title);
+    }
+    drawing.line((10.0, bottom), (10.0 + width, bottom), colour::GREY);
+    drawing.text((10.0, 14.0), "start", format!("up to {}", short(most)));
+    let every = (values.len() as f64 * 52.0 / width).ceil().max(1.0) as usize;
+    for bar in (0..values.len()).step_by(every) {
+        drawing.text((10.0 + each * (bar as f64 + 0.5), bottom + 18.0), "middle", name(bar));
+    }
+    drawing
+}

@@ -1,0 +1,200 @@
+//! `longsift explain`: where the figures of one window come from.
+
+use std::fs;
+
+use arrow_array::Array;
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type};
+use serde_json::{Value, json};
+
+use crate::support::pages::{check_harmless, check_opened, hostile};
+use crate::support::tables::{read_scores, strings, table, write_parquet};
+use crate::support::{Pipeline, Workspace, demo_model, numbers};
+
+fn explain(workspace: &Workspace, arguments: &[&str]) -> Value {
+    let all = [&["explain"][..], arguments, &["--format", "json"]].concat();
+    serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap()
+}
+
+fn pipeline() -> Pipeline {
+    let model = demo_model();
+    Pipeline::text(model.to_str().unwrap(), 128)
+        .measure("recurrence")
+        .score("formula: longattn, within: group")
+        .filter("keep_fraction: 0.5")
+}
+
+/// A finished run over these texts.
+fn run(texts: &[String]) -> Workspace {
+    let workspace = Workspace::new();
+    let input = table(&[
+        ("id", strings((0..texts.len()).map(|row| format!("d#{row}")))),
+        ("group", strings((0..texts.len()).map(|row| ["one", "two"][row % 2]))),
+        ("text", strings(texts)),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 3);
+    workspace.run(&pipeline());
+    workspace
+}
+
+fn texts() -> Vec<String> {
+    let sentence = |row: usize, place: usize| {
+        let names = ["harbour", "keeper", "winter", "storm", "ledger", "mast", "lamp"];
+        format!(
+            "In year {} the {} wrote of the {}. ",
+            place % (3 + row),
+            names[(place + row) % 7],
+            names[place * row % 7]
+        )
+    };
+    (0..8).map(|row| (0..60).map(|place| sentence(row, place)).collect()).collect()
+}
+
+#[test]
+fn the_figures_are_those_of_the_score_table_to_the_last_bit() {
+    let workspace = run(&texts());
+    let scores = read_scores(&workspace.path("out.run"));
+    let ids: Vec<String> = crate::support::tables::texts(&scores, "id");
+    let windows = crate::support::tables::integers(&scores, "window");
+    for row in [0, scores.num_rows() / 2, scores.num_rows() - 1] {
+        let sample = format!("{}#{}", ids[row], windows[row]);
+        let found = explain(&workspace, &["out.run", &sample]);
+        assert_eq!(found["notes"], json!([]), "{sample}");
+        let mut compared = 0;
+        for figure in found["figures"].as_array().unwrap() {
+            assert_eq!(figure["now"], figure["recorded"], "{figure}");
+            let column = scores.column_by_name(figure["statistic"].as_str().unwrap()).unwrap();
+            if column.is_null(row) {
+                assert!(figure["now"].is_null(), "{figure}");
+            } else if let Some(column) = column.as_primitive_opt::<Float64Type>() {
+                assert_eq!(figure["now"].as_f64().unwrap().to_bits(), column.value(row).to_bits());
+            } else if let Some(column) = column.as_primitive_opt::<Int64Type>() {
+                assert_eq!(figure["now"].as_i64().unwrap(), column.value(row));
+            } else {
+                let list = column.as_list::<i32>().value(row);
+                assert_eq!(
+                    numbers(&figure["now"]),
+                    list.as_primitive::<Float64Type>().values().to_vec()
+                );
+            }
+            compared += 1;
+        }
+        assert!(compared >= 12, "{compared}");
+        // What is shown of tokens adds up to the figures.
+        let of = |name: &str| {
+            let figures = found["figures"].as_array().unwrap();
+            let figure = figures.iter().find(|figure| figure["statistic"] == name).unwrap();
+            figure["now"].as_f64().unwrap()
+        };
+        let masses = numbers(&found["far_mass"]);
+        assert_eq!(masses.len(), 128);
+        let mean = masses.iter().sum::<f64>() / 128.0;
+        assert!((mean - of("dependency_strength")).abs() < 1e-12, "{mean}");
+        let links = found["links"].as_array().unwrap();
+        let far = links.iter().filter(|link| link["far"] == true).count();
+        assert!((far as f64 / 64.0 - of("far_recurrence")).abs() < 1e-15);
+        let copied = links.iter().filter(|link| link["copied"] == true).count();
+        assert!(copied as f64 / 64.0 <= of("copy_share") + 1e-15);
+    }
+}
+
+#[test]
+fn the_rank_is_that_among_the_samples_of_its_group() {
+    let workspace = run(&texts());
+    let scores = read_scores(&workspace.path("out.run"));
+    let ids = crate::support::tables::texts(&scores, "id");
+    let windows = crate::support::tables::integers(&scores, "window");
+    let mut ranks: Vec<(String, u64, u64, f64, bool)> = Vec::new();
+    for (id, window) in ids.iter().zip(windows) {
+        let found = explain(&workspace, &["out.run", &format!("{id}#{window}")]);
+        let own = &found["selected"];
+        let group = own["group"].as_str().unwrap().to_owned();
+        let numbers = (own["rank"].as_u64().unwrap(), own["of"].as_u64().unwrap());
+        ranks.push((
+            group,
+            numbers.0,
+            numbers.1,
+            own["score"].as_f64().unwrap(),
+            own["reason"].is_null(),
+        ));
+    }
+    for group in ["one", "two"] {
+        let mut own: Vec<_> = ranks.iter().filter(|(of, ..)| of == group).collect();
+        own.sort_by_key(|(_, rank, ..)| *rank);
+        assert!(own.iter().all(|(_, _, of, ..)| *of == own.len() as u64));
+        assert!(own.windows(2).all(|pair| pair[0].3 >= pair[1].3 && (pair[0].4 || !pair[1].4)));
+        assert_eq!(own[0].1, 1);
+    }
+    let text = workspace.longsift(&["explain", "out.run", "d#0#0"]).success().stdout;
+    assert!(
+        text.contains("samples of `one`") && text.contains("passages that attend most"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_not_there_and_what_has_changed_is_said() {
+    let workspace = run(&texts());
+    let refused = |arguments: &[&str], code: i32, part: &str| {
+        let answer = workspace.longsift(&[&["explain"][..], arguments].concat());
+        assert!(answer.code == code && answer.stderr.contains(part), "{}", answer.stderr);
+    };
+    refused(&["out.run", "d#0"], 2, "no document of the 8 in the input has the id `d`");
+    refused(&["out.run", "nobody"], 2, "`nobody` names no window");
+    refused(&["out.run", "d#0#x"], 2, "names no window");
+    refused(&["out.run", "d#0#99"], 2, "has no window 99: its last one is");
+    refused(&["out.run", "d#0#99999999999999"], 2, "names no window");
+    refused(&["out.run", "d#9#0"], 2, "has the id `d#9`");
+    refused(&["elsewhere.run", "d#0#0"], 2, "elsewhere.run");
+    // By its place, and of a pipeline without a run.
+    let of_pipeline = explain(&workspace, &["pipeline.yaml", "a.parquet:0#0"]);
+    assert!(of_pipeline["selected"].is_null() && of_pipeline["figures"][0]["recorded"].is_null());
+    // Of measures that need no model.
+    let without = Pipeline::text("", 128)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .measure("recurrence")
+        .score("formula: far-recurrence");
+    workspace.write("without.yaml", without.to_string());
+    let found = explain(&workspace, &["without.yaml", "d#1#0", "--html", "without.html"]);
+    assert!(found["far_distance"].is_null() && found["far_mass"] == json!([]));
+    check_harmless(&fs::read_to_string(workspace.path("without.html")).unwrap(), 0);
+    // The document is another one now.
+    let mut changed = texts();
+    changed[0] = changed[0].replace("harbour", "airport");
+    let other = run(&changed);
+    fs::copy(other.path("input/a.parquet"), workspace.path("input/a.parquet")).unwrap();
+    refused(&["out.run", "d#0#0"], 3, "has changed since the run scored it");
+    fs::remove_file(workspace.path("input/a.parquet")).unwrap();
+    refused(&["out.run", "d#0#0"], 2, "input");
+}
+
+#[test]
+fn every_kind_of_hostile_text_is_shown_as_text() {
+    let kinds = hostile();
+    let workspace = run(&kinds.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>());
+    for (row, (kind, _)) in kinds.iter().enumerate() {
+        let sample = format!("d#{row}#0");
+        explain(&workspace, &["out.run", &sample, "--html", "page.html"]);
+        let page = fs::read_to_string(workspace.path("page.html")).unwrap();
+        check_harmless(&page, 0);
+        assert!(
+            page.contains("class=\"shaded\"") && page.len() < 1_500_000,
+            "{kind}: {}",
+            page.len()
+        );
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn a_browser_without_a_network_opens_an_explanation() {
+    let mut all = texts();
+    all.extend(hostile().into_iter().take(6).map(|(_, text)| text));
+    let workspace = run(&all);
+    for sample in ["d#0#0", "d#8#0", "d#12#0"] {
+        workspace.longsift(&["explain", "out.run", sample, "--html", "page.html"]).success();
+        let sections = ["text", "along", "lists", "blocks", "figures", "repeat"];
+        let elements = check_opened(&workspace.path("page.html"), &sections);
+        assert!(elements.matches("<span").count() > 100 && !elements.contains("<script"));
+    }
+}
