@@ -18,6 +18,9 @@ pub enum Formula {
     /// where sentences change places), not copied. With first-layer attention in the pipeline, its dependency strength is
     /// a fifth. Chosen on documents that were not used to measure it.
     BalancedRecurrence,
+    /// The weakest of five sides: the four of `balanced-recurrence`, and the mean gain of a whole model by the long context.
+    /// For windows that a guard on `copy_share` has let pass: models gain most by copies.
+    BalancedGain,
 }
 
 /// The weight of the uniformity term of `longattn`, as published.
@@ -33,6 +36,7 @@ impl Formula {
             Self::Longattn => "longattn",
             Self::FarRecurrence => "far-recurrence",
             Self::BalancedRecurrence => "balanced-recurrence",
+            Self::BalancedGain => "balanced-gain",
         }
     }
 
@@ -55,14 +59,16 @@ impl Formula {
                 (vec![term("dependency_strength", 1.0), term("far_variance", -alpha)], Combine::Sum)
             }
             Self::FarRecurrence => (vec![term("far_recurrence", 1.0)], Combine::Sum),
-            Self::BalancedRecurrence => {
+            Self::BalancedRecurrence | Self::BalancedGain => {
                 let mut sides = vec![
                     side("far_recurrence", 1.0, 0.0),
                     side("link_coverage", 1.0, 0.0),
                     side("near_recurrence", 1.0, 0.2),
                     side("copy_share", -1.0, 1.2),
                 ];
-                if attention {
+                if self == Self::BalancedGain {
+                    sides.push(side("long_gain", 1.0, 0.0));
+                } else if attention {
                     sides.push(side("dependency_strength", 1.0, ATTENTION_OFFSET));
                 }
                 (sides, Combine::Least)
@@ -76,15 +82,23 @@ mod tests {
     use super::*;
     use crate::contract::{Measure, Orientation};
     use crate::first_layer_attention::FirstLayerAttention;
-    use crate::measures::Recurrence;
+    use crate::measures::{LanguageModel, Recurrence};
 
-    const ALL: [Formula; 3] =
-        [Formula::Longattn, Formula::FarRecurrence, Formula::BalancedRecurrence];
+    const ALL: [Formula; 4] = [
+        Formula::Longattn,
+        Formula::FarRecurrence,
+        Formula::BalancedRecurrence,
+        Formula::BalancedGain,
+    ];
 
     #[test]
     fn every_formula_is_of_statistics_that_a_measure_writes() {
-        let columns =
-            [FirstLayerAttention::default().columns(), Recurrence::default().columns()].concat();
+        let columns = [
+            FirstLayerAttention::default().columns(),
+            Recurrence::default().columns(),
+            LanguageModel::default().columns(),
+        ]
+        .concat();
         for formula in ALL {
             for term in formula.terms(0.5, true).0 {
                 let column = columns.iter().find(|column| column.name == *term.statistic).unwrap();
@@ -119,6 +133,16 @@ mod tests {
         assert_eq!(sides(false), four);
         assert_eq!(sides(true)[..4], four);
         assert_eq!(sides(true)[4], ("dependency_strength".to_owned(), 1.0, 0.3));
+    }
+
+    #[test]
+    fn balanced_gain_has_what_a_long_context_gains_as_its_fifth_side() {
+        let (four, _) = Formula::BalancedRecurrence.terms(0.5, false);
+        let (five, combine) = Formula::BalancedGain.terms(0.5, true);
+        assert_eq!((&five[..4], combine), (&four[..], Combine::Least));
+        let fifth = &five[4];
+        assert_eq!((fifth.statistic.as_str(), fifth.weight, fifth.offset), ("long_gain", 1.0, 0.0));
+        assert_eq!((five.len(), fifth.standardise), (5, Some(Standardise::Percentile)));
     }
 
     #[test]
