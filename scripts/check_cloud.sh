@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The feature `cloud`: its tests, then the program against two S3 servers and a hub over TLS, all on 127.0.0.1.
+# The feature `cloud`: its tests, then the program against two S3 servers and a hub and a collector over TLS, all on 127.0.0.1.
 #   scripts/check_cloud.sh [VENV]
 # moto answers like S3 also where requests race; s3s checks signatures. Without a virtual environment that has moto one is
 # made (some 300 MB from PyPI). Needs openssl and curl. LONGSIFT_SEED repeats the moments of the kills.
@@ -187,10 +187,22 @@ commit=0123456789abcdef0123456789abcdef01234567
 mkdir -p "$work/hub/demo/model/resolve"
 ln -s "$demo/model" "$work/hub/demo/model/resolve/$commit"
 cat >"$work/hub.py" <<'PYTHON'
-import functools, http.server, ssl, sys
+import http.server, ssl, sys
 work = sys.argv[1]
-handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=work + "/hub")
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def __init__(self, *arguments):
+        super().__init__(*arguments, directory=work + "/hub")
+
+    def do_POST(self):  # a collector of lineage
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with open(work + "/lineage.jsonl", "ab") as events:
+            events.write(body + b"\n")
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(work + "/cert.pem", work + "/key.pem")
 server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -201,6 +213,8 @@ serve hub python3 "$work/hub.py" "$work"
 pipeline tls "$demo/corpus.parquet" "hf://demo/model@$commit"
 HF_ENDPOINT=https://127.0.0.1:$port SSL_CERT_FILE=$work/root.pem "$longsift" run "$work/tls.yaml" -q >/dev/null
 same folder tls
+OPENLINEAGE_URL=https://127.0.0.1:$port SSL_CERT_FILE=$work/root.pem "$longsift" run "$work/folder.yaml" --fresh >/dev/null
+[ "$(grep -c '"eventType":"\(START\|COMPLETE\)"' "$work/lineage.jsonl")" = 2 ] || fail "lineage over TLS has not arrived"
 # A certificate that nobody vouches for is refused.
 rm -rf "$work/cache"
 if HF_ENDPOINT=https://127.0.0.1:$port timeout -k 1 20 "$longsift" plan "$work/tls.yaml" >"$work/refused.log" 2>&1; then

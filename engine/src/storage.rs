@@ -9,6 +9,8 @@ pub(crate) mod hub;
 #[cfg(feature = "cloud")]
 pub(crate) mod objects;
 pub(crate) mod open;
+#[cfg(feature = "cloud")]
+pub(crate) mod post;
 pub(crate) mod range_file;
 #[cfg(feature = "cloud")]
 pub(crate) mod ranges;

@@ -154,7 +154,7 @@ pub(crate) fn shown(url: &Url) -> String {
 }
 
 /// An error with its causes; the address, which may be a signed one, is left out.
-pub(super) fn in_full(error: &reqwest::Error) -> String {
+pub(in crate::storage) fn in_full(error: &reqwest::Error) -> String {
     let mut text =
         if error.is_timeout() { "no answer in time" } else { "the connection failed" }.to_owned();
     let mut cause = error.source();
