@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::support::faults::wait_until;
+use crate::support::pages::check_harmless;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Answer, Pipeline, Tiny, Workspace, fake_nvml};
 
@@ -52,6 +53,19 @@ fn looks_are_appended_to_a_csv_file() {
     assert_eq!(lines.len(), 1 + 3 * 3, "{text}");
     assert!(lines[0].starts_with("time,device,name,uuid,total_bytes"));
     assert!(lines[2].contains(",cuda:1,\"NVIDIA \"\"odd\"\" name\",GPU-00000001"), "{text}");
+}
+
+#[test]
+fn looks_are_drawn_for_every_device() {
+    let workspace = Workspace::new();
+    let arguments = ["--watch", "--looks", "2", "--seconds", "1", "--html", "devices.html"];
+    devices(&workspace, &arguments).success();
+    let page = fs::read_to_string(workspace.path("devices.html")).unwrap();
+    check_harmless(&page, 0);
+    for device in ["cpu", "cuda:0", "cuda:1"] {
+        assert!(page.contains(&format!(">{device}</h2>")), "{device}");
+    }
+    assert!(page.matches("<svg").count() >= 6 && page.contains("<b>2</b>"), "{page}");
 }
 
 fn workload(workspace: &Workspace) {

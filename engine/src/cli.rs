@@ -443,6 +443,9 @@ pub struct DevicesArguments {
     /// Ends after so many looks.
     #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u32).range(1..))]
     pub looks: Option<u32>,
+    /// Draws the looks so far, memory and work over time, on a page that is written anew after each.
+    #[arg(long, value_name = "FILE", requires = "watch")]
+    pub html: Option<PathBuf>,
     /// Appends every look to a CSV file.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,

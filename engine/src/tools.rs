@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod forward;
 pub(crate) mod inspect;
 pub(crate) mod map;
+pub(crate) mod monitor;
 pub(crate) mod reference;
 pub(crate) mod reference_pages;
 pub(crate) mod tokens;

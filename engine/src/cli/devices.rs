@@ -9,7 +9,8 @@ use crate::base::error::{DONE, Failure, Result};
 use crate::base::stop::Stop;
 use crate::cli::DevicesArguments;
 use crate::devices::survey::{CSV_HEADER, Survey};
-use crate::storage::{error, files};
+use crate::storage::{atomic, error, files};
+use crate::tools::monitor::Monitor;
 
 /// Shows the devices; with `--watch` until a signal comes, which is no failure here.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
@@ -23,10 +24,14 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
     }
     let stop = Stop::on_signals()?;
     let clear = if std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
-    let mut looks = 0;
+    let (mut looks, mut monitor) = (0, Monitor::default());
     loop {
         let survey = look(arguments)?;
         let mut out = std::io::stdout();
+        if let Some(path) = &arguments.html {
+            monitor.add(survey.clone());
+            atomic::write_atomic(path, monitor.page().as_bytes())?;
+        }
         let shown = write!(out, "{clear}{}\n{survey}\n", survey.time).and_then(|()| out.flush());
         looks += 1;
         if !printed(shown)? || arguments.looks.is_some_and(|most| looks >= most) {

@@ -1,0 +1,146 @@
+//! `longsift devices --watch --html FILE`: memory and work of the devices of this machine over time.
+
+use std::collections::BTreeMap;
+
+use crate::base::text::{bytes, count, line_safe};
+use crate::devices::survey::{Survey, Surveyed};
+use crate::report::page::drawing::{Drawing, colour};
+use crate::report::page::{Block, Figure, Page, Section, Tile};
+
+/// Looks that are kept: of more, every second one is left out, so that a page of a week is as small as one of an hour.
+const MOST_LOOKS: usize = 240;
+/// Pixels of a drawing.
+const WIDTH: f64 = 340.0;
+const TALL: f64 = 90.0;
+
+/// The looks so far.
+#[derive(Debug, Default)]
+pub(crate) struct Monitor {
+    looks: Vec<Survey>,
+    /// One look in so many is kept.
+    every: u64,
+    seen: u64,
+}
+
+impl Monitor {
+    /// Takes in a look.
+    pub(crate) fn add(&mut self, survey: Survey) {
+        let every = self.every.max(1);
+        if self.seen.is_multiple_of(every) {
+            self.looks.push(survey);
+        }
+        self.seen += 1;
+        if self.looks.len() > MOST_LOOKS {
+            let mut place = 0;
+            self.looks.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            self.every = 2 * every;
+        }
+    }
+
+    /// One HTML file.
+    pub(crate) fn page(&self) -> String {
+        let mut devices: BTreeMap<&str, Vec<&Surveyed>> = BTreeMap::new();
+        for device in self.looks.iter().flat_map(|look| &look.devices) {
+            devices.entry(&device.device).or_default().push(device);
+        }
+        let sections = devices.into_iter().enumerate().map(|(place, (device, looks))| {
+            let name = looks.first().map_or(String::new(), |look| line_safe(&look.name));
+            let mut figures = vec![figure(
+                "memory",
+                &looks,
+                &[
+                    ("used", colour::BLUE, |look| look.used_bytes),
+                    ("reserved", colour::GREEN, |look| Some(look.reserved_bytes)),
+                ],
+                bytes,
+            )];
+            let busy = |look: &Surveyed| look.utilisation_percent.map(u64::from);
+            if looks.iter().any(|look| look.utilisation_percent.is_some()) {
+                figures.push(figure(
+                    "at work, per cent",
+                    &looks,
+                    &[("at work", colour::ORANGE, busy)],
+                    count,
+                ));
+            }
+            let flight = |look: &Surveyed| Some(look.in_flight as u64);
+            figures.push(figure(
+                "windows in flight",
+                &looks,
+                &[("windows", colour::PURPLE, flight)],
+                count,
+            ));
+            Section::new(
+                &format!("device{place}"),
+                &line_safe(device),
+                &name,
+                vec![Block::Figures(figures)],
+            )
+        });
+        let time = |look: Option<&Survey>| look.map_or(String::new(), |look| look.time.clone());
+        let page = Page {
+            title: "The devices of this machine".to_owned(),
+            kicker: format!(
+                "longsift devices · {} to {}",
+                time(self.looks.first()),
+                time(self.looks.last())
+            ),
+            lead: "What is used by anyone, and what running longsifts of this user have reserved."
+                .to_owned(),
+            tiles: vec![Tile { figure: count(self.seen), label: "looks".to_owned() }],
+            sections: sections.collect(),
+        };
+        page.html()
+    }
+}
+
+type Series<'a> = (&'a str, &'static str, fn(&Surveyed) -> Option<u64>);
+
+/// Lines over the looks, from 0 to the largest value.
+fn figure(
+    title: &str,
+    looks: &[&Surveyed],
+    series: &[Series<'_>],
+    shown: fn(u64) -> String,
+) -> Figure {
+    let values =
+        |of: fn(&Surveyed) -> Option<u64>| looks.iter().map(move |look| of(look).unwrap_or(0));
+    let most = series.iter().flat_map(|(.., of)| values(*of)).max().unwrap_or(0);
+    let (top, mut drawing) = (24.0, Drawing::new(WIDTH as u32, 130, title));
+    let bottom = top + TALL;
+    let mut x = 0.0;
+    for (name, stroke, of) in series {
+        let step = (WIDTH - 2.0) / (looks.len().max(2) - 1) as f64;
+        let height = |value: u64| TALL * value as f64 / most.max(1) as f64;
+        let line = values(*of)
+            .enumerate()
+            .map(|(place, value)| (1.0 + step * place as f64, bottom - height(value)));
+        drawing.polyline(&line.collect::<Vec<_>>(), stroke, *name);
+        drawing.rect((x, 2.0), (10.0, 10.0), *stroke, "");
+        drawing.text((x + 14.0, 11.0), "start", *name);
+        x += 90.0;
+    }
+    drawing.line((0.0, bottom), (WIDTH, bottom), colour::GREY);
+    Figure { title: title.to_owned(), caption: format!("up to {}", shown(most)), drawing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_watch_is_thinned_and_its_page_stays_small() {
+        let mut monitor = Monitor::default();
+        let survey = Survey::now(0.1);
+        for minute in 0..5000 {
+            monitor.add(Survey { time: format!("{minute}"), ..survey.clone() });
+        }
+        assert!((MOST_LOOKS / 2..=MOST_LOOKS).contains(&monitor.looks.len()));
+        let times: Vec<u64> = monitor.looks.iter().map(|look| look.time.parse().unwrap()).collect();
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] == monitor.every));
+        assert!(monitor.page().len() < 100_000);
+    }
+}
