@@ -118,12 +118,9 @@ impl Page {
             format!("{}\n\n{}\n", self.strong(name), wrapped(&about(name), self.width, 0));
         for (key, setting) in schema::properties(settings).filter(|(key, _)| *key != "stage") {
             let takes = words::in_words(schema::pipeline(), setting);
-            let _ = write!(
-                out,
-                "\n{}: {takes}{}\n",
-                self.strong(key),
-                default_in_words(settings, key, setting)
-            );
+            let default = default_in_words(settings, key, setting);
+            let heading = wrapped(&format!("{key}: {takes}{default}"), self.width, 0);
+            let _ = writeln!(out, "\n{}", heading.replacen(key, &self.strong(key), 1));
             let _ = writeln!(out, "{}", wrapped(schema::description(setting), self.width - 4, 4));
             self.values(setting, &mut out);
             self.items(setting, &mut out);
