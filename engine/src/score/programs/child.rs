@@ -60,8 +60,8 @@ impl Child {
     /// The operating system does not start it.
     pub(super) fn start(program: &Program) -> io::Result<Self> {
         let settings = &program.settings;
+        // By its whole path, from which the Python of a virtual environment knows that it is one.
         let mut process = Command::new(&program.executable)
-            .arg0(&settings.command[0])
             .args(&settings.command[1..])
             .current_dir(&program.folder)
             .env_clear()
