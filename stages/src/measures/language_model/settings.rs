@@ -17,8 +17,8 @@ const SINK_TOKENS: u32 = 16;
 
 /// Measures, per window, what a whole language model makes of it: its losses, how much the whole window lowers them
 /// against short windows, and the attention of any layers to far-away tokens. Some thousand times the cost of the first
-/// layer: put it behind guards (`before: language-model`), or measure a sample (`sample_fraction`). Weights are read
-/// layer by layer, once for many windows; memory does not grow with the number of layers.
+/// layer: put it behind guards (`before: language-model`). Weights are read layer by layer, once for many windows; memory
+/// does not grow with the number of layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LanguageModel {
