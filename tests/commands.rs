@@ -183,6 +183,9 @@ fn status_tells_how_far_a_run_is() {
     assert_eq!((&json["units"], &json["units_scored"]), (&json!(1), &json!(1)));
     let text = workspace.longsift(&["status", "out.run/"]).success().stdout;
     assert!(text.starts_with("finished\n"), "{text}");
+    // A run that nobody works on is looked at once.
+    let watched = workspace.longsift(&["status", "out.run", "--watch"]).success().stdout;
+    assert_eq!(watched, "finished: 1 of 1 units, 2 of 2 rows, 6 windows\n");
     fs::remove_file(workspace.path("out.run/_SUCCESS")).unwrap();
     let json: Value = serde_json::from_str(&status("out.run").success().stdout).unwrap();
     assert_eq!(json["state"], "unfinished");

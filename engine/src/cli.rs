@@ -13,6 +13,7 @@ pub(crate) mod observe;
 pub(crate) mod planned;
 pub(crate) mod ray;
 pub(crate) mod run;
+pub(crate) mod status;
 pub(crate) mod terminal;
 pub(crate) mod validate;
 
@@ -134,14 +135,8 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
     },
-    /// Shows how far a run is.
-    Status {
-        /// The run directory.
-        run_dir: PathBuf,
-        /// How to write the answer.
-        #[arg(long, value_enum, default_value = "text")]
-        format: AnswerFormat,
-    },
+    /// Shows how far a run is; with `--watch` also how fast it goes and how long it will take.
+    Status(StatusArguments),
     /// Checks that a run directory still holds what it recorded: digests, columns, accounting.
     Verify {
         /// The run directory.
@@ -333,6 +328,25 @@ pub struct EvaluateArguments {
     #[arg(long)]
     pub dry_run: bool,
     /// How to write the answer.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: AnswerFormat,
+}
+
+/// A run to look at.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArguments {
+    /// The run directory.
+    pub run_dir: PathBuf,
+    /// Looks again and again, a line each, until nobody works in the directory any more.
+    #[arg(long)]
+    pub watch: bool,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Ends after so many looks.
+    #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u32).range(1..))]
+    pub looks: Option<u32>,
+    /// How to write the answer; with `--watch` a JSON document a line.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,
 }

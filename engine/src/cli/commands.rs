@@ -71,10 +71,11 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         }
         Command::Devices(arguments) => super::devices::devices(arguments),
         Command::Tune { arguments, seconds, format } => tune(cli, arguments, *seconds, *format),
-        Command::Status { run_dir, format } => {
-            let status = status::read(&RunDirectory::at(run_dir)?)?;
+        Command::Status(arguments) if arguments.watch => super::status::watch(arguments),
+        Command::Status(arguments) => {
+            let status = status::read(&RunDirectory::at(&arguments.run_dir)?)?;
             answer(
-                *format,
+                arguments.format,
                 || status.to_string(),
                 || serde_json::to_value(&status).expect("plain data"),
             )
