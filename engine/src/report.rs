@@ -1,4 +1,4 @@
-//! What people and programs are told of runs.
+//! What people and programs read about runs.
 
 pub(crate) mod amount;
 pub(crate) mod card;

@@ -5,6 +5,8 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
@@ -48,12 +50,6 @@ impl Stop {
         Ok(OF_PROCESS.get_or_init(|| stop).clone())
     }
 
-    /// As it is when a signal has come.
-    #[cfg(test)]
-    pub(crate) fn by(signal: i32) -> Self {
-        Self { signal: Arc::new(AtomicUsize::new(signal as usize)) }
-    }
-
     /// What tells of signals in this process; where it does not listen to them, there are none. For what waits far from
     /// the run that it belongs to.
     pub(crate) fn of_process() -> Self {
@@ -77,6 +73,17 @@ impl Stop {
     #[cfg(test)]
     pub fn after(signal: i32) -> Self {
         Self { signal: Arc::new(AtomicUsize::new(signal as usize)) }
+    }
+
+    /// Waits so long, looking ten times whether a signal has come. Whether none has.
+    pub fn lets_pass(&self, time: Duration) -> bool {
+        (0..10).all(|_| {
+            let goes_on = self.check().is_ok();
+            if goes_on {
+                thread::sleep(time / 10);
+            }
+            goes_on
+        })
     }
 
     /// Fails once a signal has come.

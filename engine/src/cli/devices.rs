@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::answer::{answer, printed};
-use crate::base::error::{DONE, Failure, Result};
+use crate::base::error::{DONE, Result};
 use crate::base::stop::Stop;
 use crate::cli::DevicesArguments;
 use crate::devices::survey::{CSV_HEADER, Survey};
@@ -37,12 +37,8 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         if !printed(shown)? || arguments.looks.is_some_and(|most| looks >= most) {
             return Ok(DONE);
         }
-        for _ in 0..10 {
-            match stop.check() {
-                Err(Failure::Stopped { .. }) => return Ok(DONE),
-                other => other?,
-            }
-            std::thread::sleep(Duration::from_millis(100 * u64::from(arguments.seconds)));
+        if !stop.lets_pass(Duration::from_secs(arguments.seconds.into())) {
+            return Ok(DONE);
         }
     }
 }

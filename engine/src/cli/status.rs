@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::answer::printed;
-use crate::base::error::{DONE, Failure, Result};
+use crate::base::error::{DONE, Result};
 use crate::base::stop::Stop;
 use crate::base::text::{count, json_safe};
 use crate::cli::{AnswerFormat, StatusArguments};
@@ -40,12 +40,8 @@ pub(super) fn watch(arguments: &StatusArguments) -> Result<u8> {
         if !printed(shown)? || is_last || now.state != "running" {
             return Ok(DONE);
         }
-        for _ in 0..10 {
-            match stop.check() {
-                Err(Failure::Stopped { .. }) => return Ok(DONE),
-                other => other?,
-            }
-            std::thread::sleep(Duration::from_millis(100 * u64::from(arguments.seconds)));
+        if !stop.lets_pass(Duration::from_secs(arguments.seconds.into())) {
+            return Ok(DONE);
         }
         now = status::read(&directory)?;
         looks += 1;

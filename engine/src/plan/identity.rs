@@ -436,7 +436,7 @@ fn output_facts(output: &Output, parts: &mut Parts) {
         part_bytes,
         report_by,
         compare,
-        // It is told of what was done; `longsift report` tells it of a finished run.
+        // The page shows what was done; `longsift report` makes it of any finished run.
         report: _,
     } = output;
     if *format != OutputFormat::Parquet {

@@ -13,8 +13,8 @@ use crate::run_directory::summary::{Checked, Summary};
 use crate::select::warnings;
 use crate::spec::assertions::{Check, CheckSeverity, Figure, Of, Take};
 
-/// What the checks of `plan` find in a result: its summary and the tables of its selection. Returns what each found and the
-/// warnings of those that only warn.
+/// What the checks of `plan` find in a result: its summary, and the tables of its selection, which are only asked for where a
+/// check looks at samples. Returns what each found and the warnings of those that only warn.
 ///
 /// Cost: one pass over the light columns of the selection where a check looks at samples, else none.
 ///
@@ -24,18 +24,18 @@ use crate::spec::assertions::{Check, CheckSeverity, Figure, Of, Take};
 pub fn check(
     plan: &Plan,
     summary: &Summary,
-    selection: &[PathBuf],
+    selection: impl FnOnce() -> Result<Vec<PathBuf>>,
 ) -> Result<(Vec<Checked>, Vec<Diagnostic>)> {
     let checks = &plan.spec.pipeline.checks;
     let mut samples: Vec<Option<Samples>> = checks.iter().map(Samples::of).collect();
     if samples.iter().any(Option::is_some) {
-        for path in selection {
-            let names = selected::statistics(path)?;
+        for path in selection()? {
+            let names = selected::statistics(&path)?;
             for samples in samples.iter_mut().flatten() {
                 samples.place =
                     names.iter().position(|name| Some(name) == samples.statistic.as_ref());
             }
-            selected::read(path, |row| {
+            selected::read(&path, |row| {
                 for samples in samples.iter_mut().flatten() {
                     let place = samples.place;
                     let value = place.map_or(row.score, |place| row.statistics[place]);

@@ -58,9 +58,12 @@ impl Run<'_> {
     /// The answer of a run that found everything done, if the pipeline's checks hold of it: they may be others than when it was
     /// written.
     pub(super) fn checked_again(&self, before: Summary) -> Result<Outcome> {
-        let manifest = Manifest::of_finished(self.directory)?;
-        let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));
-        let (checks, warnings) = checked::check(self.plan, &before, &tables.collect::<Vec<_>>())?;
+        let tables = || {
+            let manifest = Manifest::of_finished(self.directory)?;
+            let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));
+            Ok(tables.collect())
+        };
+        let (checks, warnings) = checked::check(self.plan, &before, tables)?;
         Ok(Outcome { warnings, ..self.nothing_to_do(Summary { checks, ..before }) })
     }
 

@@ -52,8 +52,8 @@ impl Run<'_> {
             let path = directory.root.join(&part.path);
             lie.get(path.as_path()).map_or(path.clone(), |from| from.to_path_buf())
         };
-        let paths: Vec<PathBuf> = manifest.selection.iter().map(tables).collect();
-        let (checks, warned) = match checked::check(plan, &summary, &paths) {
+        let paths = || Ok(manifest.selection.iter().map(tables).collect());
+        let (checks, warned) = match checked::check(plan, &summary, paths) {
             Ok(found) => found,
             Err(refused) => {
                 directory.remove_attempts()?;

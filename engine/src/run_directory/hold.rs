@@ -63,14 +63,7 @@ impl RunDirectory {
     /// Makes the folders that a run writes to and clears what an interrupted run left half-written. The directory must
     /// be taken.
     pub fn prepare(&self) -> Result<()> {
-        for folder in [
-            self.scores(),
-            self.units(),
-            self.dropped(),
-            self.quarantine(),
-            self.journal(),
-            self.answers(),
-        ] {
+        for folder in self.working_folders() {
             files::create_folder(&folder)?;
             files::remove_leftovers(&folder)?;
         }

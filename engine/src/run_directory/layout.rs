@@ -87,6 +87,18 @@ impl RunDirectory {
         }
     }
 
+    /// The folders that a run writes to while it scores.
+    pub(super) fn working_folders(&self) -> [PathBuf; 6] {
+        [
+            self.scores(),
+            self.units(),
+            self.dropped(),
+            self.quarantine(),
+            self.journal(),
+            self.answers(),
+        ]
+    }
+
     /// The path of the run directory from the root, as the summary gives it.
     pub fn absolute(&self) -> String {
         let path = files::canonical(&self.root).or_else(|_| std::path::absolute(&self.root));

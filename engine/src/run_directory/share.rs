@@ -30,14 +30,7 @@ impl RunDirectory {
     /// A process that holds the directory alone: a whole run, or a selection.
     pub fn share(&self) -> Result<SharedLock> {
         files::create_folder(&self.root)?;
-        for folder in [
-            self.scores(),
-            self.units(),
-            self.dropped(),
-            self.quarantine(),
-            self.journal(),
-            self.answers(),
-        ] {
+        for folder in self.working_folders() {
             files::create_folder(&folder)?;
         }
         let path = self.lock_path();

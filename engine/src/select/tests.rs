@@ -339,6 +339,6 @@ fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
 fn a_signal_ends_a_selection_between_two_samples() {
     let criteria = criteria(Standardise::ZScore, Combine::Sum, r#"{"keep_fraction": 0.5}"#);
     let gathered = gathered(&criteria, &[(0, 1, [0.0; 3]); 9], 3);
-    let stopped = Stop::by(15);
+    let stopped = Stop::after(15);
     assert!(gathered.visit(0, &stopped, |_| panic!("nothing is handed over")).is_err());
 }
