@@ -3,12 +3,14 @@
 //! plan, selection and accounting over them.
 //!
 //! ```sh
-//! cargo run --release -p longsift-engine --example simulate_corpus -- FOLDER [UNITS [WINDOWS_PER_UNIT [write]]]
+//! cargo run --release -p longsift-engine --example simulate_corpus -- \
+//!     FOLDER [UNITS [WINDOWS_PER_UNIT [GROUPS [percentiles] [write]]]]
 //! ```
 //!
-//! By default 1,000,000 units of 31 windows: 10^12 tokens in windows of 32,768 (31 of them have 4 MB, so that real units
-//! are larger and fewer). Takes about 14 KB of FOLDER per unit, a file and a record each; `write` also writes and commits
-//! the output, as much again. What is in FOLDER already is used.
+//! By default 1,000,000 units of 31 windows in 8 groups: 10^12 tokens in windows of 32,768 (31 of them have 4 MB, so that real
+//! units are larger and fewer). `percentiles` takes the least of two percentiles as the score instead of LongAttn's. Takes
+//! about 14 KB of FOLDER per unit, a file and a record each; `write` also writes and commits the output, as much again. What
+//! is in FOLDER already is used.
 
 #![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
 
@@ -62,14 +64,18 @@ const HEADS: usize = 2;
 
 fn main() -> Answer<()> {
     let mut arguments = std::env::args().skip(1);
-    let folder = PathBuf::from(
-        arguments.next().ok_or("usage: simulate_corpus FOLDER [UNITS [WINDOWS [write]]]")?,
-    );
+    let folder =
+        PathBuf::from(arguments.next().ok_or(
+            "usage: simulate_corpus FOLDER [UNITS [WINDOWS [GROUPS [percentiles] [write]]]]",
+        )?);
     let units = arguments.next().map_or(Ok(1_000_000), |units| units.parse())?;
     let windows = arguments.next().map_or(Ok(31), |windows| windows.parse())?;
-    let write = arguments.next().is_some_and(|word| word == "write");
+    let groups = arguments.next().map_or(Ok(8), |groups| groups.parse())?;
+    let words: Vec<String> = arguments.collect();
+    let has = |word: &str| words.iter().any(|given| given == word);
+    let (percentiles, write) = (has("percentiles"), has("write"));
     println!("{:<28}{:>10}{:>14}{:>14}", "", "seconds", "of processors", "peak memory");
-    let shape = Shape { units, windows };
+    let shape = Shape { units, windows, groups, percentiles };
     timed("input", || shape.write_input(&folder))?;
     let plan = timed("plan", || open_plan(&folder))?;
     assert_eq!(plan.units.len() as u64, units, "a row group is a work unit");
@@ -144,6 +150,8 @@ fn open_plan(folder: &Path) -> Answer<Plan> {
 struct Shape {
     units: u64,
     windows: u64,
+    groups: u64,
+    percentiles: bool,
 }
 
 impl Shape {
@@ -155,12 +163,18 @@ impl Shape {
     fn write_input(self, folder: &Path) -> Answer<()> {
         let model =
             fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../datasets/demo/model"))?;
+        let terms = if self.percentiles {
+            ", combine: least, terms: [{statistic: dependency_strength, standardise: percentile}, \
+             {statistic: far_variance, weight: -1, standardise: percentile}]"
+        } else {
+            ""
+        };
         let pipeline = format!(
             "version: 1\nname: simulated\n\
              input: {{path: input, id_column: id, tokens_column: tokens, unit_bytes: 1024}}\n\
              stages:\n  - {{stage: load-partial-model, model: {}, cache_folder: cache}}\n  \
              - {{stage: tokenize, window_tokens: 64, windows: disjoint, bos: 0}}\n  \
-             - {{stage: first-layer-attention}}\n  - {{stage: score, within: source}}\n  \
+             - {{stage: first-layer-attention}}\n  - {{stage: score, within: source{terms}}}\n  \
              - {{stage: filter, keep_fraction: 0.25}}\noutput: {{path: out}}\n",
             model.display()
         );
@@ -181,7 +195,9 @@ impl Shape {
         let documents = 0..DOCUMENTS;
         let ids =
             documents.clone().map(|document| format!("document-of-unit-{unit:08}-{document:02}"));
-        let sources = documents.clone().map(|document| format!("source-{}", (unit + document) % 8));
+        let groups = self.groups;
+        let sources =
+            documents.clone().map(|document| format!("source-{}", (unit + document) % groups));
         let mut tokens = ListBuilder::new(Int32Builder::new());
         for document in documents {
             tokens.append_value(self.tokens(unit, document).into_iter().map(|id| Some(id as i32)));

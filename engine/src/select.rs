@@ -2,7 +2,8 @@
 //!
 //! Reads the light columns of the score tables once, units in parallel, and puts the statistics of the samples into files
 //! group by group; what is kept of a group is found there, in a fixed number of passes. Memory does not depend on how many
-//! samples there are: some tens of megabytes, 16 bytes a unit, and what a calibration knows of each group.
+//! samples there are: some tens of megabytes, 16 bytes a unit, and what a calibration knows of each group but for its
+//! histograms, which lie in a file.
 
 pub(crate) mod calibration;
 mod compared;
@@ -12,6 +13,7 @@ pub(crate) mod drift;
 mod edges;
 mod gather;
 mod group_numbers;
+mod histograms;
 mod quantiles;
 mod radix;
 mod rank;
@@ -46,6 +48,7 @@ use criteria::Criteria;
 use decided::Rule;
 use gather::Gathered;
 use group_numbers::GroupsOfSamples;
+use histograms::HistogramsOfGroups;
 use rank::Ranking;
 use repeated_ids::RepeatedIds;
 use samples::Sample;
@@ -187,14 +190,15 @@ pub fn select(
     let mut warnings = warnings::of_samples(&gathered);
     warnings.extend(warnings::of_absent(plan.spec.filter(), &gathered));
     let percentiles = PercentilesOfGroups::new(&plan.directory)?;
+    let histograms = HistogramsOfGroups::new(&plan.directory)?;
     let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
     let groups: Vec<(&Option<String>, u32)> =
         gathered.groups.iter().map(|(value, group)| (value, *group)).collect();
     let ranking = |index: usize| {
         let (value, group) = groups[index];
         let (criteria, gathered, kept) = (&criteria, &gathered, &kept[..]);
-        let percentiles = &percentiles;
-        Ranking { criteria, gathered, name: value.as_deref(), group, kept, percentiles, stop }
+        let (name, percentiles, histograms) = (value.as_deref(), &percentiles, &histograms);
+        Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop }
     };
     let threads = rayon::current_num_threads();
     let mut drift = Vec::new();
@@ -230,13 +234,12 @@ pub fn select(
         saved
     } else {
         let ranked = parallel::in_order(groups.len(), threads, |index| ranking(index).own())?;
-        let values = groups.iter().map(|(value, _)| *value);
-        let own =
-            calibration::of_groups(identity, calibration::groups(&criteria, values.zip(&ranked)));
-        for (index, ranked) in ranked.into_iter().enumerate() {
-            decide(index, ranked.rule, ranked.totals.kept);
+        let histograms = histograms.finish()?;
+        for (index, ranked) in ranked.iter().enumerate() {
+            decide(index, ranked.rule(&criteria, &histograms), ranked.totals.kept);
         }
-        own
+        let values = groups.iter().map(|(value, _)| *value).zip(&ranked);
+        calibration::of_groups(identity, calibration::groups(&criteria, values, &histograms))
     };
     warnings.extend(warnings::of_empty(&gathered, empty));
     let rules = rules.into_iter().flatten().collect();

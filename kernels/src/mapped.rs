@@ -1,9 +1,9 @@
 //! A file as memory: how a cached layer-zero table is read without reading it.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use bytemuck::{AnyBitPattern, PodCastError};
@@ -60,12 +60,20 @@ impl MappedFile {
         Self::open_as(path, rustix::process::geteuid().as_raw())
     }
 
+    /// Maps or copies the whole of an open regular file, which nobody writes to any more.
+    pub fn of(file: &File) -> std::io::Result<Self> {
+        Self::of_user(file, rustix::process::geteuid().as_raw())
+    }
+
     fn open_as(path: &Path, user: u32) -> std::io::Result<Self> {
-        let file = File::open(path)?;
-        let content = if seal(&file, user)? {
+        Self::of_user(&File::open(path)?, user)
+    }
+
+    fn of_user(file: &File, user: u32) -> std::io::Result<Self> {
+        let content = if seal(file, user)? {
             // SAFETY: the map is read-only and private to this value, and by the condition on the type nobody writes to
             // the file or shortens it while the map lives.
-            Content::Mapped(unsafe { Mmap::map(&file)? })
+            Content::Mapped(unsafe { Mmap::map(file)? })
         } else {
             copy(file)?
         };
@@ -87,6 +95,11 @@ impl MappedFile {
 
     /// `range` (bytes of the file) as float32.
     pub fn f32_slice(&self, range: Range<usize>) -> Result<&[f32], MapError> {
+        self.numbers(range)
+    }
+
+    /// `range` (bytes of the file) as whole numbers of 64 bits.
+    pub fn u64_slice(&self, range: Range<usize>) -> Result<&[u64], MapError> {
         self.numbers(range)
     }
 
@@ -132,12 +145,12 @@ fn seal(file: &File, user: u32) -> std::io::Result<bool> {
 }
 
 /// Reads the whole file.
-fn copy(mut file: File) -> std::io::Result<Content> {
+fn copy(file: &File) -> std::io::Result<Content> {
     let length = usize::try_from(file.metadata()?.len())
         .map_err(|_| std::io::Error::from(ErrorKind::OutOfMemory))?;
     let mut words = Words::try_new(length.div_ceil(size_of::<u32>()))
         .ok_or_else(|| std::io::Error::from(ErrorKind::OutOfMemory))?;
-    file.read_exact(&mut bytemuck::cast_slice_mut(&mut words)[..length])?;
+    file.read_exact_at(&mut bytemuck::cast_slice_mut(&mut words)[..length], 0)?;
     Ok(Content::Copied { words, length })
 }
 
@@ -168,6 +181,8 @@ mod tests {
         let file = mapped("numbers", bytemuck::cast_slice(&numbers));
         assert_eq!(file.f32_slice(4..12), Ok(&numbers[1..]));
         let halves = [bf16::from_f32(0.5), bf16::from_f32(-7.0)];
+        let wide = [7_u64, u64::MAX];
+        assert_eq!(mapped("wide", bytemuck::cast_slice(&wide)).u64_slice(8..16), Ok(&wide[1..]));
         assert_eq!(
             mapped("halves", bytemuck::cast_slice(&halves)).bf16_slice(0..4),
             Ok(&halves[..])

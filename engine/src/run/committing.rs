@@ -139,8 +139,10 @@ impl Run<'_> {
         for (from, to) in &staged.moves {
             intent.rename(directory, from, to);
         }
+        let calibration = folder.join("calibration.json");
+        directory.write_json(&calibration, &selection.calibration)?;
+        intent.rename(directory, &calibration, &directory.calibration());
         for (name, json, target) in [
-            ("calibration.json", json!(selection.calibration), directory.calibration()),
             ("manifest.json", json!(manifest), directory.manifest()),
             ("summary.json", json!(summary), directory.summary()),
         ] {

@@ -81,11 +81,12 @@ pub struct GroupDrift {
     pub stability_index: Option<f64>,
 }
 
-/// The largest calibration that is read: some hundred thousand groups.
-const MOST_BYTES: u64 = 256 << 20;
+/// The largest calibration that is read: some hundred thousand groups, or ten thousand with four histograms of 3,000 bins
+/// each. It is read into memory.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// Version of the format of this file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Reads the bytes of the calibration at `path`, which the pipeline names at `place`.
 ///

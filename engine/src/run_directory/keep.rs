@@ -1,5 +1,7 @@
 //! Small records of a run directory: written whole or not at all, read where they are there.
 
+use std::io;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use serde::Serialize;
@@ -8,7 +10,12 @@ use serde::de::DeserializeOwned;
 use super::layout::{PartFolders, RunDirectory};
 use super::units::Part;
 use crate::base::error::Result;
+use crate::storage::atomic::AtomicFile;
+use crate::storage::error::failed;
 use crate::storage::{atomic, files};
+
+/// Most records are written at once; a calibration of many groups goes piece by piece.
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// What a record holds: JSON that people can read, with a line break at its end.
 pub fn pretty<T: Serialize>(record: &T) -> Vec<u8> {
@@ -21,7 +28,13 @@ impl RunDirectory {
     /// Writes a record in one step: whoever looks sees the old one or the new one.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<()> {
-        Ok(atomic::write_atomic(path, &pretty(record)).map(drop)?)
+        let mut file = BufWriter::with_capacity(BUFFER_BYTES, AtomicFile::create(path)?);
+        serde_json::to_writer_pretty(&mut file, record)
+            .map_err(io::Error::from)
+            .and_then(|()| file.write_all(b"\n"))
+            .and_then(|()| file.flush())
+            .map_err(failed("write", path))?;
+        Ok(file.get_mut().commit().map(drop)?)
     }
 
     /// Writes a file of text and says what was written, by its name in the run directory.

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use longsift_kernels::MappedFile;
+
 use super::layout::RunDirectory;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -32,6 +34,12 @@ impl Nameless {
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let written = self.file.write_all(bytes);
         Ok(written.map_err(|error| failed(&self.folder, "written", &error))?)
+    }
+
+    /// The whole of it as memory. Nothing may be appended any more.
+    pub(crate) fn mapped(self) -> Result<MappedFile> {
+        let mapped = MappedFile::of(&self.file);
+        Ok(mapped.map_err(|error| failed(&self.folder, "read as memory", &error))?)
     }
 
     pub(crate) fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {

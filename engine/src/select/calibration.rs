@@ -7,6 +7,7 @@ use longsift_stages::score::terms::{Scale, Scorer};
 
 use super::criteria::Criteria;
 use super::gather::Gathered;
+use super::histograms::Histograms;
 use super::rank::Ranked;
 use super::warnings::{listed, name};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -20,6 +21,7 @@ use crate::run_directory::facts::Identity;
 pub(super) fn groups<'r>(
     criteria: &Criteria,
     ranked: impl Iterator<Item = (&'r Option<String>, &'r Ranked)>,
+    histograms: &Histograms,
 ) -> Vec<CalibratedGroup> {
     let names = || criteria.statistics.iter().map(|statistic| statistic.name.clone());
     let of_group = |(value, ranked): (&Option<String>, &Ranked)| CalibratedGroup {
@@ -28,10 +30,10 @@ pub(super) fn groups<'r>(
         kept: ranked.totals.kept,
         figures: names().zip(ranked.figures.iter().copied()).collect(),
         histograms: names()
-            .zip(&ranked.histograms)
-            .filter_map(|(name, histogram)| Some((name, histogram.clone()?)))
+            .zip(ranked.scales(histograms))
+            .filter_map(|(name, scale)| Some((name, scale.histogram?)))
             .collect(),
-        guards: ranked.rule.bounds.clone(),
+        guards: ranked.bounds.clone(),
         thresholds: ranked.totals.thresholds.clone(),
         score_deciles: ranked.deciles.clone(),
         score_parts: ranked.totals.parts.to_vec(),

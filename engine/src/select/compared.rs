@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicU64;
 use super::criteria::Criteria;
 use super::decided::Rule;
 use super::gather::Gathered;
-use super::rank::Ranking;
+use super::histograms::HistogramsOfGroups;
+use super::rank::{Ranked, Ranking};
 use super::score_percentiles::PercentilesOfGroups;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -53,18 +54,25 @@ pub(super) fn select(
         columns.clone_from(&criteria.columns);
         let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
         let percentiles = &PercentilesOfGroups::new(&plan.directory)?;
+        let of_groups = HistogramsOfGroups::new(&plan.directory)?;
         let kept: Vec<AtomicU64> = records.iter().map(|_| AtomicU64::new(0)).collect();
         let groups: Vec<(&Option<String>, u32)> =
             gathered.groups.iter().map(|(value, group)| (value, *group)).collect();
-        let mut rules = parallel::in_order(groups.len(), rayon::current_num_threads(), |index| {
+        let mut ranked = parallel::in_order(groups.len(), rayon::current_num_threads(), |index| {
             let (value, group) = groups[index];
             let (criteria, gathered, kept) = (&criteria, &gathered, &kept[..]);
-            let name = value.as_deref();
-            let ranking = Ranking { criteria, gathered, name, group, kept, percentiles, stop };
-            Ok((group, (name.map(Arc::from), ranking.own()?.rule)))
+            let (name, histograms) = (value.as_deref(), &of_groups);
+            let ranking =
+                Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop };
+            Ok((group, (name.map(Arc::from), ranking.own()?)))
         })?;
-        rules.sort_by_key(|(group, _)| *group);
-        let rules = rules.into_iter().map(|(_, rule)| rule).collect();
+        ranked.sort_by_key(|(group, _)| *group);
+        let histograms = of_groups.finish()?;
+        let rule = |(_, (name, ranked)): (u32, (_, Ranked))| {
+            let rule = ranked.rule(&criteria, &histograms);
+            (name, rule)
+        };
+        let rules = ranked.into_iter().map(rule).collect();
         compared.push(Compared { criteria, rules });
     }
     Ok(compared)

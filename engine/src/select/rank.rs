@@ -11,17 +11,18 @@ use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering as Order};
 
 use longsift_stages::filter::guards::Bounds;
-use longsift_stages::score::percentile::Histogram;
+use longsift_stages::score::percentile::Counting;
 use longsift_stages::score::terms::{Scale, Scorer, Standardise};
 use longsift_stages::score::{ColumnFigures, Deviations};
 
 use super::criteria::Criteria;
-use super::decided::{Rule, place, standing};
+use super::decided::{Cutoff, Rule, place, standing};
 use super::edges::{Amount, Edge};
 use super::gather::{Gathered, Record};
+use super::histograms::{Histograms, HistogramsOfGroups, Place};
 use super::quantiles::Quantiles;
 use super::radix::{PASSES, Search, key, value};
-use super::score_percentiles::{PercentilesOfGroups, ScoreBins, ScoreRange};
+use super::score_percentiles::{OfGroup, PercentilesOfGroups, ScoreBins, ScoreRange};
 use super::standing::Standing;
 use crate::base::error::Result;
 use crate::base::stop::Stop;
@@ -43,20 +44,52 @@ pub(super) struct Ranking<'a> {
     pub(super) kept: &'a [AtomicU64],
     /// Where the percentiles of the scores go.
     pub(super) percentiles: &'a PercentilesOfGroups,
+    /// Where the histograms of its terms go.
+    pub(super) histograms: &'a HistogramsOfGroups,
     pub(super) stop: &'a Stop,
 }
 
 /// What was decided of a group.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked {
-    pub(super) rule: Rule,
     /// By statistic.
     pub(super) figures: Vec<ColumnFigures>,
     /// By term, where it takes percentiles.
-    pub(super) histograms: Vec<Option<Histogram>>,
+    histograms: Vec<Option<Place>>,
+    /// By guard.
+    pub(super) bounds: Vec<Bounds>,
+    cutoffs: Vec<Cutoff>,
+    percentiles: OfGroup,
     /// The nine scores that cut the group into ten parts of equal size; none for a group without scores.
     pub(super) deciles: Vec<f64>,
     pub(super) totals: Totals,
+}
+
+impl Ranked {
+    /// By term, what it is made comparable with.
+    pub(super) fn scales(&self, histograms: &Histograms) -> Vec<Scale> {
+        let scales = self.figures.iter().zip(&self.histograms);
+        let scale = |(figures, place): (&ColumnFigures, &Option<Place>)| Scale {
+            figures: *figures,
+            histogram: place.as_ref().map(|place| histograms.at(place)),
+        };
+        scales.map(scale).collect()
+    }
+
+    /// What decides of the samples of the group.
+    pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
+        Rule {
+            scorer: scorer(criteria, &self.scales(histograms)),
+            bounds: self.bounds.clone(),
+            cutoffs: self.cutoffs.clone(),
+            percentiles: self.percentiles,
+        }
+    }
+}
+
+fn scorer(criteria: &Criteria, scales: &[Scale]) -> Scorer {
+    let scorer = Scorer::new(&criteria.terms, criteria.combine, criteria.standardise, scales);
+    scorer.expect("every term has the scale that it asks for")
 }
 
 /// What there is of a group in the end.
@@ -94,21 +127,20 @@ impl Ranking<'_> {
     /// Decides by the group's own figures.
     pub(super) fn own(self) -> Result<Ranked> {
         let (figures, scales, bounds) = self.figures()?;
-        let criteria = self.criteria;
-        let (terms, combine) = (&criteria.terms, criteria.combine);
-        let scorer = Scorer::new(terms, combine, criteria.standardise, &scales)
-            .expect("every term has the scale that it asks for");
+        let scorer = scorer(self.criteria, &scales);
         let (mut edges, deciles, range) = self.edges(&scorer, &bounds)?;
         let mut bins = ScoreBins::between(range);
         let mut totals = self.totals(&scorer, &bounds, &mut edges, &deciles, &mut bins)?;
-        if let Some(score) = criteria.filter.min_score {
+        if let Some(score) = self.criteria.filter.min_score {
             totals.thresholds = vec![Threshold { score: Some(score), ties: 0, ties_kept: 0 }];
         }
-        let histograms = scales.into_iter().map(|scale| scale.histogram).collect();
+        let histograms = scales
+            .iter()
+            .map(|scale| scale.histogram.as_ref().map(|all| self.histograms.add(all)).transpose())
+            .collect::<Result<_>>()?;
         let cutoffs = edges.iter().map(|edge| edge.cutoff).collect();
         let percentiles = self.percentiles.add(&bins)?;
-        let rule = Rule { scorer, bounds, cutoffs, percentiles };
-        Ok(Ranked { rule, figures, histograms, deciles, totals })
+        Ok(Ranked { figures, histograms, bounds, cutoffs, percentiles, deciles, totals })
     }
 
     /// Decides as a calibration says. `deciles`: of the scores that it was made from.
@@ -153,13 +185,13 @@ impl Ranking<'_> {
         let (criteria, group) = (self.criteria, &self.gathered.of_groups[self.group as usize]);
         let mut deviations: Vec<Deviations> =
             group.sums.iter().map(|sums| Deviations::from(*sums)).collect();
-        let mut histograms: Vec<Option<Histogram>> = (0..deviations.len())
+        let mut histograms: Vec<Option<Counting>> = (0..deviations.len())
             .map(|index| {
                 let percentile = criteria.standardise_of(index) == Some(Standardise::Percentile);
                 let sums = group.sums.get(index).filter(|_| percentile)?;
                 // Without values there is no range: all percentiles are a half.
                 let (low, high) = if sums.count > 0 { (sums.min, sums.max) } else { (0.0, 0.0) };
-                Some(Histogram::between(low, high))
+                Some(Counting::between(low, high))
             })
             .collect();
         let mut quantiles: Vec<Quantiles> = criteria
@@ -181,8 +213,8 @@ impl Ranking<'_> {
                 for (index, value) in sample.values.iter().enumerate() {
                     if value.is_finite() {
                         deviations[index].add(*value);
-                        if let Some(histogram) = &mut histograms[index] {
-                            histogram.add(*value);
+                        if let Some(counting) = &mut histograms[index] {
+                            counting.add(*value);
                         }
                     }
                 }
@@ -191,8 +223,11 @@ impl Ranking<'_> {
         }
         let figures: Vec<ColumnFigures> = deviations.iter().map(Deviations::figures).collect();
         let scales = figures.iter().zip(histograms).take(criteria.terms.len());
-        let scales =
-            scales.map(|(figures, histogram)| Scale { figures: *figures, histogram }).collect();
+        let scale = |(figures, counting): (&ColumnFigures, Option<Counting>)| Scale {
+            figures: *figures,
+            histogram: counting.as_ref().map(Counting::finish),
+        };
+        let scales = scales.map(scale).collect();
         Ok((figures, scales, quantiles.iter().map(Quantiles::bounds).collect()))
     }
 

@@ -14,6 +14,7 @@ use super::criteria::{Criteria, Reasons, Statistic};
 use super::decided::Rule;
 use super::drift;
 use super::gather::{Gathered, Gathering, UnitSamples};
+use super::histograms::{Histograms, HistogramsOfGroups};
 use super::rank::{Ranked, Ranking};
 use super::score_percentiles::PercentilesOfGroups;
 use crate::base::stop::Stop;
@@ -87,19 +88,25 @@ fn gathered(criteria: &Criteria, samples: &[Drawn], unit: usize) -> Gathered {
 fn ranked<'g>(
     criteria: &Criteria,
     gathered: &'g Gathered,
-) -> (BTreeMap<Option<&'g str>, Ranked>, Vec<u64>) {
+) -> (BTreeMap<Option<&'g str>, Ranked>, Histograms, Vec<u64>) {
     let kept: Vec<AtomicU64> = gathered.units.iter().skip(1).map(|_| AtomicU64::new(0)).collect();
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::of_output(&folder.path().join("out"));
     let percentiles = PercentilesOfGroups::new(&directory).unwrap();
+    let histograms = HistogramsOfGroups::new(&directory).unwrap();
     let ranked = gathered.groups.iter().map(|(value, group)| {
         let (name, stop) = (value.as_deref(), &Stop::default());
-        let (group, kept, percentiles) = (*group, &kept[..], &percentiles);
-        let ranking = Ranking { criteria, gathered, name, group, kept, percentiles, stop };
+        let (group, kept, percentiles, histograms) = (*group, &kept[..], &percentiles, &histograms);
+        let ranking =
+            Ranking { criteria, gathered, name, group, kept, percentiles, histograms, stop };
         (name, ranking.own().unwrap())
     });
     let ranked = ranked.collect();
-    (ranked, kept.iter().map(|kept| kept.load(Ordering::Relaxed)).collect())
+    (
+        ranked,
+        histograms.finish().unwrap(),
+        kept.iter().map(|kept| kept.load(Ordering::Relaxed)).collect(),
+    )
 }
 
 /// What the settings keep of the samples of one group, in memory.
@@ -147,7 +154,7 @@ fn bits(numbers: &[f64]) -> Vec<u64> {
 
 fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
     let gathered = gathered(criteria, samples, unit);
-    let (ranked, kept_of_units) = ranked(criteria, &gathered);
+    let (ranked, histograms, kept_of_units) = ranked(criteria, &gathered);
     let mut expected_of_units = vec![0; samples.len().div_ceil(unit)];
     for (index, name) in GROUPS.into_iter().enumerate() {
         let in_group: Vec<(usize, &Drawn)> = samples
@@ -163,13 +170,14 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         let expected = in_memory(criteria, name, &of_group);
         let figures: Vec<_> = expected.scales.iter().map(|scale| scale.figures).collect();
         assert_eq!(ranked.figures[..2], figures);
-        assert_eq!(ranked.rule.bounds, expected.bounds);
+        let rule = ranked.rule(criteria, &histograms);
+        assert_eq!(rule.bounds, expected.bounds);
         let numbers = in_group.iter().map(|(number, _)| *number as u64);
         let decided: Vec<(f64, bool)> = numbers
             .zip(&of_group)
             .map(|(number, (_, tokens, values))| {
-                let standing = ranked.rule.standing(criteria, values);
-                let keep = ranked.rule.keeps(criteria, name, standing, *tokens, number);
+                let standing = rule.standing(criteria, values);
+                let keep = rule.keeps(criteria, name, standing, *tokens, number);
                 (standing.score(), keep)
             })
             .collect();
@@ -188,7 +196,7 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         for (index, count) in ranked.totals.parts.iter().enumerate() {
             assert_eq!(*count, sorted.iter().filter(|score| part(score) == index).count() as u64);
         }
-        again_by_its_calibration(criteria, &gathered, name, ranked);
+        again_by_its_calibration(criteria, &gathered, name, ranked, &histograms);
         for ((number, _), _) in in_group.iter().zip(&keep).filter(|(_, keep)| **keep) {
             expected_of_units[number / unit] += 1;
         }
@@ -202,9 +210,10 @@ fn again_by_its_calibration(
     gathered: &Gathered,
     name: Option<&str>,
     ranked: &Ranked,
+    histograms: &Histograms,
 ) {
     let value = name.map(str::to_owned);
-    let mut groups = calibration::groups(criteria, [(&value, ranked)].into_iter());
+    let mut groups = calibration::groups(criteria, [(&value, ranked)].into_iter(), histograms);
     let text = serde_json::to_string(&groups.remove(0)).unwrap();
     let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
     let scorer = calibration::scorer(criteria, &known).unwrap();
@@ -213,7 +222,17 @@ fn again_by_its_calibration(
     let folder = tempfile::tempdir().unwrap();
     let directory = RunDirectory::of_output(&folder.path().join("out"));
     let percentiles = &PercentilesOfGroups::new(&directory).unwrap();
-    let ranking = Ranking { criteria, gathered, name, group, kept: &kept, percentiles, stop };
+    let (kept, histograms_now) = (&kept[..], &HistogramsOfGroups::new(&directory).unwrap());
+    let ranking = Ranking {
+        criteria,
+        gathered,
+        name,
+        group,
+        kept,
+        percentiles,
+        histograms: histograms_now,
+        stop,
+    };
     let bounds = known.guards.clone();
     let (rule, totals) =
         ranking.by(scorer, bounds, &known.thresholds, &known.score_deciles).unwrap();
@@ -221,14 +240,14 @@ fn again_by_its_calibration(
         (totals.scored, totals.kept, totals.parts),
         (known.count, known.kept, ranked.totals.parts)
     );
-    let mut numbers = Vec::new();
+    let (own, mut numbers) = (ranked.rule(criteria, histograms), Vec::new());
     gathered
         .visit(group, stop, |sample| {
             let keeps = |rule: &Rule| {
                 let standing = rule.standing(criteria, sample.values);
                 rule.keeps(criteria, name, standing, sample.tokens, sample.number)
             };
-            numbers.push((keeps(&ranked.rule), keeps(&rule)));
+            numbers.push((keeps(&own), keeps(&rule)));
         })
         .unwrap();
     assert!(numbers.iter().all(|(before, now)| before == now));
@@ -330,7 +349,7 @@ fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
         (0, 1, [5.0, 0.0, 0.1]),
     ];
     let gathered = gathered(&criteria, &samples, 5);
-    let (ranked, kept) = ranked(&criteria, &gathered);
+    let (ranked, _, kept) = ranked(&criteria, &gathered);
     assert_eq!(kept, [2], "half of four");
     assert_eq!(ranked[&None].totals.scored, 2);
 }

@@ -3,47 +3,33 @@
 //! Whole numbers decide, so a percentile is the same for any order and partition of the samples, and takes the memory of
 //! the bins whatever their number.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::fmt::Write;
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Bins of a group.
 pub const BINS: usize = 4096;
 
-/// How many values of a group lie in each bin. In a calibration only the bins that hold any are written.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "Written", into = "Written")]
-#[schemars(with = "Written")]
-pub struct Histogram {
-    /// The least value of the group.
+/// Words that say which bins hold any value, a bit each.
+const MAP_WORDS: usize = BINS / 64;
+
+/// Words that say how many such bins there are before each word of the map, four to a word.
+const RANK_WORDS: usize = MAP_WORDS / 4;
+
+/// Values of a group while they are counted.
+#[derive(Clone, Debug)]
+pub struct Counting {
     lowest: f64,
-    /// The greatest.
     highest: f64,
     /// By bin; empty where all values are equal.
     counts: Vec<u64>,
 }
 
-/// A histogram as it stands in a file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    /// The least value of the group.
-    lowest: f64,
-    /// The greatest.
-    highest: f64,
-    /// `[bin, values in it]`, the bins ascending; none where all values are equal.
-    bins: Vec<(u16, u64)>,
-}
-
-/// The percentile of any value in a group.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Percentiles {
-    lowest: f64,
-    highest: f64,
-    /// Percentiles; empty where all values are equal.
-    by_bin: Vec<f64>,
-}
-
-impl Histogram {
+impl Counting {
     /// No values yet, of a group that lies between these. Both are finite; equal ones make all percentiles ½.
     pub fn between(lowest: f64, highest: f64) -> Self {
         let counts = if lowest < highest { vec![0; BINS] } else { Vec::new() };
@@ -57,38 +43,115 @@ impl Histogram {
         }
     }
 
-    /// Counts all values of another part of the same group, between the same values.
-    pub fn append(&mut self, other: &Self) {
-        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
-    }
-
-    /// The percentiles of the values counted so far.
-    pub fn percentiles(&self) -> Percentiles {
-        let total = self.counts.iter().sum::<u64>() as f64;
-        let percentile = |below: &mut u64, own: &u64| {
-            let rank = *below as f64 + *own as f64 / 2.0;
-            *below += own;
-            Some(rank / total)
-        };
-        let by_bin = self.counts.iter().scan(0, percentile).collect();
-        Percentiles { lowest: self.lowest, highest: self.highest, by_bin }
+    /// What was counted.
+    pub fn finish(&self) -> Histogram {
+        let mut words = Vec::new();
+        if !self.counts.is_empty() {
+            let held = |counts: &[u64]| {
+                let bits = (0..).zip(counts).filter(|(_, count)| **count > 0);
+                bits.fold(0_u64, |map, (bit, _)| map | 1 << bit)
+            };
+            words.extend(self.counts.chunks(64).map(held));
+            let ranks: Vec<u64> = words
+                .iter()
+                .scan(0, |before, map| {
+                    let rank = *before;
+                    *before += u64::from(map.count_ones());
+                    Some(rank)
+                })
+                .collect();
+            let packed = |ranks: &[u64]| ranks.iter().rev().fold(0, |word, rank| word << 16 | rank);
+            words.extend(ranks.chunks(4).map(packed));
+            let held = self.counts.iter().filter(|count| **count > 0);
+            words.extend(held.scan(0, |sum, count| {
+                *sum += count;
+                Some(*sum)
+            }));
+        }
+        Histogram::over(self.lowest, self.highest, Arc::new(words))
     }
 }
 
-impl Percentiles {
+/// Where the words of a histogram are: in memory, or in a file that is read as memory.
+pub type Words = Arc<dyn AsRef<[u64]> + Send + Sync>;
+
+/// How many values of a group lie in each bin, and so the percentile of any value. Bins without values take a bit, the others
+/// 8 bytes. A copy shares the words.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct Histogram {
+    /// The least value of the group.
+    lowest: f64,
+    /// The greatest.
+    highest: f64,
+    /// Which bins hold any value; how many of these there are before every 64; by bin that does, the values in it and in all
+    /// before it. Empty where all values are equal.
+    words: Words,
+}
+
+/// How many values of a group lie in each bin.
+#[derive(Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Histogram")]
+struct Written {
+    /// The least value of the group.
+    lowest: f64,
+    /// The greatest.
+    highest: f64,
+    /// `bin:values` of every bin that holds any, ascending, a space between them. Of 4,096 bins between the least and the
+    /// greatest value; none where both are equal.
+    bins: String,
+}
+
+impl Histogram {
+    /// Reads the words of a histogram where they are. `lowest` and `highest`: as [`Histogram::range`] gave them.
+    pub fn over(lowest: f64, highest: f64, words: Words) -> Self {
+        Self { lowest, highest, words }
+    }
+
+    /// The least and the greatest value of the group.
+    pub fn range(&self) -> (f64, f64) {
+        (self.lowest, self.highest)
+    }
+
+    /// The words, to be kept elsewhere.
+    pub fn words(&self) -> &[u64] {
+        (*self.words).as_ref()
+    }
+
     /// (values in lower bins + half of those in the own bin) ÷ values: 0 below the least value of the group, 1 above the
     /// greatest. ½ for every value where the group has no two different ones: they carry no information.
-    pub fn of(&self, value: f64) -> f64 {
-        if self.by_bin.is_empty() {
+    pub fn percentile(&self, value: f64) -> f64 {
+        let words = self.words();
+        if words.is_empty() {
             0.5
         } else if value < self.lowest {
             0.0
         } else if value > self.highest {
             1.0
         } else {
-            self.by_bin[bin(self.lowest, self.highest, value)]
+            let (below, own) = count(words, bin(self.lowest, self.highest, value));
+            let total = words[words.len() - 1];
+            (below as f64 + own as f64 / 2.0) / total as f64
         }
     }
+
+    /// The bins that hold any value, with how many.
+    fn bins(&self) -> impl Iterator<Item = (usize, u64)> {
+        let words = self.words();
+        let all = if words.is_empty() { 0 } else { BINS };
+        (0..all).map(|bin| (bin, count(words, bin).1)).filter(|(_, values)| *values > 0)
+    }
+}
+
+/// The values in the bins before this one, and those in it.
+fn count(words: &[u64], bin: usize) -> (u64, u64) {
+    let (head, up_to) = words.split_at(MAP_WORDS + RANK_WORDS);
+    let (map, bit) = (head[bin / 64], 1_u64 << (bin % 64));
+    let rank = head[MAP_WORDS + bin / 64 / 4] >> (bin / 64 % 4 * 16) & 0xffff;
+    let before = rank as usize + (map & (bit - 1)).count_ones() as usize;
+    let below = before.checked_sub(1).map_or(0, |last| up_to[last]);
+    (below, if map & bit == 0 { 0 } else { up_to[before] - below })
 }
 
 /// `min(4095, ⌊(value - lowest) / (highest - lowest) · 4096⌋)` in this order: divide, then multiply.
@@ -97,11 +160,38 @@ fn bin(lowest: f64, highest: f64, value: f64) -> usize {
     ((share * BINS as f64) as usize).min(BINS - 1)
 }
 
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Self) -> bool {
+        self.range() == other.range() && self.words() == other.words()
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bins: Vec<_> = self.bins().collect();
+        let mut shown = formatter.debug_struct("Histogram");
+        shown.field("range", &self.range()).field("bins", &bins).finish()
+    }
+}
+
+impl JsonSchema for Histogram {
+    fn schema_name() -> Cow<'static, str> {
+        Written::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Written::json_schema(generator)
+    }
+}
+
 impl From<Histogram> for Written {
     fn from(histogram: Histogram) -> Self {
-        let Histogram { lowest, highest, counts } = histogram;
-        let bins = (0..).zip(counts).filter(|(_, count)| *count > 0).collect();
-        Self { lowest, highest, bins }
+        let mut bins = String::new();
+        for (bin, values) in histogram.bins() {
+            let space = if bins.is_empty() { "" } else { " " };
+            write!(bins, "{space}{bin}:{values}").expect("a string takes any text");
+        }
+        Self { lowest: histogram.lowest, highest: histogram.highest, bins }
     }
 }
 
@@ -113,16 +203,23 @@ impl TryFrom<Written> for Histogram {
         if !(lowest.is_finite() && highest.is_finite() && lowest <= highest) {
             return Err(format!("a histogram from {lowest} to {highest} has no bins"));
         }
-        let mut histogram = Self::between(lowest, highest);
-        let mut values = 0_u64;
-        for (index, count) in bins {
-            let slot = histogram.counts.get_mut(usize::from(index));
-            let slot = slot.ok_or_else(|| format!("the histogram has no bin {index}"))?;
-            let total = values.checked_add(count).filter(|_| *slot == 0 && count > 0);
-            values = total.ok_or_else(|| format!("bin {index} cannot hold {count} values"))?;
-            *slot = count;
+        if bins.is_empty() && lowest < highest {
+            return Err(format!("the histogram from {lowest} to {highest} holds no values"));
         }
-        Ok(histogram)
+        let mut counting = Counting::between(lowest, highest);
+        let mut total = 0_u64;
+        for text in bins.split_terminator(' ') {
+            let wrong = || format!("`{text}` is not a bin and its number of values");
+            let (bin, values) = text.split_once(':').ok_or_else(wrong)?;
+            let bin: usize = bin.parse().map_err(|_| wrong())?;
+            let values: u64 = values.parse().map_err(|_| wrong())?;
+            let slot = counting.counts.get_mut(bin);
+            let slot = slot.ok_or_else(|| format!("the histogram has no bin {bin}"))?;
+            let sum = total.checked_add(values).filter(|_| *slot == 0 && values > 0);
+            total = sum.ok_or_else(|| format!("bin {bin} cannot hold {values} values"))?;
+            *slot = values;
+        }
+        Ok(counting.finish())
     }
 }
 
@@ -135,11 +232,11 @@ mod tests {
     fn histogram(values: &[f64]) -> Histogram {
         let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
         let highest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let mut histogram = Histogram::between(lowest, highest);
+        let mut counting = Counting::between(lowest, highest);
         for value in values {
-            histogram.add(*value);
+            counting.add(*value);
         }
-        histogram
+        counting.finish()
     }
 
     fn is(got: f64, expected: f64) {
@@ -148,85 +245,106 @@ mod tests {
 
     #[test]
     fn a_percentile_counts_lower_bins_and_half_the_own() {
-        let percentiles = histogram(&[0.0, 1.0, 1.0, 2.0, 4.0]).percentiles();
-        is(percentiles.of(0.0), 0.1);
-        is(percentiles.of(1.0), 0.4);
-        is(percentiles.of(2.0), 0.7);
-        is(percentiles.of(4.0), 0.9);
-        is(percentiles.of(3.0), 0.8);
-        is(percentiles.of(-0.1), 0.0);
-        is(percentiles.of(4.1), 1.0);
+        let group = histogram(&[0.0, 1.0, 1.0, 2.0, 4.0]);
+        is(group.percentile(0.0), 0.1);
+        is(group.percentile(1.0), 0.4);
+        is(group.percentile(2.0), 0.7);
+        is(group.percentile(4.0), 0.9);
+        is(group.percentile(3.0), 0.8);
+        is(group.percentile(-0.1), 0.0);
+        is(group.percentile(4.1), 1.0);
     }
 
     #[test]
     fn values_of_one_bin_have_one_percentile() {
         // A bin is 1 wide.
-        let percentiles = histogram(&[0.0, 7.0, 7.9, 8.0, 4096.0]).percentiles();
-        is(percentiles.of(7.0), 2.0 / 5.0);
-        is(percentiles.of(7.999), 2.0 / 5.0);
-        is(percentiles.of(8.0), 3.5 / 5.0);
+        let group = histogram(&[0.0, 7.0, 7.9, 8.0, 4096.0]);
+        is(group.percentile(7.0), 2.0 / 5.0);
+        is(group.percentile(7.999), 2.0 / 5.0);
+        is(group.percentile(8.0), 3.5 / 5.0);
         assert_eq!(bin(0.0, 4096.0, 4096.0), 4095, "the greatest value is in the last bin");
     }
 
     #[test]
     fn equal_values_carry_no_information() {
-        let percentiles = histogram(&[3.0; 5]).percentiles();
+        let group = histogram(&[3.0; 5]);
         for value in [3.0, -7.0, 1e300] {
-            is(percentiles.of(value), 0.5);
+            is(group.percentile(value), 0.5);
         }
     }
 
     #[test]
     fn a_spread_beyond_the_largest_number_still_has_bins() {
-        let percentiles = histogram(&[f64::MIN, 0.0, f64::MAX]).percentiles();
+        let group = histogram(&[f64::MIN, 0.0, f64::MAX]);
         for value in [f64::MIN, 0.0, f64::MAX] {
-            assert!((0.0..=1.0).contains(&percentiles.of(value)));
+            assert!((0.0..=1.0).contains(&group.percentile(value)));
         }
     }
 
     #[test]
     fn a_damaged_histogram_is_refused() {
-        let read = |text: &str| serde_json::from_str::<Histogram>(text);
-        assert!(read(r#"{"lowest": 0, "highest": 1, "bins": [[0, 3], [4095, 1]]}"#).is_ok());
-        assert!(read(r#"{"lowest": 2, "highest": 2, "bins": []}"#).is_ok());
+        let read = |lowest: f64, highest: f64, bins: &str| {
+            let text = serde_json::json!({ "lowest": lowest, "highest": highest, "bins": bins });
+            serde_json::from_value::<Histogram>(text)
+        };
+        assert!(read(0.0, 1.0, "0:3 4095:1").is_ok());
+        assert!(read(2.0, 2.0, "").is_ok());
         for bins in
-            ["[[4096, 1]]", "[[7, 0]]", "[[7, 1], [7, 1]]", "[[1, 18446744073709551615], [2, 1]]"]
+            ["4096:1", "7:0", "7:1 7:1", "1:18446744073709551615 2:1", "", "7", "7:x", "x:1"]
         {
-            assert!(
-                read(&format!(r#"{{"lowest": 0, "highest": 1, "bins": {bins}}}"#)).is_err(),
-                "{bins}"
-            );
+            assert!(read(0.0, 1.0, bins).is_err(), "{bins}");
         }
-        assert!(read(r#"{"lowest": 2, "highest": 1, "bins": []}"#).is_err());
-        assert!(read(r#"{"lowest": 2, "highest": 2, "bins": [[0, 1]]}"#).is_err());
+        assert!(read(2.0, 1.0, "").is_err());
+        assert!(read(2.0, 2.0, "0:1").is_err());
+    }
+
+    #[test]
+    fn a_histogram_is_as_large_as_the_bins_that_hold_values() {
+        let one_in_seven: Vec<f64> = (0..=4095_i32).step_by(7).map(f64::from).collect();
+        let group = histogram(&one_in_seven);
+        assert_eq!(group.words().len(), MAP_WORDS + RANK_WORDS + one_in_seven.len());
+        let total = one_in_seven.len() as f64;
+        for (below, value) in one_in_seven.iter().enumerate() {
+            is(group.percentile(*value), (below as f64 + 0.5) / total);
+        }
+        let elsewhere = Histogram::over(0.0, one_in_seven[585], Arc::new(group.words().to_vec()));
+        assert_eq!(elsewhere, group);
     }
 
     proptest! {
         #[test]
         fn percentiles_rise_from_0_to_1_and_average_a_half(values in prop::collection::vec(-1e3_f64..1e3, 2..300)) {
-            let percentiles = histogram(&values).percentiles();
+            let group = histogram(&values);
             let mut sorted = values;
             sorted.sort_by(f64::total_cmp);
-            let of: Vec<f64> = sorted.iter().map(|value| percentiles.of(*value)).collect();
+            let of: Vec<f64> = sorted.iter().map(|value| group.percentile(*value)).collect();
             prop_assert!(of.windows(2).all(|pair| pair[0] <= pair[1]));
             prop_assert!(of.iter().all(|percentile| (0.0..=1.0).contains(percentile)));
             prop_assert!((of.iter().sum::<f64>() / of.len() as f64 - 0.5).abs() < 1e-9);
         }
 
         #[test]
-        fn the_order_and_the_partition_of_the_samples_change_nothing(
-            values in prop::collection::vec(-1e3_f64..1e3, 2..100), cut in any::<prop::sample::Index>(),
-        ) {
+        fn the_order_of_the_samples_changes_nothing(values in prop::collection::vec(-1e3_f64..1e3, 2..100)) {
             let whole = histogram(&values);
-            let mut parts = [whole.lowest, whole.highest].map(|_| Histogram::between(whole.lowest, whole.highest));
-            for (index, value) in values.iter().enumerate().rev() {
-                parts[usize::from(index < cut.index(values.len()))].add(*value);
-            }
-            let [mut one, other] = parts;
-            one.append(&other);
-            prop_assert_eq!(&one, &whole);
+            let backwards: Vec<f64> = values.iter().rev().copied().collect();
+            prop_assert_eq!(&histogram(&backwards), &whole);
             let text = serde_json::to_string(&whole).unwrap();
             prop_assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), whole);
+        }
+
+        #[test]
+        fn a_percentile_is_what_counting_says(
+            values in prop::collection::vec(0_u32..3000, 2..300), other in -1.0_f64..3001.0,
+        ) {
+            let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+            let group = histogram(&values);
+            let (lowest, highest) = group.range();
+            prop_assume!(lowest < highest && (lowest..=highest).contains(&other));
+            let of = |value: f64| bin(lowest, highest, value);
+            let below = values.iter().filter(|value| of(**value) < of(other)).count();
+            let own = values.iter().filter(|value| of(**value) == of(other)).count();
+            let expected = (below as f64 + own as f64 / 2.0) / values.len() as f64;
+            prop_assert_eq!(group.percentile(other).to_bits(), expected.to_bits());
         }
     }
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::figures::ColumnFigures;
-use super::percentile::{Histogram, Percentiles};
+use super::percentile::{Counting, Histogram};
 
 /// One statistic of a score: `weight · standardised(statistic) + offset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -120,9 +120,9 @@ impl Scale {
         let finite = values.iter().copied().filter(|value| value.is_finite());
         let figures = ColumnFigures::of(finite.clone());
         let histogram = (standardise == Standardise::Percentile).then(|| {
-            let mut histogram = Histogram::between(figures.min, figures.max);
-            finite.for_each(|value| histogram.add(value));
-            histogram
+            let mut counting = Counting::between(figures.min, figures.max);
+            finite.for_each(|value| counting.add(value));
+            counting.finish()
         });
         Self { figures, histogram }
     }
@@ -141,7 +141,7 @@ enum Comparable {
         min: f64,
         max: f64,
     },
-    Percentile(Percentiles),
+    Percentile(Histogram),
 }
 
 impl Comparable {
@@ -154,7 +154,7 @@ impl Comparable {
             Standardise::ZScore => Self::ZScore { mean, standard_deviation },
             Standardise::MinMax if max <= min => Self::Flat(0.5),
             Standardise::MinMax => Self::MinMax { min, max },
-            Standardise::Percentile => Self::Percentile(scale.histogram.as_ref()?.percentiles()),
+            Standardise::Percentile => Self::Percentile(scale.histogram.clone()?),
         })
     }
 
@@ -163,7 +163,7 @@ impl Comparable {
             Self::Flat(all) => *all,
             Self::ZScore { mean, standard_deviation } => (value - mean) / standard_deviation,
             Self::MinMax { min, max } => (value - min) / (max - min),
-            Self::Percentile(percentiles) => percentiles.of(value),
+            Self::Percentile(histogram) => histogram.percentile(value),
         }
     }
 }

@@ -1,0 +1,103 @@
+//! The histograms that percentiles of terms are read from, of all groups: counted in memory group by group, kept in a file that
+//! is read as memory, so that their number takes none.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use longsift_kernels::MappedFile;
+use longsift_stages::score::percentile::Histogram;
+
+use crate::base::error::Result;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::nameless::Nameless;
+
+/// Histograms that are still coming in, from several threads.
+#[derive(Debug)]
+pub(super) struct HistogramsOfGroups(Mutex<Filed>);
+
+#[derive(Debug)]
+struct Filed {
+    file: Nameless,
+    bytes: usize,
+}
+
+/// Where one histogram is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    range: (f64, f64),
+    bytes: Range<usize>,
+}
+
+impl HistogramsOfGroups {
+    /// None yet.
+    pub(super) fn new(directory: &RunDirectory) -> Result<Self> {
+        Ok(Self(Mutex::new(Filed { file: Nameless::create(directory)?, bytes: 0 })))
+    }
+
+    /// Keeps one whose values are all counted.
+    pub(super) fn add(&self, histogram: &Histogram) -> Result<Place> {
+        let bytes: Vec<u8> = histogram.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut filed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        filed.file.append(&bytes)?;
+        let first = filed.bytes;
+        filed.bytes += bytes.len();
+        Ok(Place { range: histogram.range(), bytes: first..filed.bytes })
+    }
+
+    /// All are in.
+    pub(super) fn finish(self) -> Result<Histograms> {
+        let filed = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Histograms(Arc::new(filed.file.mapped()?)))
+    }
+}
+
+/// The histograms of all groups.
+pub(super) struct Histograms(Arc<MappedFile>);
+
+/// The words of one of them.
+struct Words {
+    file: Arc<MappedFile>,
+    bytes: Range<usize>,
+}
+
+impl AsRef<[u64]> for Words {
+    fn as_ref(&self) -> &[u64] {
+        self.file.u64_slice(self.bytes.clone()).expect("whole words were appended, nothing else")
+    }
+}
+
+impl Histograms {
+    /// The histogram at a place. Cost: none; the file stays open as long as it lives.
+    pub(super) fn at(&self, place: &Place) -> Histogram {
+        let words = Words { file: Arc::clone(&self.0), bytes: place.bytes.clone() };
+        Histogram::over(place.range.0, place.range.1, Arc::new(words))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longsift_stages::score::percentile::Counting;
+
+    use super::*;
+
+    #[test]
+    fn a_histogram_is_read_back_as_it_was_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let all = HistogramsOfGroups::new(&directory).unwrap();
+        let counted: Vec<Histogram> = (0..9_u32)
+            .map(|group| {
+                let mut counting = Counting::between(0.0, f64::from(group));
+                (0..=group * 100).for_each(|value| counting.add(f64::from(value) / 100.0));
+                counting.finish()
+            })
+            .collect();
+        let places: Vec<Place> =
+            counted.iter().map(|histogram| all.add(histogram).unwrap()).collect();
+        let read = all.finish().unwrap();
+        for (place, histogram) in places.iter().zip(&counted) {
+            assert_eq!(read.at(place), *histogram);
+        }
+        assert!(counted[0].words().is_empty() && !counted[8].words().is_empty());
+    }
+}
