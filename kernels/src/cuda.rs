@@ -7,6 +7,7 @@
 //! The kernels are in `cuda/device/`: `gather_rope.cu` makes queries and keys of table rows, `attention_v1.cu`,
 //! `attention_v2.cu` and `attention_f32.cu` reduce them to sums per block of rows, which are then added in a fixed order.
 
+mod arena;
 mod device;
 mod driver;
 mod filling;

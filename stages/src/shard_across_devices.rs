@@ -18,8 +18,8 @@ pub struct ShardAcrossDevices {
     #[serde(default = "default_headroom_fraction")]
     #[schemars(range(min = 0.0, max = 0.9))]
     pub headroom_fraction: Decimal,
-    /// How many windows a device has in flight at most: one number, or one per device. Default: 1 on a GPU, which one
-    /// window fills; as many as there are threads on the CPU.
+    /// How many windows a device has in flight at most: one number, or one per device. Default: 2 on a GPU,
+    /// which measures one while the other is prepared; as many as there are threads on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers_per_device: Option<WorkersPerDevice>,
     /// What is handed out to devices: whole `windows` (default), or the `heads` of one window across devices.

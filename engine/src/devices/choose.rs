@@ -9,7 +9,7 @@ use longsift_stages::shard_across_devices::{
 };
 
 use super::cpu::Cpu;
-use super::device::{Choice, Device, Devices, GPU_WORKERS, NoDevices};
+use super::device::{Choice, Device, Devices, NoDevices, SIMULATED_WORKERS};
 use super::ledger::{Ledger, Limit};
 use super::simulated::{self, Reading, Simulated};
 use super::visible::visible_gpus;
@@ -126,7 +126,7 @@ fn simulate(choice: Choice<'_>, value: &str) -> Result<Found, String> {
         let device = Simulated::new(name, choice.kernel, choice.number_bytes, description);
         let headroom = (total as f64 * headroom_fraction) as u64;
         let ledger = Ledger::new(Box::new(Reading(device.memory())), headroom);
-        Ok(Device { compute: Arc::new(device), ledger, workers: GPU_WORKERS, uuid })
+        Ok(Device { compute: Arc::new(device), ledger, workers: SIMULATED_WORKERS, uuid })
     };
     let gpus = descriptions.into_iter().enumerate().map(device).collect::<Result<_, String>>()?;
     tracing::warn!("{} is set: {why}, no real ones", simulated::VARIABLE);

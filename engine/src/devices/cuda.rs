@@ -142,6 +142,10 @@ impl Compute for Cuda {
         self.with_device(|device| device.driver().held_bytes()).unwrap_or(0)
     }
 
+    fn kept_bytes(&self) -> u64 {
+        self.with_device(cuda::Device::kept_bytes).unwrap_or(0)
+    }
+
     fn measure(
         &self,
         layer: &FirstLayer,

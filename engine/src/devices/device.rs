@@ -89,5 +89,8 @@ pub struct NoDevices {
     pub hint: String,
 }
 
-/// Windows in flight on a GPU by default: one fills it.
-pub(super) const GPU_WORKERS: usize = 1;
+/// Windows in flight on a GPU by default: one that fills it, and one whose ids are sent and whose sums are read meanwhile.
+#[cfg(feature = "cuda")]
+pub(super) const GPU_WORKERS: usize = 2;
+/// Windows in flight on a simulated device by default: the processor's threads share it, there is nothing to overlap.
+pub(super) const SIMULATED_WORKERS: usize = 1;

@@ -191,7 +191,8 @@ impl<'a> Watch<'a> {
 
     /// Memory of windows that ended long ago.
     fn check_leak(&self, index: usize, state: &MemoryState) -> Result<()> {
-        let kept = state.held.saturating_sub(state.reserved);
+        let for_later = self.devices[index].compute.kept_bytes();
+        let kept = state.held.saturating_sub(state.reserved).saturating_sub(for_later);
         if kept <= IDLE_SLACK || std::mem::replace(&mut self.notes().leak_told[index], true) {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! One device: its copy of the table, and the measuring of windows.
 
+use super::arena::{Arena, Arenas};
 use super::driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
 use super::filling::{Filling, Table};
 use super::parameters::{
@@ -37,15 +38,17 @@ struct Left {
 
 /// A device with a kernel to run and, once it was sent, the layer-zero table.
 pub struct Device<D: Driver> {
+    // Memory first: it is given back while the driver lives.
+    arenas: Arenas<D>,
+    table: Option<Table<D::Memory>>,
     driver: D,
     kernel: Kernel,
-    table: Option<Table<D::Memory>>,
 }
 
 impl<D: Driver> Device<D> {
     /// A device without a table.
     pub fn new(driver: D, kernel: Kernel) -> Self {
-        Self { driver, kernel, table: None }
+        Self { arenas: Arenas::new(), table: None, driver, kernel }
     }
 
     /// The driver.
@@ -63,10 +66,21 @@ impl<D: Driver> Device<D> {
         self.table.as_ref().map_or(0, |table| table.memory.bytes())
     }
 
+    /// Bytes of device memory that are kept for windows to come, those that windows use now included.
+    pub fn kept_bytes(&self) -> u64 {
+        self.arenas.bytes()
+    }
+
+    /// Gives the memory back that no window uses now.
+    pub fn give_back(&self) {
+        self.arenas.give_back();
+    }
+
     /// Sends the table, `[rows, row_width]`, and waits until it is there for the windows of every thread; the one before
-    /// is given back first.
+    /// is given back first, and so is memory that was kept for windows.
     pub fn load_table(&mut self, table: TableView<'_>, row_width: usize) -> Result<(), Failure> {
         self.table = None;
+        self.give_back();
         let (format, bytes): (_, &[u8]) = match table {
             TableView::F32(values) => (TableFormat::F32, bytemuck::cast_slice(values)),
             TableView::Bf16(values) => (TableFormat::Bf16, bytemuck::cast_slice(values)),
@@ -87,7 +101,7 @@ impl<D: Driver> Device<D> {
     /// Products of 16-bit kernels are exact in the rounded numbers and summed in float32; exponentials are float32, sums
     /// over keys compensated float32, sums over rows float64, all in an order that depends on the kernel and the shape
     /// alone: the same bits at every launch and for every grouping of heads. Device memory: [`super::window_bytes`],
-    /// given back before this returns.
+    /// kept for the next window of that size or a smaller one; see [`Device::kept_bytes`].
     ///
     /// # Panics
     /// If lists of the rules or the operands do not have the shape's lengths, or the shape has no such key heads.
@@ -112,14 +126,18 @@ impl<D: Driver> Device<D> {
         if plan.row_count == 0 || plan.heads == 0 {
             return Ok(sums(request, &plan, Left::default()));
         }
-        let memory = self.driver.allocate(plan.bytes)?;
-        let filling = Filling {
-            driver: &self.driver,
-            memory: &memory,
-            plan: &plan,
-            request,
-            factor: query_factor(rules),
-        };
+        self.arenas.with(&self.driver, plan.bytes, |arena| self.measure_in(arena, &plan, request))
+    }
+
+    fn measure_in(
+        &self,
+        arena: &Arena<D>,
+        plan: &WindowPlan,
+        request: &WindowRequest<'_>,
+    ) -> Result<DeviceSums, Failure> {
+        let shape = request.shape;
+        let factor = query_factor(request.rules);
+        let filling = Filling { driver: &self.driver, arena, plan, request, factor };
         filling.per_row_and_head()?;
         match request.operands {
             Operands::Table { ids, rotation, norms } => {
@@ -129,12 +147,12 @@ impl<D: Driver> Device<D> {
             Operands::Source { source, .. } => filling.send(source)?,
         }
         let segments = Segments::new(shape, request.measure);
-        self.launch(&memory, &plan, request, &segments)?;
+        self.launch(arena.address(), plan, request, &segments)?;
 
         let read = |offset: u64, numbers: usize| {
             let mut values = vec![0.0_f64; numbers];
             let bytes = bytemuck::cast_slice_mut(&mut values);
-            self.driver.read(&memory, offset, bytes).map(|()| values)
+            arena.read(&self.driver, offset, bytes).map(|()| values)
         };
         let mut left =
             Left { sums: read(plan.sums, plan.heads * (segments.count() + 1))?, ..Left::default() };
@@ -142,7 +160,7 @@ impl<D: Driver> Device<D> {
             left.row_mass = read(plan.row_mass, plan.heads * plan.row_count)?;
             left.row_square = read(plan.row_square, plan.heads * plan.row_count)?;
         }
-        Ok(sums(request, &plan, left))
+        Ok(sums(request, plan, left))
     }
 
     fn table_for(&self, shape: &AttentionShape, ids: &[u32]) -> Result<&Table<D::Memory>, Failure> {
@@ -167,17 +185,17 @@ impl<D: Driver> Device<D> {
     /// Starts the reduction of queries and keys to sums per block, and that of blocks to sums per head.
     fn launch(
         &self,
-        memory: &D::Memory,
+        start: u64,
         plan: &WindowPlan,
         request: &WindowRequest<'_>,
         segments: &Segments,
     ) -> Result<(), Failure> {
-        let parameters = attention_parameters(memory.address(), plan, request, segments);
+        let parameters = attention_parameters(start, plan, request, segments);
         let tensors;
         let bytes = if self.kernel == Kernel::CudaV2Bf16 {
             let map = |offset: u64, numbers: usize, rows: usize, heads: usize| {
                 self.driver.tensor_map(&TensorMapRequest {
-                    address: memory.address() + offset,
+                    address: start + offset,
                     numbers: numbers as u64,
                     rows: rows as u64,
                     heads: heads as u64,
@@ -210,8 +228,8 @@ impl<D: Driver> Device<D> {
         unsafe { self.driver.launch(&attention)? };
         let values = plan.heads * (segments.count() + 1);
         let parameters = SumParameters {
-            blocks_in: memory.address() + plan.block_sums,
-            out: memory.address() + plan.sums,
+            blocks_in: start + plan.block_sums,
+            out: start + plan.sums,
             blocks: plan.blocks as i32,
             reserved: 0,
         };

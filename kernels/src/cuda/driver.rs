@@ -21,7 +21,7 @@ pub enum Failure {
     Other(String),
 }
 
-/// Memory of a device, given back on drop.
+/// Memory of a device. Dropping it waits for what the calling thread has launched and gives it back.
 pub trait DeviceMemory: Send + Sync {
     /// Its first byte, as kernels see it; a multiple of 256.
     fn address(&self) -> u64;
@@ -63,6 +63,9 @@ pub trait Driver: Send + Sync {
     /// Memory of this device.
     type Memory: DeviceMemory;
 
+    /// Memory of this machine that the device reads and writes by itself, given back on drop.
+    type Staging: AsMut<[u8]> + Send;
+
     /// Takes memory, uninitialised.
     fn allocate(&self, bytes: u64) -> Result<Self::Memory, Failure>;
 
@@ -73,17 +76,38 @@ pub trait Driver: Send + Sync {
     /// If they do not lie inside the memory.
     fn write(&self, memory: &Self::Memory, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// Waits for everything this thread has launched, then copies from the device.
+    /// Takes staging memory.
+    fn stage(&self, bytes: usize) -> Result<Self::Staging, Failure>;
+
+    /// Begins to copy staged bytes to the device, before whatever this thread launches later.
+    ///
+    /// # Safety
+    /// The bytes stay as they are until the next [`Driver::wait`] returns or the memory is dropped.
     ///
     /// # Panics
-    /// If the bytes do not lie inside the memory.
-    fn read(&self, memory: &Self::Memory, offset: u64, bytes: &mut [u8]) -> Result<(), Failure>;
+    /// If they do not lie inside the memory.
+    unsafe fn send(&self, memory: &Self::Memory, offset: u64, staged: &[u8])
+    -> Result<(), Failure>;
+
+    /// Begins to copy from the device to staged bytes, after whatever this thread launched earlier.
+    ///
+    /// # Safety
+    /// Nobody reads or writes the bytes until the next [`Driver::wait`] returns or the memory is dropped.
+    ///
+    /// # Panics
+    /// If they do not lie inside the memory.
+    unsafe fn receive(
+        &self,
+        memory: &Self::Memory,
+        offset: u64,
+        staged: &mut [u8],
+    ) -> Result<(), Failure>;
 
     /// Starts a kernel.
     ///
     /// # Safety
     /// The parameters are those of the kernel, and every address in them is of memory of this device that lives, and
-    /// holds as much as the kernel reads or writes there, until the next [`Driver::read`] or [`Driver::wait`] returns.
+    /// holds as much as the kernel reads or writes there, until the next [`Driver::wait`] returns.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure>;
 
     /// Waits for everything this thread has launched.

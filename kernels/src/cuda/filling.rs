@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::arena::Arena;
 use super::driver::{DeviceMemory, Driver, Failure, Launch};
 use super::parameters::{GatherParameters, TableFormat};
 use super::plan::WindowPlan;
@@ -29,7 +30,7 @@ pub(crate) struct Table<M> {
 /// One window in the memory of a device, being filled.
 pub(crate) struct Filling<'a, D: Driver> {
     pub(crate) driver: &'a D,
-    pub(crate) memory: &'a D::Memory,
+    pub(crate) arena: &'a Arena<D>,
     pub(crate) plan: &'a WindowPlan,
     pub(crate) request: &'a WindowRequest<'a>,
     /// What a query is multiplied by, besides its row's own factor.
@@ -38,11 +39,11 @@ pub(crate) struct Filling<'a, D: Driver> {
 
 impl<D: Driver> Filling<'_, D> {
     pub(crate) fn write<T: bytemuck::Pod>(&self, offset: u64, values: &[T]) -> Result<(), Failure> {
-        self.driver.write(self.memory, offset, bytemuck::cast_slice(values))
+        self.arena.write(self.driver, offset, bytemuck::cast_slice(values))
     }
 
     fn address(&self, offset: u64) -> u64 {
-        self.memory.address() + offset
+        self.arena.address() + offset
     }
 
     /// Launches `gather_rope` for queries and for keys.

@@ -1,32 +1,31 @@
 //! The driver of real GPUs. The CUDA library is loaded when it is first asked for; a machine without one has no GPU.
 //!
-//! Each thread has a stream of its own (CUDA's per-thread default stream), so windows of several threads overlap. Memory
-//! is taken and given back per window: what another process sees as free is free.
+//! Each thread has a stream of its own (CUDA's per-thread default stream), so windows of several threads overlap. A thread
+//! that waits for the GPU sleeps.
+
+mod images;
+mod memory;
+mod timing;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 
-use super::driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
+use super::driver::{Driver, Failure, Launch, TensorMapRequest};
 use super::parameters::TensorMap;
 use crate::kernel::Kernel;
 
-/// An image that the driver may read as words.
-#[repr(C, align(64))]
-struct Image<T: ?Sized>(T);
-
-macro_rules! image {
-    ($name:literal) => {{
-        static IMAGE: &Image<[u8]> =
-            &Image(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")));
-        &IMAGE.0
-    }};
-}
+use images::{IMAGES, Module};
+pub use memory::{NvidiaMemory, PinnedMemory};
+pub use timing::Timed;
+use timing::Timing;
 
 /// A GPU of this machine, as the CUDA library shows it: `CUDA_VISIBLE_DEVICES` is honoured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +52,7 @@ impl Gpu {
                 self.compute_capability >= (8, 0)
             }
             Kernel::CudaV2Bf16 => {
-                self.compute_capability == (9, 0) && !image!("attention_v2").is_empty()
+                self.compute_capability == (9, 0) && images::is_built("attention_v2")
             }
             _ => false,
         }
@@ -88,10 +87,18 @@ fn describe(ordinal: c_int) -> Result<Gpu, DriverError> {
     // SAFETY: the device comes from the call above.
     let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) };
     let positive = |value: i32| u32::try_from(value).unwrap_or(0);
+    let name = result::device::get_name(device)?;
+    let mut uuid = MaybeUninit::uninit();
+    // SAFETY: the device comes from the call above; where the call goes well it has written a UUID. The second version of
+    // the call knows the parts of a divided GPU (MIG), all of which have the first one's answer in common.
+    let uuid = unsafe {
+        sys::cuDeviceGetUuid_v2(uuid.as_mut_ptr(), device).result()?;
+        uuid.assume_init()
+    };
     Ok(Gpu {
         ordinal: positive(ordinal),
-        name: result::device::get_name(device)?,
-        uuid: uuid_text(result::device::get_uuid(device)?.bytes.map(|byte| byte as u8)),
+        uuid: uuid_text(&name, uuid.bytes.map(|byte| byte as u8)),
+        name,
         // SAFETY: as above.
         total_bytes: unsafe { result::device::total_mem(device)? } as u64,
         compute_capability: (
@@ -102,10 +109,12 @@ fn describe(ordinal: c_int) -> Result<Gpu, DriverError> {
     })
 }
 
-fn uuid_text(bytes: [u8; 16]) -> String {
+/// As NVML writes it: a part of a divided GPU, which has it in its name, is `MIG-…`.
+fn uuid_text(name: &str, bytes: [u8; 16]) -> String {
+    let kind = if name.contains(" MIG ") { "MIG" } else { "GPU" };
     let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let part = |range: std::ops::Range<usize>| hex[range].concat();
-    format!("GPU-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
+    format!("{kind}-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
 }
 
 fn said(error: DriverError) -> String {
@@ -117,28 +126,11 @@ fn said(error: DriverError) -> String {
 
 /// An opened GPU.
 pub struct Nvidia {
-    context: Arc<Context>,
-    modules: Vec<Module>,
     functions: Mutex<HashMap<String, Function>>,
+    modules: Vec<Module>,
     timing: Mutex<Option<Timing>>,
+    context: Arc<Context>,
 }
-
-/// What was launched while a GPU was timed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Timed {
-    /// Each launch: the kernel's name and what it took on the device's own clock.
-    pub milliseconds: Vec<(String, f32)>,
-    /// The fewest bytes that were free after an allocation.
-    pub lowest_free: Option<u64>,
-}
-
-#[derive(Default)]
-struct Timing {
-    launches: Vec<(String, sys::CUevent, sys::CUevent)>,
-    lowest_free: Option<u64>,
-}
-// SAFETY: events are handles that any thread may use while their context lives.
-unsafe impl Send for Timing {}
 
 /// A device's primary context, retained.
 struct Context {
@@ -167,46 +159,43 @@ impl Drop for Context {
     }
 }
 
-struct Module(sys::CUmodule);
-// SAFETY: modules and functions are handles that any thread may use while their context lives.
-unsafe impl Send for Module {}
-// SAFETY: as above.
-unsafe impl Sync for Module {}
-
 #[derive(Clone, Copy)]
 struct Function {
     function: sys::CUfunction,
     shared_bytes: u32,
 }
-// SAFETY: as for modules.
+// SAFETY: functions are handles that any thread may use while their module is loaded.
 unsafe impl Send for Function {}
 
 impl Nvidia {
     /// Opens the visible GPU number `ordinal` and loads the kernels.
     pub fn open(ordinal: u32) -> Result<Self, Failure> {
+        Self::open_with(ordinal, None)
+    }
+
+    /// As [`Nvidia::open`], but a fat binary `NAME.fatbin` in `folder` replaces the one this program was built with: for
+    /// trying kernels out where there is no Rust. What they compute is not known to be what their names say.
+    pub fn open_with(ordinal: u32, folder: Option<&Path>) -> Result<Self, Failure> {
         start().map_err(Failure::Lost)?;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let device = result::device::get(ordinal).map_err(|error| failure("open", error))?;
+        // SAFETY: the device comes from the call above. That the context is in use already and keeps its own way to wait
+        // is no failure.
+        let _ = unsafe {
+            let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
+            sys::cuDevicePrimaryCtxSetFlags_v2(device, flags)
+        };
         // SAFETY: the device comes from the call above; the context is released on drop.
         let handle = unsafe { result::primary_ctx::retain(device) }
             .map_err(|error| failure("open", error))?;
         let context = Arc::new(Context { device, handle, held: AtomicU64::new(0) });
         context.enter()?;
-        let images = [
-            image!("attention_f32"),
-            image!("attention_v1"),
-            image!("gather_rope"),
-            image!("limits"),
-        ];
+        let hopper = describe(ordinal).is_ok_and(|gpu| gpu.compute_capability == (9, 0));
         let mut modules = Vec::new();
-        for image in images {
-            modules.push(load(image)?);
+        for image in IMAGES.iter().filter(|image| hopper || !image.hopper) {
+            modules.extend(image.load(&context, folder)?);
         }
-        if describe(ordinal).is_ok_and(|gpu| gpu.has(Kernel::CudaV2Bf16)) {
-            modules.push(load(image!("attention_v2"))?);
-            modules.push(load(image!("limits_v2"))?);
-        }
-        Ok(Self { context, modules, functions: Mutex::default(), timing: Mutex::default() })
+        Ok(Self { functions: Mutex::default(), modules, timing: Mutex::default(), context })
     }
 
     /// Free and total bytes of its memory, now.
@@ -220,46 +209,6 @@ impl Nvidia {
     /// Bytes of its memory that were taken here and not given back.
     pub fn held_bytes(&self) -> u64 {
         self.context.held.load(Ordering::Relaxed)
-    }
-
-    /// From now on every launch is timed, and free memory is read after every allocation; what was timed so far is
-    /// forgotten.
-    pub fn start_timing(&self) {
-        *self.timing() = Some(Timing::default());
-    }
-
-    /// What was launched since [`Nvidia::start_timing`], and ends it.
-    pub fn timed(&self) -> Result<Timed, Failure> {
-        self.context.enter()?;
-        let Timing { launches, lowest_free } = self.timing().take().unwrap_or_default();
-        let mut milliseconds = Vec::new();
-        for (kernel, start, end) in launches {
-            let failed = |error| failure("time a launch", error);
-            // SAFETY: both events were recorded in this context; each is destroyed once, after its last use.
-            unsafe {
-                result::event::synchronize(end).map_err(failed)?;
-                milliseconds.push((kernel, result::event::elapsed(start, end).map_err(failed)?));
-                result::event::destroy(start).map_err(failed)?;
-                result::event::destroy(end).map_err(failed)?;
-            }
-        }
-        Ok(Timed { milliseconds, lowest_free })
-    }
-
-    fn timing(&self) -> MutexGuard<'_, Option<Timing>> {
-        self.timing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records an event where launches are timed.
-    fn event(&self) -> Result<Option<sys::CUevent>, Failure> {
-        if self.timing().is_none() {
-            return Ok(None);
-        }
-        let failed = |error| failure("time a launch", error);
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(failed)?;
-        // SAFETY: the event was created in the current context.
-        unsafe { result::event::record(event, stream()) }.map_err(failed)?;
-        Ok(Some(event))
     }
 
     /// The kernel of a launch, with leave to use as much shared memory as it asks for.
@@ -289,29 +238,14 @@ impl Nvidia {
         let text = CString::new(name).expect("names of kernels have no zero byte");
         self.modules
             .iter()
-            // SAFETY: modules of the current context.
-            .find_map(|module| unsafe { result::module::get_function(module.0, text.clone()) }.ok())
+            .find_map(|module| {
+                // SAFETY: modules of the current context.
+                unsafe { result::module::get_function(module.handle(), text.clone()) }.ok()
+            })
             .ok_or_else(|| {
                 Failure::Other(format!("this build has no kernel `{name}` for this GPU"))
             })
     }
-}
-
-fn load(image: &'static [u8]) -> Result<Module, Failure> {
-    // SAFETY: the image is a whole fat binary that nvcc wrote.
-    unsafe { result::module::load_data(image.as_ptr().cast()) }.map(Module).map_err(|error| {
-        if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            return failure("load the kernels", error);
-        }
-        let hint = match error.0 {
-            sys::CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
-            | sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
-                "; update the driver, or build with its CUDA release and LONGSIFT_CUDA_ARCHITECTURES for this GPU"
-            }
-            _ => "",
-        };
-        Failure::Lost(format!("the GPU does not load the kernels: {}{hint}", said(error)))
-    })
 }
 
 /// The calling thread's own stream: `CU_STREAM_PER_THREAD`.
@@ -337,50 +271,9 @@ fn failure(doing: &str, error: DriverError) -> Failure {
     }
 }
 
-/// Memory of a GPU.
-pub struct NvidiaMemory {
-    context: Arc<Context>,
-    address: sys::CUdeviceptr,
-    bytes: u64,
-}
-
-impl DeviceMemory for NvidiaMemory {
-    fn address(&self) -> u64 {
-        self.address
-    }
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-impl NvidiaMemory {
-    fn place(&self, offset: u64, length: usize) -> sys::CUdeviceptr {
-        let end = offset.checked_add(length as u64);
-        assert!(
-            end.is_some_and(|end| end <= self.bytes),
-            "bytes {offset}+{length} of {}",
-            self.bytes
-        );
-        self.address + offset
-    }
-}
-
-impl Drop for NvidiaMemory {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: this thread's launches, the only ones that may use the memory, are waited for; it is freed once.
-            // Errors have nobody to be told to: the next call meets them again.
-            unsafe {
-                let _ = result::stream::synchronize(stream());
-                let _ = result::free_sync(self.address);
-            }
-            self.context.held.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
-    }
-}
-
 impl Driver for Nvidia {
     type Memory = NvidiaMemory;
+    type Staging = PinnedMemory;
 
     fn allocate(&self, bytes: u64) -> Result<NvidiaMemory, Failure> {
         self.context.enter()?;
@@ -388,11 +281,8 @@ impl Driver for Nvidia {
         match unsafe { result::malloc_sync(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) } {
             Ok(address) => {
                 self.context.held.fetch_add(bytes, Ordering::Relaxed);
-                if let Some(timing) = &mut *self.timing() {
-                    let free = result::mem_get_info().map_or(u64::MAX, |(free, _)| free as u64);
-                    timing.lowest_free = Some(timing.lowest_free.unwrap_or(u64::MAX).min(free));
-                }
-                Ok(NvidiaMemory { context: Arc::clone(&self.context), address, bytes })
+                self.note_free();
+                Ok(NvidiaMemory::new(&self.context, address, bytes))
             }
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 Err(Failure::OutOfMemory {
@@ -412,13 +302,36 @@ impl Driver for Nvidia {
             .map_err(|error| failure("write memory", error))
     }
 
-    fn read(&self, memory: &NvidiaMemory, offset: u64, bytes: &mut [u8]) -> Result<(), Failure> {
+    fn stage(&self, bytes: usize) -> Result<PinnedMemory, Failure> {
         self.context.enter()?;
-        let from = memory.place(offset, bytes.len());
-        // SAFETY: `place` checked the bounds; the bytes are borrowed until the copy is done.
-        unsafe { result::memcpy_dtoh_async(bytes, from, stream()) }
-            .map_err(|error| failure("read memory", error))?;
-        self.wait()
+        PinnedMemory::new(&self.context, bytes)
+            .map_err(|error| failure("take pinned memory", error))
+    }
+
+    unsafe fn send(
+        &self,
+        memory: &NvidiaMemory,
+        offset: u64,
+        staged: &[u8],
+    ) -> Result<(), Failure> {
+        self.context.enter()?;
+        let to = memory.place(offset, staged.len());
+        // SAFETY: `place` checked the bounds; the caller leaves the bytes alone until they have been read.
+        unsafe { result::memcpy_htod_async(to, staged, stream()) }
+            .map_err(|error| failure("write memory", error))
+    }
+
+    unsafe fn receive(
+        &self,
+        memory: &NvidiaMemory,
+        offset: u64,
+        staged: &mut [u8],
+    ) -> Result<(), Failure> {
+        self.context.enter()?;
+        let from = memory.place(offset, staged.len());
+        // SAFETY: `place` checked the bounds; the caller leaves the bytes alone until they have been written.
+        unsafe { result::memcpy_dtoh_async(staged, from, stream()) }
+            .map_err(|error| failure("read memory", error))
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
@@ -439,11 +352,7 @@ impl Driver for Nvidia {
             )
         }
         .map_err(|error| failure(&format!("launch `{}`", launch.kernel), error))?;
-        let (Some(start), Some(end)) = (start, self.event()?) else { return Ok(()) };
-        if let Some(timing) = &mut *self.timing() {
-            timing.launches.push((launch.kernel.to_owned(), start, end));
-        }
-        Ok(())
+        self.note_launch(launch.kernel, start)
     }
 
     fn wait(&self) -> Result<(), Failure> {
@@ -489,7 +398,10 @@ mod tests {
     #[test]
     fn a_uuid_is_written_as_nvml_writes_it() {
         let bytes = std::array::from_fn(|index| index as u8 * 17);
-        assert_eq!(uuid_text(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        let text = |name| uuid_text(name, bytes);
+        assert_eq!(text("NVIDIA H200"), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        let part = text("NVIDIA H100 80GB HBM3 MIG 1g.10gb");
+        assert_eq!(part, "MIG-00112233-4455-6677-8899-aabbccddeeff");
     }
 
     #[test]

@@ -137,25 +137,76 @@ fn gathered_numbers_have_the_bits_of_the_processors() {
 
 #[test]
 #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
-fn a_window_takes_the_bytes_that_were_announced_and_gives_them_back() {
+fn a_window_takes_the_bytes_that_were_announced_and_its_memory_serves_the_next() {
     for kernel in KERNELS {
         let mut device = device(kernel, Mode(0));
         let case = Case::new(200, (4, 2), 64, 50);
         case.measure(&device, 1..2).expect("it fits");
         let sizes = SourceSizes { row_sums: true, ..SourceSizes::default() };
         let announced = window_bytes(kernel, &case.shape, &sizes, &(1..2));
-        assert_eq!(*device.driver().allocations.lock().expect("no test panics here"), [announced]);
+        let taken = |device: &Device<Emulated>| {
+            device.driver().allocations.lock().expect("no test panics here").clone()
+        };
+        assert_eq!(taken(&device), [announced]);
+        assert_eq!(device.kept_bytes(), announced);
 
         let (table, ids) = cases::random_table();
         device.load_table(TableView::F32(&table), 288).expect("memory suffices");
+        assert_eq!(device.kept_bytes(), 0, "a table has the room that windows left");
         let with_rope = &cases::table_cases()[1];
         with_rope.check(&device, TableView::F32(&table), &ids);
         let sizes =
             SourceSizes { table: true, rotary_pairs: 24, row_sums: true, ..SourceSizes::default() };
         let announced = window_bytes(kernel, &TABLE_SHAPE, &sizes, &(0..2));
-        assert_eq!(device.driver().allocations.lock().expect("no test panics here")[2], announced);
+        assert_eq!(taken(&device)[2], announced);
         assert_eq!(device.table_bytes(), 50 * 288 * 4);
+        device.give_back();
+        assert_eq!(device.kept_bytes(), 0);
     }
+}
+
+#[test]
+#[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
+fn after_the_first_window_of_a_size_nothing_is_allocated() {
+    let device = device(Kernel::CudaV1Bf16, Mode(1));
+    let counts = || {
+        let allocations = device.driver().allocations.lock().expect("no test panics here").len();
+        (allocations, device.driver().stagings.lock().expect("no test panics here").len())
+    };
+    let long = Case::new(200, (2, 1), 64, 50);
+    let short = Case::new(130, (2, 1), 64, 33);
+    let first = long.measure(&device, 0..1).expect("it fits");
+    assert_eq!(counts(), (1, 1));
+    for _ in 0..3 {
+        assert_eq!(long.measure(&device, 0..1).expect("it fits"), first);
+        short.check(&device);
+    }
+    assert_eq!(counts(), (1, 1), "smaller windows find room, too");
+    Case::new(330, (2, 1), 64, 80).check(&device);
+    assert_eq!(counts(), (2, 1), "a larger window takes more, through the same staging memory");
+    long.check(&device);
+    assert_eq!(counts(), (2, 1));
+}
+
+/// As many arenas as windows at a time, and no window sees another's numbers.
+#[test]
+#[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
+fn windows_of_two_workers_have_memory_of_their_own() {
+    let device = device(Kernel::CudaV1Bf16, Mode(0));
+    let cases = [Case::new(200, (2, 1), 64, 50), Case::new(150, (2, 1), 64, 33)];
+    let alone = cases.clone().map(|case| case.measure(&device, 0..1).expect("it fits"));
+    std::thread::scope(|scope| {
+        for (case, alone) in cases.iter().zip(&alone) {
+            let device = &device;
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    assert_eq!(case.measure(device, 0..1).expect("it fits"), *alone);
+                }
+            });
+        }
+    });
+    let allocations = device.driver().allocations.lock().expect("no test panics here").len();
+    assert!(allocations <= 3, "{allocations} for two workers and two sizes");
 }
 
 #[test]

@@ -28,6 +28,10 @@ pub trait Compute: Send + Sync {
     /// Bytes of the device's own memory that this process holds now: resident ones, windows being measured, buffers kept
     /// for later. What a memory query shows beyond them is someone else's.
     fn held_bytes(&self) -> u64;
+    /// How many of them are kept for windows to come and may be larger than what is reserved for those under way.
+    fn kept_bytes(&self) -> u64 {
+        0
+    }
     /// Measures the query heads of these key heads; waits until it is done.
     fn measure(
         &self,

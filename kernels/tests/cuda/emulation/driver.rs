@@ -22,20 +22,39 @@ pub(crate) struct Emulated {
     budget: u64,
     /// Bytes of each allocation.
     pub(crate) allocations: Mutex<Vec<u64>>,
+    /// Bytes of each piece of staging memory.
+    pub(crate) stagings: Mutex<Vec<usize>>,
+    /// Copies to the device that are still to be made: `(to, from, bytes)`. A real device may read what it is sent as late
+    /// as the next kernel starts; where work happens late, so does this one.
+    sent: Mutex<Vec<(u64, usize, usize)>>,
     /// Numbers that each `gather_rope_f32` wrote.
     pub(crate) gathered: Mutex<Vec<Vec<f32>>>,
 }
 
 impl Emulated {
     pub(crate) fn new(library: &'static Library, mode: Mode) -> Self {
-        let (allocations, gathered) = (Mutex::default(), Mutex::default());
-        Self { library, mode, budget: u64::MAX, allocations, gathered }
+        Self {
+            library,
+            mode,
+            budget: u64::MAX,
+            allocations: Mutex::default(),
+            stagings: Mutex::default(),
+            sent: Mutex::default(),
+            gathered: Mutex::default(),
+        }
     }
 
     /// Refuses more than `budget` bytes at a time.
     pub(crate) fn with_budget(mut self, budget: u64) -> Self {
         self.budget = budget;
         self
+    }
+
+    fn finish_copies(&self) {
+        for (to, from, bytes) in self.sent.lock().expect("no test panics here").drain(..) {
+            // SAFETY: both places live, and nobody writes to the first, until the next wait: `send` says so.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        }
     }
 
     fn keep_gathered(&self, launch: &Launch<'_>) {
@@ -72,6 +91,7 @@ impl DeviceMemory for Memory {
 
 impl Driver for Emulated {
     type Memory = Memory;
+    type Staging = Vec<u8>;
 
     fn allocate(&self, bytes: u64) -> Result<Memory, Failure> {
         if bytes > self.budget {
@@ -91,17 +111,38 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn read(&self, memory: &Memory, offset: u64, bytes: &mut [u8]) -> Result<(), Failure> {
-        assert!(offset + bytes.len() as u64 <= memory.bytes, "a read beyond the memory");
+    fn stage(&self, bytes: usize) -> Result<Vec<u8>, Failure> {
+        self.stagings.lock().expect("no test panics here").push(bytes);
+        Ok(vec![0; bytes])
+    }
+
+    unsafe fn send(&self, memory: &Memory, offset: u64, staged: &[u8]) -> Result<(), Failure> {
+        if self.mode.0 & 1 == 0 {
+            return self.write(memory, offset, staged);
+        }
+        assert!(offset + staged.len() as u64 <= memory.bytes, "a write beyond the memory");
+        let copy = (memory.address() + offset, staged.as_ptr() as usize, staged.len());
+        self.sent.lock().expect("no test panics here").push(copy);
+        Ok(())
+    }
+
+    unsafe fn receive(
+        &self,
+        memory: &Memory,
+        offset: u64,
+        staged: &mut [u8],
+    ) -> Result<(), Failure> {
+        assert!(offset + staged.len() as u64 <= memory.bytes, "a read beyond the memory");
         let from = (memory.address() + offset) as *const u8;
         // SAFETY: as for a write.
-        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(from, staged.as_mut_ptr(), staged.len()) };
         Ok(())
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
         type Kernel = extern "C" fn(*const c_void);
         type Run = extern "C" fn(Kernel, u32, u32, usize, *const c_void, u32);
+        self.finish_copies();
         let kernel: Symbol<'_, Kernel> =
             // SAFETY: kernels take a reference to their parameters here.
             unsafe { self.library.get(launch.kernel.as_bytes()) }.expect("the kernel exists");
@@ -126,6 +167,7 @@ impl Driver for Emulated {
     }
 
     fn wait(&self) -> Result<(), Failure> {
+        self.finish_copies();
         Ok(())
     }
 

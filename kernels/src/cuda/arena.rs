@@ -1,0 +1,168 @@
+//! Device memory that outlives a window: an arena per worker, kept for the run.
+//!
+//! Taking and giving back device memory stops the whole device for a millisecond or more, as long as a short window takes
+//! to measure. So a window's memory goes back to this list instead of the device, and the next window of that size or a
+//! smaller one takes it from there. There are as many arenas as windows were ever measured at a time.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::driver::{DeviceMemory, Driver, Failure};
+
+/// Bytes of an arena's staging memory: the most that one piece of computed queries or keys takes.
+const STAGED_BYTES: usize = 8 << 20;
+/// Every staged piece begins at a multiple of this.
+const STAGED_ALIGNMENT: usize = 64;
+
+/// The memory of one window at a time, and memory of this machine through which its bytes pass.
+pub(crate) struct Arena<D: Driver> {
+    /// Declared first, dropped first: that waits for copies from the staging memory.
+    memory: D::Memory,
+    staged: RefCell<Staged<D::Staging>>,
+}
+
+struct Staged<S> {
+    memory: S,
+    /// Bytes from the start that copies may still read.
+    used: usize,
+}
+
+impl<D: Driver> Arena<D> {
+    /// Its first byte on the device.
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Copies to the device; the bytes may be changed as soon as this returns.
+    pub(crate) fn write(&self, driver: &D, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let staged = &mut *self.staged.borrow_mut();
+        let mut to = offset;
+        for piece in bytes.chunks(STAGED_BYTES) {
+            if staged.used + piece.len() > STAGED_BYTES {
+                driver.wait()?;
+                staged.used = 0;
+            }
+            let place = &mut staged.memory.as_mut()[staged.used..][..piece.len()];
+            place.copy_from_slice(piece);
+            // SAFETY: these bytes are written again only after the wait above, or after that of `read`; they live until
+            // the arena is dropped, which waits first.
+            unsafe { driver.send(&self.memory, to, place)? };
+            staged.used = (staged.used + piece.len()).next_multiple_of(STAGED_ALIGNMENT);
+            to += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything that this thread has launched, then copies from the device.
+    pub(crate) fn read(&self, driver: &D, offset: u64, bytes: &mut [u8]) -> Result<(), Failure> {
+        let staged = &mut *self.staged.borrow_mut();
+        let mut from = offset;
+        for piece in bytes.chunks_mut(STAGED_BYTES) {
+            // What is copied to here comes after what is copied from here: both in the order of this thread's calls.
+            let place = &mut staged.memory.as_mut()[..piece.len()];
+            // SAFETY: the place is left alone until the wait below returns, or the arena is dropped, which waits.
+            unsafe { driver.receive(&self.memory, from, place)? };
+            driver.wait()?;
+            staged.used = 0;
+            piece.copy_from_slice(place);
+            from += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The arenas of a device.
+pub(crate) struct Arenas<D: Driver> {
+    spare: Mutex<Vec<Arena<D>>>,
+    /// Bytes of all of them, those in use included.
+    bytes: AtomicU64,
+}
+
+impl<D: Driver> Arenas<D> {
+    pub(crate) fn new() -> Self {
+        Self { spare: Mutex::new(Vec::new()), bytes: AtomicU64::new(0) }
+    }
+
+    /// Device memory that they take now, in use or not.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Gives those back that no window uses.
+    pub(crate) fn give_back(&self) {
+        let spare = std::mem::take(&mut *self.spare());
+        for arena in spare {
+            self.forget(arena);
+        }
+    }
+
+    /// Hands `work` an arena of at least `bytes` bytes. It is kept if that went well: after a failure work may be under
+    /// way in it, and giving it back waits for that.
+    pub(crate) fn with<T>(
+        &self,
+        driver: &D,
+        bytes: u64,
+        work: impl FnOnce(&Arena<D>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let arena = Taken { arena: Some(self.take(driver, bytes)?), of: self };
+        let result = work(arena.arena.as_ref().expect("it was just put there"))?;
+        arena.keep();
+        Ok(result)
+    }
+
+    fn take(&self, driver: &D, bytes: u64) -> Result<Arena<D>, Failure> {
+        let largest = {
+            let mut spare = self.spare();
+            spare.sort_by_key(|arena| arena.memory.bytes());
+            if let Some(fitting) = spare.iter().position(|arena| arena.memory.bytes() >= bytes) {
+                return Ok(spare.remove(fitting));
+            }
+            spare.pop()
+        };
+        // All are too small: the largest one makes room for one that is not.
+        let staged = largest.map(|Arena { memory, staged }| {
+            self.bytes.fetch_sub(memory.bytes(), Ordering::Relaxed);
+            staged.into_inner().memory
+        });
+        let memory = match driver.allocate(bytes) {
+            Err(Failure::OutOfMemory { .. }) if !self.spare().is_empty() => {
+                self.give_back();
+                driver.allocate(bytes)
+            }
+            other => other,
+        }?;
+        let staged = staged.map_or_else(|| driver.stage(STAGED_BYTES), Ok)?;
+        self.bytes.fetch_add(memory.bytes(), Ordering::Relaxed);
+        Ok(Arena { memory, staged: RefCell::new(Staged { memory: staged, used: 0 }) })
+    }
+
+    fn forget(&self, arena: Arena<D>) {
+        self.bytes.fetch_sub(arena.memory.bytes(), Ordering::Relaxed);
+        drop(arena);
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Arena<D>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An arena in use; given back to the device unless it is kept.
+struct Taken<'a, D: Driver> {
+    arena: Option<Arena<D>>,
+    of: &'a Arenas<D>,
+}
+
+impl<D: Driver> Taken<'_, D> {
+    fn keep(mut self) {
+        self.of.spare().extend(self.arena.take());
+    }
+}
+
+impl<D: Driver> Drop for Taken<'_, D> {
+    fn drop(&mut self) {
+        if let Some(arena) = self.arena.take() {
+            self.of.forget(arena);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Times of launches on the device's own clock, and the least free memory meanwhile.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use cudarc::driver::result;
+use cudarc::driver::sys;
+
+use super::super::driver::Failure;
+use super::{Nvidia, failure, stream};
+
+/// What was launched while a GPU was timed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timed {
+    /// Each launch: the kernel's name and what it took on the device's own clock.
+    pub milliseconds: Vec<(String, f32)>,
+    /// The fewest bytes that were free after an allocation.
+    pub lowest_free: Option<u64>,
+}
+
+#[derive(Default)]
+pub(super) struct Timing {
+    launches: Vec<(String, sys::CUevent, sys::CUevent)>,
+    lowest_free: Option<u64>,
+}
+// SAFETY: events are handles that any thread may use while their context lives.
+unsafe impl Send for Timing {}
+
+impl Nvidia {
+    /// From now on every launch is timed, and free memory is read after every allocation; what was timed so far is
+    /// forgotten.
+    pub fn start_timing(&self) {
+        *self.timing() = Some(Timing::default());
+    }
+
+    /// What was launched since [`Nvidia::start_timing`], and ends it.
+    pub fn timed(&self) -> Result<Timed, Failure> {
+        self.context.enter()?;
+        let Timing { launches, lowest_free } = self.timing().take().unwrap_or_default();
+        let mut milliseconds = Vec::new();
+        for (kernel, start, end) in launches {
+            let failed = |error| failure("time a launch", error);
+            // SAFETY: both events were recorded in this context; each is destroyed once, after its last use.
+            unsafe {
+                result::event::synchronize(end).map_err(failed)?;
+                milliseconds.push((kernel, result::event::elapsed(start, end).map_err(failed)?));
+                result::event::destroy(start).map_err(failed)?;
+                result::event::destroy(end).map_err(failed)?;
+            }
+        }
+        Ok(Timed { milliseconds, lowest_free })
+    }
+
+    fn timing(&self) -> MutexGuard<'_, Option<Timing>> {
+        self.timing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes how much memory is free now.
+    pub(super) fn note_free(&self) {
+        if let Some(timing) = &mut *self.timing() {
+            let free = result::mem_get_info().map_or(u64::MAX, |(free, _)| free as u64);
+            timing.lowest_free = Some(timing.lowest_free.unwrap_or(u64::MAX).min(free));
+        }
+    }
+
+    /// Notes that a launch began at `start` and has just been asked for.
+    pub(super) fn note_launch(
+        &self,
+        kernel: &str,
+        start: Option<sys::CUevent>,
+    ) -> Result<(), Failure> {
+        let (Some(start), Some(end)) = (start, self.event()?) else { return Ok(()) };
+        if let Some(timing) = &mut *self.timing() {
+            timing.launches.push((kernel.to_owned(), start, end));
+        }
+        Ok(())
+    }
+
+    /// Records an event where launches are timed.
+    pub(super) fn event(&self) -> Result<Option<sys::CUevent>, Failure> {
+        if self.timing().is_none() {
+            return Ok(None);
+        }
+        let failed = |error| failure("time a launch", error);
+        let event =
+            result::event::create(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC).map_err(failed)?;
+        // SAFETY: the event was created in the current context.
+        unsafe { result::event::record(event, stream()) }.map_err(failed)?;
+        Ok(Some(event))
+    }
+}
