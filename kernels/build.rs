@@ -11,10 +11,11 @@ mod probe;
 const ARCHITECTURES: &str = "80,90a,80-virtual";
 
 /// A source file, whether it needs Hopper's own instructions, and options of its own.
-const FILES: [(&str, bool, &[&str]); 6] = [
+const FILES: [(&str, bool, &[&str]); 7] = [
     ("attention_f32", false, &[]),
     ("attention_v1", false, &[]),
     ("attention_v2", true, &[]),
+    ("attention_v3", true, &[]),
     // Without contraction, so that rotations have the bits of the processor's.
     ("gather_rope", false, &["-fmad=false"]),
     ("limits", false, &[]),

@@ -189,6 +189,7 @@ for_each_kernel! {
     v1_bf16: CudaV1Bf16, 1;
     v1_f16: CudaV1F16, 2;
     v2_bf16: CudaV2Bf16, 3;
+    v3_bf16: CudaV3Bf16, 1;
 }
 
 #[cfg(feature = "cuda")]
@@ -196,7 +197,9 @@ fn on_every_gpu(folder: &Path) {
     use longsift_kernels::cuda::nvidia::{Nvidia, gpus};
     let gpus = gpus().expect("this machine has a driver");
     assert!(!gpus.is_empty(), "the driver shows no GPU");
-    let kernels = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_cuda());
+    let named = std::env::var("LONGSIFT_CUDA_KERNEL").ok();
+    let is_named = |kernel: &Kernel| named.as_deref().is_none_or(|named| named == kernel.name());
+    let kernels = Kernel::ALL.iter().copied().filter(|kernel| kernel.is_cuda()).filter(is_named);
     for (gpu, kernel) in gpus.iter().flat_map(|gpu| kernels.clone().map(move |of| (gpu, of))) {
         if gpu.has(kernel) {
             eprintln!("{} {}", gpu.name, kernel.name());

@@ -4,10 +4,10 @@ use super::arena::{Arena, Arenas};
 use super::driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
 use super::filling::{Filling, Table};
 use super::parameters::{
-    AttentionParameters, MAX_SEGMENTS, SumParameters, TableFormat, TensorAttentionParameters,
-    UNBOUNDED,
+    AttentionParameters, KeyNormParameters, MAX_SEGMENTS, SumParameters, TableFormat,
+    TensorAttentionParameters, UNBOUNDED,
 };
-use super::plan::{SourceSizes, Support, WindowPlan, supports};
+use super::plan::{NORM_KEYS, SourceSizes, Support, WindowPlan, supports};
 use super::request::{Operands, WindowRequest};
 use crate::gather::TableView;
 use crate::kernel::Kernel;
@@ -192,33 +192,18 @@ impl<D: Driver> Device<D> {
     ) -> Result<(), Failure> {
         let parameters = attention_parameters(start, plan, request, segments);
         let tensors;
-        let bytes = if self.kernel == Kernel::CudaV2Bf16 {
-            let map = |offset: u64, numbers: usize, rows: usize, heads: usize| {
-                self.driver.tensor_map(&TensorMapRequest {
-                    address: start + offset,
-                    numbers: numbers as u64,
-                    rows: rows as u64,
-                    heads: heads as u64,
-                })
-            };
-            let (width, own, tokens) = (plan.geometry.width, plan.own_width, request.shape.tokens);
-            let keys = map(plan.keys, own, tokens, plan.key_heads)?;
-            let shared_keys =
-                if own < width { map(plan.shared_keys, width - own, tokens, 1)? } else { keys };
-            tensors = TensorAttentionParameters {
-                queries: map(plan.queries, width, plan.row_count, plan.heads)?,
-                keys,
-                shared_keys,
-                attention: parameters,
-                reserved: [0; 7],
-            };
+        let bytes = if plan.geometry.has_tensor_maps() {
+            if self.kernel == Kernel::CudaV3Bf16 {
+                self.launch_key_norms(start, plan, &parameters)?;
+            }
+            tensors = self.tensor_parameters(start, plan, request, &parameters)?;
             bytemuck::bytes_of(&tensors)
         } else {
             bytemuck::bytes_of(&parameters)
         };
         let attention = Launch {
-            kernel: &plan.geometry.attention(),
-            blocks: (plan.heads * plan.blocks) as u32,
+            kernel: &plan.geometry.attention(request.rules),
+            blocks: (plan.heads / plan.geometry.block_heads * plan.blocks) as u32,
             threads: plan.geometry.threads,
             shared_bytes: plan.geometry.shared_bytes(segments.count()),
             parameters: bytes,
@@ -242,6 +227,63 @@ impl<D: Driver> Device<D> {
         };
         // SAFETY: as above; the launch before wrote `values · blocks` sums.
         unsafe { self.driver.launch(&sum) }
+    }
+
+    /// Starts to find the longest key of each tile.
+    fn launch_key_norms(
+        &self,
+        start: u64,
+        plan: &WindowPlan,
+        attention: &AttentionParameters,
+    ) -> Result<(), Failure> {
+        let tiles = (attention.tokens as usize).div_ceil(NORM_KEYS);
+        let parameters = KeyNormParameters {
+            keys: attention.keys,
+            shared_keys: attention.shared_keys,
+            out: start + plan.key_norms,
+            tokens: attention.tokens,
+            tiles: tiles as i32,
+            width: attention.width,
+            own_width: attention.own_width,
+        };
+        let launch = Launch {
+            kernel: "key_norms",
+            blocks: (plan.key_heads * tiles) as u32,
+            threads: 128,
+            shared_bytes: 16,
+            parameters: bytemuck::bytes_of(&parameters),
+        };
+        // SAFETY: the parameters are this kernel's; the keys were written before, and there is room for a norm per tile.
+        unsafe { self.driver.launch(&launch) }
+    }
+
+    fn tensor_parameters(
+        &self,
+        start: u64,
+        plan: &WindowPlan,
+        request: &WindowRequest<'_>,
+        attention: &AttentionParameters,
+    ) -> Result<TensorAttentionParameters, Failure> {
+        let map = |offset: u64, numbers: usize, rows: usize, heads: usize| {
+            self.driver.tensor_map(&TensorMapRequest {
+                address: start + offset,
+                numbers: numbers as u64,
+                rows: rows as u64,
+                heads: heads as u64,
+            })
+        };
+        let (width, own, tokens) = (plan.geometry.width, plan.own_width, request.shape.tokens);
+        let keys = map(plan.keys, own, tokens, plan.key_heads)?;
+        let shared_keys =
+            if own < width { map(plan.shared_keys, width - own, tokens, 1)? } else { keys };
+        Ok(TensorAttentionParameters {
+            queries: map(plan.queries, width, plan.row_count, plan.heads)?,
+            keys,
+            shared_keys,
+            attention: *attention,
+            key_norms: start + plan.key_norms,
+            reserved: [0; 6],
+        })
     }
 }
 
@@ -339,7 +381,7 @@ fn attention_parameters(
         segments: segments.count() as i32,
         far: segments.far.end as i32,
         distances,
-        reserved: 0,
+        heads_per_block: plan.geometry.block_heads as i32,
     }
 }
 

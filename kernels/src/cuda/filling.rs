@@ -203,7 +203,7 @@ impl<D: Driver> Filling<'_, D> {
             }
             let to = to + (first * width * self.plan.geometry.element) as u64;
             match self.plan.geometry.kernel {
-                Kernel::CudaV1Bf16 | Kernel::CudaV2Bf16 => {
+                Kernel::CudaV1Bf16 | Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16 => {
                     self.write(to, &rounded(padded, bf16::from_f32))?;
                 }
                 Kernel::CudaV1F16 => self.write(to, &rounded(padded, f16::from_f32))?,

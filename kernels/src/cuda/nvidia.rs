@@ -54,6 +54,9 @@ impl Gpu {
             Kernel::CudaV2Bf16 => {
                 self.compute_capability == (9, 0) && images::is_built("attention_v2")
             }
+            Kernel::CudaV3Bf16 => {
+                self.compute_capability == (9, 0) && images::is_built("attention_v3")
+            }
             _ => false,
         }
     }

@@ -70,7 +70,7 @@ pub(crate) struct AttentionParameters {
     pub(crate) segments: i32,
     pub(crate) far: i32,
     pub(crate) distances: [i32; MAX_SEGMENTS],
-    pub(crate) reserved: i32,
+    pub(crate) heads_per_block: i32,
 }
 
 /// A description of a tensor for the bulk copy engine, as the driver writes it.
@@ -86,7 +86,21 @@ pub(crate) struct TensorAttentionParameters {
     pub(crate) keys: TensorMap,
     pub(crate) shared_keys: TensorMap,
     pub(crate) attention: AttentionParameters,
-    pub(crate) reserved: [u64; 7],
+    pub(crate) key_norms: u64,
+    pub(crate) reserved: [u64; 6],
+}
+
+/// `KeyNormParameters`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct KeyNormParameters {
+    pub(crate) keys: u64,
+    pub(crate) shared_keys: u64,
+    pub(crate) out: u64,
+    pub(crate) tokens: i32,
+    pub(crate) tiles: i32,
+    pub(crate) width: i32,
+    pub(crate) own_width: i32,
 }
 
 /// `SumParameters`.
@@ -102,4 +116,5 @@ pub(crate) struct SumParameters {
 const _: () = {
     assert!(size_of::<GatherParameters>() == 128 && size_of::<AttentionParameters>() == 264);
     assert!(size_of::<TensorAttentionParameters>() == 704 && size_of::<SumParameters>() == 24);
+    assert!(size_of::<KeyNormParameters>() == 40);
 };

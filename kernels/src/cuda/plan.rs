@@ -4,12 +4,14 @@ use std::ops::Range;
 
 use super::parameters::MAX_SEGMENTS;
 use crate::kernel::Kernel;
-use crate::statistics::{AttentionShape, histogram_bins};
+use crate::statistics::{AttentionShape, LogitRules, histogram_bins};
 
 /// Positions and distances are exact in float32 below this many tokens.
 const MAX_TOKENS: usize = 1 << 24;
 /// Widths of a head that the tensor-core kernels are compiled for; others are padded to the next.
 const WIDTHS: [usize; 7] = [32, 64, 80, 96, 128, 192, 256];
+/// Keys whose longest one is known to version 3: a tile of them.
+pub(crate) const NORM_KEYS: usize = 128;
 /// Every array begins at a multiple of this.
 const ALIGNMENT: u64 = 256;
 
@@ -24,7 +26,7 @@ pub enum Support {
 
 /// Whether `kernel` can measure windows of this shape on a GPU.
 pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
-    let Some(geometry) = Geometry::of(kernel, shape.head_dim) else {
+    let Some(geometry) = Geometry::of(kernel, shape) else {
         return Support::No(format!(
             "kernel `{}` has heads of at most {} numbers, these have {}",
             kernel.name(),
@@ -48,7 +50,9 @@ pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
 fn widest(kernel: Kernel) -> usize {
     match kernel {
         Kernel::CudaF32 => 512,
-        Kernel::CudaV1Bf16 | Kernel::CudaV1F16 | Kernel::CudaV2Bf16 => WIDTHS[WIDTHS.len() - 1],
+        Kernel::CudaV1Bf16 | Kernel::CudaV1F16 | Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16 => {
+            WIDTHS[WIDTHS.len() - 1]
+        }
         _ => 0,
     }
 }
@@ -61,14 +65,18 @@ pub(crate) struct Geometry {
     pub(crate) width: usize,
     /// Bytes of a number.
     pub(crate) element: usize,
+    /// Rows of a head in a block.
     pub(crate) block_rows: usize,
+    /// Query heads of a block, side by side.
+    pub(crate) block_heads: usize,
     pub(crate) threads: u32,
     /// A shared tail of keys must begin at a multiple of this.
     pub(crate) split: usize,
 }
 
 impl Geometry {
-    pub(crate) fn of(kernel: Kernel, head_dim: usize) -> Option<Self> {
+    pub(crate) fn of(kernel: Kernel, shape: &AttentionShape) -> Option<Self> {
+        let head_dim = shape.head_dim;
         if head_dim == 0 || head_dim > widest(kernel) {
             return None;
         }
@@ -79,38 +87,65 @@ impl Geometry {
                 width: head_dim.next_multiple_of(32),
                 element: 4,
                 block_rows: 64,
+                block_heads: 1,
                 threads: 128,
                 split: 4,
             },
             Kernel::CudaV1Bf16 | Kernel::CudaV1F16 => {
                 let width = padded?;
                 let block_rows = if width <= 128 { 128 } else { 64 };
-                Self { kernel, width, element: 2, block_rows, threads: 128, split: 8 }
+                Self {
+                    kernel,
+                    width,
+                    element: 2,
+                    block_rows,
+                    block_heads: 1,
+                    threads: 128,
+                    split: 8,
+                }
             }
             Kernel::CudaV2Bf16 => Self {
                 kernel,
                 width: padded?,
                 element: 2,
                 block_rows: 128,
+                block_heads: 1,
                 threads: 384,
                 split: 64,
             },
+            Kernel::CudaV3Bf16 => {
+                let width = padded?;
+                // Four warpgroups of 64 rows where the queries of 256 rows leave room for tiles, else two.
+                let rows = if width <= 128 { 256 } else { 128 };
+                let two_heads = rows == 256 && shape.group().is_multiple_of(2);
+                let block_heads = if two_heads { 2 } else { 1 };
+                Self {
+                    kernel,
+                    width,
+                    element: 2,
+                    block_rows: rows / block_heads,
+                    block_heads,
+                    threads: 2 * rows as u32,
+                    split: 64,
+                }
+            }
             _ => return None,
         })
     }
 
     /// Shared memory of a block, as the kernel divides it.
     pub(crate) fn shared_bytes(&self, segments: usize) -> u32 {
-        let rows = self.block_rows * segments * 8 + self.block_rows * (8 + 4);
+        let block_rows = self.block_rows * self.block_heads;
+        let rows = block_rows * segments * 8 + block_rows * (8 + 4);
         let tiles = match self.kernel {
-            Kernel::CudaV2Bf16 => {
+            Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16 => {
                 let slabs = self.width.div_ceil(64);
                 let stages = match slabs {
                     1 => 4,
                     4 => 2,
                     _ => 3,
                 };
-                (1 + stages) * slabs * 128 * 64 * 2 + (2 * stages + 2) * 8
+                (block_rows + stages * 128) * slabs * 64 * 2 + (2 * stages + 2) * 8
             }
             Kernel::CudaF32 => 2 * 64 * (32 + 4) * 4,
             _ => 2 * 64 * (self.width + 8) * 2,
@@ -118,12 +153,22 @@ impl Geometry {
         (tiles + rows) as u32
     }
 
-    /// The name of the kernel that reduces queries and keys to sums.
-    pub(crate) fn attention(&self) -> String {
+    /// Whether it copies by tensor maps.
+    pub(crate) fn has_tensor_maps(&self) -> bool {
+        matches!(self.kernel, Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16)
+    }
+
+    /// The name of the kernel that reduces queries and keys to sums under these rules.
+    pub(crate) fn attention(&self, rules: &LogitRules) -> String {
         match self.kernel {
             Kernel::CudaV1Bf16 => format!("attention_v1_bf16_{}", self.width),
             Kernel::CudaV1F16 => format!("attention_v1_f16_{}", self.width),
             Kernel::CudaV2Bf16 => format!("attention_v2_bf16_{}", self.width),
+            Kernel::CudaV3Bf16 => {
+                let softcap = if rules.softcap.is_some() { "_softcap" } else { "" };
+                let alibi = if rules.alibi_slopes.is_some() { "_alibi" } else { "" };
+                format!("attention_v3_bf16_{}{softcap}{alibi}", self.width)
+            }
             _ => "attention_f32".to_owned(),
         }
     }
@@ -131,7 +176,7 @@ impl Geometry {
     /// The name of the kernel that makes its queries and keys.
     pub(crate) fn gather(&self) -> &'static str {
         match self.kernel {
-            Kernel::CudaV1Bf16 | Kernel::CudaV2Bf16 => "gather_rope_bf16",
+            Kernel::CudaV1Bf16 | Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16 => "gather_rope_bf16",
             Kernel::CudaV1F16 => "gather_rope_f16",
             _ => "gather_rope_f32",
         }
@@ -202,6 +247,8 @@ pub(crate) struct WindowPlan {
     pub(crate) queries: u64,
     pub(crate) keys: u64,
     pub(crate) shared_keys: u64,
+    /// `[key heads, tiles of 128 keys]`, for the kernel that asks for them.
+    pub(crate) key_norms: u64,
     pub(crate) block_sums: u64,
     pub(crate) sums: u64,
     pub(crate) weights: u64,
@@ -217,7 +264,7 @@ impl WindowPlan {
         sizes: &SourceSizes,
         key_heads: &Range<usize>,
     ) -> Option<Self> {
-        let geometry = Geometry::of(kernel, shape.head_dim)?;
+        let geometry = Geometry::of(kernel, shape)?;
         let tokens = shape.tokens;
         let (key_heads, heads) = (key_heads.len(), key_heads.len() * shape.group());
         let row_count = sizes.sampled_rows.unwrap_or(tokens);
@@ -231,6 +278,7 @@ impl WindowPlan {
             start
         };
         let (norm, values) = (if sizes.head_norms { shape.head_dim } else { 0 }, segments + 1);
+        let normed = kernel == Kernel::CudaV3Bf16;
         let sampled = sizes.sampled_rows.unwrap_or(0);
         let of_rows =
             if sizes.row_sums || sizes.sampled_rows.is_some() { heads * row_count } else { 0 };
@@ -253,6 +301,7 @@ impl WindowPlan {
             queries: take(heads * row_count * geometry.width, geometry.element),
             keys: take(key_heads * tokens * own_width, geometry.element),
             shared_keys: take(tokens * (geometry.width - own_width), geometry.element),
+            key_norms: take(if normed { key_heads * tokens.div_ceil(NORM_KEYS) } else { 0 }, 4),
             block_sums: take(heads * values * blocks, 8),
             sums: take(heads * values, 8),
             weights: take(sampled, 8),
@@ -284,9 +333,11 @@ mod tests {
     fn a_million_tokens_fit_an_80_gb_card_by_head_groups() {
         let shape = AttentionShape { tokens: 1 << 20, ..LLAMA };
         let sizes = SourceSizes { table: true, rotary_pairs: 64, ..SourceSizes::default() };
-        let bytes = |heads| window_bytes(Kernel::CudaV2Bf16, &shape, &sizes, &heads);
-        assert!(bytes(0..8) < 12 << 30, "{}", bytes(0..8));
-        assert!(bytes(0..1) < 2 << 30, "{}", bytes(0..1));
+        for kernel in [Kernel::CudaV2Bf16, Kernel::CudaV3Bf16] {
+            let bytes = |heads| window_bytes(kernel, &shape, &sizes, &heads);
+            assert!(bytes(0..8) < 12 << 30, "{}", bytes(0..8));
+            assert!(bytes(0..1) < 2 << 30, "{}", bytes(0..1));
+        }
     }
 
     #[test]
@@ -304,12 +355,14 @@ mod tests {
     fn blocks_fit_the_shared_memory_of_the_chips_that_run_them() {
         for head_dim in 1..=512 {
             for tokens in [1, 4096, MAX_TOKENS - 1] {
+                let shape = AttentionShape { head_dim, ..LLAMA };
                 let bytes = |kernel| {
-                    Geometry::of(kernel, head_dim)
+                    Geometry::of(kernel, &shape)
                         .map(|geometry| geometry.shared_bytes(segments_of(tokens)))
                 };
                 // Of a block: 227 KiB on sm_90, 99 KiB on sm_86 and sm_89, 163 KiB on sm_80.
                 assert!(bytes(Kernel::CudaV2Bf16).is_none_or(|bytes| bytes <= 227 << 10));
+                assert!(bytes(Kernel::CudaV3Bf16).is_none_or(|bytes| bytes <= 227 << 10));
                 assert!(bytes(Kernel::CudaV1Bf16).is_none_or(|bytes| bytes <= 99 << 10));
                 assert!(bytes(Kernel::CudaF32).is_some_and(|bytes| bytes <= 99 << 10));
             }

@@ -21,8 +21,13 @@ use crate::common::{MASS, ROW, SQUARE, deviate, splitmix};
 const BF16_MASS: f64 = 1e-2;
 
 /// Every kernel of a GPU.
-pub(crate) const KERNELS: [Kernel; 4] =
-    [Kernel::CudaF32, Kernel::CudaV1Bf16, Kernel::CudaV1F16, Kernel::CudaV2Bf16];
+pub(crate) const KERNELS: [Kernel; 5] = [
+    Kernel::CudaF32,
+    Kernel::CudaV1Bf16,
+    Kernel::CudaV1F16,
+    Kernel::CudaV2Bf16,
+    Kernel::CudaV3Bf16,
+];
 
 /// Normal deviates, the same in whatever pieces they are read; products have the standard deviation
 /// `spread · √head_dim`.
@@ -31,6 +36,8 @@ pub(crate) struct Random {
     pub(crate) head_dim: usize,
     pub(crate) seed: u64,
     pub(crate) spread: f32,
+    /// By how much of itself the spread of each row is larger than that of the row before.
+    pub(crate) growth: f32,
     /// Numbers that all key heads end with.
     pub(crate) shared: usize,
 }
@@ -46,7 +53,7 @@ impl Random {
                     ^ ((head as u64) << 40)
                     ^ ((row as u64) << 12)
                     ^ d as u64;
-                *value = deviate(&mut state, self.spread);
+                *value = deviate(&mut state, self.spread) * (1.0 + self.growth * row as f32);
             }
         }
     }
@@ -178,8 +185,13 @@ impl Case {
         distance: usize,
     ) -> Self {
         let shape = AttentionShape { tokens, query_heads: heads.0, key_heads: heads.1, head_dim };
-        let random =
-            Random { head_dim, seed: (tokens * 31 + head_dim) as u64, spread: 3.0, shared: 0 };
+        let random = Random {
+            head_dim,
+            seed: (tokens * 31 + head_dim) as u64,
+            spread: 3.0,
+            growth: 0.0,
+            shared: 0,
+        };
         let rules = LogitRules::causal(head_dim);
         Self { shape, rules, distance, random, sample: None, slack: 1.0 }
     }
@@ -322,6 +334,18 @@ pub(crate) fn hooks() -> Vec<Case> {
     ]
 }
 
+/// Windows of many whole tiles whose logits are known to be small, not known to be, and known to be in the first tiles alone;
+/// rows of one and of two heads in a block.
+pub(crate) fn bounds() -> Vec<Case> {
+    let base = |heads| Case::new(900, (heads, 1), 64, 225).with(|case| case.slack = 20.0);
+    vec![
+        base(2).with(|case| case.random.spread = 0.5),
+        base(2).with(|case| case.random.spread = 12.0),
+        base(2).with(|case| (case.random.spread, case.random.growth) = (0.7, 0.01)),
+        base(3).with(|case| (case.random.spread, case.random.growth) = (0.7, 0.01)),
+    ]
+}
+
 /// What holds of one device, whatever it is made of: for `make(kernel)`.
 pub(crate) fn heads_in_any_grouping_give_the_same_bits<D: Driver>(device: &Device<D>) {
     let case = Case::new(220, (6, 3), 64, 55);
@@ -420,7 +444,11 @@ pub(crate) fn table_cases() -> Vec<TableCase> {
 /// `[50, (4 + 2) · 48]`, and ids of it.
 pub(crate) fn random_table() -> (Vec<f32>, Vec<u32>) {
     let mut table = vec![0.0; 50 * 288];
-    Random { head_dim: 288, seed: 77, spread: 1.5, shared: 0 }.keys(0, 0..50, &mut table);
+    Random { head_dim: 288, seed: 77, spread: 1.5, growth: 0.0, shared: 0 }.keys(
+        0,
+        0..50,
+        &mut table,
+    );
     let ids = (0..140_u64).map(|at| (splitmix(&mut (at + 5)) % 50) as u32).collect();
     (table, ids)
 }

@@ -1,21 +1,28 @@
 //! The same cases on every GPU of this machine, for each kernel that it has.
 #![expect(clippy::print_stdout, reason = "what is checked is printed")]
 
+use std::path::PathBuf;
+
 use half::{bf16, f16};
-use longsift_kernels::TableView;
 use longsift_kernels::cuda::nvidia::{Nvidia, gpus};
 use longsift_kernels::cuda::{Device, Driver, SourceSizes, window_bytes};
+use longsift_kernels::{Kernel, TableView};
 
 use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
 
-/// Calls `check` with every GPU and kernel.
+/// Calls `check` with every GPU and kernel; with `LONGSIFT_CUDA_KERNEL=NAME` with that kernel alone, and with
+/// `LONGSIFT_CUDA_IMAGES=FOLDER` with the fat binaries of a folder, as the example `gpu_windows`.
 fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
+    let named = std::env::var("LONGSIFT_CUDA_KERNEL").ok();
+    let images = std::env::var_os("LONGSIFT_CUDA_IMAGES").map(PathBuf::from);
+    let is_named = |kernel: &Kernel| named.as_deref().is_none_or(|named| named == kernel.name());
     let gpus = gpus().expect("this machine has a driver");
     assert!(!gpus.is_empty(), "the driver shows no GPU");
     for gpu in gpus {
-        for kernel in KERNELS.into_iter().filter(|kernel| gpu.has(*kernel)) {
+        for kernel in KERNELS.into_iter().filter(|kernel| gpu.has(*kernel)).filter(is_named) {
             println!("{} {}", gpu.name, kernel.name());
-            check(Device::new(Nvidia::open(gpu.ordinal).expect("the GPU opens"), kernel));
+            let driver = Nvidia::open_with(gpu.ordinal, images.as_deref());
+            check(Device::new(driver.expect("the GPU opens"), kernel));
         }
     }
 }
@@ -24,7 +31,10 @@ fn on_each_gpu(check: impl Fn(Device<Nvidia>)) {
 #[ignore = "needs an NVIDIA GPU; scripts/gpu_check.sh runs it"]
 fn shapes_and_hooks_agree_with_float64() {
     on_each_gpu(|device| {
-        cases::shapes().iter().chain(&cases::hooks()).for_each(|case| case.check(&device));
+        let cases = [cases::shapes(), cases::hooks(), cases::bounds()].concat();
+        for case in &cases {
+            case.check(&device);
+        }
         cases::heads_in_any_grouping_give_the_same_bits(&device);
         cases::a_shared_tail_of_the_keys_changes_no_bit(&device);
         cases::a_number_that_is_none_shows(&device);

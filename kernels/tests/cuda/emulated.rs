@@ -3,7 +3,9 @@
 #![expect(clippy::print_stdout, reason = "the largest difference is printed")]
 
 use half::{bf16, f16};
-use longsift_kernels::cuda::{Device, Failure, SourceSizes, Support, supports, window_bytes};
+use longsift_kernels::cuda::{
+    Device, DeviceMemory, Driver, Failure, Launch, SourceSizes, Support, supports, window_bytes,
+};
 use longsift_kernels::{Kernel, QueryKeySource, TableView, TableWindow};
 
 use crate::cases::{self, Case, KERNELS, TABLE_SHAPE};
@@ -34,6 +36,12 @@ macro_rules! for_each_kernel {
             #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
             fn shapes_agree_with_float64() {
                 check_all(Kernel::$kernel, &cases::shapes());
+            }
+
+            #[test]
+            #[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
+            fn small_and_large_logits_agree_with_float64() {
+                check_all(Kernel::$kernel, &cases::bounds());
             }
 
             #[test]
@@ -77,6 +85,7 @@ for_each_kernel! {
     v1_bf16: CudaV1Bf16;
     v1_f16: CudaV1F16;
     v2_bf16: CudaV2Bf16;
+    v3_bf16: CudaV3Bf16;
 }
 
 fn tables(kernel: Kernel) {
@@ -207,6 +216,36 @@ fn windows_of_two_workers_have_memory_of_their_own() {
     });
     let allocations = device.driver().allocations.lock().expect("no test panics here").len();
     assert!(allocations <= 3, "{allocations} for two workers and two sizes");
+}
+
+/// Denormals, zeros and infinities would take less power than what the kernels multiply: the limit would be too high.
+#[test]
+#[cfg_attr(not(longsift_cxx), ignore = "needs a C++ compiler")]
+fn the_limits_are_measured_with_normal_numbers() {
+    for (kernel, threads, shared_bytes) in [
+        ("limit_products", 64, 0),
+        ("limit_exponentials", 64, 0),
+        ("limit_multiply_adds", 64, 0),
+        ("limit_group_products", 256, (2 * 64 + 128) * 128),
+    ] {
+        let driver = Emulated::new(library(), Mode(0));
+        let memory = driver.allocate(u64::from(threads) * 4).expect("there is no budget");
+        let mut parameters = memory.address().to_ne_bytes().to_vec();
+        parameters.extend(3_i32.to_ne_bytes());
+        parameters.extend(0.5_f32.to_ne_bytes());
+        let launch = Launch { kernel, blocks: 1, threads, shared_bytes, parameters: &parameters };
+        // SAFETY: every thread writes one float, for which there is room.
+        unsafe { driver.launch(&launch) }.expect("the emulation launches");
+        let mut out = vec![0_u8; threads as usize * 4];
+        // SAFETY: the emulation copies before it returns.
+        unsafe { driver.receive(&memory, 0, &mut out) }.expect("the emulation copies");
+        let sums: Vec<f32> = out
+            .chunks_exact(4)
+            .map(|of| f32::from_ne_bytes(of.try_into().expect("four")))
+            .collect();
+        assert!(sums.iter().all(|sum| sum.is_normal() && sum.abs() > 1e-3), "{kernel}: {sums:?}");
+        assert!(sums.iter().any(|sum| sum.to_bits() != sums[0].to_bits()), "{kernel}: {sums:?}");
+    }
 }
 
 #[test]

@@ -4,46 +4,18 @@
 // keys, several in flight, with the bulk copy engine; the other two have 64 rows each, both operands of their products
 // (`wgmma` m64n128k16) in shared memory. While the sums of one tile are taken, the products of the next run: two sets of
 // accumulators take turns. Barriers in shared memory: `full` says that a stage's bytes are there, `empty` that both
-// warpgroups have used it. Rows of 64 numbers (128 bytes, the swizzle's width) make a slab; wider heads have several.
+// warpgroups have used it. Slabs: `slabs.cuh`.
 //
 // The assembler overlaps products and sums only where it can follow the two sets of accumulators: with one tail for both
 // parities of the number of tiles, or with a condition around `start`, it puts a wait behind every product and says so
 // (C7514, C7518). The build turns those remarks into warnings.
 #include "rows.cuh"
+#include "slabs.cuh"
 
 constexpr int BLOCK = 128;
 constexpr int GROUP = 128;                          // threads of a warpgroup
 constexpr int THREADS = 3 * GROUP;
-constexpr int TILE = 128;
-constexpr int SLAB = 64;                            // numbers of a row in one slab
-constexpr int SLAB_BYTES = 128 * SLAB * 2;          // of 128 rows
 constexpr int CONSUMER_WARPS = 2 * GROUP / WARP;
-
-// Lane l has rows l / 4 and l / 4 + 8 of its warp's 16, and columns 8 j + 2 (l % 4) and the next.
-struct Accumulator {
-    static MEMBER int lane() { return threadIdx.x % 4; }
-    static MEMBER int row(int r) { return r * 8 + threadIdx.x % WARP / 4; }
-    static MEMBER int column(int c) { return c / 2 * 8 + threadIdx.x % 4 * 2 + c % 2; }
-};
-
-// Describes rows of 128 bytes in the 128-byte swizzle, eight rows to each 1024 bytes.
-DEVICE uint64_t slab_descriptor(const unsigned char* start) {
-    uint64_t address = shared_address(start);
-    return (address >> 4 & 0x3FFF) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
-}
-
-// Products of a warpgroup's 64 rows with one tile.
-template <int STEPS>
-DEVICE void multiply_tile(float (&x)[2][32], uint64_t rows, uint64_t keys) {
-    hold(x);
-    group_multiply_begin();
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) {
-        uint64_t offset = (step / 4 * SLAB_BYTES + step % 4 * 32) >> 4;
-        group_multiply(x, rows + offset, keys + offset, step > 0);
-    }
-    group_multiply_commit();
-}
 
 template <int WIDTH, int STAGES>
 DEVICE void attention(const TensorAttentionParameters& parameters) {
@@ -100,7 +72,7 @@ DEVICE void attention(const TensorAttentionParameters& parameters) {
         auto start = [&](float (&x)[2][32], int tile) {
             int turn = (tile - range.from) / STAGES, stage = (tile - range.from) % STAGES;
             barrier_wait(full + stage, turn & 1);
-            multiply_tile<STEPS>(x, own_rows, slab_descriptor(stages + stage * STAGE_BYTES));
+            multiply_tile<STEPS, SLAB_BYTES>(x, own_rows, slab_descriptor(stages + stage * STAGE_BYTES));
         };
         // The products of `tile` are there, those of the next may still run.
         auto finish = [&](float (&x)[2][32], int tile) {

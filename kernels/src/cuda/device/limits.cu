@@ -1,6 +1,6 @@
 // What the chip can do at most, measured beside the kernels: products on the tensor cores, exponentials, fused
-// multiply-adds. Results are written so that nothing is optimised away.
-#include "intrinsics.cuh"
+// multiply-adds, of numbers whose bits change. Results are written so that nothing is optimised away.
+#include "random.cuh"
 
 constexpr int CHAINS = 8;
 
@@ -14,9 +14,11 @@ struct LimitParameters {
 template <class T>
 DEVICE void products(const LimitParameters& p) {
     float x[CHAINS][4];
-    uint32_t a[4], b[2];
-    for (int i = 0; i < 4; i++) a[i] = threadIdx.x * 7 + i;
-    for (int i = 0; i < 2; i++) b[i] = threadIdx.x * 3 + i;
+    uint32_t a[2][4], b[CHAINS][2];
+#pragma unroll
+    for (int i = 0; i < 8; i++) a[i / 4][i % 4] = random_pair(threadIdx.x * 64 + i);
+#pragma unroll
+    for (int i = 0; i < 2 * CHAINS; i++) b[i / 2][i % 2] = random_pair(threadIdx.x * 64 + 8 + i);
 #pragma unroll
     for (int chain = 0; chain < CHAINS; chain++)
 #pragma unroll
@@ -24,7 +26,7 @@ DEVICE void products(const LimitParameters& p) {
     for (int round = 0; round < p.rounds; round++) {
 #pragma unroll
         for (int chain = 0; chain < CHAINS; chain++)
-            multiply_add<T>(x[chain][0], x[chain][1], x[chain][2], x[chain][3], a, b[0], b[1]);
+            multiply_add<T>(x[chain][0], x[chain][1], x[chain][2], x[chain][3], a[chain % 2], b[chain][0], b[chain][1]);
     }
     float sum = 0.0f;
 #pragma unroll
@@ -40,10 +42,10 @@ extern "C" __global__ void __launch_bounds__(256) limit_products(KERNEL_PARAMETE
 extern "C" __global__ void __launch_bounds__(256) limit_exponentials(KERNEL_PARAMETER(LimitParameters, p)) {
     float x[CHAINS];
 #pragma unroll
-    for (int chain = 0; chain < CHAINS; chain++) x[chain] = p.start * (chain + 1) + float(threadIdx.x);
+    for (int chain = 0; chain < CHAINS; chain++) x[chain] = p.start * (chain + 1) + threadIdx.x % WARP / 32.0f;
     for (int round = 0; round < p.rounds; round++) {
 #pragma unroll
-        for (int chain = 0; chain < CHAINS; chain++) x[chain] = exp2_approximate(x[chain]);
+        for (int chain = 0; chain < CHAINS; chain++) x[chain] = exp2_approximate(-x[chain]);
     }
     float sum = 0.0f;
 #pragma unroll
@@ -58,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) limit_multiply_adds(KERNEL_PAR
     for (int chain = 0; chain < CHAINS; chain++) x[chain] = p.start * (chain + 1) + float(threadIdx.x);
     for (int round = 0; round < p.rounds; round++) {
 #pragma unroll
-        for (int chain = 0; chain < CHAINS; chain++) x[chain] = fmaf(x[chain], 0.999f, p.start);
+        for (int chain = 0; chain < CHAINS; chain++) x[chain] = fmaf(x[chain], -0.99999f, p.start);
     }
     float sum = 0.0f;
 #pragma unroll

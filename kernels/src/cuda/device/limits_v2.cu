@@ -1,6 +1,7 @@
 // What the tensor cores of Hopper can do with their own instructions (sm_90a): products of warpgroups, both operands in
 // shared memory, as attention_v2.cu issues them.
-#include "rows.cuh"
+#include "random.cuh"
+#include "slabs.cuh"
 
 struct LimitParameters {
     float* out;     // [blocks, threads]
@@ -11,16 +12,11 @@ struct LimitParameters {
 constexpr int GROUPS = 2;
 constexpr int STEPS = 8;
 
-DEVICE uint64_t slab_descriptor(const unsigned char* start) {
-    uint64_t address = shared_address(start);
-    return (address >> 4 & 0x3FFF) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
-}
-
 // 8 products of 64x128x16 a round and warpgroup.
 extern "C" __global__ void __launch_bounds__(128 * GROUPS, 1) limit_group_products(KERNEL_PARAMETER(LimitParameters, p)) {
     DYNAMIC_SHARED(memory);
-    float* numbers = reinterpret_cast<float*>(memory);
-    for (int at = threadIdx.x; at < (GROUPS * 64 + 128) * 32; at += blockDim.x) numbers[at] = p.start;
+    uint32_t* pairs = reinterpret_cast<uint32_t*>(memory);
+    for (int at = threadIdx.x; at < (GROUPS * 64 + 128) * 32; at += blockDim.x) pairs[at] = random_pair(at);
     publish_to_engines();
     synchronize_block();
     uint64_t rows = slab_descriptor(memory + threadIdx.x / 128 * 64 * 128);

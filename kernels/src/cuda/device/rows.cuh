@@ -360,6 +360,20 @@ DEVICE void finish_block(const AttentionParameters& p, BlockRows block, int head
     sum_rows(p, block, head, index, rows);
 }
 
+// The same where a block has `rows` rows of each of `p.heads_per_block` heads, one head after the other.
+DEVICE void finish_heads(const AttentionParameters& p, BlockRows block, int head, int index, int rows) {
+    synchronize_block();
+    for (int row = threadIdx.x; row < rows * p.heads_per_block; row += blockDim.x)
+        finish_row(p, block, head + row / rows, index * rows + row % rows, row);
+    synchronize_block();
+    for (int of = 0; of < p.heads_per_block; of++) {
+        BlockRows one = block;
+        one.slots += of * rows * p.segments;
+        one.squares += of * rows;
+        sum_rows(p, one, head + of, index, rows);
+    }
+}
+
 // Which rows a block of threads works on. Heads of one key head lie side by side, and within it the last rows, which
 // have the most keys, come first: neighbours read the same keys, and the tail of a launch is short.
 struct Task {

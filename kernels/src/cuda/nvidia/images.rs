@@ -31,12 +31,13 @@ macro_rules! image {
 }
 
 /// All of them.
-pub(super) static IMAGES: [Image; 6] = [
+pub(super) static IMAGES: [Image; 7] = [
     image!("attention_f32", false),
     image!("attention_v1", false),
     image!("gather_rope", false),
     image!("limits", false),
     image!("attention_v2", true),
+    image!("attention_v3", true),
     image!("limits_v2", true),
 ];
 

@@ -111,9 +111,9 @@ void wait_a_while(bool beyond) {
     unsigned& turns = machine().turns;
     turns = machine().progress == machine().seen_by_lanes ? turns + 1 : 0;
     machine().seen_by_lanes = machine().progress;
-    if (turns > 100000) fail("lanes of a warp wait for lanes that wait for the block");
     Fiber& own = fiber();
-    own.stuck = beyond;
+    // Lanes that wait for a lane of their warp that waits for other warps let those run, too.
+    own.stuck = beyond || turns > 4 * WARP;
     if (_setjmp(own.at) == 0) switch_away();
 }
 
