@@ -1,122 +1,211 @@
 #!/usr/bin/env bash
-# Builds, checks and times the GPU kernels, in under 8 minutes on a machine of 16 cores; prints tables and writes JSON.
+# Checks and times the GPU kernels in three calls of less than 9 minutes each, on a machine that needs a driver, and for some
+# steps nvcc and torch, but neither Rust nor a network. Everything that is printed, and JSON, is in one folder afterwards.
 #
-#   scripts/gpu_check.sh [FOLDER]          both steps; FOLDER (default target/gpu-check) gets programs and results
-#   scripts/gpu_check.sh build [FOLDER]    needs cargo, and nvcc or a network (scripts/cuda-toolchain.sh); no GPU
-#   scripts/gpu_check.sh run [FOLDER]      needs a GPU, this repository and what `build` put there: neither cargo nor nvcc
-#   scripts/gpu_check.sh conformance       the conformance cases alone, on every GPU; needs what `build` needs, and a GPU
+#   scripts/gpu_check.sh build [FOLDER] [kernels]  needs cargo, and nvcc or a network (scripts/cuda-toolchain.sh); no GPU. Makes
+#                                                  FOLDER (default target/gpu-check) and FOLDER.tar.gz; with `kernels` without the
+#                                                  program itself, which `record` needs
+#   FOLDER/gpu_check.sh truth                      the chip, every kernel against float64, windows, sanitizer, ncu, PyTorch
+#   FOLDER/gpu_check.sh variants                   other forms of the newest kernel: compiled by nvcc, compared with
+#                                                  cuda-v1-bf16, timed
+#   FOLDER/gpu_check.sh record                     conformance, all windows, runs fed from Parquet, beside nvidia-smi dmon
 #
-# Checks: every kernel against float64; every conformance case on the GPU with each of its kernels (those of LONGSIFT_SHARED
-# where that is there); the device memory of windows within 5 % of what was announced. Times: every kernel, geometry and window
-# beside the chip's limits, and PyTorch's published loop and scaled_dot_product_attention (where python3 has torch); a run
-# fed from Parquet, of token ids and of texts, with the GPU's utilisation each second. Ends with 1 if a check failed.
+# Every kernel is a process of its own with a limit of its own: one that hangs costs its limit. Steps whose time has come to an
+# end are named and left out. Results lie in FOLDER/results: NAME.log, *.jsonl, steps.jsonl with exit status and seconds of each
+# step. Ends with 1 if a step failed. GPU_CHECK_SECONDS (520) is a call's time, CUDA_VISIBLE_DEVICES its GPU.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-step=all
-case ${1:-} in build | run | conformance) step=$1; shift ;; esac
-folder=${1:-target/gpu-check}
-mkdir -p "$folder"
-folder=$(cd "$folder" && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+step=${1:-}
+limit=${GPU_CHECK_SECONDS:-520}
+kernels=(cuda-v1-bf16 cuda-v1-f16 cuda-f32 cuda-v2-bf16 cuda-v3-bf16) # what is most likely to hang comes last
 failed=()
-
-say() { printf '\n== %s (after %ss)\n' "$*" "$SECONDS"; }
-check() { # NAME COMMAND...: goes on when it fails
-  local name=$1 log=$folder/${1// /-}.log
-  shift
-  say "$name"
-  "$@" 2>&1 | tee "$log" || failed+=("$name")
-}
+left_out=()
 
 toolchain() {
   if ! command -v nvcc >/dev/null && [ ! -x "${CUDA_HOME:-}/bin/nvcc" ]; then
     scripts/cuda-toolchain.sh target/cuda || return 1
     . target/cuda/env.sh
   fi
-  # The code of the GPU at hand alone, where there is one: a third of the time.
-  local capability
-  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
-  case $capability in
-    "") ;;
-    90) export LONGSIFT_CUDA_ARCHITECTURES=${LONGSIFT_CUDA_ARCHITECTURES:-90a} ;;
-    *) export LONGSIFT_CUDA_ARCHITECTURES=${LONGSIFT_CUDA_ARCHITECTURES:-$capability} ;;
-  esac
+  export LONGSIFT_CUDA_ARCHITECTURES=${LONGSIFT_CUDA_ARCHITECTURES:-90a}
 }
 
-tests() { # builds test programs and copies them to the folder
-  local messages
-  messages=$(cargo test --release --locked -p longsift-kernels -p longsift-stages --features cuda --no-run \
-    --message-format json "$@") || return 1
-  local name program
-  for name in cuda device_conformance; do
-    program=$(sed -n "s/.*\"executable\":\"\([^\"]*\/$name-[^\"]*\)\".*/\1/p" <<<"$messages" | tail -1)
-    [ -z "$program" ] || { cp "$program" "$folder/test-$name" && strip "$folder/test-$name"; } || return 1
+# Copies the programs that cargo names in its messages to the folder, stripped.
+keep() { # MESSAGES TARGET=NAME...
+  local messages=$1 pair program
+  shift
+  for pair in "$@"; do
+    program=$(sed -n "s/.*\"name\":\"${pair%=*}\".*\"executable\":\"\([^\"]*\)\".*/\1/p" <<<"$messages" | tail -1)
+    [ -n "$program" ] || { echo "cargo built no ${pair%=*}" >&2; return 1; }
+    cp "$program" "$folder/${pair#*=}" && strip "$folder/${pair#*=}" || return 1
   done
 }
 
 build() {
+  local messages release=(--release --locked --features cuda --message-format json)
+  cd "$here/.." || return 1
+  rm -rf "$folder" && mkdir -p "$folder/device" || return 1
+  folder=$(cd "$folder" && pwd)
   toolchain || return 1
-  tests --test cuda --test device_conformance || return 1
-  cargo build --release --locked -p longsift-kernels --features cuda --example gpu_windows || return 1
-  cargo build --release --locked -p longsift-engine --features cuda --bin longsift --example gpu_feed || return 1
-  cp target/release/longsift target/release/examples/gpu_windows target/release/examples/gpu_feed "$folder" || return 1
-  strip "$folder/longsift" "$folder/gpu_windows" "$folder/gpu_feed"
-}
-
-conformance() {
-  local cases=families_on_every_gpu
-  if [ -d "${LONGSIFT_SHARED:-../shared}/conformance" ]; then cases=on_every_gpu; fi
-  CARGO_MANIFEST_DIR=$PWD/stages "$folder/test-device_conformance" "$cases" --ignored --nocapture
-}
-
-# Runs one of the pipelines of `gpu_feed` with a look at the devices each second.
-feed() { # NAME
-  "$folder/longsift" devices --watch --seconds 1 --csv "$folder/feed-$1.csv" >/dev/null &
-  local watcher=$!
-  timeout 100 "$folder/longsift" run "$folder/feed/$1.yaml" --fresh >"$folder/feed-$1.json"
-  local code=$?
-  kill "$watcher"
-  wait "$watcher" 2>/dev/null
-  # The last columns have the windows in flight and the utilisation in per cent.
-  awk -F, '$2 == "cuda:0" && $(NF - 1) > 0 { sum += $NF; looks++ }
-    END { if (looks) printf "GPU busy %.1f %% (mean of %d looks while windows were in flight)\n", sum / looks, looks }' \
-    "$folder/feed-$1.csv"
-  return $code
-}
-
-feeds() {
-  rm -rf "$folder/feed" "$folder"/feed-*.csv
-  "$folder/gpu_feed" "$folder/feed" "${GPU_CHECK_WINDOWS:-1500}" datasets/demo || return 1
-  "$folder/longsift" plan "$folder/feed/text.yaml" || return 1
-  local worst=0
-  for name in tokens text; do
-    printf '\n-- %s\n' "$name"
-    feed "$name" || worst=1
-  done
-  return $worst
-}
-
-run() {
-  if ! command -v nvidia-smi >/dev/null; then
-    echo "skipped: this machine has no NVIDIA driver"
-    return 0
+  messages=$(cargo test "${release[@]}" -p longsift-kernels --no-run --test cuda --example gpu_windows) || return 1
+  keep "$messages" cuda=test-cuda gpu_windows=gpu_windows || return 1
+  if [ "$1" != kernels ]; then
+    messages=$(cargo test "${release[@]}" -p longsift-stages --no-run --test device_conformance) || return 1
+    keep "$messages" device_conformance=test-device_conformance || return 1
+    messages=$(cargo build "${release[@]}" -p longsift-engine --bin longsift --example gpu_feed) || return 1
+    keep "$messages" longsift=longsift gpu_feed=gpu_feed || return 1
+    mkdir -p "$folder/stages/tests" "$folder/datasets"
+    cp -r stages/tests/families "$folder/stages/tests" && cp -r datasets/demo "$folder/datasets" || return 1
+    if [ -d "${LONGSIFT_SHARED:-../shared}/conformance" ]; then
+      mkdir -p "$folder/shared" && cp -r "${LONGSIFT_SHARED:-../shared}/conformance" "$folder/shared" || return 1
+    fi
   fi
-  nvidia-smi --query-gpu=name,driver_version,memory.total,memory.used --format=csv
-  check "kernel tests" "$folder/test-cuda" device:: --ignored --nocapture --test-threads 1
-  check "conformance" conformance
-  check "windows" timeout 180 "$folder/gpu_windows" --json "$folder/windows.json" --seconds 20
-  check "torch" timeout 100 python3 scripts/gpu_torch.py --json "$folder/torch.json" --beside "$folder/windows.json"
-  check "feed" feeds
+  cp kernels/src/cuda/device/* "$folder/device" && cp scripts/gpu_check.sh scripts/gpu_torch.py "$folder" || return 1
+  tar -C "$(dirname "$folder")" -czf "$folder.tar.gz" "$(basename "$folder")" || return 1
+  local bytes
+  bytes=$(stat -c %s "$folder.tar.gz")
+  echo "$folder.tar.gz: $bytes bytes"
+  [ "$bytes" -lt 60000000 ] || { echo "60 MB is what can be carried" >&2; return 1; }
+}
+
+# Runs a step: its output goes to the terminal and to a log, its end to steps.jsonl.
+check() { # NAME SECONDS COMMAND...
+  local name=$1 seconds=$2 started=$SECONDS code
+  shift 2
+  [ $((limit - SECONDS)) -ge "$seconds" ] || seconds=$((limit - SECONDS))
+  if [ "$seconds" -lt 5 ]; then
+    left_out+=("$name")
+    printf '{"step":"%s","rc":null,"seconds":0}\n' "$name" >>"$results/steps.jsonl"
+    return
+  fi
+  printf '\n== %s (after %ss, at most %ss)\n' "$name" "$SECONDS" "$seconds"
+  timeout --kill-after 5 "$seconds" "$@" 2>&1 | tee "$results/$name.log"
+  code=${PIPESTATUS[0]}
+  [ "$code" -eq 0 ] || failed+=("$name (exit $code)")
+  printf '{"step":"%s","rc":%s,"seconds":%s}\n' "$name" "$code" $((SECONDS - started)) >>"$results/steps.jsonl"
+}
+
+missing() { # PROGRAM STEP...: says what is left out where a program is not here
+  command -v "$1" >/dev/null && return 1
+  printf '\n== left out, since there is no %s: %s\n' "$1" "${*:2}"
+  left_out+=("${@:2}")
+}
+
+chip() {
+  nvidia-smi --query-gpu=name,uuid,driver_version,memory.total,memory.used,mig.mode.current --format=csv
+  nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,TEMPERATURE
+  ldd "$here/test-cuda" "$here/gpu_windows"
+  command -v nvcc ncu compute-sanitizer python3
+}
+
+windows() { # NAME SECONDS ARGUMENT...
+  check "$1" "$2" "$here/gpu_windows" --json "$results/windows.jsonl" "${@:3}"
+}
+
+truth() {
+  local kernel tiny=(--geometry tiny --tokens 300 --repeat 1 --no-limits)
+  check chip 20 bash -c "$(declare -f chip); here='$here' chip"
+  for kernel in "${kernels[@]}"; do
+    check "tests-$kernel" 60 env LONGSIFT_CUDA_KERNEL="$kernel" "$here/test-cuda" device:: --ignored --nocapture --test-threads 1
+  done
+  windows limits 20 --kernel cuda-v1-bf16 --geometry LLaMA-3.1-8B --tokens 4096
+  for kernel in cuda-v1-bf16 cuda-v2-bf16 cuda-v3-bf16 cuda-f32; do
+    windows "windows-$kernel" 25 --kernel "$kernel" --geometry LLaMA-3.1-8B --tokens 4096,8192,32768 --repeat 5 --no-limits
+  done
+  missing python3 torch || check torch 60 python3 "$here/gpu_torch.py" --json "$results/torch.json" --beside "$results/windows.jsonl"
+  for kernel in cuda-v2-bf16 cuda-v3-bf16; do
+    missing ncu "ncu-$kernel" || check "ncu-$kernel" 40 ncu --clock-control none --set full --kernel-name regex:attention_v \
+      --launch-count 1 --force-overwrite --export "$results/ncu-$kernel" \
+      "$here/gpu_windows" --kernel "$kernel" --geometry LLaMA-3.1-8B --tokens 8192 --repeat 1 --no-limits
+    missing compute-sanitizer "memcheck-$kernel" "racecheck-$kernel" && continue
+    check "memcheck-$kernel" 40 compute-sanitizer --tool memcheck --error-exitcode 1 "$here/gpu_windows" --kernel "$kernel" "${tiny[@]}"
+    check "racecheck-$kernel" 40 compute-sanitizer --tool racecheck --error-exitcode 1 "$here/gpu_windows" --kernel "$kernel" "${tiny[@]}"
+  done
+}
+
+# NAME OF THE FILE, then what nvcc is handed: the forms that LONGSIFT_V3_* of attention_v3.cu chooses between.
+forms() {
+  cat <<FORMS
+plain
+two-stages -DLONGSIFT_V3_STAGES=2
+running-maximum -DLONGSIFT_V3_BOUNDED=0
+running-maximum-two-chains -DLONGSIFT_V3_BOUNDED=0 -DLONGSIFT_V3_CHAINS=2
+running-maximum-eight-chains -DLONGSIFT_V3_BOUNDED=0 -DLONGSIFT_V3_CHAINS=8
+two-stages-running-maximum -DLONGSIFT_V3_STAGES=2 -DLONGSIFT_V3_BOUNDED=0
+FORMS
+}
+
+compile() { # NAME OPTION...: writes NAME/attention_v3.fatbin
+  mkdir -p "$results/variants/$1"
+  nvcc -cubin -arch=sm_90a -O3 -std=c++17 -Xptxas -v "${@:2}" "$here/device/attention_v3.cu" \
+    -o "$results/variants/$1/attention_v3.fatbin" >"$results/variants/$1/nvcc.log" 2>&1
+}
+
+variants() {
+  missing nvcc variants && return
+  local name options best
+  while read -r name options; do
+    # shellcheck disable=SC2086 # options are words
+    compile "$name" $options &
+  done < <(forms)
+  wait
+  while read -r name _; do
+    if [ ! -s "$results/variants/$name/attention_v3.fatbin" ]; then
+      cat "$results/variants/$name/nvcc.log"
+      failed+=("nvcc $name")
+      continue
+    fi
+    check "variant-$name" 45 env LONGSIFT_CUDA_IMAGES="$results/variants/$name" "$here/gpu_windows" \
+      --kernel cuda-v3-bf16 --beside cuda-v1-bf16 --geometry LLaMA-3.1-8B --tokens 4096,32768 --repeat 20 --no-limits \
+      --json "$results/variant-$name.jsonl"
+  done < <(forms)
+  best=$(sed -n 's/.*"tokens":32768.*"attention_ms":\([0-9.]*\).*/\1/p;t;d' "$results"/variant-*.jsonl | sort -n | head -1)
+  [ -n "$best" ] || return
+  name=$(basename "$(grep -l "\"attention_ms\":$best," "$results"/variant-*.jsonl | head -1)" .jsonl)
+  printf '\nthe fastest at 32,768 tokens: %s, %s ms\n' "${name#variant-}" "$best" | tee "$results/best.txt"
+  missing ncu ncu-best || check ncu-best 60 env LONGSIFT_CUDA_IMAGES="$results/variants/${name#variant-}" \
+    ncu --clock-control none --set full --kernel-name regex:attention_v3 --launch-count 1 --force-overwrite \
+    --export "$results/ncu-best" "$here/gpu_windows" --kernel cuda-v3-bf16 --geometry LLaMA-3.1-8B --tokens 32768 --repeat 1 --no-limits
+}
+
+record() {
+  local kernel name cases=families_on_every_gpu
+  if [ -d "$here/shared/conformance" ]; then cases=on_every_gpu; fi
+  nvidia-smi dmon -s pucm -d 1 >"$results/dmon.log" 2>&1 &
+  watcher=$!
+  trap 'kill "$watcher" 2>/dev/null' EXIT
+  for kernel in "${kernels[@]}"; do
+    check "conformance-$kernel" 40 env CARGO_MANIFEST_DIR="$here/stages" LONGSIFT_SHARED="$here/shared" LONGSIFT_CUDA_KERNEL="$kernel" \
+      "$here/test-device_conformance" "$cases" --ignored --nocapture
+  done
+  for kernel in cuda-v1-bf16 cuda-v2-bf16 cuda-v3-bf16; do
+    windows "all-windows-$kernel" 60 --kernel "$kernel" --seconds 3 --no-limits \
+      --geometry LLaMA-3.1-8B,Qwen2.5-7B,LLaMA-3.1-70B,DeepSeek-V3 --tokens 4096,8192,32768,131072
+  done
+  check feed-files 60 "$here/gpu_feed" "$results/feed" "${GPU_CHECK_WINDOWS:-1500}" "$here/datasets/demo"
+  check plan 20 "$here/longsift" plan "$results/feed/text.yaml"
+  for name in tokens text; do
+    check "feed-$name" 90 "$here/longsift" run "$results/feed/$name.yaml" --fresh
+  done
 }
 
 case $step in
-  conformance)
-    toolchain && tests --test device_conformance || exit 1
-    check "conformance" conformance
+  build)
+    folder=${2:-$here/../target/gpu-check}
+    build "${3:-all}"
+    exit
     ;;
-  build | all) say build; build || exit 1 ;;
+  truth | variants | record) ;;
+  *) sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
-case $step in run | all) run ;; esac
-say "done; results in $folder"
+if ! command -v nvidia-smi >/dev/null; then
+  echo "skipped: this machine has no NVIDIA driver"
+  exit 0
+fi
+results=$here/results
+mkdir -p "$results"
+"$step"
+printf '\n== %s done after %ss; results in %s\n' "$step" "$SECONDS" "$results"
+[ ${#left_out[@]} -eq 0 ] || printf 'LEFT OUT: %s\n' "${left_out[@]}"
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'FAILED: %s\n' "${failed[@]}"
   exit 1

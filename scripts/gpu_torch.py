@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """First-layer attention of one window in PyTorch on a GPU: what longsift's kernels are held against.
 
-  gpu_torch.py [--tokens 4096 8192 32768] [--json FILE] [--beside WINDOWS.json]
+  gpu_torch.py [--tokens 4096 8192 32768] [--json FILE] [--beside WINDOWS.jsonl]
 
 LLaMA-3.1-8B geometry: 32 query heads, 8 key heads of 128, random queries and keys. `published` is the loop over heads of the
 script that was published with LongAttn, in float16, without its value product: products, mask, softmax in float32, cast, far
 mask, sum and variance, each an S x S tensor. `sdpa` is the forward pass of scaled_dot_product_attention over the same queries
-and keys in bfloat16 (with values, which it cannot do without; it gives no scores). Times are the device's own, the median of
+and keys in bfloat16 (with values, which it cannot do without; it gives no scores), once with each backend by name: what it
+would choose by itself depends on the version. Times are the device's own, the median of
 repeats after a warm-up. Projections and rotary embeddings are left out of both. --beside compares with what the example
 `gpu_windows` wrote on the same GPU, whose times include gather and rotation.
 """
@@ -17,6 +18,7 @@ import statistics
 import sys
 
 HEADS, KEY_HEADS, WIDTH = 32, 8, 128
+BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION")
 
 
 def milliseconds(torch, work, repeats):
@@ -50,10 +52,28 @@ def published(torch, queries, keys):
     return work
 
 
+def sdpa(torch, backend, queries, keys, values):
+    """Milliseconds with this backend and no other; None where it refuses."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    try:
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return milliseconds(
+                torch,
+                lambda: torch.nn.functional.scaled_dot_product_attention(
+                    queries, keys, values, is_causal=True, enable_gqa=True
+                ),
+                10,
+            )
+    except (AttributeError, RuntimeError) as error:
+        print(f"{backend}: {error}", file=sys.stderr)
+        return None
+
+
 def print_beside(path, lines):
     try:
         with open(path, encoding="utf-8") as file:
-            windows = json.load(file)["windows"]
+            windows = [line for line in map(json.loads, file) if "kernel" in line]
     except OSError as error:
         print(f"nothing to compare with: {error}")
         return
@@ -63,7 +83,10 @@ def print_beside(path, lines):
                 own = window["gather_ms"] + window["attention_ms"]
                 print(
                     f"{line['tokens']:8} tokens: {window['kernel']} {own:9.2f} ms: the published loop takes "
-                    f"{line['published_fp16_ms'] / own:.1f} times as long, sdpa {line['sdpa_forward_bf16_ms'] / own:.2f} times"
+                    f"{line['published_fp16_ms'] / own:.1f} times as long, sdpa "
+                    + ", ".join(
+                        f"{ms / own:.2f} times ({backend})" for backend, ms in line["sdpa_forward_bf16_ms"].items() if ms
+                    )
                 )
 
 
@@ -93,15 +116,10 @@ def main():
             del loop
             torch.cuda.empty_cache()
             queries, keys, values = (random(heads, torch.bfloat16)[None] for heads in (HEADS, KEY_HEADS, KEY_HEADS))
-            sdpa_ms = milliseconds(
-                torch,
-                lambda: torch.nn.functional.scaled_dot_product_attention(
-                    queries, keys, values, is_causal=True, enable_gqa=True
-                ),
-                10,
-            )
+            sdpa_ms = {backend: sdpa(torch, backend, queries, keys, values) for backend in BACKENDS}
             lines.append({"tokens": tokens, "published_fp16_ms": loop_ms, "sdpa_forward_bf16_ms": sdpa_ms})
-            print(f"{tokens:8} tokens: published loop fp16 {loop_ms:9.2f} ms, sdpa forward bf16 {sdpa_ms:8.2f} ms", flush=True)
+            by_backend = ", ".join(f"{ms:.2f} ms ({of})" if ms else f"none ({of})" for of, ms in sdpa_ms.items())
+            print(f"{tokens:8} tokens: published loop fp16 {loop_ms:9.2f} ms, sdpa forward bf16 {by_backend}", flush=True)
     if arguments.beside:
         print_beside(arguments.beside, lines)
     if arguments.json:
