@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::support::pages;
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Answer, Pipeline, Tiny, Workspace, demo_model, read_json, repository};
 
@@ -463,6 +464,8 @@ fn bench_measures_kernels_the_table_and_whole_runs() {
             "bench.json",
             "--chart",
             "bench.svg",
+            "--html",
+            "bench.html",
             "-q",
         ])
         .success();
@@ -479,6 +482,16 @@ fn bench_measures_kernels_the_table_and_whole_runs() {
     }
     let chart = fs::read_to_string(workspace.path("bench.svg")).unwrap();
     assert!(chart.starts_with("<svg") && chart.contains("run by window"), "{chart}");
+    // The page has every figure: in the table, and on a line or as a bar.
+    let page = fs::read_to_string(workspace.path("bench.html")).unwrap();
+    pages::check_harmless(&page, 0);
+    for id in ["kernel", "table", "runbywindow", "runbythreads", "runbydocuments", "figures"] {
+        assert!(page.contains(&format!("<h2 id=\"{id}\">")), "{id}");
+    }
+    let table = page.split("id=\"figures\"").nth(1).unwrap();
+    assert_eq!(table.matches("<tr><td>").count(), figures.len());
+    let drawn = page.split("id=\"figures\"").next().unwrap();
+    assert!(drawn.matches("<circle").count() + drawn.matches("<rect").count() >= figures.len());
     assert!(!workspace.path("out").exists() && !workspace.path("out.run").exists());
     workspace.longsift(&["bench", "--windows", "0"]).expect(2);
 }

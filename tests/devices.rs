@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::support::faults::wait_until;
-use crate::support::pages::check_harmless;
+use crate::support::pages::{self, check_harmless};
 use crate::support::tables::{corpus, write_parquet};
 use crate::support::{Answer, Pipeline, Tiny, Workspace, fake_nvml};
 
@@ -104,7 +104,7 @@ fn tuning_prints_a_curve_and_a_stage_that_a_pipeline_takes() {
     let workspace = Workspace::new();
     workload(&workspace);
     for devices in ["", "2x64MB"] {
-        let arguments = ["tune", "pipeline.yaml", "--seconds", "0.05"];
+        let arguments = ["tune", "pipeline.yaml", "--seconds", "0.05", "--html", "tuned.html"];
         let mut command = workspace.command(&arguments);
         if !devices.is_empty() {
             command.env("LONGSIFT_SIMULATED_DEVICES", devices);
@@ -120,6 +120,17 @@ fn tuning_prints_a_curve_and_a_stage_that_a_pipeline_takes() {
             .replace("  - {stage: first-layer", &format!("{stage}  - {{stage: first-layer"));
         workspace.write("tuned.yaml", pasted);
         workspace.longsift(&["validate", "tuned.yaml"]).success();
+        // The page draws a point for every row of the answer, twice: its speed and its memory.
+        let page = fs::read_to_string(workspace.path("tuned.html")).unwrap();
+        pages::check_harmless(&page, 0);
+        for id in ["flight", "heads", "stage", "repeat"] {
+            assert!(page.contains(&format!("<h2 id=\"{id}\">")), "{id}");
+        }
+        let rows = text[..text.find("  - stage").unwrap()].lines();
+        let rows =
+            rows.filter(|line| line.trim_start().starts_with(|of: char| of.is_ascii_digit()));
+        assert_eq!(page.matches("<circle").count(), 2 * rows.count());
+        assert!(page.contains("- stage: shard-across-devices"), "{page}");
     }
 }
 

@@ -131,6 +131,9 @@ pub enum Command {
         /// Seconds to measure each setting.
         #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
         seconds: f64,
+        /// Also draws what was measured as a page: one file that needs no network and no scripts.
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
         /// How to write the answer.
         #[arg(long, value_enum, default_value = "text")]
         format: AnswerFormat,
@@ -553,4 +556,7 @@ pub struct BenchArguments {
     /// Draws the figures as an SVG.
     #[arg(long, value_name = "FILE")]
     pub chart: Option<PathBuf>,
+    /// Draws and lists all figures on a page: one file that needs no network and no scripts.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }

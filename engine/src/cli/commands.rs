@@ -7,7 +7,8 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, color, eprint, print, print_line, printed, report_failure, report_warnings,
+    answer, color, command_line, eprint, print, print_line, printed, report_failure,
+    report_warnings,
 };
 use super::planned::{plan_options, planned, planned_with, start_threads};
 use super::run::run;
@@ -70,7 +71,9 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             plan(cli, arguments, devices.as_deref(), *format)
         }
         Command::Devices(arguments) => super::devices::devices(arguments),
-        Command::Tune { arguments, seconds, format } => tune(cli, arguments, *seconds, *format),
+        Command::Tune { arguments, seconds, html, format } => {
+            tune(cli, arguments, *seconds, html.as_deref(), *format)
+        }
         Command::Status(arguments) if arguments.watch => super::status::watch(arguments),
         Command::Status(arguments) => {
             let status = status::read(&RunDirectory::at(&arguments.run_dir)?)?;
@@ -234,10 +237,10 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
         atomic::write_atomic(path, &json)?;
     }
     if let Some(path) = &arguments.chart {
-        let svg = chart::draw(&bench).map_err(|why| {
-            Diagnostic::error(Blame::Bug, format!("the chart cannot be drawn: {why}"))
-        })?;
-        atomic::write_atomic(path, svg.as_bytes())?;
+        atomic::write_atomic(path, chart::draw(&bench).as_bytes())?;
+    }
+    if let Some(path) = &arguments.html {
+        atomic::write_atomic(path, chart::page(&bench, &command_line()).as_bytes())?;
     }
     print(&bench.to_string())?;
     Ok(DONE)
@@ -324,10 +327,19 @@ fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
     Ok(DONE)
 }
 
-fn tune(cli: &Cli, arguments: &PlanArguments, seconds: f64, format: AnswerFormat) -> Result<u8> {
+fn tune(
+    cli: &Cli,
+    arguments: &PlanArguments,
+    seconds: f64,
+    html: Option<&Path>,
+    format: AnswerFormat,
+) -> Result<u8> {
     let stop = Stop::on_signals()?;
     start_threads(arguments)?;
     let plan = planned(cli, arguments)?;
     let tuned = tune::tune(&plan, seconds, &stop)?;
+    if let Some(path) = html {
+        atomic::write_atomic(path, tuned.page(&command_line()).as_bytes())?;
+    }
     answer(format, || tuned.to_string(), || serde_json::to_value(&tuned).expect("plain data"))
 }

@@ -7,6 +7,7 @@
 pub(crate) mod drawing;
 pub(crate) mod figures;
 pub(crate) mod heat;
+pub(crate) mod lines;
 
 use askama::Template;
 

@@ -2,6 +2,8 @@
 //!
 //! The windows are of the pipeline's length, their token ids drawn at random: time and memory depend on the length alone.
 
+pub(crate) mod page;
+
 use std::fmt::{self, Write};
 use std::time::{Duration, Instant};
 

@@ -1,103 +1,216 @@
-//! The figures as an SVG: a panel per group, both axes logarithmic, so that a power law is a line.
+//! The figures to look at: a drawing per group, as one SVG or on a page with a table of all.
 
 use std::collections::BTreeMap;
 
-use plotters::prelude::*;
+use askama::Template;
 
 use super::figures::{Figure, shown};
+use crate::base::text::{count, line_safe};
+use crate::report::page::drawing::Drawing;
+use crate::report::page::lines::{self, Line, Plot, WIDTH};
+use crate::report::page::{self, Block, Page, Section, Tile};
 use crate::tools::bench::Bench;
 
-const PANEL: (u32, u32) = (560, 360);
-const COLUMNS: u32 = 2;
+/// Lines of one drawing at most: more cannot be told apart.
+const LINES: usize = 4;
+/// Drawings beside each other in an SVG, and the pixels between them.
+const COLUMNS: usize = 2;
+const GAP: f64 = 28.0;
+const TITLE: f64 = 24.0;
 
-/// A panel: figures of one group in one unit.
-type Panel<'a> = Vec<&'a Figure>;
+/// Figures of one group in one unit.
+struct Panel<'a> {
+    group: &'a str,
+    unit: &'a str,
+    at_unit: &'a str,
+    figures: Vec<&'a Figure>,
+}
 
-/// Draws every group that has more than one point on a line.
-///
-/// # Errors
-/// The drawing library's reason.
-pub fn draw(bench: &Bench) -> Result<String, String> {
+/// Every group that has more than one point on a line, as one SVG with a white ground.
+pub(crate) fn draw(bench: &Bench) -> String {
     let panels = panels(bench);
-    let rows = (panels.len() as u32).div_ceil(COLUMNS).max(1);
-    let mut svg = String::new();
-    {
-        let size = (PANEL.0 * COLUMNS, PANEL.1 * rows);
-        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-        area.fill(&WHITE).map_err(|error| error.to_string())?;
-        let cells = area.split_evenly((rows as usize, COLUMNS as usize));
-        for (panel, cell) in panels.iter().zip(&cells) {
-            draw_panel(panel, cell).map_err(|error| error.to_string())?;
+    let drawn: Vec<&Panel<'_>> = panels.iter().filter(|panel| panel.has_lines()).collect();
+    let rows: Vec<&[&Panel<'_>]> = drawn.chunks(COLUMNS).collect();
+    let tall = |row: &&[&Panel<'_>]| {
+        row.iter().map(|panel| panel.plot(|plot| plot.height())).fold(0.0, f64::max) + TITLE + GAP
+    };
+    let height = GAP + rows.iter().map(tall).sum::<f64>();
+    let width = GAP + COLUMNS as f64 * (f64::from(WIDTH) + GAP);
+    let mut svg = Drawing::new(width as u32, height as u32, "what was measured");
+    svg.rect((0.0, 0.0), (width, height), "#ffffff", "");
+    let mut top = GAP;
+    for row in rows {
+        for (column, panel) in row.iter().enumerate() {
+            let left = GAP + column as f64 * (f64::from(WIDTH) + GAP);
+            svg.text((left, top), "start", panel.title());
+            panel.plot(|plot| plot.draw(&mut svg, (left, top + TITLE)));
         }
-        area.present().map_err(|error| error.to_string())?;
+        top += tall(&row);
     }
-    Ok(svg)
+    svg.render().expect("templates write to memory")
+}
+
+/// One HTML file with all figures. `command` repeats it.
+pub(crate) fn page(bench: &Bench, command: &str) -> String {
+    let processor = line_safe(bench.processor.as_deref().unwrap_or("unknown processor"));
+    let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
+    let mut groups: Vec<(&str, Vec<page::Figure>)> = Vec::new();
+    for panel in panels(bench) {
+        // `kernel` and `kernel, 32 heads` are of one section.
+        let name = panel.group.split(',').next().unwrap_or_default();
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, figures)) => figures.push(panel.figure()),
+            None => groups.push((name, vec![panel.figure()])),
+        }
+    }
+    let mut sections: Vec<Section> = groups
+        .into_iter()
+        .map(|(name, figures)| {
+            let id: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+            Section::new(&id, name, "", vec![Block::Figures(figures)])
+        })
+        .collect();
+    let row = |figure: &Figure| {
+        let at = format!("{} {}", count(figure.at as u64), figure.at_unit);
+        vec![figure.group.into(), line_safe(&figure.series), at, shown(figure.value, figure.unit)]
+    };
+    let rows = bench.figures.iter().map(row).collect();
+    let mut all = vec![Block::table(["group", "of", "at", "figure"], rows)];
+    if !bench.left_out.is_empty() {
+        all.push(Block::Note("Left out because they take too long:".to_owned()));
+        all.push(Block::List(bench.left_out.clone()));
+    }
+    sections.push(Section::new("figures", "All figures", "", all));
+    let again = vec![Block::Code(line_safe(command))];
+    sections.push(Section::new("repeat", "Measure it again", "", again));
+    let page = Page {
+        title: format!("What this machine does: {processor}"),
+        kicker: format!("longsift bench · {} · longsift {}", bench.measured, bench.longsift),
+        lead: format!(
+            "Each figure is the median of up to {} measurements; long windows are measured fewer times. Both axes of a line \
+             are scales of powers.",
+            bench.repeats
+        ),
+        tiles: vec![
+            tile(bench.threads.to_string(), "threads"),
+            tile(count(bench.figures.len() as u64), "figures"),
+        ],
+        sections,
+    };
+    page.html()
 }
 
 fn panels(bench: &Bench) -> Vec<Panel<'_>> {
     let mut panels: Vec<Panel<'_>> = Vec::new();
     for figure in &bench.figures {
-        let fits =
-            |panel: &&mut Panel<'_>| panel[0].group == figure.group && panel[0].unit == figure.unit;
+        let Figure { group, unit, at_unit, .. } = figure;
+        let fits = |panel: &&mut Panel<'_>| {
+            (panel.group, panel.unit, panel.at_unit) == (*group, *unit, *at_unit)
+        };
         match panels.iter_mut().find(fits) {
-            Some(panel) => panel.push(figure),
-            None => panels.push(vec![figure]),
+            Some(panel) => panel.figures.push(figure),
+            None => panels.push(Panel { group, unit, at_unit, figures: vec![figure] }),
         }
     }
-    panels.retain(|panel| lines(panel).values().any(|line| line.len() > 1));
-    panels
+    panels.into_iter().flat_map(Panel::split).collect()
 }
 
-fn lines<'a>(panel: &[&'a Figure]) -> BTreeMap<&'a str, Vec<(f64, f64)>> {
-    let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-    for figure in panel {
-        lines.entry(&figure.series).or_default().push((figure.at, figure.value));
+impl<'a> Panel<'a> {
+    /// Panels of a few lines each.
+    fn split(self) -> Vec<Self> {
+        let Self { group, unit, at_unit, figures } = self;
+        let mut series: Vec<&str> = figures.iter().map(|figure| figure.series.as_str()).collect();
+        series.sort_unstable();
+        series.dedup();
+        let of = |some: &[&str]| {
+            let own = figures.iter().copied();
+            let own: Vec<&'a Figure> =
+                own.filter(|figure| some.contains(&figure.series.as_str())).collect();
+            Self { group, unit, at_unit, figures: own }
+        };
+        series.chunks(LINES).map(of).collect()
     }
-    lines
+
+    fn title(&self) -> String {
+        format!("{}, {}", self.group, self.unit)
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let mut lines: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+        for figure in &self.figures {
+            lines.entry(&figure.series).or_default().push((figure.at, figure.value));
+        }
+        let line = |(name, points): (&str, Vec<(f64, f64)>)| Line { name: line_safe(name), points };
+        lines.into_iter().map(line).collect()
+    }
+
+    fn has_lines(&self) -> bool {
+        self.lines().iter().any(|line| line.points.len() > 1)
+    }
+
+    fn plot<T>(&self, with: impl FnOnce(Plot<'_>) -> T) -> T {
+        with(Plot {
+            label: self.title(),
+            across: self.at_unit.to_owned(),
+            powers: true,
+            lines: self.lines(),
+            shown: &|value| shown(value, self.unit),
+            at: &|value| count(value as u64),
+        })
+    }
+
+    fn figure(&self) -> page::Figure {
+        let (title, caption) = (self.title(), String::new());
+        if self.has_lines() {
+            return page::Figure { title, caption, drawing: self.plot(|plot| plot.drawing()) };
+        }
+        let bar = |figure: &&Figure| {
+            let at = format!("{} {}", count(figure.at as u64), figure.at_unit);
+            (format!("{}, {at}", line_safe(&figure.series)), figure.value)
+        };
+        let bars: Vec<(String, f64)> = self.figures.iter().map(bar).collect();
+        let drawing = lines::bars(&title, &bars, &|value| shown(value, self.unit));
+        page::Figure { title, caption, drawing }
+    }
 }
 
-fn draw_panel(
-    panel: &[&Figure],
-    cell: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let (group, unit, at_unit) = (panel[0].group, panel[0].unit, panel[0].at_unit);
-    let range = |values: &dyn Fn(&Figure) -> f64| {
-        let (least, most) = panel
-            .iter()
-            .map(|figure| values(figure))
-            .fold((f64::INFINITY, 0.0_f64), |(least, most), value| {
-                (least.min(value), most.max(value))
-            });
-        least / 1.5..most * 1.5
-    };
-    let mut chart = ChartBuilder::on(cell)
-        .caption(format!("{group}, {unit}"), ("sans-serif", 18))
-        .margin(12)
-        .x_label_area_size(36)
-        .y_label_area_size(84)
-        .build_cartesian_2d(
-            range(&|figure| figure.at).log_scale(),
-            range(&|figure| figure.value).log_scale(),
-        )?;
-    chart
-        .configure_mesh()
-        .x_desc(at_unit)
-        .y_label_formatter(&|value| shown(*value, unit))
-        .x_label_formatter(&|value| crate::base::text::count(*value as u64))
-        .draw()?;
-    for (index, (series, points)) in lines(panel).into_iter().enumerate() {
-        let color = Palette99::pick(index).to_rgba();
-        chart
-            .draw_series(
-                LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3),
-            )?
-            .label(series)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], color));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_is_on_the_page_on_a_line_or_as_a_bar() {
+        let figure = |group, series: &str, at: f64, value| {
+            let (at_unit, unit) = ("tokens", "pairs/s");
+            Figure { group, series: series.to_owned(), at, at_unit, value, unit }
+        };
+        let figures = vec![
+            figure("kernel", "<b>", 4096.0, 1.5e9),
+            figure("kernel", "<b>", 8192.0, 1.25e9),
+            figure("table", "read", 500.0, 0.0),
+        ];
+        let bench = Bench {
+            processor: Some("a processor\u{202e}".to_owned()),
+            threads: 2,
+            longsift: "0",
+            measured: "today".to_owned(),
+            repeats: 3,
+            figures,
+            left_out: vec!["1,048,576 tokens".to_owned()],
+        };
+        let page = page(&bench, "longsift bench");
+        for text in [
+            "id=\"kernel\"",
+            "id=\"table\"",
+            "id=\"figures\"",
+            "1.50 Gpairs/s",
+            "&#60;b&#62;, 8,192: 1.25",
+        ] {
+            assert!(page.contains(text), "{text}: {page}");
+        }
+        assert!(!page.contains("<script") && !page.contains("<b>,") && !page.contains('\u{202e}'));
+        assert_eq!(page.matches("<circle").count(), 2);
+        let svg = draw(&bench);
+        assert!(svg.contains("kernel, pairs/s") && !svg.contains("table"), "{svg}");
     }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
-    Ok(())
 }

@@ -1,0 +1,87 @@
+//! What `tune` measured as a page to look at.
+
+use super::{Point, Tuned};
+use crate::base::text::{bytes, count, line_safe};
+use crate::report::page::lines::{Line, Plot};
+use crate::report::page::{Block, Figure, Page, Section, Tile};
+
+impl Tuned {
+    /// One HTML file with both curves. `command` repeats it.
+    pub(crate) fn page(&self, command: &str) -> String {
+        let all = self.in_flight.iter().chain(&self.heads);
+        let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
+        let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
+        let [flight, heads] = [
+            ("windows in flight on each device", "with all heads at a time", &self.in_flight),
+            ("key heads at a time", "with the best number of windows in flight", &self.heads),
+        ]
+        .map(|(across, with, points)| curve(across, with, points));
+        let page = Page {
+            title: format!("Tuned: {}", line_safe(&self.devices)),
+            kicker: format!("longsift tune · longsift {}", env!("CARGO_PKG_VERSION")),
+            lead: "A larger number is chosen where it is 3 % faster or more; less is noise."
+                .to_owned(),
+            tiles: vec![
+                tile(count(fastest as u64), "tokens a second at best"),
+                tile(count(self.window_tokens as u64), "tokens a window"),
+            ],
+            sections: vec![
+                Section::new("flight", "Windows in flight", "", flight),
+                Section::new("heads", "Heads at a time", "", heads),
+                Section::new(
+                    "stage",
+                    "The stage",
+                    "",
+                    vec![Block::Code(line_safe_lines(&self.yaml))],
+                ),
+                Section::new(
+                    "repeat",
+                    "Measure it again",
+                    "",
+                    vec![Block::Code(line_safe(command))],
+                ),
+            ],
+        };
+        page.html()
+    }
+}
+
+/// Speed and reserved memory over one of the two numbers, and the same as a table.
+fn curve(across: &str, with: &str, points: &[Point]) -> Vec<Block> {
+    let number = |point: &Point| {
+        if across.starts_with("windows") { point.windows_in_flight } else { point.key_heads }
+    };
+    let tokens = |value: f64| count(value as u64);
+    let memory = |value: f64| bytes(value as u64);
+    let figure = |name: &str, of: fn(&Point) -> f64, shown: &dyn Fn(f64) -> String| {
+        let points = points.iter().map(|point| (number(point) as f64, of(point))).collect();
+        let plot = Plot {
+            label: format!("{name} by {across}"),
+            across: across.to_owned(),
+            powers: false,
+            lines: vec![Line { name: name.to_owned(), points }],
+            shown,
+            at: &tokens,
+        };
+        Figure { title: name.to_owned(), caption: with.to_owned(), drawing: plot.drawing() }
+    };
+    let rows = points.iter().map(|point| {
+        vec![
+            count(number(point) as u64),
+            count(point.tokens_per_second as u64),
+            bytes(point.reserved_bytes),
+            count(point.windows as u64),
+        ]
+    });
+    vec![
+        Block::Figures(vec![
+            figure("tokens a second", |point| point.tokens_per_second, &tokens),
+            figure("bytes reserved", |point| point.reserved_bytes as f64, &memory),
+        ]),
+        Block::table([across, "tokens/s", "reserved at most", "windows measured"], rows.collect()),
+    ]
+}
+
+fn line_safe_lines(text: &str) -> String {
+    text.trim_end().split('\n').map(line_safe).collect::<Vec<_>>().join("\n")
+}
