@@ -16,16 +16,20 @@ fn explain(workspace: &Workspace, arguments: &[&str]) -> Value {
     serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap()
 }
 
-fn pipeline() -> Pipeline {
+fn pipeline(score: &str) -> Pipeline {
     let model = demo_model();
     Pipeline::text(model.to_str().unwrap(), 128)
         .measure("recurrence")
-        .score("formula: longattn, within: group")
+        .score(score)
         .filter("keep_fraction: 0.5")
 }
 
 /// A finished run over these texts.
 fn run(texts: &[String]) -> Workspace {
+    run_scored(texts, "formula: longattn, within: group")
+}
+
+fn run_scored(texts: &[String], score: &str) -> Workspace {
     let workspace = Workspace::new();
     let input = table(&[
         ("id", strings((0..texts.len()).map(|row| format!("d#{row}")))),
@@ -33,7 +37,7 @@ fn run(texts: &[String]) -> Workspace {
         ("text", strings(texts)),
     ]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 3);
-    workspace.run(&pipeline());
+    workspace.run(&pipeline(score));
     workspace
 }
 
@@ -130,6 +134,36 @@ fn the_rank_is_that_among_the_samples_of_its_group() {
         text.contains("samples of `one`") && text.contains("passages that attend most"),
         "{text}"
     );
+}
+
+#[test]
+fn the_weakest_side_of_a_score_of_the_least_is_named() {
+    let sides = "combine: least, terms: [{statistic: far_recurrence}, {statistic: dependency_strength}], \
+                 within: group";
+    let workspace = run_scored(&texts(), sides);
+    let scores = read_scores(&workspace.path("out.run"));
+    let ids = crate::support::tables::texts(&scores, "id");
+    let windows = crate::support::tables::integers(&scores, "window");
+    let mut weakest = std::collections::BTreeSet::new();
+    for (id, window) in ids.iter().zip(windows) {
+        let found = explain(&workspace, &["out.run", &format!("{id}#{window}")]);
+        let own = &found["selected"];
+        let terms = own["terms"].as_array().unwrap();
+        assert_eq!(terms.len(), 2);
+        // The score is the term that is named, and no other one is less.
+        let of = |name: &Value| {
+            terms.iter().find(|term| term["statistic"] == *name).unwrap()["value"].as_f64().unwrap()
+        };
+        assert_eq!(of(&own["weakest"]).to_bits(), own["score"].as_f64().unwrap().to_bits());
+        assert!(terms.iter().all(|term| term["value"].as_f64() >= own["score"].as_f64()));
+        weakest.insert(own["weakest"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(weakest.len(), 2, "each side is the weakest of some window: {weakest:?}");
+    let text = workspace.longsift(&["explain", "out.run", "d#0#0"]).success().stdout;
+    assert!(text.contains("its weakest side is "), "{text}");
+    workspace.longsift(&["explain", "out.run", "d#0#0", "--html", "page.html"]).success();
+    let page = fs::read_to_string(workspace.path("page.html")).unwrap();
+    assert_eq!(page.matches("the least: the score").count(), 1);
 }
 
 #[test]

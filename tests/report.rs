@@ -302,3 +302,100 @@ fn a_browser_without_a_network_opens_every_page_and_has_nothing_to_complain_of()
     let (_, console) = opened(&broken, &workspace.path("browser"));
     assert!(console.len() >= 2, "{console:?}");
 }
+
+/// Windows of three groups behind three guards: two values and a quantile.
+fn guarded() -> Workspace {
+    let workspace = Workspace::new();
+    let groups: Vec<Option<&str>> = (0..300).map(|row| Some(["a", "b", "c"][row % 3])).collect();
+    let text = |row: usize| {
+        let words: Vec<String> = (0..200)
+            .map(|word| format!("w{}", (word * (1 + row % 7) + row * word % 11) % (5 + row % 60)))
+            .collect();
+        words.join(" ")
+    };
+    let input = table(&[
+        ("id", strings((0..300).map(|row| format!("d{row}")))),
+        ("group", labels(&groups)),
+        ("text", strings((0..300).map(text))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 64);
+    let guards = "guards: [{statistic: copy_share, max: 0.5}, {statistic: far_recurrence, min: 0.02}, \
+                  {statistic: gzip_ratio, max_quantile: 0.9}]";
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .measure("recurrence")
+        .measure("compression")
+        .score("formula: balanced-recurrence, within: group")
+        .filter(&format!("keep_fraction: 0.3, {guards}"))
+        .output("report: true");
+    workspace.run(&pipeline);
+    workspace
+}
+
+/// What the panel says after these settings of its sliders, by label: samples and tokens that are kept of all groups, and the
+/// YAML to paste.
+fn panel(workspace: &Workspace, moves: &[(&str, u32)]) -> (u64, u64, String) {
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    let moves: Vec<String> =
+        moves.iter().map(|(slider, value)| format!("move('{slider}', {value});")).collect();
+    let script = format!(
+        "<script>function move(label, value) {{ document.querySelectorAll('#whatif-panel label').forEach(of => {{ \
+         if (of.textContent.trim() !== label) return; \
+         of.querySelector('input').value = value; of.querySelector('input').dispatchEvent(new Event('input')); }}); }} \
+         {}</script></main>",
+        moves.concat()
+    );
+    fs::write(workspace.path("moved.html"), page.replace("</main>", &script)).unwrap();
+    let (elements, console) = opened(&workspace.path("moved.html"), &workspace.path("browser"));
+    assert_eq!(console, Vec::<String>::new());
+    let all = elements.split("<td>all</td>").nth(1).unwrap();
+    let cells: Vec<u64> = all
+        .split("<td>")
+        .skip(1)
+        .take(4)
+        .map(|cell| cell.split('<').next().unwrap().replace(',', "").parse().unwrap())
+        .collect();
+    let yaml = elements.split("<pre>").skip(1).find(|text| text.contains("stage: filter")).unwrap();
+    let yaml = yaml.split("</pre>").next().unwrap().replace("&amp;", "&");
+    (cells[0], cells[2], yaml)
+}
+
+#[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn a_guard_that_is_moved_in_the_panel_keeps_what_whatif_says_that_it_keeps() {
+    let workspace = guarded();
+    let whatif = |yaml: &str| -> (u64, u64) {
+        let guards = yaml.split("guards: ").nth(1).unwrap();
+        let guards = format!("stages.filter.guards={}", guards.lines().next().unwrap());
+        let all = ["whatif", "out.run", "--set", "stages.filter.keep_fraction=1", "--set", &guards];
+        let all = [&all[..], &["--format", "json"]].concat();
+        let found = workspace.longsift(&all).success().stdout;
+        let found: Value = serde_json::from_str(&found).unwrap();
+        let then = &found["total"]["then"];
+        (then["samples"].as_u64().unwrap(), then["tokens"].as_u64().unwrap())
+    };
+    let summary = read_json(&workspace.path("out.run/summary.json"));
+    let now = summary["kept"].as_u64().unwrap();
+    assert_eq!(panel(&workspace, &[]).0, now);
+    // Everything is kept that passes: so what is counted is what passes.
+    let (copied, far) = ("copy_share at most", "far_recurrence at least");
+    let quantile = "gzip_ratio at most the quantile";
+    let mut different = std::collections::BTreeSet::new();
+    for (guard, step) in [(copied, 0), (copied, 6), (copied, 20), (far, 0), (far, 4), (far, 12)] {
+        let (samples, tokens, yaml) = panel(&workspace, &[("keep", 0), (guard, step)]);
+        assert_eq!((samples, tokens), whatif(&yaml), "{guard} {step}: {yaml}");
+        different.insert(samples);
+    }
+    assert!(different.len() >= 4, "moving guards changes what passes: {different:?}");
+    // A quantile is met to a bin, and several at once are an estimate.
+    let several = [("keep", 0), (copied, 10), (far, 6), (quantile, 5)];
+    for (moves, part) in [(&[("keep", 0), (quantile, 8)][..], 12), (&several, 4)] {
+        let (samples, tokens, yaml) = panel(&workspace, moves);
+        let (exact, exact_tokens) = whatif(&yaml);
+        assert!(samples.abs_diff(exact) * part <= exact, "{samples} {exact}: {yaml}");
+        assert!(tokens.abs_diff(exact_tokens) * part <= exact_tokens, "{tokens} {exact_tokens}");
+    }
+    // To the accuracy of a cell where less is kept than passes.
+    let (samples, _, yaml) = panel(&workspace, &[(copied, 6)]);
+    assert!(samples <= now + 3 && yaml.contains("keep_fraction: 0.3"), "{samples} {now}: {yaml}");
+}

@@ -15,7 +15,7 @@
     input.type = "range"; input.min = low; input.max = high; input.step = step; input.value = value;
     name.appendChild(input);
     var shown = make("b", "", line);
-    input.addEventListener("input", draw);
+    input.addEventListener("input", function () { touched = touched || input === share.input; show(); });
     return { input: input, shown: shown };
   }
   function count(number) { return Math.round(number).toString().replace(/\B(?=(\d{3})+$)/g, ","); }
@@ -27,21 +27,35 @@
     ? slider(least ? "offset of " + data.second : "weight of " + data.second + " ×", least ? -1 : -2, least ? 1 : 2, 0.01, 0)
     : null;
   var guards = null;
-  if (data.guards) {
+  if (data.guards.length) {
     var line = make("p");
     var name = make("label", "", line);
     guards = document.createElement("input");
     guards.type = "checkbox"; guards.checked = true;
-    guards.addEventListener("input", draw);
+    guards.addEventListener("input", show);
     name.appendChild(guards);
     name.appendChild(document.createTextNode(" guards"));
   }
+  data.bounds.forEach(function (bound) {
+    var nearest = 0;
+    bound.steps.forEach(function (value, i) {
+      if (!nearest || Math.abs(value - bound.now) < Math.abs(bound.steps[nearest - 1] - bound.now)) { nearest = i + 1; }
+    });
+    var label = bound.statistic + (bound.high ? " at most" : " at least") + (bound.quantile ? " the quantile" : "");
+    bound.slider = slider(label, 0, bound.steps.length, 1, nearest);
+    bound.nearest = nearest;
+    bound.moved = false;
+    bound.slider.input.addEventListener("input", function () { bound.moved = true; show(); });
+  });
+  function step(bound) { return Number(bound.slider.input.value); }
+  function end(bound) { return !bound.moved ? bound.now : step(bound) ? bound.steps[step(bound) - 1] : null; }
   var again = make("button", "as it was");
   var touched = false;
   again.addEventListener("click", function () {
     share.input.value = Math.log10(Math.max(data.share, 0.001));
     if (ratio) { ratio.input.value = 0; }
     if (guards) { guards.checked = true; }
+    data.bounds.forEach(function (bound) { bound.slider.input.value = bound.nearest; bound.moved = false; });
     touched = false;
     show();
   });
@@ -53,16 +67,52 @@
   var yaml = make("pre");
   function fraction() { return touched ? Math.pow(10, Number(share.input.value)) : data.share; }
   function factor() { var v = ratio ? Number(ratio.input.value) : 0; return least ? v : Math.pow(10, v); }
-  function kept(group, fraction, factor, passing) {
-    var cells = group.cells, order = [];
-    for (var i = 0; i < cells.numbers.length; i += 6) {
-      var x = cells.from[0] + (cells.numbers[i] + 0.5) * cells.width[0];
-      var y = cells.from[1] + (cells.numbers[i + 1] + 0.5) * cells.width[1];
-      var score = !data.two ? x : least ? Math.min(x, y + factor) : x + factor * y;
-      var samples = cells.numbers[i + 2] + (passing ? 0 : cells.numbers[i + 4]);
-      var tokens = cells.numbers[i + 3] + (passing ? 0 : cells.numbers[i + 5]);
-      if (samples > 0) { order.push([score, samples, tokens]); }
+  // What passes where bounds are moved, by cell. Of each bound: what passes all bounds now, how much of it passes the moved
+  // bound, and what nothing but this bound refused and passes now. A single bound: counted. Several: each by its share.
+  function guarded(group) {
+    var found = {}, numbers = group.guarded ? group.guarded.numbers : [];
+    for (var i = 0; i < numbers.length; i += 8) {
+      var bound = data.bounds[numbers[i]];
+      if (!bound.moved) { continue; }
+      var key = numbers[i + 1] + "," + numbers[i + 2];
+      var cell = found[key] || (found[key] = { x: numbers[i + 1], y: numbers[i + 2], of: {} });
+      var of = cell.of[numbers[i]] || (cell.of[numbers[i]] = { now: [0, 0], still: [0, 0], more: [0, 0] });
+      for (var n = 0; n < 2; n++) {
+        of.now[n] += numbers[i + 4 + n];
+        if (numbers[i + 3] >= step(bound)) { of.still[n] += numbers[i + 4 + n]; of.more[n] += numbers[i + 6 + n]; }
+      }
     }
+    return Object.keys(found).map(function (key) {
+      var cell = found[key], names = Object.keys(cell.of);
+      // A bound without a sample here that passes all bounds lets everything pass that others do.
+      var now = cell.of[names[0]].now;
+      names.forEach(function (name) { if (cell.of[name].now[0] > now[0]) { now = cell.of[name].now; } });
+      var amounts = [0, 1].map(function (n) {
+        function share(name) { return cell.of[name].now[n] ? cell.of[name].still[n] / cell.of[name].now[n] : 1; }
+        function shares(but) { return names.reduce(function (all, name) { return name === but ? all : all * share(name); }, 1); }
+        return names.reduce(function (all, name) { return all + cell.of[name].more[n] * shares(name); }, now[n] * shares(null));
+      });
+      return [cell.x, cell.y, amounts[0], amounts[1]];
+    });
+  }
+  function counted(group, passing) {
+    if (passing && data.bounds.some(function (bound) { return bound.moved; })) { return guarded(group); }
+    var cells = [], numbers = group.cells.numbers;
+    for (var i = 0; i < numbers.length; i += 6) {
+      cells.push([numbers[i], numbers[i + 1], numbers[i + 2] + (passing ? 0 : numbers[i + 4]),
+        numbers[i + 3] + (passing ? 0 : numbers[i + 5])]);
+    }
+    return cells;
+  }
+  function kept(group, fraction, factor, passing) {
+    var moved = passing && data.bounds.some(function (bound) { return bound.moved; });
+    var axes = moved ? group.guarded : group.cells, order = [];
+    counted(group, passing).forEach(function (cell) {
+      var x = axes.from[0] + (cell[0] + 0.5) * axes.width[0];
+      var y = axes.from[1] + (cell[1] + 0.5) * axes.width[1];
+      var score = !data.two ? x : least ? Math.min(x, y + factor) : x + factor * y;
+      if (cell[2] > 0) { order.push([score, cell[2], cell[3]]); }
+    });
     order.sort(function (a, b) { return b[0] - a[0]; });
     var left = Math.floor(fraction * group.counted + 1e-9), found = { samples: 0, tokens: 0, score: NaN };
     for (var j = 0; j < order.length && left > 0; j++) {
@@ -73,17 +123,34 @@
     }
     return found;
   }
+  // The guards as they are set.
+  function moved() {
+    var all = JSON.parse(JSON.stringify(data.guards));
+    data.bounds.forEach(function (bound) {
+      if (!bound.moved) { return; }
+      var guard = all[bound.guard], name = bound.high ? "max" : "min", value = end(bound);
+      delete guard[name]; delete guard[name + "_quantile"];
+      if (value !== null) { guard[bound.quantile ? name + "_quantile" : name] = value; }
+      if (guard.min_quantile === undefined && guard.max_quantile === undefined) { delete guard.weigh; }
+    });
+    return all.filter(function (guard) {
+      return ["min", "max", "min_quantile", "max_quantile"].some(function (name) { return guard[name] !== undefined; });
+    });
+  }
   function row(cells, tag) {
     var line = make("tr", "", table);
     cells.forEach(function (text) { make(tag || "td", text, line); });
   }
-  function draw() { touched = true; show(); }
   function show() {
     var f = fraction(), by = factor(), passing = !guards || guards.checked;
     share.shown.textContent = " " + short(100 * f) + " %";
     if (ratio) { ratio.shown.textContent = " " + (least ? (by >= 0 ? "+ " : "− ") + short(Math.abs(by)) : short(by)); }
+    data.bounds.forEach(function (bound) {
+      var value = end(bound);
+      bound.slider.shown.textContent = " " + (value === null ? "any" : short(value)) + (bound.moved ? "" : " (now)");
+    });
     table.textContent = "";
-    row(["group", "kept", "now", "tokens kept", "now", "from the score"], "th");
+    row(["group", data.samples + " kept", "now", "tokens kept", "now", "from the score"], "th");
     var all = [0, 0, 0, 0];
     data.groups.forEach(function (group) {
       var found = kept(group, f, by, passing);
@@ -92,7 +159,7 @@
     });
     row(["all"].concat(all.map(count), [""]));
     var lines = [];
-    if (ratio && touched && by !== (least ? 0 : 1)) {
+    if (ratio && by !== (least ? 0 : 1)) {
       lines.push("  - stage: score", "    combine: " + data.combine, "    terms:");
       data.terms.forEach(function (term) {
         var weight = term.weight, offset = term.offset;
@@ -105,8 +172,7 @@
       data.score.forEach(function (text) { lines.push("    " + text); });
     }
     lines.push("  - stage: filter", "    keep_fraction: " + Number(f.toPrecision(3)));
-    if (data.guards && !passing) { lines.push("    guards: []"); }
-    else if (data.guards) { lines.push("    guards: " + data.guards); }
+    if (data.guards.length) { lines.push("    guards: " + JSON.stringify(passing ? moved() : [])); }
     yaml.textContent = lines.join("\n");
   }
   show();

@@ -5,12 +5,13 @@
 //! from the input again. `page` shows it, `report.json` holds it.
 
 mod bins;
-mod choice;
+pub(crate) mod choice;
 mod drawings;
 mod excerpts;
 mod gather;
 mod grid;
 mod groups;
+mod guards;
 mod machine;
 mod page;
 mod panel;
@@ -21,6 +22,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use longsift_stages::filter::guards::Bounds;
+use longsift_stages::score::terms::Scorer;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -139,6 +142,9 @@ struct Means {
 /// Labels that are listed.
 const MOST_LABELS: usize = 24;
 
+/// Groups of which the panel knows how to score their samples: beyond it those that are shown.
+const MOST_KNOWN: usize = 4096;
+
 /// The report of a finished run.
 ///
 /// # Errors
@@ -206,12 +212,13 @@ impl Overview {
             selection: parts.collect(),
             statistics: statistics.clone(),
             groups: shown.iter().zip(0..).map(|(of, place)| (of.value.as_deref(), place)).collect(),
-            sides: sides.clone(),
-            scorers: shown.iter().map(|known| choice.scorer(known)).collect(),
+            sides,
+            bounds: guards::bounds(&choice, &statistics),
+            known: known(&choice, calibration, &shown),
             labels: plan.zip(column).map(|(plan, column)| (plan, column, by_name.clone())),
         };
         let mut gathered = gathering.gather()?;
-        let panel = panel_of(&choice, &sides, &mut gathered.groups, &shown);
+        let panel = panel_of(&gathering, &mut gathered.groups, &shown);
         let unit = |unit: usize| by_name.get(&manifest.units[unit].unit).copied();
         let texts = groups::Texts { plan: plan.filter(|_| sources.text), unit: &unit };
         let mut dropped = BTreeMap::new();
@@ -277,25 +284,47 @@ impl Overview {
     }
 }
 
-/// The panel over the groups that are shown.
-fn panel_of(
+/// What scores the samples of each group. Of more groups than can be held for a panel those that are shown.
+fn known<'a>(
     choice: &Choice,
-    sides: &Sides,
+    calibration: &'a Calibration,
+    shown: &[&'a CalibratedGroup],
+) -> HashMap<Option<&'a str>, (Scorer, &'a [Bounds])> {
+    let all: Vec<&CalibratedGroup> = if calibration.groups.len() <= MOST_KNOWN {
+        calibration.groups.iter().collect()
+    } else {
+        shown.to_vec()
+    };
+    let known = all.into_iter().filter_map(|group| {
+        Some((group.value.as_deref(), (choice.scorer(group)?, &group.guards[..])))
+    });
+    known.collect()
+}
+
+/// The panel over the groups that are shown, and all others as one.
+fn panel_of(
+    gathering: &Gathering<'_>,
     gathered: &mut [OfGroup],
     shown: &[&CalibratedGroup],
 ) -> Option<Panel> {
     grid::bound(&mut gathered.iter_mut().map(|group| &mut group.grid).collect::<Vec<_>>());
-    let groups = gathered.iter().zip(shown).filter_map(|(group, known)| {
+    let mut guarded: Vec<_> = gathered.iter_mut().map(|group| &mut group.guarded).collect();
+    let (bounds, guarded) = guards::collapse(&gathering.bounds, &mut guarded);
+    let names = shown.iter().map(|known| groups::name(known.value.as_deref()));
+    let names = names.chain(["all other groups".to_owned()]);
+    let groups = gathered.iter().zip(names).zip(guarded).filter_map(|((group, name), guarded)| {
         let kept = group.fates[Fate::Kept as usize];
         Some(panel::OfGroup {
-            name: groups::name(known.value.as_deref()),
+            name,
             counted: group.counted,
             kept: kept.samples,
             tokens: kept.tokens,
             cells: group.grid.cells()?,
+            guarded: guarded.filter(|_| !bounds.is_empty()),
         })
     });
-    Panel::of(choice, sides.first(), groups.collect())
+    let groups = groups.collect();
+    Panel::of(gathering.choice, gathering.sides.first(), bounds, groups)
 }
 
 impl Labels {

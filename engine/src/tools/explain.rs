@@ -10,6 +10,7 @@ use std::fmt;
 use longsift_stages::StageSettings;
 use longsift_stages::contract::{Evidence, Measure, Request, Unmeasured, Value, Window};
 use longsift_stages::first_layer_attention::FirstLayer;
+use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
@@ -22,9 +23,12 @@ use crate::base::text::{count, line_safe, quoted, table};
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
+use crate::report::overview::choice::Choice;
+use crate::run_directory::calibration::Calibration;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::manifest::Manifest;
-use crate::run_directory::{scores, selected};
+use crate::run_directory::manifest::{Manifest, not_finished};
+use crate::run_directory::scores;
+use crate::run_directory::selected::{self, SelectedRow};
 use crate::score::prepare::{CutDocument, Outcome, prepare};
 
 /// Tokens of a passage that is named for what it looks back to.
@@ -58,6 +62,19 @@ struct Selected {
     rank: Option<u64>,
     /// Samples of its group with a score.
     of: u64,
+    /// How the score comes from its terms: `sum` or `least`.
+    combine: Combine,
+    /// What each term comes to, standardised, weighted and shifted; empty without a score.
+    terms: Vec<OfTerm>,
+    /// Where the score is the least of its terms, the statistic of the term that gave it.
+    weakest: Option<String>,
+}
+
+/// A term of the score.
+#[derive(Clone, Debug, Serialize)]
+struct OfTerm {
+    statistic: String,
+    value: f64,
 }
 
 /// A token that recurs.
@@ -358,7 +375,7 @@ impl Explanation {
                 "not as recorded, because of another kernel or other settings: {names}"
             ));
         }
-        self.selected = rank(&manifest, run, &unit, key)?;
+        self.selected = rank(&manifest, run, &directory, &unit, key)?;
         Ok(())
     }
 }
@@ -388,9 +405,13 @@ fn evidence(
 fn rank(
     manifest: &Manifest,
     run: &RunDirectory,
+    scores: &RunDirectory,
     unit: &str,
     (row, window): (u64, u32),
 ) -> Result<Option<Selected>> {
+    let choice = Choice::of(manifest, scores)?;
+    let unfinished = || not_finished(run);
+    let calibration: Calibration = run.read_json(&run.calibration())?.ok_or_else(unfinished)?;
     let mut found = None;
     for part in manifest.selection.iter().filter(|part| part.path.contains(unit)) {
         selected::read(&run.root.join(&part.path), |sample| {
@@ -402,6 +423,9 @@ fn rank(
                     reason: sample.reason.map(str::to_owned),
                     rank: None,
                     of: 0,
+                    combine: choice.combine,
+                    terms: terms(&choice, &calibration, sample),
+                    weakest: None,
                 });
             }
             Ok(())
@@ -419,7 +443,20 @@ fn rank(
         })?;
     }
     own.rank = own.score.map(|_| above + 1);
+    if own.combine == Combine::Least {
+        let least = own.terms.iter().min_by(|one, other| one.value.total_cmp(&other.value));
+        own.weakest = least.map(|term| term.statistic.clone());
+    }
     Ok(Some(own))
+}
+
+/// What each term of a sample's score comes to.
+fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -> Vec<OfTerm> {
+    let group = calibration.groups.iter().find(|group| group.value.as_deref() == sample.group);
+    let scorer = group.filter(|_| !sample.score.is_nan()).and_then(|group| choice.scorer(group));
+    let values = scorer.iter().flat_map(|scorer| scorer.terms(sample.statistics));
+    let term = |(term, value): (&Term, f64)| OfTerm { statistic: term.statistic.clone(), value };
+    choice.terms.iter().zip(values).map(term).collect()
 }
 
 impl Explanation {
@@ -456,7 +493,10 @@ impl Explanation {
                 .map_or(String::new(), |group| format!(" of {}", quoted(group)));
             format!(", {} of {} samples{group}", count(rank), count(own.of))
         });
-        Some(format!("{fate}; {score}{rank}"))
+        let weakest = own.weakest.as_ref().map_or(String::new(), |name| {
+            format!("; its weakest side is {name}, which gave it the score")
+        });
+        Some(format!("{fate}; {score}{rank}{weakest}"))
     }
 }
 
@@ -497,6 +537,9 @@ impl fmt::Display for Explanation {
         )?;
         if let Some(verdict) = self.verdict() {
             writeln!(formatter, "  {verdict}")?;
+        }
+        for term in self.selected.iter().flat_map(|own| &own.terms) {
+            writeln!(formatter, "  term {:<28} {:>10.6}", term.statistic, term.value)?;
         }
         for note in &self.notes {
             writeln!(formatter, "  note: {}", line_safe(note))?;

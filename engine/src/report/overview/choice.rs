@@ -13,20 +13,20 @@ use crate::run_directory::manifest::Manifest;
 use crate::run_directory::scores;
 
 /// How a run chose.
-pub(super) struct Choice {
-    pub(super) score: Score,
-    pub(super) filter: Filter,
-    pub(super) terms: Vec<Term>,
-    pub(super) combine: Combine,
+pub(crate) struct Choice {
+    pub(crate) score: Score,
+    pub(crate) filter: Filter,
+    pub(crate) terms: Vec<Term>,
+    pub(crate) combine: Combine,
     /// Whether a sample is a whole document.
-    pub(super) documents: bool,
+    pub(crate) documents: bool,
     /// Every statistic that the scores have.
-    pub(super) columns: Vec<(String, Column)>,
+    pub(crate) columns: Vec<(String, Column)>,
 }
 
 impl Choice {
     /// That of a manifest; `directory` holds its scores.
-    pub(super) fn of(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
+    pub(crate) fn of(manifest: &Manifest, directory: &RunDirectory) -> Result<Self> {
         let settings = &manifest.lock.settings;
         let stages: Vec<StageSettings> = serde_json::from_value(settings["stages"].clone())
             .map_err(|why| {
@@ -64,18 +64,18 @@ impl Choice {
     }
 
     /// The declaration of a statistic.
-    pub(super) fn column(&self, name: &str) -> Option<&Column> {
+    pub(crate) fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().map(|(_, column)| column).find(|column| column.name == name)
     }
 
     /// The measure that writes a statistic.
-    pub(super) fn measure(&self, name: &str) -> Option<&str> {
+    pub(crate) fn measure(&self, name: &str) -> Option<&str> {
         let found = self.columns.iter().find(|(_, column)| column.name == name);
         found.map(|(measure, _)| measure.as_str())
     }
 
     /// What scored the samples of a group; none where the calibration does not say it.
-    pub(super) fn scorer(&self, known: &CalibratedGroup) -> Option<Scorer> {
+    pub(crate) fn scorer(&self, known: &CalibratedGroup) -> Option<Scorer> {
         let scale = |term: &Term| {
             let (name, histogram) = (&term.statistic, known.histograms.get(&term.statistic));
             Some(Scale { figures: *known.figures.get(name)?, histogram: histogram.cloned() })
@@ -85,13 +85,13 @@ impl Choice {
     }
 
     /// The bounds of a group's guards on a statistic.
-    pub(super) fn bounds(&self, known: &CalibratedGroup, statistic: &str) -> Vec<Bounds> {
+    pub(crate) fn bounds(&self, known: &CalibratedGroup, statistic: &str) -> Vec<Bounds> {
         let guards = self.filter.guards.iter().zip(&known.guards);
         guards.filter(|(guard, _)| guard.statistic == statistic).map(|(_, of)| *of).collect()
     }
 
     /// The guards in words: `copy_share at most 0.4`.
-    pub(super) fn guards(&self) -> Vec<String> {
+    pub(crate) fn guards(&self) -> Vec<String> {
         let guards = self.filter.guards.iter().map(|guard| {
             let bounds = [
                 guard.min.map(|value| format!("at least {value}")),
@@ -106,7 +106,7 @@ impl Choice {
     }
 
     /// How much is kept, in words.
-    pub(super) fn amount(&self) -> String {
+    pub(crate) fn amount(&self) -> String {
         let filter = &self.filter;
         let of = if self.score.within.is_some() { "each group" } else { "all" };
         if self.score.calibration.is_some() {

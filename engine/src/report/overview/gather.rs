@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{Column, Kind as ColumnKind, Value};
+use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::terms::{Combine, Scorer};
 
 use super::bins::Bins;
 use super::choice::Choice;
 use super::grid::{Grid, Sides};
+use super::guards::{Bound, Guarded};
 use super::picks::Picks;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -57,6 +59,7 @@ pub(super) struct OfGroup {
     /// Samples that a share is one of.
     pub(super) counted: u64,
     pub(super) grid: Grid,
+    pub(super) guarded: Guarded,
 }
 
 /// The sum of lists of equal length, for their mean.
@@ -105,8 +108,10 @@ pub(super) struct Gathering<'a> {
     pub(super) groups: HashMap<Option<&'a str>, usize>,
     /// Which side of the score each term is of.
     pub(super) sides: Sides,
-    /// By place, what scores their samples.
-    pub(super) scorers: Vec<Option<Scorer>>,
+    /// The ends of the guards.
+    pub(super) bounds: Vec<Bound>,
+    /// By group, what scores its samples, and the bounds of its guards.
+    pub(super) known: HashMap<Option<&'a str>, (Scorer, &'a [Bounds])>,
     /// The column of labels and the units of the input by name, where it can be read.
     pub(super) labels: Option<(&'a Plan, &'a str, HashMap<String, usize>)>,
 }
@@ -132,6 +137,7 @@ impl Gathering<'_> {
             picks: Picks::default(),
             counted: 0,
             grid: Grid::new(&self.sides),
+            guarded: Guarded::new(&self.sides, &self.bounds),
         };
         Gathered {
             groups: vec![group; self.groups.len() + 1],
@@ -213,15 +219,17 @@ impl Gathering<'_> {
         for (bins, value) in group.statistics.iter_mut().zip(row.statistics) {
             bins.add(*value, fate as usize);
         }
-        let Some(shown) = shown else { return };
-        group.picks.add(unit, row, place, tokens);
+        if shown.is_some() {
+            group.picks.add(unit, row, place, tokens);
+        }
         group.counted += u64::from(!row.reason.is_some_and(|reason| reason.starts_with("no_")));
-        let Some(scorer) = self.scorers[shown].as_ref().filter(|_| !row.score.is_nan()) else {
-            return;
-        };
+        let known = self.known.get(&row.group).filter(|_| !row.score.is_nan());
+        let Some((scorer, guards)) = known else { return };
         let refused = fate == Fate::Refused;
-        group.grid.add(&self.sides, scorer.terms(row.statistics), refused, amount);
-        if self.choice.combine == Combine::Least && !refused {
+        let sides = self.sides.values(scorer.terms(row.statistics));
+        group.grid.add(sides, refused, amount);
+        group.guarded.add(&self.bounds, guards, row.statistics, sides, amount);
+        if self.choice.combine == Combine::Least && !refused && shown.is_some() {
             let least = |(place, least): (usize, f64), (own, term): (usize, f64)| {
                 if term < least { (own, term) } else { (place, least) }
             };
@@ -283,6 +291,7 @@ impl Gathered {
             group.picks.append(more.picks);
             group.counted += more.counted;
             group.grid.append(&more.grid);
+            group.guarded.append(&more.guarded);
         }
         for (reason, amount) in other.reasons {
             self.reasons.entry(reason).or_default().add(amount);

@@ -45,7 +45,7 @@ impl Sides {
     }
 
     /// What the sides of a sample come to, given its terms.
-    fn values(&self, terms: impl Iterator<Item = f64>) -> (f64, f64) {
+    pub(super) fn values(&self, terms: impl Iterator<Item = f64>) -> (f64, f64) {
         let (neutral, add): (f64, fn(f64, f64) -> f64) = match self.combine {
             Combine::Sum => (0.0, |sum, term| sum + term),
             Combine::Least => (f64::INFINITY, f64::min),
@@ -96,15 +96,8 @@ impl Grid {
         Self { axes: [Scale::new(x), Scale::new(y)], cells: BTreeMap::new() }
     }
 
-    /// Counts a sample with these terms.
-    pub(super) fn add(
-        &mut self,
-        sides: &Sides,
-        terms: impl Iterator<Item = f64>,
-        refused: bool,
-        amount: Amount,
-    ) {
-        let (x, y) = sides.values(terms);
+    /// Counts a sample whose sides come to these.
+    pub(super) fn add(&mut self, (x, y): (f64, f64), refused: bool, amount: Amount) {
         if !x.is_finite() || !y.is_finite() {
             return;
         }
@@ -215,7 +208,7 @@ mod tests {
         let mut grid = Grid::new(sides);
         for sample in samples {
             let terms = [0.1, 0.7].map(|factor| (f64::from(sample) * factor).sin());
-            grid.add(sides, terms.into_iter(), sample % 10 == 0, SAMPLE);
+            grid.add(sides.values(terms.into_iter()), sample % 10 == 0, SAMPLE);
         }
         grid
     }

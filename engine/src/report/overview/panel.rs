@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::choice::Choice;
 use super::drawings::number;
 use super::grid::Cells;
+use super::guards::{self, Sliding};
 use crate::base::text::{count, json_safe};
 use crate::report::amount::Amount;
 use crate::report::page::{Block, Section};
@@ -24,8 +25,12 @@ pub(super) struct Panel {
     second: String,
     /// The share that is kept now.
     share: f64,
-    /// The guards as YAML, where there are any.
-    guards: Option<String>,
+    /// What a sample is called, in the plural.
+    samples: &'static str,
+    /// The guards as the pipeline has them.
+    guards: Value,
+    /// Their ends, and to what they can be moved.
+    bounds: Vec<Sliding>,
     terms: Vec<Side>,
     /// What else the score says, as lines of YAML.
     score: Vec<String>,
@@ -52,11 +57,18 @@ pub(super) struct OfGroup {
     pub(super) kept: u64,
     pub(super) tokens: u64,
     pub(super) cells: Cells,
+    /// What moved guards are answered from.
+    pub(super) guarded: Option<guards::Cells>,
 }
 
 impl Panel {
     /// None where there is nothing to choose from.
-    pub(super) fn of(choice: &Choice, first: &[bool], groups: Vec<OfGroup>) -> Option<Self> {
+    pub(super) fn of(
+        choice: &Choice,
+        first: &[bool],
+        bounds: Vec<Sliding>,
+        groups: Vec<OfGroup>,
+    ) -> Option<Self> {
         let counted: u64 = groups.iter().map(|group| group.counted).sum();
         let kept: u64 = groups.iter().map(|group| group.kept).sum();
         if counted == 0 {
@@ -72,14 +84,15 @@ impl Panel {
             standardise: json!(term.standardise.unwrap_or(choice.score.standardise)),
             first: *first,
         };
-        let guards = &choice.filter.guards;
         Some(Self {
             rule: choice.combine,
             combine: json!(choice.combine),
             two: !second.is_empty(),
             second: second.join(", "),
             share: share.unwrap_or(kept as f64 / counted as f64),
-            guards: (!guards.is_empty()).then(|| json!(guards).to_string()),
+            samples: if choice.documents { "documents" } else { "windows" },
+            guards: json!(choice.filter.guards),
+            bounds,
             terms: choice.terms.iter().zip(first).map(side).collect(),
             score: choice
                 .score
@@ -123,13 +136,19 @@ impl Panel {
                 edges,
             ]
         });
-        let header = ["keep", "samples", "tokens", "from the score"];
+        let header = ["keep", self.samples, "tokens", "from the score"];
         let json = serde_json::to_string(self).expect("plain data");
         // Inside a script no text ends it.
         let data = json_safe(&json).replace('<', "\\u003c");
-        let lead = "From counts in cells of the score's sides, so to the accuracy of a cell, and of the groups that are shown; \
-                    `longsift whatif` answers exactly.";
-        let blocks = vec![Block::table(header, rows.collect()), Block::Panel(data)];
+        let lead = "From counts in cells of the score's sides, so to the accuracy of a cell; groups that are not shown are \
+                    taken as one. `longsift whatif` answers exactly.";
+        let mut blocks = vec![Block::table(header, rows.collect())];
+        if !self.bounds.is_empty() {
+            let said = "A guard moves in steps, and is answered from larger cells than the rest. One that is moved alone is \
+                        counted; several together are taken as independent of each other inside a cell.";
+            blocks.push(Block::Note(said.to_owned()));
+        }
+        blocks.push(Block::Panel(data));
         Section::new("whatif", "What if", lead, blocks)
     }
 }

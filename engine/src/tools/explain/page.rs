@@ -65,7 +65,11 @@ impl Explanation {
         });
         let table = Block::table(["statistic", "now", "recorded", "unit"], rows.collect());
         let notes: Vec<String> = self.notes.iter().map(|note| line_safe(note)).collect();
-        let blocks = if notes.is_empty() { vec![table] } else { vec![table, Block::List(notes)] };
+        let mut blocks = self.score_of();
+        blocks.push(table);
+        if !notes.is_empty() {
+            blocks.push(Block::List(notes));
+        }
         let lead = "Measured again, beside what the run recorded.";
         sections.push(Section::new("figures", "Its figures", lead, blocks));
         sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
@@ -97,6 +101,22 @@ impl Explanation {
             sections,
         };
         page.html()
+    }
+
+    /// What the terms of its score come to.
+    fn score_of(&self) -> Vec<Block> {
+        let Some(own) = self.selected.as_ref().filter(|own| !own.terms.is_empty()) else {
+            return Vec::new();
+        };
+        let weakest = |name: &str| {
+            if own.weakest.as_deref() == Some(name) { "the least: the score" } else { "" }
+        };
+        let rows = own.terms.iter().map(|term| {
+            let said = weakest(&term.statistic).to_owned();
+            vec![term.statistic.clone(), format!("{:.6}", term.value), said]
+        });
+        let header = ["term", "standardised and weighted", ""];
+        vec![Block::table(header, rows.collect()), Block::Heading("Every figure".to_owned())]
     }
 
     fn text_section(&self) -> Section {

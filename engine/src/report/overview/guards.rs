@@ -1,0 +1,434 @@
+//! What the panel of a page answers moved guards from. Of every bound of a guard: the samples that no other bound refuses, counted
+//! by the sides of their score and by the bound's statistic, those that pass and those that this bound alone refuses. So one
+//! bound can be moved to any step, and what it lets through is counted, not estimated.
+//!
+//! Statistics are counted in fine bins; when everything is counted these become a few steps of about equal numbers of samples.
+//! The upper end of a guard is counted as the lower end of the negated statistic: bins have their lower end, and so the value of a
+//! step passes as it does in a run.
+
+use std::collections::BTreeMap;
+
+use longsift_stages::filter::guards::{Bounds, Weigh};
+use serde::Serialize;
+
+use super::bins::{Scale, shifted};
+use super::choice::Choice;
+use super::grid::Sides;
+use crate::report::amount::Amount;
+
+/// Cells of an axis of the score where there are two, and where there is one.
+const TWO: i64 = 32;
+const ONE: i64 = 512;
+/// Bins of a statistic while it is counted.
+const FINE: i64 = 256;
+/// Steps of a bound that is a value, and of one that is a quantile.
+const STEPS: u64 = 32;
+const QUANTILES: u64 = 20;
+/// Cells of a bound in memory, and of all bounds and groups on a page: beyond it they become larger.
+const MOST_COUNTED: usize = 32_768;
+const MOST_SHOWN: usize = 16_000;
+
+/// An end of a guard.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Bound {
+    /// The place of the guard in the filter.
+    guard: usize,
+    statistic: String,
+    /// Whether it is the upper end.
+    high: bool,
+    /// Whether it is a quantile of each group.
+    quantile: bool,
+    /// The value or the quantile that the pipeline names.
+    now: f64,
+    /// The place of the statistic in the selection.
+    #[serde(skip)]
+    place: usize,
+    /// Whether quantiles count tokens.
+    #[serde(skip)]
+    tokens: bool,
+}
+
+/// The ends of all guards. Where an end is both a value and a quantile, it moves as a value.
+pub(super) fn bounds(choice: &Choice, statistics: &[String]) -> Vec<Bound> {
+    let mut bounds = Vec::new();
+    for (guard, of) in choice.filter.guards.iter().enumerate() {
+        let Some(place) = statistics.iter().position(|name| *name == of.statistic) else {
+            continue;
+        };
+        let ends = [(false, of.min, of.min_quantile), (true, of.max, of.max_quantile)];
+        for (high, value, quantile) in ends {
+            let Some(now) = value.or(quantile.map(|quantile| quantile.0)) else { continue };
+            let (statistic, tokens) = (of.statistic.clone(), of.weigh == Weigh::Tokens);
+            let quantile = value.is_none();
+            bounds.push(Bound { guard, statistic, high, quantile, now, place, tokens });
+        }
+    }
+    bounds
+}
+
+impl Bound {
+    fn of(&self, statistics: &[f64]) -> f64 {
+        if self.high { -statistics[self.place] } else { statistics[self.place] }
+    }
+
+    fn refuses(&self, group: &[Bounds], statistics: &[f64]) -> bool {
+        let value = statistics[self.place];
+        group.get(self.guard).is_some_and(|bounds| {
+            if self.high {
+                bounds.high.is_some_and(|high| value > high)
+            } else {
+                bounds.low.is_some_and(|low| value < low)
+            }
+        })
+    }
+}
+
+/// Samples that pass every bound, and those that one alone refuses.
+type Both = [Amount; 2];
+
+/// What is counted for a bound.
+#[derive(Clone, Debug)]
+struct Counted {
+    scale: Scale,
+    /// All samples by bin.
+    all: BTreeMap<i64, Amount>,
+    /// By the cell of the score and the bin.
+    cells: BTreeMap<[i64; 3], Both>,
+}
+
+/// The samples of a group by bound.
+#[derive(Clone, Debug)]
+pub(super) struct Guarded {
+    axes: [Scale; 2],
+    bounds: Vec<Counted>,
+}
+
+/// The cells of a group as the page has them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Cells {
+    /// Where bin 0 of each axis begins, and how wide a bin is.
+    from: [f64; 2],
+    width: [f64; 2],
+    /// Eight numbers a cell: the bound, the bins of both axes, the step; samples and tokens that pass every bound, samples and
+    /// tokens that this one alone refuses. A bound at a step lets pass what is of this step or a later one.
+    numbers: Vec<u64>,
+}
+
+/// A bound with the steps to which it can be moved.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Sliding {
+    #[serde(flatten)]
+    bound: Bound,
+    /// The value or quantile of each step, each stricter than the one before; before the first there is no bound.
+    steps: Vec<f64>,
+}
+
+impl Guarded {
+    pub(super) fn new(sides: &Sides, bounds: &[Bound]) -> Self {
+        let (x, y) = if sides.are_two() { (TWO, TWO) } else { (ONE, 1) };
+        let counted =
+            Counted { scale: Scale::new(FINE), all: BTreeMap::new(), cells: BTreeMap::new() };
+        Self { axes: [Scale::new(x), Scale::new(y)], bounds: vec![counted; bounds.len()] }
+    }
+
+    /// Counts a sample whose sides come to these: `group` are the bounds of its group, by guard.
+    pub(super) fn add(
+        &mut self,
+        bounds: &[Bound],
+        group: &[Bounds],
+        statistics: &[f64],
+        (x, y): (f64, f64),
+        amount: Amount,
+    ) {
+        if !x.is_finite() || !y.is_finite() {
+            return;
+        }
+        let mut bins = Vec::with_capacity(bounds.len());
+        for (bound, counted) in bounds.iter().zip(&mut self.bounds) {
+            let value = bound.of(statistics);
+            if value.is_finite() {
+                let (bin, wider) = counted.scale.add(value);
+                counted.widen([0, 0, wider]);
+                counted.all.entry(bin).or_default().add(amount);
+                bins.push(bin);
+            }
+        }
+        let refusing: Vec<bool> =
+            bounds.iter().map(|bound| bound.refuses(group, statistics)).collect();
+        let refused = refusing.iter().filter(|refuses| **refuses).count();
+        if bins.len() < bounds.len() || refused > 1 {
+            return;
+        }
+        let ((x, x_wider), (y, y_wider)) = (self.axes[0].add(x), self.axes[1].add(y));
+        self.widen([x_wider, y_wider]);
+        for ((counted, bin), refuses) in self.bounds.iter_mut().zip(bins).zip(refusing) {
+            if refuses || refused == 0 {
+                let cell = counted.cells.entry([x, y, bin]).or_default();
+                cell[usize::from(refuses)].add(amount);
+            }
+        }
+    }
+
+    /// Adds the cells of another.
+    pub(super) fn append(&mut self, other: &Self) {
+        let (own_x, x) = self.axes[0].join(&other.axes[0]);
+        let (own_y, y) = self.axes[1].join(&other.axes[1]);
+        self.widen([own_x, own_y]);
+        for (counted, more) in self.bounds.iter_mut().zip(&other.bounds) {
+            let (own, theirs) = counted.scale.join(&more.scale);
+            counted.widen([0, 0, own]);
+            for (bin, amount) in &more.all {
+                counted.all.entry(shifted(*bin, theirs)).or_default().add(*amount);
+            }
+            for (cell, both) in &more.cells {
+                add(&mut counted.cells, wider(*cell, [x, y, theirs]), *both);
+            }
+        }
+        while self.bounds.iter().any(|counted| counted.cells.len() > MOST_COUNTED) {
+            if !self.halve() {
+                break;
+            }
+        }
+    }
+
+    fn widen(&mut self, [x, y]: [u32; 2]) {
+        self.bounds.iter_mut().for_each(|counted| counted.widen([x, y, 0]));
+    }
+
+    /// Makes the cells of the score larger; whether they could be.
+    fn halve(&mut self) -> bool {
+        let by = [self.axes[0].halve(), self.axes[1].halve()];
+        self.widen(by);
+        by != [0, 0]
+    }
+
+    fn cells(&self, steps: &[Vec<i64>], by: &[u32]) -> BTreeMap<[i64; 4], Both> {
+        let mut cells = BTreeMap::new();
+        for (place, (counted, (edges, by))) in
+            self.bounds.iter().zip(steps.iter().zip(by)).enumerate()
+        {
+            for ([x, y, bin], both) in &counted.cells {
+                let step = edges.partition_point(|edge| *edge <= shifted(*bin, *by));
+                add(&mut cells, [place as i64, *x, *y, step as i64], *both);
+            }
+        }
+        cells
+    }
+}
+
+impl Counted {
+    fn widen(&mut self, by: [u32; 3]) {
+        if by != [0, 0, 0] {
+            for (cell, both) in std::mem::take(&mut self.cells) {
+                add(&mut self.cells, wider(cell, by), both);
+            }
+        }
+        if by[2] > 0 {
+            for (bin, amount) in std::mem::take(&mut self.all) {
+                self.all.entry(shifted(bin, by[2])).or_default().add(amount);
+            }
+        }
+    }
+}
+
+fn wider([x, y, bin]: [i64; 3], by: [u32; 3]) -> [i64; 3] {
+    [shifted(x, by[0]), shifted(y, by[1]), shifted(bin, by[2])]
+}
+
+fn add<K: Ord>(cells: &mut BTreeMap<K, Both>, cell: K, more: Both) {
+    let both = cells.entry(cell).or_default();
+    both.iter_mut().zip(more).for_each(|(amount, more)| amount.add(more));
+}
+
+/// The bounds with their steps, and the cells of every group; none of a group without samples.
+pub(super) fn collapse(
+    bounds: &[Bound],
+    groups: &mut [&mut Guarded],
+) -> (Vec<Sliding>, Vec<Option<Cells>>) {
+    let mut sliding = Vec::new();
+    // By group and bound: where each step begins, in bins that are so much wider.
+    let mut edges: Vec<Vec<Vec<i64>>> = vec![Vec::new(); groups.len()];
+    let mut by: Vec<Vec<u32>> = vec![Vec::new(); groups.len()];
+    for (place, bound) in bounds.iter().enumerate() {
+        let counted: Vec<&Counted> = groups.iter().map(|group| &group.bounds[place]).collect();
+        let (steps, of_groups) =
+            if bound.quantile { by_quantile(bound, &counted) } else { by_value(bound, &counted) };
+        for ((edges, by), (own, wider)) in edges.iter_mut().zip(&mut by).zip(of_groups) {
+            edges.push(own);
+            by.push(wider);
+        }
+        sliding.push(Sliding { bound: bound.clone(), steps });
+    }
+    let cells = |groups: &[&mut Guarded]| -> Vec<BTreeMap<[i64; 4], Both>> {
+        groups
+            .iter()
+            .zip(edges.iter().zip(&by))
+            .map(|(of, (edges, by))| of.cells(edges, by))
+            .collect()
+    };
+    let mut all = cells(groups);
+    while all.iter().map(BTreeMap::len).sum::<usize>() > MOST_SHOWN {
+        if !groups.iter_mut().fold(false, |any, group| group.halve() | any) {
+            break;
+        }
+        all = cells(groups);
+    }
+    (sliding, groups.iter().zip(all).map(|(group, cells)| shown(group, &cells)).collect())
+}
+
+/// The steps of a bound, and of each group where they begin, in bins that are so much wider.
+type Steps = (Vec<f64>, Vec<(Vec<i64>, u32)>);
+
+/// Quantiles that are a twentieth apart, of each group by itself.
+fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
+    let mass = |amount: &Amount| if bound.tokens { amount.tokens } else { amount.samples };
+    let own = |of: &&Counted| (quantiles(&of.all, QUANTILES, &mass), 0);
+    let share = |step: u64| if bound.high { QUANTILES - step } else { step };
+    let steps = (1..QUANTILES).map(|step| share(step) as f64 / QUANTILES as f64);
+    (steps.collect(), counted.iter().map(own).collect())
+}
+
+/// Values between which lie about as many samples of all groups.
+fn by_value(bound: &Bound, counted: &[&Counted]) -> Steps {
+    let mut joint = Scale::new(FINE);
+    for of in counted {
+        let _ = joint.join(&of.scale);
+    }
+    let mut all: BTreeMap<i64, Amount> = BTreeMap::new();
+    let wider: Vec<u32> = counted.iter().map(|of| joint.join(&of.scale).1).collect();
+    for (of, wider) in counted.iter().zip(&wider) {
+        for (bin, amount) in &of.all {
+            all.entry(shifted(*bin, *wider)).or_default().add(*amount);
+        }
+    }
+    let mut edges = quantiles(&all, STEPS, &|amount| amount.samples);
+    edges.dedup();
+    // At the lowest bin everything passes.
+    edges.retain(|edge| all.first_key_value().is_some_and(|(lowest, _)| edge > lowest));
+    let sign = if bound.high { -1.0 } else { 1.0 };
+    let steps = edges.iter().map(|edge| sign * joint.value(*edge)).collect();
+    (steps, wider.into_iter().map(|wider| (edges.clone(), wider)).collect())
+}
+
+/// Where the shares of `all` begin that are one of so many, two, …: the first bin with this much below it.
+fn quantiles(all: &BTreeMap<i64, Amount>, parts: u64, mass: &dyn Fn(&Amount) -> u64) -> Vec<i64> {
+    let total: u64 = all.values().map(mass).sum();
+    let (mut below, mut edges) = (0_u64, Vec::new());
+    for (bin, amount) in all {
+        while (edges.len() as u64) < parts - 1
+            && u128::from(below) * u128::from(parts)
+                >= u128::from(total) * (edges.len() as u128 + 1)
+        {
+            edges.push(*bin);
+        }
+        below += mass(amount);
+    }
+    let end = all.last_key_value().map_or(0, |(bin, _)| bin + 1);
+    edges.resize(parts as usize - 1, end);
+    edges
+}
+
+fn shown(group: &Guarded, cells: &BTreeMap<[i64; 4], Both>) -> Option<Cells> {
+    let ((x, _), (y, _)) = (group.axes[0].range()?, group.axes[1].range()?);
+    let numbers = |([bound, of_x, of_y, step], [passing, refused]): (&[i64; 4], &Both)| {
+        let place = [*bound, of_x - x, of_y - y, *step].map(|number| number as u64);
+        let amounts = [passing.samples, passing.tokens, refused.samples, refused.tokens];
+        place.into_iter().chain(amounts)
+    };
+    Some(Cells {
+        from: [group.axes[0].value(x), group.axes[1].value(y)],
+        width: [group.axes[0].width(), group.axes[1].width()],
+        numbers: cells.iter().flat_map(numbers).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use longsift_stages::score::terms::Combine;
+
+    use super::*;
+
+    fn bound(place: usize, high: bool, quantile: bool, now: f64) -> Bound {
+        let statistic = ["a", "b"][place].to_owned();
+        Bound { guard: place, statistic, high, quantile, now, place, tokens: false }
+    }
+
+    fn samples() -> Vec<[f64; 2]> {
+        (0..6000_u32).map(|n| [(f64::from(n) * 0.37).sin(), f64::from(n % 97)]).collect()
+    }
+
+    fn counted(sides: &Sides, bounds: &[Bound], samples: &[[f64; 2]]) -> Guarded {
+        let group =
+            [Bounds { low: Some(-0.5), high: None }, Bounds { low: None, high: Some(60.0) }];
+        let mut guarded = Guarded::new(sides, bounds);
+        for sample in samples {
+            let score = (sample[0] * sample[1], 0.0);
+            guarded.add(bounds, &group, sample, score, Amount { samples: 1, tokens: 10 });
+        }
+        guarded
+    }
+
+    /// Samples that pass with this bound at this step, the others as they are.
+    fn passing(cells: &Cells, bound: u64, step: u64) -> u64 {
+        let cells =
+            cells.numbers.chunks_exact(8).filter(|cell| cell[0] == bound && cell[3] >= step);
+        cells.map(|cell| cell[4] + cell[6]).sum()
+    }
+
+    #[test]
+    fn what_passes_a_moved_bound_is_counted_exactly_at_every_step() {
+        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+        let bounds = [bound(0, false, false, -0.5), bound(1, true, false, 60.0)];
+        let mut guarded = counted(&sides, &bounds, &samples());
+        let (sliding, cells) = collapse(&bounds, &mut [&mut guarded]);
+        let cells = cells[0].as_ref().unwrap();
+        for (place, of) in sliding.iter().enumerate() {
+            assert!(of.steps.len() >= 20, "{:?}", of.steps);
+            for (step, value) in of.steps.iter().enumerate() {
+                let passes = |sample: &&[f64; 2]| match place {
+                    0 => sample[0] >= *value && sample[1] <= 60.0,
+                    _ => sample[0] >= -0.5 && sample[1] <= *value,
+                };
+                let expected = samples().iter().filter(passes).count() as u64;
+                assert_eq!(
+                    passing(cells, place as u64, step as u64 + 1),
+                    expected,
+                    "{place} {value}"
+                );
+            }
+        }
+        let free = samples().iter().filter(|sample| sample[1] <= 60.0).count() as u64;
+        assert_eq!(passing(cells, 0, 0), free, "before the first step there is no bound");
+    }
+
+    #[test]
+    fn parts_are_counted_like_the_whole_and_quantiles_to_a_bin() {
+        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+        let bounds = [bound(0, false, true, 0.2), bound(1, true, true, 0.6)];
+        let all = samples();
+        let mut whole = counted(&sides, &bounds, &all);
+        let mut parts = counted(&sides, &bounds, &all[..2500]);
+        parts.append(&counted(&sides, &bounds, &all[2500..]));
+        let collapsed = collapse(&bounds, &mut [&mut whole]);
+        assert_eq!(collapse(&bounds, &mut [&mut parts]), collapsed);
+        assert!((collapsed.0[0].steps[3] - 0.2).abs() < 1e-12);
+        assert!((collapsed.0[1].steps[3] - 0.8).abs() < 1e-12);
+        // The fifth with the lowest values fails.
+        let mut values: Vec<f64> = all.iter().map(|sample| sample[0]).collect();
+        values.sort_by(f64::total_cmp);
+        let expected = all.iter().filter(|of| of[0] >= values[1200] && of[1] <= 60.0).count();
+        let found = passing(collapsed.1[0].as_ref().unwrap(), 0, 4);
+        assert!(found.abs_diff(expected as u64) < 60, "{found} {expected}");
+    }
+
+    #[test]
+    fn the_cells_of_many_groups_are_bounded() {
+        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+        let bounds = [bound(0, false, false, -0.5), bound(1, true, false, 60.0)];
+        let one = counted(&sides, &bounds, &samples());
+        let mut groups = vec![one; 25];
+        let (_, cells) = collapse(&bounds, &mut groups.iter_mut().collect::<Vec<_>>());
+        let numbers = |of: &Option<Cells>| of.as_ref().unwrap().numbers.len() / 8;
+        assert!(cells.iter().map(numbers).sum::<usize>() <= MOST_SHOWN);
+    }
+}
