@@ -5,6 +5,7 @@ use std::path::Path;
 use arrow_array::RecordBatch;
 use serde_json::{Value, json};
 
+use crate::support::pages;
 use crate::support::tables::{read_parquet, strings, table, texts, write_parquet};
 use crate::support::{Random, Workspace, demo_model, shared};
 
@@ -387,4 +388,41 @@ fn the_page_asks_for_nothing_and_shows_names_harmlessly() {
         assert!(page.contains(&format!("<h2 id=\"{section}\">")), "{section}");
     }
     assert!(page.len() < 400_000, "{}", page.len());
+}
+
+/// Documents whose category, and whose id, is a text of this kind.
+fn hostile_page(texts: &[(&'static str, String)]) -> Workspace {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let whole = small();
+    let named = |row: usize| &texts[row % texts.len()].1;
+    let short = |text: &String, letters: usize| text.chars().take(letters).collect::<String>();
+    let rows = 0..whole.num_rows();
+    let columns = [
+        ("id", strings(rows.clone().map(|row| format!("{row} {}", short(named(row), 200))))),
+        ("text", strings(self::texts(&whole, "text"))),
+        ("category", strings(rows.map(|row| short(named(row), 4000)))),
+    ];
+    write_parquet(&workspace.path("input/all.parquet"), &table(&columns), 5);
+    evaluated(&workspace, &small_pipeline(), &["--html", "page.html"]);
+    workspace
+}
+
+#[test]
+fn every_kind_of_hostile_category_is_shown_as_text() {
+    for kind in pages::hostile() {
+        let workspace = hostile_page(std::slice::from_ref(&kind));
+        let page = std::fs::read_to_string(workspace.path("page.html")).unwrap();
+        pages::check_harmless(&page, 0);
+        assert!(page.len() < 400_000, "{}: {} bytes", kind.0, page.len());
+    }
+}
+
+#[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn a_browser_without_a_network_opens_the_page_and_has_nothing_to_complain_of() {
+    let workspace = hostile_page(&pages::hostile());
+    let sections = ["verdicts256", "ladder64", "pairs256"];
+    let elements = pages::check_opened(&workspace.path("page.html"), &sections);
+    assert!(elements.matches("<svg").count() >= 2, "{}", elements.matches("<svg").count());
 }
