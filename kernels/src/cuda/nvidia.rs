@@ -3,6 +3,7 @@
 //! Each thread has a stream of its own (CUDA's per-thread default stream), so windows of several threads overlap. A thread
 //! that waits for the GPU sleeps.
 
+mod context;
 mod images;
 mod memory;
 mod timing;
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
@@ -22,6 +23,7 @@ use super::driver::{Driver, Failure, Launch, TensorMapRequest};
 use super::parameters::TensorMap;
 use crate::kernel::Kernel;
 
+use context::{Context, failure, said, stream};
 use images::{IMAGES, Module};
 pub use memory::{NvidiaMemory, PinnedMemory};
 pub use timing::Timed;
@@ -120,46 +122,12 @@ fn uuid_text(name: &str, bytes: [u8; 16]) -> String {
     format!("{kind}-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))
 }
 
-fn said(error: DriverError) -> String {
-    let text = |text: Result<&std::ffi::CStr, DriverError>| {
-        text.map_or_else(|_| "unknown".to_owned(), |text| text.to_string_lossy().into_owned())
-    };
-    format!("{} ({})", text(error.error_string()), text(error.error_name()))
-}
-
 /// An opened GPU.
 pub struct Nvidia {
     functions: Mutex<HashMap<String, Function>>,
     modules: Vec<Module>,
-    timing: Mutex<Option<Timing>>,
+    timing: Timing,
     context: Arc<Context>,
-}
-
-/// A device's primary context, retained.
-struct Context {
-    device: sys::CUdevice,
-    handle: sys::CUcontext,
-    /// Bytes of memory taken and not given back.
-    held: AtomicU64,
-}
-
-// SAFETY: CUDA contexts may be made current on any thread, several at a time.
-unsafe impl Send for Context {}
-// SAFETY: as above.
-unsafe impl Sync for Context {}
-
-impl Context {
-    fn enter(&self) -> Result<(), Failure> {
-        // SAFETY: the context is retained until this value is dropped.
-        unsafe { result::ctx::set_current(self.handle) }.map_err(|error| failure("enter", error))
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: it was retained once. An error has nobody to be told to.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -182,23 +150,14 @@ impl Nvidia {
         start().map_err(Failure::Lost)?;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let device = result::device::get(ordinal).map_err(|error| failure("open", error))?;
-        // SAFETY: the device comes from the call above. That the context is in use already and keeps its own way to wait
-        // is no failure.
-        let _ = unsafe {
-            let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
-            sys::cuDevicePrimaryCtxSetFlags_v2(device, flags)
-        };
-        // SAFETY: the device comes from the call above; the context is released on drop.
-        let handle = unsafe { result::primary_ctx::retain(device) }
-            .map_err(|error| failure("open", error))?;
-        let context = Arc::new(Context { device, handle, held: AtomicU64::new(0) });
+        let context = Arc::new(Context::retain(device)?);
         context.enter()?;
         let hopper = describe(ordinal).is_ok_and(|gpu| gpu.compute_capability == (9, 0));
         let mut modules = Vec::new();
         for image in IMAGES.iter().filter(|image| hopper || !image.hopper) {
             modules.extend(image.load(&context, folder)?);
         }
-        Ok(Self { functions: Mutex::default(), modules, timing: Mutex::default(), context })
+        Ok(Self { functions: Mutex::default(), modules, timing: Timing::default(), context })
     }
 
     /// Free and total bytes of its memory, now.
@@ -212,6 +171,18 @@ impl Nvidia {
     /// Bytes of its memory that were taken here and not given back.
     pub fn held_bytes(&self) -> u64 {
         self.context.held.load(Ordering::Relaxed)
+    }
+
+    /// From now on every launch is timed, and free memory is read after every allocation; what was timed so far is
+    /// forgotten.
+    pub fn start_timing(&self) {
+        self.timing.start();
+    }
+
+    /// What was launched since [`Nvidia::start_timing`], and ends it.
+    pub fn timed(&self) -> Result<Timed, Failure> {
+        self.context.enter()?;
+        self.timing.finish()
     }
 
     /// The kernel of a launch, with leave to use as much shared memory as it asks for.
@@ -251,29 +222,6 @@ impl Nvidia {
     }
 }
 
-/// The calling thread's own stream: `CU_STREAM_PER_THREAD`.
-fn stream() -> sys::CUstream {
-    std::ptr::without_provenance_mut(2)
-}
-
-/// A GPU whose context was lost to a fault answers every later call with the same error. The driver needs memory of its own
-/// for contexts and code, and does not say how much: nothing is `wanted` then.
-fn failure(doing: &str, error: DriverError) -> Failure {
-    use sys::CUresult as Code;
-    let text = format!("could not {doing}: {}", said(error));
-    match error.0 {
-        Code::CUDA_ERROR_OUT_OF_MEMORY => {
-            let free = result::mem_get_info().map_or(0, |(free, _)| free as u64);
-            Failure::OutOfMemory { wanted: 0, free }
-        }
-        Code::CUDA_ERROR_INVALID_VALUE
-        | Code::CUDA_ERROR_NOT_FOUND
-        | Code::CUDA_ERROR_NOT_SUPPORTED
-        | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => Failure::Other(text),
-        _ => Failure::Lost(text),
-    }
-}
-
 impl Driver for Nvidia {
     type Memory = NvidiaMemory;
     type Staging = PinnedMemory;
@@ -284,7 +232,7 @@ impl Driver for Nvidia {
         match unsafe { result::malloc_sync(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) } {
             Ok(address) => {
                 self.context.held.fetch_add(bytes, Ordering::Relaxed);
-                self.note_free();
+                self.timing.note_free();
                 Ok(NvidiaMemory::new(&self.context, address, bytes))
             }
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
@@ -340,7 +288,7 @@ impl Driver for Nvidia {
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
         self.context.enter()?;
         let function = self.function(launch)?;
-        let start = self.event()?;
+        let start = self.timing.event()?;
         let parameters: *const u8 = launch.parameters.as_ptr();
         let mut parameters: [*mut c_void; 1] = [parameters.cast_mut().cast()];
         // SAFETY: the caller vouches for the parameters, which the call copies.
@@ -355,7 +303,7 @@ impl Driver for Nvidia {
             )
         }
         .map_err(|error| failure(&format!("launch `{}`", launch.kernel), error))?;
-        self.note_launch(launch.kernel, start)
+        self.timing.note_launch(launch.kernel, start)
     }
 
     fn wait(&self) -> Result<(), Failure> {

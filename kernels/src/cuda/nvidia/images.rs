@@ -7,7 +7,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::super::driver::Failure;
-use super::{Context, failure, said};
+use super::context::{Context, failure, said};
 
 /// Words that the driver reads at their own alignment.
 #[repr(C, align(64))]

@@ -8,7 +8,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::super::driver::DeviceMemory;
-use super::{Context, stream};
+use super::context::{Context, stream};
 
 /// Memory of a GPU.
 pub struct NvidiaMemory {

@@ -1,12 +1,12 @@
 //! Times of launches on the device's own clock, and the least free memory meanwhile.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::result;
 use cudarc::driver::sys;
 
 use super::super::driver::Failure;
-use super::{Nvidia, failure, stream};
+use super::context::{failure, stream};
 
 /// What was launched while a GPU was timed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,25 +17,26 @@ pub struct Timed {
     pub lowest_free: Option<u64>,
 }
 
+/// What is being timed, if anything is.
 #[derive(Default)]
-pub(super) struct Timing {
+pub(super) struct Timing(Mutex<Option<Running>>);
+
+#[derive(Default)]
+struct Running {
     launches: Vec<(String, sys::CUevent, sys::CUevent)>,
     lowest_free: Option<u64>,
 }
 // SAFETY: events are handles that any thread may use while their context lives.
-unsafe impl Send for Timing {}
+unsafe impl Send for Running {}
 
-impl Nvidia {
-    /// From now on every launch is timed, and free memory is read after every allocation; what was timed so far is
-    /// forgotten.
-    pub fn start_timing(&self) {
-        *self.timing() = Some(Timing::default());
+impl Timing {
+    pub(super) fn start(&self) {
+        *self.running() = Some(Running::default());
     }
 
-    /// What was launched since [`Nvidia::start_timing`], and ends it.
-    pub fn timed(&self) -> Result<Timed, Failure> {
-        self.context.enter()?;
-        let Timing { launches, lowest_free } = self.timing().take().unwrap_or_default();
+    /// What was launched since the start; the device's context must be the current one.
+    pub(super) fn finish(&self) -> Result<Timed, Failure> {
+        let Running { launches, lowest_free } = self.running().take().unwrap_or_default();
         let mut milliseconds = Vec::new();
         for (kernel, start, end) in launches {
             let failed = |error| failure("time a launch", error);
@@ -50,15 +51,15 @@ impl Nvidia {
         Ok(Timed { milliseconds, lowest_free })
     }
 
-    fn timing(&self) -> MutexGuard<'_, Option<Timing>> {
-        self.timing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes how much memory is free now.
     pub(super) fn note_free(&self) {
-        if let Some(timing) = &mut *self.timing() {
+        if let Some(running) = &mut *self.running() {
             let free = result::mem_get_info().map_or(u64::MAX, |(free, _)| free as u64);
-            timing.lowest_free = Some(timing.lowest_free.unwrap_or(u64::MAX).min(free));
+            running.lowest_free = Some(running.lowest_free.unwrap_or(u64::MAX).min(free));
         }
     }
 
@@ -69,15 +70,15 @@ impl Nvidia {
         start: Option<sys::CUevent>,
     ) -> Result<(), Failure> {
         let (Some(start), Some(end)) = (start, self.event()?) else { return Ok(()) };
-        if let Some(timing) = &mut *self.timing() {
-            timing.launches.push((kernel.to_owned(), start, end));
+        if let Some(running) = &mut *self.running() {
+            running.launches.push((kernel.to_owned(), start, end));
         }
         Ok(())
     }
 
     /// Records an event where launches are timed.
     pub(super) fn event(&self) -> Result<Option<sys::CUevent>, Failure> {
-        if self.timing().is_none() {
+        if self.running().is_none() {
             return Ok(None);
         }
         let failed = |error| failure("time a launch", error);

@@ -1,0 +1,79 @@
+//! A device's context, the stream of each thread, and what the driver's errors mean.
+
+use std::sync::atomic::AtomicU64;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::super::driver::Failure;
+
+/// A device's primary context, retained.
+pub(super) struct Context {
+    device: sys::CUdevice,
+    handle: sys::CUcontext,
+    /// Bytes of memory taken and not given back.
+    pub(super) held: AtomicU64,
+}
+
+// SAFETY: CUDA contexts may be made current on any thread, several at a time.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Of a device that the driver has named.
+    pub(super) fn retain(device: sys::CUdevice) -> Result<Self, Failure> {
+        // SAFETY: the device is the driver's. That the context is in use already and keeps its own way to wait is no
+        // failure.
+        let _ = unsafe {
+            let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
+            sys::cuDevicePrimaryCtxSetFlags_v2(device, flags)
+        };
+        // SAFETY: as above; the context is released on drop.
+        let handle = unsafe { result::primary_ctx::retain(device) }
+            .map_err(|error| failure("open", error))?;
+        Ok(Self { device, handle, held: AtomicU64::new(0) })
+    }
+
+    pub(super) fn enter(&self) -> Result<(), Failure> {
+        // SAFETY: the context is retained until this value is dropped.
+        unsafe { result::ctx::set_current(self.handle) }.map_err(|error| failure("enter", error))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once. An error has nobody to be told to.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+pub(super) fn said(error: DriverError) -> String {
+    let text = |text: Result<&std::ffi::CStr, DriverError>| {
+        text.map_or_else(|_| "unknown".to_owned(), |text| text.to_string_lossy().into_owned())
+    };
+    format!("{} ({})", text(error.error_string()), text(error.error_name()))
+}
+
+/// The calling thread's own stream: `CU_STREAM_PER_THREAD`.
+pub(super) fn stream() -> sys::CUstream {
+    std::ptr::without_provenance_mut(2)
+}
+
+/// A GPU whose context was lost to a fault answers every later call with the same error. The driver needs memory of its own
+/// for contexts and code, and does not say how much: nothing is `wanted` then.
+pub(super) fn failure(doing: &str, error: DriverError) -> Failure {
+    use sys::CUresult as Code;
+    let text = format!("could not {doing}: {}", said(error));
+    match error.0 {
+        Code::CUDA_ERROR_OUT_OF_MEMORY => {
+            let free = result::mem_get_info().map_or(0, |(free, _)| free as u64);
+            Failure::OutOfMemory { wanted: 0, free }
+        }
+        Code::CUDA_ERROR_INVALID_VALUE
+        | Code::CUDA_ERROR_NOT_FOUND
+        | Code::CUDA_ERROR_NOT_SUPPORTED
+        | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => Failure::Other(text),
+        _ => Failure::Lost(text),
+    }
+}
