@@ -466,6 +466,18 @@ const CASES: &[Case] = &[
         r#"{"language-model": {"ladm": {"span_tokens": 2, "keep_at_start": 5}}}"#,
     ),
     (
+        "language-model.sample_fraction",
+        Measure("sample_fraction"),
+        LOSSES,
+        r#"{"language-model": {"sample_fraction": 0.5}}"#,
+    ),
+    (
+        "language-model.sample_seed",
+        Measure("sample_seed"),
+        r#"{"+": "language-model", "language-model": {"short_context_tokens": 8, "sample_fraction": 0.5}}"#,
+        r#"{"language-model": {"sample_seed": 1}}"#,
+    ),
+    (
         "language-model.strict_positions",
         Nothing("whether such windows are refused"),
         LAYERS,
@@ -548,6 +560,7 @@ const CASES: &[Case] = &[
         "{}",
         r#"{"filter": {"keep_fraction": null, "min_score": 0.5}}"#,
     ),
+    ("filter.not_measured", Selection, "{}", r#"{"filter": {"not_measured": "keep"}}"#),
     ("filter.mark_only", Selection, "{}", r#"{"filter": {"mark_only": true}}"#),
     (
         "filter.guards",

@@ -103,6 +103,7 @@ mod robust;
 mod rooms;
 #[cfg(test)]
 mod sampled_rows;
+mod sampled_windows;
 #[cfg(test)]
 mod selected;
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod error;
 pub mod machine;
 pub(crate) mod parallel;
 pub mod progress;
+pub(crate) mod random;
 pub mod render;
 pub mod stop;
 pub mod text;

@@ -18,6 +18,7 @@ pub mod programs;
 mod prove;
 pub(crate) mod read;
 mod reading;
+pub mod sampling;
 pub(crate) mod shard;
 pub(crate) mod since;
 pub(crate) mod sizing;

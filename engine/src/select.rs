@@ -224,7 +224,7 @@ pub fn select(
             let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
             let means = gathered.of_groups[group as usize].sums.iter().map(Sums::mean);
             let moved = drift::of_group(known, names.zip(means), &totals);
-            Ok((rule, totals.kept, moved))
+            Ok((rule, totals.kept + totals.kept_not_measured, moved))
         })?;
         for (index, (rule, kept, moved)) in decided.into_iter().enumerate() {
             decide(index, rule, kept);
@@ -236,7 +236,9 @@ pub fn select(
         let ranked = parallel::in_order(groups.len(), threads, |index| ranking(index).own())?;
         let histograms = histograms.finish()?;
         for (index, ranked) in ranked.iter().enumerate() {
-            decide(index, ranked.rule(&criteria, &histograms), ranked.totals.kept);
+            let totals = &ranked.totals;
+            let kept = totals.kept + totals.kept_not_measured;
+            decide(index, ranked.rule(&criteria, &histograms), kept);
         }
         let values = groups.iter().map(|(value, _)| *value).zip(&ranked);
         calibration::of_groups(identity, calibration::groups(&criteria, values, &histograms))

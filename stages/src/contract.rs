@@ -18,7 +18,9 @@ pub use distance::FarDistance;
 pub use figures::{Column, Figures, Kind, Merge, Orientation, Value};
 pub use forward::{ForwardFigures, ForwardRequest, LayerAttention, LayersRequest, LossRequest};
 pub use location::{Address, Location, Scheme};
-pub use measure::{AttentionRequest, Evidence, Measure, Needs, Request, Unmeasured, Window};
+pub use measure::{
+    AttentionRequest, Evidence, Measure, Needs, Request, Unmeasured, Window, WindowSample,
+};
 pub use rule::BrokenRule;
 
 /// Opens a file for reading unless it is something that would block or never end, such as a pipe.

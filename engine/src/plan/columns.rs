@@ -39,14 +39,16 @@ pub fn of_statistic(column: &Column) -> String {
 }
 
 /// The columns that the output has besides the input's. A statistic that is no term of the score may be null; where nothing is
-/// left out, so may whatever needs a score.
+/// left out, or what is not measured is kept, so may whatever needs a score.
 pub fn added(plan: &Plan) -> Vec<Field> {
     let statistics = plan.measures.statistics();
-    let marks = plan.spec.filter().mark_only;
+    let filter = plan.spec.filter();
+    let marks = filter.mark_only;
+    let unscored = marks || filter.keeps_not_measured();
     let (terms, _) = plan.spec.score().terms(&statistics);
     let of_statistics = written(&statistics).map(|column| {
         let is_term = terms.iter().any(|term| term.statistic == column.name);
-        Field::new(of_statistic(column), DataType::Float64, marks || !is_term)
+        Field::new(of_statistic(column), DataType::Float64, unscored || !is_term)
     });
     let [id, score, rest @ ..] = COLUMNS;
     let types = [
@@ -59,7 +61,7 @@ pub fn added(plan: &Plan) -> Vec<Field> {
         (DataType::Int64, marks),
     ];
     let first =
-        [Field::new(id, DataType::Utf8, false), Field::new(score, DataType::Float64, marks)];
+        [Field::new(id, DataType::Utf8, false), Field::new(score, DataType::Float64, unscored)];
     let last = rest.into_iter().zip(types);
     let last = last.map(|(name, (kind, nullable))| Field::new(name, kind, nullable));
     let [kept, reason] = MARKS;

@@ -236,7 +236,12 @@ fn spared(plan: &Plan, place: u16) -> String {
         Samples::Documents => "documents",
     };
     let guards = plan.cascade.in_words(place);
-    guards.map_or(String::new(), |guards| format!(", then only of {samples} with {guards}"))
+    let guards =
+        guards.map_or(String::new(), |guards| format!(", then only of {samples} with {guards}"));
+    let sample = plan.measure(place).sample().map_or(String::new(), |sample| {
+        format!(", of {} % of all windows", 100.0 * sample.fraction.0)
+    });
+    sample + &guards
 }
 
 fn attention(plan: &Plan, attention: &Attention) -> String {

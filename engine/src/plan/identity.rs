@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::Measure;
+use longsift_stages::filter::NotMeasured;
 use longsift_stages::measures::external::StatisticMerge;
 use longsift_stages::score::presets::{DEFAULT_ALPHA, Formula};
 use longsift_stages::tokenize::encoder::Encoder;
@@ -408,7 +409,8 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
 }
 
 fn filter_facts(stage: &Filter, parts: &mut Parts) {
-    let Filter { guards, keep_fraction, keep_tokens, budgets, min_score, mark_only } = stage;
+    let Filter { guards, keep_fraction, keep_tokens, budgets, min_score, mark_only, not_measured } =
+        stage;
     if !guards.is_empty() {
         parts.selection("filter.guards", json!(guards));
     }
@@ -418,6 +420,9 @@ fn filter_facts(stage: &Filter, parts: &mut Parts) {
         parts.selection("filter.budgets", json!(budgets));
     }
     parts.selection("filter.min_score", json!(min_score));
+    if not_measured.unwrap_or_default() != NotMeasured::Drop {
+        parts.selection("filter.not_measured", json!(not_measured));
+    }
     if *mark_only {
         parts.selection("filter.mark_only", true);
     }

@@ -64,12 +64,19 @@ pub fn closing_table(
     for (measure, windows) in &summary.windows_not_measured {
         line("spared", format!("{} windows not measured by {measure}", count(*windows)));
     }
+    for (measure, windows) in &summary.windows_not_sampled {
+        line("sampled", format!("{} windows are not in the sample of {measure}", count(*windows)));
+    }
     line(
         "tokens",
         format!("{} read, {} scored", count(summary.tokens_total), count(summary.tokens_scored)),
     );
     if summary.shard.is_none() {
-        line("kept", format!("{} samples", count(summary.kept)));
+        let unranked = match summary.windows_kept_not_measured {
+            0 => String::new(),
+            windows => format!(", {} windows of them not measured", count(windows)),
+        };
+        line("kept", format!("{} samples{unranked}", count(summary.kept)));
     }
     if !summary.checks.is_empty() {
         let (all, hold) = (&summary.checks, summary.checks.iter().filter(|check| check.holds));

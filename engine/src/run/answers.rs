@@ -26,6 +26,8 @@ impl Run<'_> {
         summary.windows_scored = scored.windows_scored;
         summary.windows_reused = scored.windows_reused;
         summary.windows_not_measured = scored.not_measured(self.plan);
+        summary.windows_not_sampled = scored.not_sampled(self.plan);
+        summary.windows_kept_not_measured = staged.fates.windows_kept_not_measured;
         summary.windows_kept = staged.fates.windows_kept;
         summary.kept = staged.fates.kept;
         summary.tokens_total = counts.tokens_total;

@@ -59,6 +59,7 @@ impl Run<'_> {
             windows_scored: scored.windows_scored,
             windows_reused: scored.windows_reused,
             windows_not_measured: scored.not_measured(self.plan),
+            windows_not_sampled: scored.not_sampled(self.plan),
             tokens_total: counts.tokens_total,
             tokens_scored: counts.tokens_scored,
             ..self.base_summary(status)

@@ -18,9 +18,14 @@ use crate::storage::files;
 /// The reason of what a ranking left out.
 pub const NOT_SELECTED: &str = "not_selected";
 
+/// The reason of what has no score because a measure was not taken of it, by sampling.
+pub const NOT_MEASURED: &str = "not_measured";
+
 /// Whether it was a selection that did not keep something for this reason: by rank, by a guard, or without a statistic.
 pub fn is_of_selection(reason: &str) -> bool {
-    reason == NOT_SELECTED || reason.starts_with("guard_") || reason.starts_with("no_")
+    [NOT_SELECTED, NOT_MEASURED].contains(&reason)
+        || reason.starts_with("guard_")
+        || reason.starts_with("no_")
 }
 
 /// A row or a window that is not in the output.
@@ -32,7 +37,8 @@ pub struct DroppedRow {
     pub id: String,
     /// Index of the window; none where the whole row was dropped.
     pub window: Option<u32>,
-    /// `short_document`, `too_short`, `dropped_by_<stage>`, `not_selected`, `guard_<statistic>`, `no_<statistic>`.
+    /// `short_document`, `too_short`, `dropped_by_<stage>`, `not_selected`, `not_measured`, `guard_<statistic>`,
+    /// `no_<statistic>`.
     pub reason: Arc<str>,
     /// Its score, if it got one.
     pub score: Option<f64>,

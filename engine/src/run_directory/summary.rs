@@ -37,8 +37,15 @@ pub struct Summary {
     /// Windows that a measure was spared, by measure: a guard before it refused them. They have been scored, but for that.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub windows_not_measured: BTreeMap<String, u64>,
+    /// Windows that are not in the sample which a measure is taken of, by measure (`sample_fraction`).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub windows_not_sampled: BTreeMap<String, u64>,
     /// Windows in the output (of kept documents, with `samples: documents`).
     pub windows_kept: u64,
+    /// Those of them that have no score, because a measure of it was not taken of them by sampling (`filter.not_measured:
+    /// keep`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub windows_kept_not_measured: u64,
     /// Windows that are not in the output, by reason.
     pub windows_dropped: BTreeMap<String, u64>,
     /// Rows of the output.
@@ -78,6 +85,11 @@ pub struct Summary {
     pub error: Option<String>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl Summary {
     /// A summary of a run that has done nothing yet.
     pub fn new(status: &str, run_dir: String) -> Self {
@@ -94,7 +106,9 @@ impl Summary {
             windows_scored: 0,
             windows_reused: 0,
             windows_not_measured: BTreeMap::new(),
+            windows_not_sampled: BTreeMap::new(),
             windows_kept: 0,
+            windows_kept_not_measured: 0,
             windows_dropped: BTreeMap::new(),
             kept: 0,
             tokens_total: 0,

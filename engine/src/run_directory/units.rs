@@ -75,16 +75,24 @@ pub struct MeasuredBy {
     /// Windows that it did not measure, because a guard before it refused them.
     #[serde(default)]
     pub not_measured: u64,
+    /// Windows that are not in the sample that it is taken of.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub not_sampled: u64,
     /// Rows that are quarantined because it could not measure them.
     #[serde(default)]
     pub quarantined: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl MeasuredBy {
     /// Nothing yet, of a measure with this fingerprint.
     pub fn new(measure: &MeasureFingerprint) -> Self {
         let MeasureFingerprint { fingerprint, only } = measure.clone();
-        Self { fingerprint, only, not_measured: 0, quarantined: 0 }
+        Self { fingerprint, only, not_measured: 0, not_sampled: 0, quarantined: 0 }
     }
 }
 

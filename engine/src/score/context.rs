@@ -14,7 +14,7 @@ use crate::run_directory::counts::Counts;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::MeasureColumns;
-use crate::run_directory::units::UnitRecord;
+use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
 /// What the score phase did.
 #[derive(Clone, Debug, Default)]
@@ -32,10 +32,19 @@ pub struct Scored {
 impl Scored {
     /// By measure of the plan, windows that guards have spared it.
     pub fn not_measured(&self, plan: &Plan) -> BTreeMap<String, u64> {
+        self.by_measure(plan, |by| by.not_measured)
+    }
+
+    /// By measure of the plan, windows that are not in its sample.
+    pub fn not_sampled(&self, plan: &Plan) -> BTreeMap<String, u64> {
+        self.by_measure(plan, |by| by.not_sampled)
+    }
+
+    fn by_measure(&self, plan: &Plan, count: fn(&MeasuredBy) -> u64) -> BTreeMap<String, u64> {
         let spared = |columns: &MeasureColumns| {
             let own =
                 self.records.iter().filter_map(|record| record.measures.get(&columns.measure));
-            let windows = own.map(|own| own.not_measured).fold(0, u64::saturating_add);
+            let windows = own.map(count).fold(0, u64::saturating_add);
             (windows > 0).then(|| (columns.measure.clone(), windows))
         };
         plan.measures.columns.iter().filter_map(spared).collect()

@@ -23,12 +23,13 @@ use crate::base::error::{Failure, Result};
 use crate::devices::dispatch::terms::GivenUp;
 use crate::devices::scheduler::Message;
 use crate::plan::cascade::Before;
+use crate::plan::sampling;
 use crate::plan::whole_models::WholeModelPlan;
 
 /// How often a stop signal is looked for while windows are measured.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Of a window that a guard has spared the measure: nothing, and no journal has it.
+/// Of a window that a measure is not taken of, for a guard or its sample: nothing, and no journal has it.
 pub(super) const NOT_MEASURED: Figures = Figures(Vec::new());
 
 pub(crate) type Measured = std::result::Result<Figures, Unmeasured>;
@@ -163,6 +164,7 @@ impl<'a> Measuring<'a> {
     /// Spares a measure the windows of a batch that a guard before it refuses. Those that it has no figures of for such a
     /// reason are spared what waits for them, too.
     fn spare(&mut self, documents: &[Prepared], place: u16) {
+        self.leave_out(documents, place);
         let cascade = &self.context.plan.cascade;
         let guards = cascade.before(place);
         if guards.is_empty() {
@@ -176,6 +178,18 @@ impl<'a> Measuring<'a> {
                     for key in sample {
                         self.settle((*key, place), Ok(NOT_MEASURED));
                     }
+                }
+            }
+        }
+    }
+
+    /// Spares a measure the windows of a batch that are not in its sample.
+    fn leave_out(&mut self, documents: &[Prepared], place: u16) {
+        let Some(sample) = self.context.plan.measure(place).sample() else { return };
+        for (document, cut) in to_measure(documents) {
+            for window in &cut.windows {
+                if !sampling::holds(sample, &document.id, window.index) {
+                    self.settle(((document.row, window.index), place), Ok(NOT_MEASURED));
                 }
             }
         }
@@ -333,8 +347,11 @@ impl<'a> Measuring<'a> {
     /// Figures of a window, or why there are none.
     fn settle(&mut self, (window, place): FigureKey, figures: Measured) {
         let Some(open) = self.windows.get_mut(&window) else { return };
+        let was_whole = open.is_whole();
         open.figures[usize::from(place)] = Some(figures);
-        if open.new && open.is_whole() {
+        // One that no measure is taken of is done by whoever comes to it.
+        let is_new = open.new || open.figures.iter().all(|of| *of == Some(Ok(NOT_MEASURED)));
+        if is_new && !was_whole && open.is_whole() {
             self.windows_measured += 1;
             self.context.progress.windows_done(1, open.tokens);
         }

@@ -20,6 +20,7 @@ use crate::dataset::documents;
 use crate::dataset::faults::Faults;
 use crate::dataset::part::PartWriter;
 use crate::dataset::units::WorkUnit;
+use crate::plan::sampling;
 use crate::run_directory::counts::{Counts, count};
 use crate::run_directory::dropped::{self, DroppedRow};
 use crate::run_directory::facts::MeasureFingerprint;
@@ -156,6 +157,8 @@ struct OpenUnit<'a> {
     carried: Vec<Carried>,
     /// By measure, windows that a guard has spared it, or of which nothing is carried.
     not_measured: Vec<u64>,
+    /// By measure, windows that are not in its sample.
+    not_sampled: Vec<u64>,
     measuring: Measuring<'a>,
 }
 
@@ -199,6 +202,7 @@ impl<'a> OpenUnit<'a> {
             bad,
             counts,
             not_measured: vec![0; measures.len()],
+            not_sampled: vec![0; measures.len()],
             measuring: Measuring::new(context, journal, carried.len(), finished),
             measures,
             carried,
@@ -291,9 +295,14 @@ impl<'a> OpenUnit<'a> {
                 cut.windows_too_short;
         }
         let windows = cut.windows.len() as u32;
+        let samples: Vec<_> =
+            self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
         for (window, figures) in cut.windows.iter().zip(all) {
-            for (spared, figures) in self.not_measured.iter_mut().zip(&figures) {
-                *spared += u64::from(*figures == NOT_MEASURED);
+            for (place, _) in figures.iter().enumerate().filter(|(_, of)| **of == NOT_MEASURED) {
+                let sample = samples.get(place).copied().flatten();
+                let holds = sample.is_none_or(|sample| sampling::holds(sample, id, window.index));
+                let counts = if holds { &mut self.not_measured } else { &mut self.not_sampled };
+                counts[place] += 1;
             }
             let bytes = cut.bytes_of(window);
             let tokens_scored =
@@ -343,6 +352,7 @@ impl<'a> OpenUnit<'a> {
             bad,
             counts,
             not_measured,
+            not_sampled,
             carried,
             ..
         } = self;
@@ -367,15 +377,19 @@ impl<'a> OpenUnit<'a> {
         let ranges = faults.unreadable_rows();
         let measured_by = |(name, measure): (&String, &MeasureFingerprint)| {
             let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
-            let mut columns = context.plan.measures.columns.iter().zip(&not_measured);
-            let own = columns.find(|(columns, _)| columns.measure == *name);
-            let not_measured = own.map_or(0, |(_, spared)| *spared);
-            (name.clone(), MeasuredBy { not_measured, quarantined, ..MeasuredBy::new(measure) })
+            let mut columns = context.plan.measures.columns.iter();
+            let own = columns.position(|columns| columns.measure == *name);
+            let of = |counts: &[u64]| own.map_or(0, |place| counts[place]);
+            let (not_measured, not_sampled) = (of(&not_measured), of(&not_sampled));
+            let by = MeasuredBy::new(measure);
+            (name.clone(), MeasuredBy { not_measured, not_sampled, quarantined, ..by })
         };
         let measures = context.wanted.measures.iter().map(measured_by);
         // What does not have all that it had is of no use to a plan that has it again.
         let behind = carried.into_iter().zip(&not_measured[context.plan.measures.columns.len()..]);
-        let behind = behind.filter(|(carried, missing)| carried.by.not_measured == **missing);
+        let behind = behind.filter(|(carried, missing)| {
+            carried.by.not_measured + carried.by.not_sampled == **missing
+        });
         let behind = behind.map(|(carried, _)| (carried.measure, carried.by));
         let record = UnitRecord {
             unit: unit.name(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longsift_stages::contract::{Column, Merge};
+use longsift_stages::contract::{Column, Merge, WindowSample};
 use longsift_stages::filter::guards::{Guard, Verdict, Weigh};
 use longsift_stages::score::DocumentScore;
 use longsift_stages::score::presets::Formula;
@@ -10,9 +10,9 @@ use longsift_stages::score::settings::RelativeError;
 use longsift_stages::score::terms::{Combine, Standardise, Term};
 use longsift_stages::{Filter, Score};
 
-use super::standing::Standing;
+use super::standing::{NOT_SAMPLED, Standing};
 use crate::plan::cascade::merge_of;
-use crate::plan::{Plan, columns};
+use crate::plan::{Plan, columns, sampling};
 use crate::run_directory::dropped;
 use crate::run_directory::scores::ScoredWindow;
 use crate::spec::pipeline::Samples;
@@ -43,6 +43,7 @@ pub(super) struct Criteria {
 #[derive(Clone, Debug)]
 pub(super) struct Reasons {
     not_selected: Arc<str>,
+    not_measured: Arc<str>,
     /// By statistic.
     missing: Vec<Arc<str>>,
     /// By guard.
@@ -63,6 +64,8 @@ pub(super) struct Statistic {
     pub(super) error: Option<usize>,
     /// The guards before its measure.
     pub(super) guards_before: Vec<usize>,
+    /// The sample that its measure is taken of.
+    pub(super) sample: Option<WindowSample>,
 }
 
 impl Reasons {
@@ -70,6 +73,7 @@ impl Reasons {
         let reason = |kind: &str, name: &str| Arc::from(format!("{kind}_{name}"));
         Self {
             not_selected: Arc::from(dropped::NOT_SELECTED),
+            not_measured: Arc::from(dropped::NOT_MEASURED),
             missing: statistics.iter().map(|of| reason("no", &of.name)).collect(),
             refused: guards.iter().map(|(of, _)| reason("guard", &of.statistic)).collect(),
         }
@@ -83,7 +87,7 @@ impl Criteria {
         let declared = plan.measures.statistics();
         let mut criteria = Self::new(plan, score, filter, Vec::new());
         let statistic = |column: &Column| {
-            let (name, spared) = (&column.name, guards_before(plan, &column.name));
+            let (name, spared) = (&column.name, before(plan, &column.name));
             let (columns, merge) = (&mut criteria.columns, score.document_score);
             Statistic::new(name, &declared, merge, columns, spared)
         };
@@ -106,13 +110,7 @@ impl Criteria {
         let declared = plan.measures.statistics();
         let (terms, combine) = score.terms(&declared);
         let mut statistic = |name: &str| {
-            Statistic::new(
-                name,
-                &declared,
-                score.document_score,
-                &mut columns,
-                guards_before(plan, name),
-            )
+            Statistic::new(name, &declared, score.document_score, &mut columns, before(plan, name))
         };
         let mut statistics: Vec<Statistic> =
             terms.iter().map(|term| statistic(&term.statistic)).collect();
@@ -144,6 +142,7 @@ impl Criteria {
     pub(super) fn reason(&self, standing: Standing) -> Arc<str> {
         Arc::clone(match standing {
             Standing::Missing(statistic) => &self.reasons.missing[statistic],
+            Standing::NotMeasured => &self.reasons.not_measured,
             Standing::Refused(guard, _) => &self.reasons.refused[guard],
             Standing::Ranked(_) => &self.reasons.not_selected,
         })
@@ -178,9 +177,16 @@ impl Criteria {
     }
 
     /// The value of a statistic of a sample; `NaN` where it has none. What a guard spares its measure has none either, also
-    /// where an earlier run with other guards has measured it.
+    /// where an earlier run with other guards has measured it. What its measure was not taken of by sampling is
+    /// [`NOT_SAMPLED`].
     pub(super) fn value(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
-        if self.is_spared(statistic, sample) { f64::NAN } else { self.measured(statistic, sample) }
+        if self.is_spared(statistic, sample) {
+            f64::NAN
+        } else if statistic.is_in_sample(sample) {
+            self.measured(statistic, sample)
+        } else {
+            NOT_SAMPLED
+        }
     }
 
     fn is_spared(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> bool {
@@ -197,8 +203,10 @@ impl Criteria {
         if let (Samples::Windows, [window]) = (self.samples, sample) {
             return window.statistic(statistic.place);
         }
+        // Of a document the windows that its measure is taken of.
         let windows = |place: usize| {
-            sample.iter().map(|window| window.statistic(place)).collect::<Vec<f64>>()
+            let held = sample.iter().filter(|window| statistic.holds(window));
+            held.map(|window| window.statistic(place)).collect::<Vec<f64>>()
         };
         match (&statistic.merge, statistic.ratio) {
             (Merge::Ratio { exponential, .. }, Some((above, below))) => {
@@ -242,13 +250,23 @@ impl Criteria {
 }
 
 impl Statistic {
+    /// Whether its measure is taken of a window, as far as sampling decides.
+    fn holds(&self, window: &ScoredWindow) -> bool {
+        self.sample.is_none_or(|sample| sampling::holds(sample, &window.id, window.window))
+    }
+
+    /// Whether its measure is taken of any window of a sample.
+    fn is_in_sample(&self, sample: &[ScoredWindow]) -> bool {
+        sample.iter().any(|window| self.holds(window))
+    }
+
     /// `read`: the columns of score tables that are read, to which those of this one are added.
     fn new(
         name: &str,
         columns: &[Column],
         document_score: Option<DocumentScore>,
         read: &mut Vec<String>,
-        guards_before: Vec<usize>,
+        (guards_before, sample): Before,
     ) -> Self {
         let mut place = |name: &str| {
             let known = read.iter().position(|known| known == name);
@@ -266,8 +284,24 @@ impl Statistic {
             }
             _ => None,
         };
-        Self { name: name.to_owned(), merge, ratio, place: place(name), error, guards_before }
+        Self {
+            name: name.to_owned(),
+            merge,
+            ratio,
+            place: place(name),
+            error,
+            guards_before,
+            sample,
+        }
     }
+}
+
+/// What decides which windows a measure is taken of: guards before it, and its sample.
+type Before = (Vec<usize>, Option<WindowSample>);
+
+/// That of the measure that writes a statistic.
+fn before(plan: &Plan, statistic: &str) -> Before {
+    (guards_before(plan, statistic), sampling::of_statistic(plan, statistic))
 }
 
 /// The guards before the measure that writes a statistic.

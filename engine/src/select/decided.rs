@@ -7,7 +7,7 @@ use longsift_stages::score::terms::Scorer;
 use super::criteria::Criteria;
 use super::radix::key;
 use super::score_percentiles::OfGroup;
-use super::standing::Standing;
+use super::standing::{Standing, is_not_sampled};
 
 /// Decides of the samples of one group.
 #[derive(Clone, Debug)]
@@ -61,7 +61,11 @@ impl Rule {
         tokens: u64,
         number: u64,
     ) -> bool {
-        let Standing::Ranked(score) = standing else { return false };
+        let score = match standing {
+            Standing::NotMeasured => return criteria.filter.keeps_not_measured(),
+            Standing::Ranked(score) => score,
+            Standing::Missing(_) | Standing::Refused(..) => return false,
+        };
         let cutoff = place(criteria, group, tokens).and_then(|place| self.cutoffs.get(place));
         !score.is_nan() && cutoff.is_some_and(|cutoff| cutoff.keeps(key(score), number))
     }
@@ -86,8 +90,13 @@ pub(super) fn standing(
     if let Some(guard) = refused(true) {
         return Standing::Refused(guard, f64::NAN);
     }
-    if let Some(missing) = values.iter().position(|value| !value.is_finite()) {
+    let is_missing = |value: &f64| !value.is_finite() && !is_not_sampled(*value);
+    if let Some(missing) = values.iter().position(is_missing) {
         return Standing::Missing(missing);
+    }
+    if values.iter().any(|value| is_not_sampled(*value)) {
+        let refused = refused(false);
+        return refused.map_or(Standing::NotMeasured, |guard| Standing::Refused(guard, f64::NAN));
     }
     let score = scorer.score(&values[..criteria.terms.len()]);
     refused(false).map_or(Standing::Ranked(score), |guard| Standing::Refused(guard, score))

@@ -97,8 +97,10 @@ fn scorer(criteria: &Criteria, scales: &[Scale]) -> Scorer {
 pub(super) struct Totals {
     /// Samples with a score.
     pub(super) scored: u64,
-    /// Samples that are kept.
+    /// Samples with a score that are kept.
     pub(super) kept: u64,
+    /// Samples without one that are kept, because a measure was not taken of them.
+    pub(super) kept_not_measured: u64,
     /// By cutoff.
     pub(super) thresholds: Vec<Threshold>,
     /// Samples with a score by the part of ten they are in, as the deciles cut them.
@@ -120,6 +122,32 @@ impl Totals {
             }
             Some(Ordering::Less | Ordering::Greater) | None => {}
         }
+    }
+}
+
+/// Counts the samples that are kept, by unit; they come in input order.
+struct KeptOfUnits<'a> {
+    /// The number of the first sample of every unit, and behind them that of all samples.
+    units: &'a [u64],
+    kept: &'a [AtomicU64],
+    unit: usize,
+    count: u64,
+}
+
+impl KeptOfUnits<'_> {
+    fn add(&mut self, number: u64) {
+        if number >= self.units[self.unit + 1] {
+            self.note();
+            self.unit = self.units.partition_point(|first| *first <= number) - 1;
+        }
+        self.count += 1;
+    }
+
+    fn note(&mut self) {
+        if self.count > 0 {
+            self.kept[self.unit].fetch_add(self.count, Order::Relaxed);
+        }
+        self.count = 0;
     }
 }
 
@@ -314,23 +342,22 @@ impl Ranking<'_> {
     ) -> Result<Totals> {
         let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
         let mut totals = Totals { thresholds: vec![nothing; edges.len()], ..Totals::default() };
-        let units = &self.gathered.units;
-        let (mut unit, mut kept_of_unit) = (0, 0_u64);
-        let note = |unit: usize, kept: u64| {
-            if kept > 0 {
-                self.kept[unit].fetch_add(kept, Order::Relaxed);
-            }
-        };
+        let (criteria, units) = (self.criteria, &self.gathered.units[..]);
+        let mut kept_of_unit = KeptOfUnits { units, kept: self.kept, unit: 0, count: 0 };
         self.gathered.visit(self.group, self.stop, |sample| {
-            let standing = standing(scorer, bounds, self.criteria, sample.values);
+            let standing = standing(scorer, bounds, criteria, sample.values);
             let score = standing.score();
+            if standing == Standing::NotMeasured && criteria.filter.keeps_not_measured() {
+                totals.kept_not_measured += 1;
+                kept_of_unit.add(sample.number);
+            }
             if score.is_nan() {
                 return;
             }
             totals.scored += 1;
             bins.add(score);
             totals.parts[deciles.partition_point(|decile| *decile <= score)] += 1;
-            let place = place(self.criteria, self.name, sample.tokens);
+            let place = place(criteria, self.name, sample.tokens);
             let (Standing::Ranked(_), Some(place)) = (standing, place) else { return };
             let kept = edges[place].keeps(key(score), sample.tokens, sample.number);
             totals.note(place, score, kept);
@@ -338,14 +365,9 @@ impl Ranking<'_> {
                 return;
             }
             totals.kept += 1;
-            if sample.number >= units[unit + 1] {
-                note(unit, kept_of_unit);
-                unit = units.partition_point(|first| *first <= sample.number) - 1;
-                kept_of_unit = 0;
-            }
-            kept_of_unit += 1;
+            kept_of_unit.add(sample.number);
         })?;
-        note(unit, kept_of_unit);
+        kept_of_unit.note();
         Ok(totals)
     }
 }

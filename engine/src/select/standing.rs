@@ -5,17 +5,28 @@
 pub(super) enum Standing {
     /// Without this statistic: it has no score, and is none of the samples that a fraction is one of.
     Missing(usize),
-    /// Out of the bounds of this guard. With a score, unless the guard spared it a measure.
+    /// Without a score, because a measure was not taken of it by sampling.
+    NotMeasured,
+    /// Out of the bounds of this guard. With a score, unless the guard spared it a measure, or a measure was not taken of it.
     Refused(usize, f64),
     /// With this score; `NaN` where the figures of its group do not let it have one.
     Ranked(f64),
+}
+
+/// The value of a statistic whose measure was not taken of a sample, by sampling. Like every value that is not there it is not a
+/// number, but one with bits of its own, which tell it from what a measure could not give; nothing computes with it.
+pub(super) const NOT_SAMPLED: f64 = f64::from_bits(0x7FF8_0000_5A4D_504C);
+
+/// Whether a value is [`NOT_SAMPLED`].
+pub(super) fn is_not_sampled(value: f64) -> bool {
+    value.to_bits() == NOT_SAMPLED.to_bits()
 }
 
 impl Standing {
     /// The score; `NaN` without one.
     pub(super) fn score(self) -> f64 {
         match self {
-            Self::Missing(_) => f64::NAN,
+            Self::Missing(_) | Self::NotMeasured => f64::NAN,
             Self::Refused(_, score) | Self::Ranked(score) => score,
         }
     }
@@ -24,7 +35,7 @@ impl Standing {
     pub(super) fn counts(self) -> bool {
         match self {
             Self::Missing(_) => false,
-            Self::Refused(..) => true,
+            Self::NotMeasured | Self::Refused(..) => true,
             Self::Ranked(score) => !score.is_nan(),
         }
     }

@@ -43,6 +43,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
         place: 0,
         error: None,
         guards_before: Vec::new(),
+        sample: None,
     };
     let statistics = ["0", "1", "2"].map(statistic).to_vec();
     let place = |guard: &Guard| guard.statistic.parse().unwrap();

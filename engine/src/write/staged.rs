@@ -103,6 +103,9 @@ pub struct Fates {
     pub kept: u64,
     /// Windows of kept samples.
     pub windows_kept: u64,
+    /// Those of them that have no score, because a measure was not taken of them.
+    #[serde(default)]
+    pub windows_kept_not_measured: u64,
     /// Windows that are not kept, by reason.
     pub windows_dropped: BTreeMap<String, u64>,
 }
@@ -117,7 +120,11 @@ impl Fates {
             let windows = if samples[0].window.is_some() { 1 } else { windows_of(samples[0].row) };
             for sample in samples {
                 match &sample.reason {
-                    None => fates.windows_kept += windows,
+                    None => {
+                        fates.windows_kept += windows;
+                        fates.windows_kept_not_measured +=
+                            if sample.score.is_nan() { windows } else { 0 };
+                    }
                     Some(reason) => add(&mut fates.windows_dropped, reason, windows),
                 }
             }
@@ -144,6 +151,7 @@ impl Fates {
             .rows_dropped
             .iter()
             .for_each(|(reason, rows)| add(&mut self.rows_dropped, reason, *rows));
+        self.windows_kept_not_measured += other.windows_kept_not_measured;
         for (reason, windows) in &other.windows_dropped {
             add(&mut self.windows_dropped, reason, *windows);
         }
@@ -193,6 +201,7 @@ mod tests {
             rows_dropped: reasons(&[(NOT_SELECTED, 2)]),
             kept: 2,
             windows_kept: 2,
+            windows_kept_not_measured: 0,
             windows_dropped: reasons(&[("guard_copy_share", 1), (NOT_SELECTED, 4)]),
         };
         assert_eq!(fates.check(&counts, 2, 2), Ok(()));

@@ -96,7 +96,9 @@ class Summary:
     windows_scored: int
     windows_reused: int
     windows_not_measured: Mapping[str, int]
+    windows_not_sampled: Mapping[str, int]
     windows_kept: int
+    windows_kept_not_measured: int
     windows_dropped: Mapping[str, int]
     kept: int
     tokens_total: int
@@ -123,6 +125,8 @@ class Summary:
         known["drift"] = [_of(Drift, drift) for drift in raw.get("drift") or []]
         known["checks"] = [_of(Check, check) for check in raw.get("checks") or []]
         known["windows_not_measured"] = raw.get("windows_not_measured") or {}
+        known["windows_not_sampled"] = raw.get("windows_not_sampled") or {}
+        known["windows_kept_not_measured"] = raw.get("windows_kept_not_measured") or 0
         if known["devices"] is not None:
             work = [_of(DeviceWork, device) for device in known["devices"].list or []]
             known["devices"] = dataclasses.replace(known["devices"], list=work)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use longsift_kernels::HeadSums;
 
-use super::{Column, FarDistance, Figures, ForwardFigures, ForwardRequest, Value};
+use super::{Column, Decimal, FarDistance, Figures, ForwardFigures, ForwardRequest, Value};
 use crate::first_layer_attention::{Mask, Rows, RowsSampled, SampledRows, WindowTokens};
 use crate::measures::external::Reads;
 
@@ -35,6 +35,10 @@ pub trait Measure: fmt::Debug + Send + Sync {
     fn min_tokens(&self) -> u64 {
         2
     }
+    /// The share of the windows that it is taken of; none: of all.
+    fn sample(&self) -> Option<WindowSample> {
+        None
+    }
     /// Values of a document that all its windows share: taken once for a document, from its bytes, and handed to each of
     /// its windows. Asked for where [`Needs::document_text`] is set; in an evaluation the window is the document.
     fn document(&self, _text: &[u8]) -> Vec<Value> {
@@ -45,6 +49,17 @@ pub trait Measure: fmt::Debug + Send + Sync {
     /// # Errors
     /// The window has no figures, because its evidence is damaged. What the window is too short for is a null.
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured>;
+}
+
+/// A share of all windows, chosen by a hash of the document's id and the number of the window: which windows it holds does
+/// not depend on their order or on how they are divided among files, work units and processes, and a larger share with the
+/// same seed holds all windows of a smaller one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowSample {
+    /// Above 0, below 1.
+    pub fraction: Decimal,
+    /// Chooses another sample of the same size.
+    pub seed: u64,
 }
 
 /// What the engine hands to a measure besides token ids.

@@ -36,6 +36,11 @@ pub struct Filter {
     /// percentiles between 0 and 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_score: Option<f64>,
+    /// What becomes of a sample that has no score because a measure with a `sample_fraction` was not taken of it: `drop`
+    /// (default), counted as `not_measured`, or `keep`, beside what ranking and amounts keep, without a score and counted on
+    /// its own. One that a guard refuses is not kept either way. Default drop, since nothing is known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_measured: Option<NotMeasured>,
     /// Whether all samples are written, with the columns `longsift_kept` and `longsift_reason`, instead of those that are
     /// kept alone: for a look at what a filter does, or for a trainer that decides later. A row of the input that gave no
     /// sample is there once, whole. Counts, lists of what was dropped and calibrations are those of the same filter
@@ -44,7 +49,23 @@ pub struct Filter {
     pub mark_only: bool,
 }
 
+/// What becomes of samples that a measure was not taken of, by sampling.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NotMeasured {
+    /// They are not kept.
+    #[default]
+    Drop,
+    /// They are kept.
+    Keep,
+}
+
 impl Filter {
+    /// Whether samples that a measure was not taken of, by sampling, are kept.
+    pub fn keeps_not_measured(&self) -> bool {
+        self.not_measured == Some(NotMeasured::Keep)
+    }
+
     /// Which samples of one group are kept, by whichever of the settings is there (all that pass without one).
     ///
     /// `scores`, `passes` (all guards), `tokens` (what a sample takes of a budget): `[samples]`, in input order. `group` is

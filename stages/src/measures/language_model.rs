@@ -13,7 +13,9 @@ pub use ladm::Ladm;
 pub use losses::LossSums;
 pub use settings::{AttentionLayer, LanguageModel, LayerHeads};
 
-use crate::contract::{Column, Evidence, Figures, Measure, Needs, Request, Unmeasured, Window};
+use crate::contract::{
+    Column, Evidence, Figures, Measure, Needs, Request, Unmeasured, Window, WindowSample,
+};
 
 impl Measure for LanguageModel {
     fn name(&self) -> Option<&str> {
@@ -45,18 +47,32 @@ impl Measure for LanguageModel {
             min_distance_fraction: _,
             min_distance_tokens: _,
             ladm: _,
+            // Which windows have figures, below.
+            sample_fraction: _,
+            sample_seed: _,
             // Whether such windows are refused; those that are measured have the same figures.
             strict_positions: _,
         } = self;
         let attention = self.request().attention;
-        json!({
+        let mut facts = json!({
             "losses": losses,
             "short_context": self.short_context(),
             "attention_layers": attention_layers,
             "min_distance": attention.as_ref().map(|attention| attention.distance),
             "sink_tokens": attention.as_ref().map(|attention| attention.sink_tokens),
             "ladm": self.ladm,
-        })
+        });
+        // Of windows that are left out an earlier run has no figures: with another sample all are measured again, and that
+        // costs enough to be asked for.
+        if let Some(WindowSample { fraction, seed }) = self.sample() {
+            facts["sample_fraction"] = json!(fraction);
+            facts["sample_seed"] = json!(seed);
+        }
+        facts
+    }
+
+    fn sample(&self) -> Option<WindowSample> {
+        self.windows_sampled()
     }
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {

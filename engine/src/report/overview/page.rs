@@ -89,7 +89,11 @@ impl Overview {
         steps.push(step("kept", summary.rows_kept, COLOURS[0]));
         let rows = drawings::waterfall("rows read", summary.rows_in, &steps);
         let mut steps = reasons(&summary.windows_dropped);
-        steps.push(step("kept", summary.windows_kept, COLOURS[0]));
+        let unranked = summary.windows_kept_not_measured;
+        if unranked > 0 {
+            steps.push(step("kept, not measured", unranked, COLOURS[0]));
+        }
+        steps.push(step("kept", summary.windows_kept.saturating_sub(unranked), COLOURS[0]));
         let windows = drawings::waterfall("windows cut", summary.windows_total, &steps);
         let tokens = self.dropped.iter().map(|(reason, of)| (reason.clone(), of.tokens)).collect();
         let mut steps = reasons(&tokens);
@@ -100,6 +104,12 @@ impl Overview {
         for (measure, windows) in &summary.windows_not_measured {
             blocks.push(Block::Note(format!(
                 "{measure} was spared {} windows that a guard before it refused.",
+                count(*windows)
+            )));
+        }
+        for (measure, windows) in &summary.windows_not_sampled {
+            blocks.push(Block::Note(format!(
+                "{} windows are not in the sample that {measure} is taken of.",
                 count(*windows)
             )));
         }

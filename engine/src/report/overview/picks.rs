@@ -86,6 +86,8 @@ impl Picks {
             draw(row.id, row.input_row, window) as f64
         };
         match row.reason {
+            // Kept without a score: it is neither good nor bad.
+            None if row.score.is_nan() => {}
             None => {
                 self.put(Kind::Best, -row.score, at, row, place, tokens);
                 self.put(Kind::JustAbove, row.score, at, row, place, tokens);

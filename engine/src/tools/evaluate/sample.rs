@@ -11,10 +11,10 @@ use arrow_array::RecordBatch;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::random::{key, mix};
 use super::windows::Document;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
+use crate::base::random::{key, mix};
 use crate::base::stop::Stop;
 use crate::base::text::bytes;
 use crate::dataset::documents::{DocumentContent, content_digest, document_contents};

@@ -1,7 +1,8 @@
 //! Which windows an evaluation of one length has: of which documents, from which token, of which kinds.
 
 use super::constructions::{Base, KINDS, Kind, Role};
-use super::random::{Rng, key};
+use super::random::Rng;
+use crate::base::random::key;
 
 /// Windows taken of one document at most, spread over it.
 pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::ladm::Ladm;
 use crate::contract::{
     BrokenRule, Decimal, FarDistance, ForwardRequest, LayersRequest, Location, LossRequest,
+    WindowSample,
 };
 
 /// Tokens of a short window where none are named: the shorter context that `LongFilter` and `LongPPL` were
@@ -65,6 +66,17 @@ pub struct LanguageModel {
     /// not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ladm: Option<Ladm>,
+    /// The share of the windows that is measured, above 0 and up to 1, chosen by a hash of the document's id, the number of
+    /// the window and `sample_seed`: a larger share holds all windows of a smaller one. The others have nulls, and
+    /// `filter.not_measured` decides of samples without a score for that reason. Default 1: where a score ranks by this
+    /// measure, every sample needs its figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.000_001, max = 1.0))]
+    pub sample_fraction: Option<Decimal>,
+    /// Chooses another sample of the same size. Default 0: any number is as good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 9_007_199_254_740_991_u64))]
+    pub sample_seed: Option<u64>,
     /// Whether windows of more positions than the model was trained for are an error, and not a warning. Default false.
     #[serde(default)]
     pub strict_positions: bool,
@@ -86,6 +98,8 @@ impl Default for LanguageModel {
             min_distance_fraction: None,
             min_distance_tokens: None,
             ladm: None,
+            sample_fraction: None,
+            sample_seed: None,
             strict_positions: false,
         }
     }
@@ -156,6 +170,12 @@ impl LanguageModel {
         (self.losses && tokens > 0).then_some(tokens)
     }
 
+    /// The share of the windows that is measured; none: all.
+    pub fn windows_sampled(&self) -> Option<WindowSample> {
+        let fraction = self.sample_fraction.filter(|fraction| fraction.0 < 1.0)?;
+        Some(WindowSample { fraction, seed: self.sample_seed.unwrap_or_default() })
+    }
+
     /// What the whole model is asked.
     pub fn request(&self) -> ForwardRequest {
         let mut layers: Vec<u32> =
@@ -218,6 +238,14 @@ impl LanguageModel {
         for (setting, _) in of_layers.iter().filter(|(_, set)| *set && layers.is_empty()) {
             let message = format!("`{setting}` is of `attention_layers`, of which there are none");
             refuse(setting, message, "name layers, or remove it");
+        }
+        if self.sample_seed.is_some() && self.windows_sampled().is_none() {
+            let message = "`sample_seed` chooses among windows, and all of them are measured";
+            refuse(
+                "sample_seed",
+                message.to_owned(),
+                "add a `sample_fraction` below 1, or remove it",
+            );
         }
         let distance = self.distance().of(window);
         if !layers.is_empty() && distance >= window {

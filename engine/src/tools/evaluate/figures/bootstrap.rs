@@ -1,7 +1,8 @@
 //! Intervals: the figure of five hundred corpora whose documents are drawn from the sampled ones.
 
 use super::{Counts, Figure};
-use crate::tools::evaluate::random::{Rng, key};
+use crate::base::random::key;
+use crate::tools::evaluate::random::Rng;
 
 /// Replicates of a bootstrap.
 const REPLICATES: usize = 500;

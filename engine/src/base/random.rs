@@ -1,0 +1,50 @@
+//! Hashes that choose: fixed to the bit, so that what they choose is the same on every machine and in every version.
+//!
+//! The finaliser of `SplitMix64` (Steele, Lea and Flood, 2014) over FNV-1a: nobody's library can change them under a published
+//! figure.
+
+/// The finaliser of `SplitMix64`.
+pub(crate) fn mix(mut z: u64) -> u64 {
+    z ^= z >> 30;
+    z = z.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z ^= z >> 27;
+    z = z.wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+/// FNV-1a over the seed as eight bytes little-endian, then for each part the byte 0x1F and its text.
+pub(crate) fn key(seed: u64, parts: &[&str]) -> u64 {
+    let parts = parts.iter().flat_map(|part| [0x1F].into_iter().chain(part.bytes()));
+    seed.to_le_bytes().into_iter().chain(parts).fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    })
+}
+
+/// A hash as a number from 0 up to, but not, 1.
+pub(crate) fn unit(hash: u64) -> f64 {
+    (hash >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_the_known_answers() {
+        let start = key(1, &["document", "a"]);
+        assert_eq!(start, 0xA255_212D_D49C_C52C);
+        assert_eq!(mix(start), 0x0DD7_1D32_7E82_886A);
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        assert_ne!(key(1, &["ab", "c"]), key(1, &["a", "bc"]));
+        assert_ne!(key(1, &["ab"]), key(256, &["ab"]));
+    }
+
+    #[test]
+    fn a_number_is_below_one_whatever_the_hash() {
+        assert!(unit(u64::MAX) < 1.0 && unit(0).abs() < f64::EPSILON);
+        assert!((unit(1 << 63) - 0.5).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,62 @@
+//! Which windows a measure with a `sample_fraction` is taken of.
+
+use longsift_stages::contract::WindowSample;
+
+use crate::base::random::{key, mix, unit};
+use crate::plan::Plan;
+
+/// Whether a sample holds the window of this number of a document. Nothing else decides: neither the order of documents, nor
+/// what shares their file, work unit or process.
+pub fn holds(sample: WindowSample, document: &str, window: u32) -> bool {
+    let hash = mix(key(sample.seed, &["window", document, &window.to_string()]));
+    unit(hash) < sample.fraction.0
+}
+
+/// The sample that the measure of a statistic is taken of; none where it is taken of all windows.
+pub fn of_statistic(plan: &Plan, statistic: &str) -> Option<WindowSample> {
+    let (place, _) = plan.measures.place_of(statistic)?;
+    plan.measure(place).sample()
+}
+
+#[cfg(test)]
+mod tests {
+    use longsift_stages::contract::Decimal;
+
+    use super::*;
+
+    fn held(fraction: f64, seed: u64) -> Vec<bool> {
+        let sample = WindowSample { fraction: Decimal(fraction), seed };
+        let windows = (0..500).flat_map(|document| (0..4).map(move |window| (document, window)));
+        windows.map(|(document, window)| holds(sample, &format!("d{document}"), window)).collect()
+    }
+
+    #[test]
+    fn a_sample_has_its_share_and_a_larger_one_holds_it() {
+        let shares = [0.05, 0.3, 0.8];
+        for (at, share) in shares.into_iter().enumerate() {
+            let sample = held(share, 7);
+            let own = sample.iter().filter(|held| **held).count() as f64 / 2000.0;
+            assert!((own - share).abs() < 0.03, "{own} of {share}");
+            for larger in &shares[at..] {
+                assert!(sample.iter().zip(held(*larger, 7)).all(|(one, other)| other || !one));
+            }
+        }
+    }
+
+    #[test]
+    fn another_seed_chooses_other_windows_of_any_document() {
+        let both = held(0.5, 0).into_iter().zip(held(0.5, 1)).filter(|(one, other)| *one && *other);
+        let both = both.count();
+        assert!((400..600).contains(&both), "{both} of 2,000 are in both halves");
+        let of_first: Vec<bool> = held(0.5, 0).into_iter().step_by(4).collect();
+        assert!(of_first.contains(&true) && of_first.contains(&false));
+    }
+
+    #[test]
+    fn samples_are_the_known_answers() {
+        let sample = WindowSample { fraction: Decimal(0.5), seed: 3 };
+        let held: Vec<bool> = (0..8).map(|window| holds(sample, "a", window)).collect();
+        let known = [true, true, false, false, false, true, false, true];
+        assert_eq!(held, known, "another version must choose the same windows");
+    }
+}
