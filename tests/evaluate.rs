@@ -24,7 +24,7 @@ fn shared_corpora() -> RecordBatch {
     table(&[("id", strings(ids)), ("text", strings(contents)), ("category", strings(categories))])
 }
 
-fn pipeline(measures: &str, score: &str, filter: &str) -> String {
+pub(crate) fn pipeline(measures: &str, score: &str, filter: &str) -> String {
     format!(
         "version: 1\nname: corpora\ninput: {{path: input, id_column: id, text_column: text}}\nstages:\n{measures}  \
          - {{stage: score, within: category, {score}}}\n  - {{stage: filter, {filter}}}\noutput: {{path: out}}\n"
@@ -127,7 +127,7 @@ fn corpora() -> Workspace {
     workspace
 }
 
-fn evaluated(workspace: &Workspace, pipeline: &str, arguments: &[&str]) -> Value {
+pub(crate) fn evaluated(workspace: &Workspace, pipeline: &str, arguments: &[&str]) -> Value {
     workspace.write("pipeline.yaml", pipeline);
     let all = [&["evaluate", "pipeline.yaml", "-q", "--format", "json"], arguments].concat();
     serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap()
@@ -177,7 +177,7 @@ fn small() -> RecordBatch {
     ])
 }
 
-fn small_workspace() -> Workspace {
+pub(crate) fn small_workspace() -> Workspace {
     let workspace = Workspace::new();
     workspace.link("model", &demo_model());
     write_parquet(&workspace.path("input/all.parquet"), &small(), 5);

@@ -34,6 +34,8 @@ mod eight_devices;
 #[cfg(test)]
 mod evaluate;
 #[cfg(test)]
+mod evaluate_heads;
+#[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod explain;
@@ -80,6 +82,8 @@ mod part_sizes;
 #[cfg(test)]
 mod passthrough;
 #[cfg(test)]
+mod perplexity;
+#[cfg(test)]
 mod plans;
 #[cfg(test)]
 mod power_cut;
@@ -103,6 +107,7 @@ mod robust;
 mod rooms;
 #[cfg(test)]
 mod sampled_rows;
+#[cfg(test)]
 mod sampled_windows;
 #[cfg(test)]
 mod selected;

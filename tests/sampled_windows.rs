@@ -45,7 +45,7 @@ type Window = (String, i64);
 /// The losses of measured windows, bit for bit.
 fn losses(workspace: &Workspace) -> BTreeMap<Window, u64> {
     let scores = read_scores(&workspace.path("out.run"));
-    let column = scores.column_by_name("mean_loss").unwrap();
+    let column = scores.column_by_name("mean_loss").expect("it is measured");
     let windows = texts(&scores, "id").into_iter().zip(integers(&scores, "window"));
     let measured = windows.enumerate().filter(|(row, _)| column.is_valid(*row));
     measured
@@ -56,7 +56,7 @@ fn losses(workspace: &Workspace) -> BTreeMap<Window, u64> {
 /// The windows of the output, and which of them have a score.
 fn kept(workspace: &Workspace) -> BTreeMap<Window, bool> {
     let data = read_parquet(&workspace.path("out/data"));
-    let scores = data.column_by_name("longsift_score").unwrap();
+    let scores = data.column_by_name("longsift_score").expect("every output has it");
     let windows = texts(&data, "id").into_iter().zip(integers(&data, "longsift_window"));
     windows.enumerate().map(|(row, window)| (window, scores.is_valid(row))).collect()
 }

@@ -321,6 +321,9 @@ pub struct EvaluateArguments {
     /// Columns of the input that are scores of other tools.
     #[arg(long, value_name = "COLUMN", num_args = 1..)]
     pub scores: Vec<String>,
+    /// Figures of every head of a whole model, too: layers × heads of the `attention_layers` of a stage `language-model`.
+    #[arg(long)]
+    pub heads: bool,
     /// The folder of figures already measured and of `evaluation.json`; by default `<output.path>.evaluate`.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,

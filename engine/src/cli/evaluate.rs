@@ -29,6 +29,7 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
         max_categories: arguments.max_categories as usize,
         only: arguments.only.clone(),
         scores: arguments.scores.clone(),
+        heads: arguments.heads,
         folder: arguments.out.clone(),
     };
     let stop = Stop::on_signals()?;

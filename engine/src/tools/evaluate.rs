@@ -6,6 +6,7 @@
 mod columns;
 mod constructions;
 mod figures;
+mod heads;
 mod measure;
 mod page;
 mod random;
@@ -38,6 +39,7 @@ use crate::run_directory::facts::Identity;
 use crate::score::programs::Programs;
 use constructions::{KINDS, Kind};
 use figures::bootstrap::Bootstrap;
+use heads::{Asked, HeadValues, HeadsOf};
 use measure::Measurer;
 use report::{Report, Windows};
 use sample::{LeftOut, Sample, Wanted};
@@ -68,6 +70,8 @@ pub struct EvaluateOptions {
     pub only: Vec<String>,
     /// Columns of the input that are scores of documents.
     pub scores: Vec<String>,
+    /// Whether each head of whole models has figures of its own.
+    pub heads: bool,
     /// The evaluation's folder; none: beside the output.
     pub folder: Option<PathBuf>,
 }
@@ -118,6 +122,9 @@ pub(crate) struct OfLength {
     pub(crate) quantiles_of_whole: BTreeMap<String, [f64; 3]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) selection: Option<Selection>,
+    /// What each head of whole models tells apart, by measure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) heads: Vec<HeadsOf>,
     pub(crate) verdicts: Vec<Verdict>,
     /// What could not be measured, and why.
     pub(crate) notes: Vec<String>,
@@ -213,6 +220,7 @@ fn with_evaluator<T>(
     let wanted = wanted(plan, options)?;
     let kinds = chosen_kinds(&options.only)?;
     columns::check(plan, &options.scores)?;
+    let heads = if options.heads { heads::asked(plan)? } else { Vec::new() };
     let folder = folder(plan, options)?;
     measure::refuse_another(&folder)?;
     let needs_text = plan.measures.text || plan.programs.iter().any(|program| program.reads_text);
@@ -229,6 +237,7 @@ fn with_evaluator<T>(
             options,
             wanted: &wanted,
             kinds: &kinds,
+            heads: &heads,
             measurer,
             has_bytes: bytes.is_some(),
             progress,
@@ -294,6 +303,8 @@ fn chosen_kinds(only: &[String]) -> Result<Vec<&'static str>> {
 /// The measured windows of one length, while categories are added.
 struct Length {
     measured: Measured,
+    /// By measure that looks at heads.
+    heads: Vec<HeadValues>,
     hashes: Vec<(u64, Sha256)>,
     document_tokens: Vec<u64>,
     categories: Vec<String>,
@@ -307,6 +318,7 @@ struct Evaluator<'a> {
     options: &'a EvaluateOptions,
     wanted: &'a Wanted,
     kinds: &'a [&'static str],
+    heads: &'a [Asked],
     measurer: Measurer<'a>,
     has_bytes: bool,
     progress: &'a Progress,
@@ -342,6 +354,7 @@ impl Evaluator<'_> {
             .iter()
             .map(|tokens| Length {
                 measured: Measured::new(self.plan, *tokens, categories),
+                heads: self.heads.iter().map(Asked::values).collect(),
                 hashes: vec![(0, Sha256::new()); KINDS.len()],
                 document_tokens: Vec::new(),
                 categories: Vec::new(),
@@ -404,13 +417,17 @@ impl Evaluator<'_> {
                 let of = category.documents[place.document].ids.len();
                 length.document_tokens.push(of as u64);
                 length.measured.push(self.plan, *place, figures);
+                for (asked, values) in self.heads.iter().zip(&mut length.heads) {
+                    asked.push(values, figures);
+                }
             }
             self.progress.windows_done(ids.len() as u64, (ids.len() * tokens) as u64);
         }
     }
 
     fn figures(&self, length: Length) -> OfLength {
-        let Length { measured, hashes, document_tokens, categories, documents, scores } = length;
+        let Length { measured, heads, hashes, document_tokens, categories, documents, scores } =
+            length;
         let statistics = measured.statistics(self.plan);
         let bootstrap = Bootstrap::new(self.options.seed, &documents);
         let below_copy_cap = measured.below_copy_cap();
@@ -478,6 +495,8 @@ impl Evaluator<'_> {
             let tokens = measured.tokens as u64;
             selection::consequences(self.plan.spec.filter(), &windows, tokens, score, &with_columns)
         });
+        let of_heads =
+            self.heads.iter().zip(&heads).map(|(of, values)| of.figures(values, &windows));
         let kinds = KINDS.iter().zip(hashes).filter(|(kind, _)| self.builds(kind));
         OfLength {
             tokens: measured.tokens as u64,
@@ -500,6 +519,7 @@ impl Evaluator<'_> {
             reports,
             agreement,
             selection,
+            heads: of_heads.collect(),
             verdicts,
             notes,
         }

@@ -108,6 +108,14 @@ impl Value {
         }
     }
 
+    /// The numbers of a list; none of anything else.
+    pub fn numbers(&self) -> &[f64] {
+        match self {
+            Self::Numbers(numbers) => numbers,
+            Self::Null | Self::Number(_) | Self::Count(_) => &[],
+        }
+    }
+
     /// A number where there is one.
     pub fn number(number: Option<f64>) -> Self {
         number.map_or(Self::Null, Self::Number)

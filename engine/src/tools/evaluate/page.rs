@@ -2,8 +2,9 @@
 
 use super::constructions::{KINDS, Kind, Role};
 use super::figures::Figure;
+use super::heads::KINDS_OF_HEADS;
 use super::report::{Report, pairs_of};
-use super::tables::category;
+use super::tables::{category, kind_of_heads};
 use super::verdicts::Says;
 use super::{Evaluation, OfLength};
 use crate::base::text::count;
@@ -93,6 +94,15 @@ impl OfLength {
              alone: with the same tokens in random order; near 1 a statistic sees no order.",
             vec![self.explained_table()],
         );
+        if !self.heads.is_empty() {
+            add(
+                "heads",
+                "Heads",
+                "The dependency strength of each head alone, layers down and heads across. Blue: above chance; orange: below. Of \
+                 many heads the best are the best by chance, too.",
+                self.head_maps(),
+            );
+        }
         if self.selection.is_some() {
             add(
                 "selection",
@@ -216,6 +226,22 @@ impl OfLength {
             })
             .collect();
         grid("rank correlation of the statistics", &columns, &rows, (-1.0, 1.0))
+    }
+
+    fn head_maps(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for of in &self.heads {
+            for kind in KINDS_OF_HEADS {
+                let (layers, heads, cells) = of.cells(kind);
+                let columns: Vec<String> = heads.iter().map(u32::to_string).collect();
+                let names = layers.iter().map(|layer| format!("layer {layer}"));
+                let rows: Vec<_> = names.zip(cells).collect();
+                let title = format!("{}: {}", of.measure, kind_of_heads(kind));
+                blocks.push(Block::Heading(title.clone()));
+                blocks.push(Block::Drawing(grid(&title, &columns, &rows, (0.0, 1.0))));
+            }
+        }
+        blocks
     }
 
     fn explained_table(&self) -> Block {

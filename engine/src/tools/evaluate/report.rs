@@ -107,6 +107,16 @@ impl Windows<'_> {
         Ladder::new(self.places, values, self.categories.len(), |place| place.kind().name == kind)
     }
 
+    /// The figure of one kind of windows: the ladder of joined ones, the share of pairs of the others. None where that kind is
+    /// compared with nothing.
+    pub(crate) fn of_kind(&self, values: &Values, kind: &str) -> Figure {
+        if let Some(pair) = pairs().find(|pair| pair.name == kind) {
+            return self.paired(values, pair);
+        }
+        let ladder = self.ladder(values, kind);
+        self.bootstrap.figure(|counts| ladder.pooled(counts))
+    }
+
     fn paired(&self, values: &Values, pair: Pair) -> Figure {
         let paired = Paired::new(self.places, values, pair.first, pair.second);
         self.bootstrap.figure(|counts| paired.share(counts))

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::constructions::{KINDS, Role};
 use super::figures::Figure;
+use super::heads::{HeadFigures, KINDS_OF_HEADS};
 use super::report::{Report, pairs_of};
 use super::{Evaluation, OfLength};
 use crate::base::text::{count, line_safe, table};
@@ -71,7 +72,42 @@ impl OfLength {
         self.agreement(f)?;
         self.explained(f)?;
         self.selection(f)?;
+        self.heads(f)?;
         self.verdicts(f)
+    }
+
+    fn heads(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for of in &self.heads {
+            for kind in KINDS_OF_HEADS {
+                let (layers, heads, cells) = of.cells(kind);
+                writeln!(f, "\nHeads of {}: {}", line_safe(&of.measure), kind_of_heads(kind))?;
+                let header: Vec<String> = heads.iter().map(|head| format!("head {head}")).collect();
+                let row = |(layer, cells): (&u32, &Vec<Option<f64>>)| {
+                    (format!("layer {layer}"), cells.iter().map(|cell| number(*cell)).collect())
+                };
+                grid(f, &header, &layers.iter().zip(&cells).map(row).collect::<Vec<_>>())?;
+            }
+            let header = KINDS_OF_HEADS.map(|kind| kind.replace('_', " "));
+            let best = of.best(BEST_HEADS);
+            let row = |head: &HeadFigures| {
+                let name = format!("layer {}, head {}", head.layer, head.head);
+                (name, KINDS_OF_HEADS.map(|kind| with_interval(Some(&head.of(kind)))).to_vec())
+            };
+            if !best.is_empty() {
+                writeln!(
+                    f,
+                    "\nThe heads of {} that tell joined windows apart best",
+                    line_safe(&of.measure)
+                )?;
+                grid(f, &header, &best.iter().map(row).collect::<Vec<_>>())?;
+            }
+            writeln!(
+                f,
+                "The dependency strength of each head alone. Of many heads the best are the best by chance, too: choose them on\n\
+                 one corpus and look at their figures on another."
+            )?;
+        }
+        Ok(())
     }
 
     fn ladder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -229,6 +265,20 @@ impl OfLength {
         }
         writeln!(f, "\n{title}")?;
         grid(f, header, &rows)
+    }
+}
+
+/// Heads that are listed with their intervals.
+const BEST_HEADS: usize = 8;
+
+/// What the figures of heads are, by kind of window.
+pub(super) fn kind_of_heads(kind: &str) -> &'static str {
+    match kind {
+        "pieces_2" => "AUROC of whole windows against windows of two pieces",
+        "pieces_8" => "AUROC of whole windows against windows of eight pieces",
+        _ => {
+            "the share of pairs that the whole window wins against itself with a permuted far half"
+        }
     }
 }
 

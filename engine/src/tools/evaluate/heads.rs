@@ -1,0 +1,218 @@
+//! What each attention head of a whole model tells apart: the ladder and the pairs of `evaluate`, of one head at a time.
+
+use longsift_stages::contract::{Figures, Kind};
+use longsift_stages::{LanguageModel, StageSettings};
+use serde::Serialize;
+
+use super::figures::Figure;
+use super::measure::OfWindow;
+use super::report::Windows;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::Plan;
+
+/// The figures of a head, by kind of window, in the order in which they are shown.
+pub(crate) const KINDS_OF_HEADS: [&str; 3] = ["pieces_2", "pieces_8", "far_permute"];
+
+/// The column of dependency strengths by head.
+const BY_HEAD: &str = "layer_dependency_strength_by_head";
+
+/// The heads that a measure looks at.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// The measure.
+    pub(crate) measure: String,
+    /// Its place among those of the plan, and that of the column of heads among its own.
+    place: (usize, usize),
+    /// Layer and head, in the order of the column.
+    heads: Vec<(u32, u32)>,
+}
+
+/// The dependency strengths of all heads of one measure: by head, then window.
+#[derive(Clone, Debug)]
+pub(crate) struct HeadValues(Vec<Vec<Option<f64>>>);
+
+/// What the heads of a measure tell apart.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct HeadsOf {
+    /// The measure.
+    pub(crate) measure: String,
+    /// In the order of layers and heads.
+    pub(crate) heads: Vec<HeadFigures>,
+}
+
+/// What one head tells apart: the dependency strength of its attention.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct HeadFigures {
+    pub(crate) layer: u32,
+    pub(crate) head: u32,
+    /// AUROC of whole windows against windows of two pieces.
+    pub(crate) pieces_2: Figure,
+    /// The same against windows of eight pieces.
+    pub(crate) pieces_8: Figure,
+    /// The share of pairs that the whole window wins against itself with a permuted far half.
+    pub(crate) far_permute: Figure,
+}
+
+impl HeadFigures {
+    /// That of a kind of [`KINDS_OF_HEADS`].
+    pub(crate) fn of(&self, kind: &str) -> Figure {
+        match kind {
+            "pieces_2" => self.pieces_2,
+            "pieces_8" => self.pieces_8,
+            _ => self.far_permute,
+        }
+    }
+
+    /// The mean of its figures of joined windows, by which heads are listed; none where one is missing.
+    pub(crate) fn rank(&self) -> Option<f64> {
+        Some(f64::midpoint(self.pieces_2.value?, self.pieces_8.value?))
+    }
+}
+
+impl HeadsOf {
+    /// The heads that tell joined windows apart best, the best first.
+    pub(crate) fn best(&self, most: usize) -> Vec<HeadFigures> {
+        let mut ranked: Vec<HeadFigures> =
+            self.heads.iter().filter(|head| head.rank().is_some()).copied().collect();
+        ranked.sort_by(|one, other| {
+            let rank = |of: &HeadFigures| of.rank().unwrap_or_default();
+            rank(other)
+                .total_cmp(&rank(one))
+                .then((one.layer, one.head).cmp(&(other.layer, other.head)))
+        });
+        ranked.truncate(most);
+        ranked
+    }
+
+    /// Layers and heads that there are figures of, ascending, and of a kind the cells of layers × heads.
+    pub(crate) fn cells(&self, kind: &str) -> (Vec<u32>, Vec<u32>, Vec<Vec<Option<f64>>>) {
+        let sorted = |number: fn(&HeadFigures) -> u32| {
+            let mut numbers: Vec<u32> = self.heads.iter().map(number).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
+        };
+        let (layers, heads) = (sorted(|of| of.layer), sorted(|of| of.head));
+        let cell = |layer: u32, head: u32| {
+            let found = self.heads.iter().find(|of| (of.layer, of.head) == (layer, head));
+            found.and_then(|of| of.of(kind).value)
+        };
+        let row = |layer: &u32| heads.iter().map(|head| cell(*layer, *head)).collect();
+        let cells = layers.iter().map(row).collect();
+        (layers, heads, cells)
+    }
+}
+
+/// The heads that the measures of a plan look at.
+///
+/// # Errors
+/// No measure looks at heads.
+pub(crate) fn asked(plan: &Plan) -> Result<Vec<Asked>> {
+    let mut all = Vec::new();
+    for (place, whole) in &plan.whole_models {
+        let index = usize::from(*place);
+        let stage = &plan.spec.pipeline.stages[plan.measures.stage(*place)];
+        let StageSettings::LanguageModel(settings) = stage else { continue };
+        let heads = heads_of(settings, whole.model.spec().query_heads as u32);
+        let columns = &plan.measures.columns[index].columns;
+        let column =
+            columns.iter().position(|of| of.kind == Kind::Numbers && of.name.ends_with(BY_HEAD));
+        if let Some(column) = column {
+            all.push(Asked { measure: whole.measure.clone(), place: (index, column), heads });
+        }
+    }
+    if all.is_empty() {
+        let message = "no measure of the pipeline looks at heads of a whole model";
+        return Err(Diagnostic::error(Blame::Pipeline, message)
+            .hint("add `attention_layers: [0, 1, …]` to a stage `language-model`, or leave `--heads` out")
+            .into());
+    }
+    Ok(all)
+}
+
+/// Layer and head, in the order in which the measure lists them, each once.
+fn heads_of(settings: &LanguageModel, all: u32) -> Vec<(u32, u32)> {
+    let of_layer = |layer: &longsift_stages::measures::language_model::AttentionLayer| {
+        let heads = layer.heads().map_or_else(|| (0..all).collect(), <[u32]>::to_vec);
+        let layer = layer.layer();
+        heads.into_iter().map(move |head| (layer, head)).collect::<Vec<_>>()
+    };
+    settings.attention_layers.iter().flat_map(of_layer).collect()
+}
+
+impl Asked {
+    pub(crate) fn values(&self) -> HeadValues {
+        HeadValues(vec![Vec::new(); self.heads.len()])
+    }
+
+    /// Adds a window.
+    pub(crate) fn push(&self, values: &mut HeadValues, figures: &OfWindow) {
+        let (measure, column) = self.place;
+        let numbers = match &figures[measure] {
+            Some(Figures(of)) => of[column].numbers(),
+            None => &[],
+        };
+        for (head, values) in values.0.iter_mut().enumerate() {
+            values.push(numbers.get(head).copied().filter(|number| number.is_finite()));
+        }
+    }
+
+    /// The figures of all heads; a head that is asked for twice has one of them.
+    pub(crate) fn figures(&self, values: &HeadValues, windows: &Windows<'_>) -> HeadsOf {
+        let mut heads: Vec<HeadFigures> = Vec::new();
+        for ((layer, head), values) in self.heads.iter().zip(&values.0) {
+            if !heads.iter().any(|of| (of.layer, of.head) == (*layer, *head)) {
+                let [pieces_2, pieces_8, far_permute] =
+                    KINDS_OF_HEADS.map(|kind| windows.of_kind(values, kind));
+                heads.push(HeadFigures {
+                    layer: *layer,
+                    head: *head,
+                    pieces_2,
+                    pieces_8,
+                    far_permute,
+                });
+            }
+        }
+        heads.sort_by_key(|of| (of.layer, of.head));
+        HeadsOf { measure: self.measure.clone(), heads }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_stand_in_the_order_of_the_column() {
+        let settings: LanguageModel = serde_json::from_str(
+            r#"{"attention_layers": [3, {"layer": 1, "heads": [2, 0]}, {"layer": 3, "heads": [1]}]}"#,
+        )
+        .unwrap();
+        let heads = [(3, 0), (3, 1), (3, 2), (1, 2), (1, 0), (3, 1)];
+        assert_eq!(heads_of(&settings, 3), heads);
+    }
+
+    #[test]
+    fn the_best_head_tells_joined_windows_apart_and_one_without_figures_is_left_out() {
+        let figure = |value| Figure { value, interval: None };
+        let head = |layer, head, two, eight| HeadFigures {
+            layer,
+            head,
+            pieces_2: figure(two),
+            pieces_8: figure(eight),
+            far_permute: figure(None),
+        };
+        let heads = vec![
+            head(0, 0, Some(0.5), Some(0.6)),
+            head(0, 1, Some(0.9), None),
+            head(2, 1, Some(0.8), Some(0.9)),
+        ];
+        let of = HeadsOf { measure: "m".to_owned(), heads };
+        let best: Vec<_> = of.best(5).iter().map(|head| (head.layer, head.head)).collect();
+        assert_eq!(best, [(2, 1), (0, 0)]);
+        let (layers, heads, cells) = of.cells("pieces_2");
+        assert_eq!((layers, heads), (vec![0, 2], vec![0, 1]));
+        assert_eq!(cells, [[Some(0.5), Some(0.9)], [None, Some(0.8)]]);
+    }
+}
