@@ -258,6 +258,12 @@ fn standard_output_ends_with_the_summary_and_logs_go_to_standard_error() {
     ] {
         assert!(!summary[key].is_null(), "{key}");
     }
+    let phases = summary["peak_memory_by_phase"].as_object().unwrap();
+    for phase in ["plan", "score", "select", "write"] {
+        let most = phases[phase].as_u64().unwrap();
+        let of_all = summary["peak_memory_bytes"].as_u64().unwrap();
+        assert!(0 < most && most <= of_all, "{phase}: {phases:?}");
+    }
     assert_eq!(read_json(&workspace.path("out.run/summary.json"))["kept"], summary["kept"]);
     for part in ["rows", "windows", "tokens", "kept", "time"] {
         let line = answer.stderr.lines().find(|line| line.trim_start().starts_with(part));

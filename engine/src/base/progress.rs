@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::machine::take_peak_bytes;
 use super::text::count;
 
 /// How often a log line tells of progress where there is no terminal.
@@ -24,6 +25,8 @@ pub struct Progress {
     started: Mutex<Instant>,
     logged: Mutex<Instant>,
     times: Mutex<Vec<(&'static str, Duration)>>,
+    /// By phase that is over, its largest resident memory.
+    peaks: Mutex<Vec<(&'static str, u64)>>,
 }
 
 /// How far a run is.
@@ -57,6 +60,7 @@ impl Progress {
             started: Mutex::new(now),
             logged: Mutex::new(now),
             times: Mutex::new(Vec::new()),
+            peaks: Mutex::new(Vec::new()),
         }
     }
 
@@ -73,9 +77,27 @@ impl Progress {
         self.bar.reset();
         self.bar.set_prefix(name);
         self.bar.set_length(total.max(1));
+        self.note_peak();
         *lock(&self.phase) = name;
         *lock(&self.started) = Instant::now();
         tracing::debug!(phase = name, total, "phase begins");
+    }
+
+    /// Notes the largest resident memory of the phase so far.
+    fn note_peak(&self) {
+        let Some(bytes) = take_peak_bytes() else { return };
+        let phase = *lock(&self.phase);
+        let mut peaks = lock(&self.peaks);
+        match peaks.iter_mut().find(|(name, _)| *name == phase) {
+            Some((_, most)) => *most = bytes.max(*most),
+            None => peaks.push((phase, bytes)),
+        }
+    }
+
+    /// The largest resident memory of each phase up to now, in their order: `plan` before anything else.
+    pub fn peaks(&self) -> Vec<(&'static str, u64)> {
+        self.note_peak();
+        lock(&self.peaks).clone()
     }
 
     /// Windows were measured; the score phase counts tokens.

@@ -89,7 +89,11 @@ pub fn closing_table(
         times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
     line("time", format!("{:.1} s ({})", summary.seconds, spent.join(", ")));
     if let Some(peak) = summary.peak_memory_bytes {
-        line("memory", format!("{} at most", bytes(peak)));
+        let phases = summary.phases_by_memory();
+        let each: Vec<String> =
+            phases.iter().map(|(phase, most)| format!("{phase} {}", bytes(*most))).collect();
+        let each = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
+        line("memory", format!("{} at most{each}", bytes(peak)));
     }
     if let Some(table) = &summary.table {
         let read = if table.from_cache {

@@ -48,6 +48,9 @@ impl Run<'_> {
     pub(super) fn base_summary(&self, status: &str) -> Summary {
         let mut summary = Summary::new(status, self.directory.absolute());
         summary.seconds = self.started.elapsed().as_secs_f64();
+        let peaks = self.progress.peaks().into_iter();
+        summary.peak_memory_by_phase =
+            peaks.map(|(phase, bytes)| (phase.to_owned(), bytes)).collect();
         summary.peak_memory_bytes = peak_memory_bytes();
         let row_bytes = self.plan.estimate.table_row_bytes;
         summary.table = self.layer.as_ref().map(|layer| layer.table_use(row_bytes));
@@ -77,6 +80,7 @@ impl Run<'_> {
             run_dir: now.run_dir,
             seconds: now.seconds,
             peak_memory_bytes: now.peak_memory_bytes,
+            peak_memory_by_phase: now.peak_memory_by_phase,
             table: now.table,
             devices: now.devices,
             windows_reused: before.windows_scored + before.windows_reused,

@@ -57,6 +57,7 @@ impl Run<'_> {
         }
         let now = self.base_summary(&summary.status);
         (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
+        summary.peak_memory_by_phase = now.peak_memory_by_phase;
         (summary.rows_kept, summary.kept) = (done.fates.rows_kept, done.fates.kept);
         summary.windows_kept = done.fates.windows_kept;
         Ok(Outcome {

@@ -17,13 +17,6 @@ use crate::storage::{atomic, files};
 /// Most records are written at once; a calibration of many groups goes piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What a record holds: JSON that people can read, with a line break at its end.
-pub fn pretty<T: Serialize>(record: &T) -> Vec<u8> {
-    let mut json = serde_json::to_vec_pretty(record).expect("plain data");
-    json.push(b'\n');
-    json
-}
-
 impl RunDirectory {
     /// Writes a record in one step: whoever looks sees the old one or the new one.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]

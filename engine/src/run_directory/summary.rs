@@ -62,6 +62,10 @@ pub struct Summary {
     /// The largest resident memory of this run in bytes, the mapped table included; null where the system does not
     /// tell.
     pub peak_memory_bytes: Option<u64>,
+    /// The same by phase of this run: `plan`, `table`, `score`, `select`, `write`. Where the system cannot begin to count anew
+    /// (other than Linux), a phase has the largest up to its end. Empty where the system does not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peak_memory_by_phase: BTreeMap<String, u64>,
     /// The layer-zero table; null where this run measured nothing and opened none.
     #[serde(default)]
     pub table: Option<TableUse>,
@@ -116,6 +120,7 @@ impl Summary {
             kernel: None,
             seconds: 0.0,
             peak_memory_bytes: None,
+            peak_memory_by_phase: BTreeMap::new(),
             table: None,
             shard: None,
             devices: None,
@@ -124,6 +129,12 @@ impl Summary {
             exit_code: 0,
             error: None,
         }
+    }
+
+    /// The largest resident memory of each phase, in the order of phases.
+    pub fn phases_by_memory(&self) -> Vec<(&'static str, u64)> {
+        let known = |phase| Some((phase, *self.peak_memory_by_phase.get(phase)?));
+        ["plan", "table", "score", "select", "write"].into_iter().filter_map(known).collect()
     }
 
     /// Both accounting equations; a violation is a bug.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::machine::peak_memory_bytes;
+use crate::base::machine::take_peak_bytes;
 use crate::base::text::{bytes, count};
 
 /// The most tokens of a window: a limit of what a file may ask for, not of the model.
@@ -30,6 +30,10 @@ pub(crate) struct Answer {
     model_type: String,
     #[serde(skip)]
     memory: Memory,
+    /// What the process held at most meanwhile, and when the model had been located and nothing was read; none where the system
+    /// does not tell.
+    #[serde(skip)]
+    held: Option<(u64, u64)>,
 }
 
 /// Reads a JSON list of token ids. `place` names it in messages.
@@ -59,7 +63,10 @@ pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
 /// A model that is not known beyond its first layer, damaged or incomplete files, a window that does not fit it.
 pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
     let model = WholeModel::open(path)?;
+    // Asked twice: the second time it is what is resident now.
+    let before = take_peak_bytes().and_then(|_| take_peak_bytes());
     let mut windows = model.forward(&[ids]).map_err(|problem| vec![problem])?;
+    let held = take_peak_bytes().zip(before);
     let window = windows.remove(0);
     let mean = window.losses.iter().sum::<f64>() / window.losses.len() as f64;
     Ok(Answer {
@@ -69,6 +76,7 @@ pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
         last_logits: window.last_logits,
         memory: model.memory(ids.len() as u64, rayon::current_num_threads() as u64),
         model_type: model.spec().model_type.clone(),
+        held,
     })
 }
 
@@ -95,12 +103,11 @@ impl fmt::Display for Answer {
             ("threads", threads_bytes),
         ];
         let parts = parts.map(|(what, size)| format!("{what} {}", bytes(size))).join(", ");
-        let held = peak_memory_bytes().map_or("not told".to_owned(), bytes);
-        writeln!(
-            formatter,
-            "  memory       {} computed ({parts}); the process held {held}",
-            bytes(peak_bytes)
-        )?;
+        let held = self.held.map_or(String::new(), |(most, before)| {
+            let window = most.saturating_sub(before);
+            format!("; held {} besides the {} of the program", bytes(window), bytes(before))
+        });
+        writeln!(formatter, "  memory       {} computed ({parts}){held}", bytes(peak_bytes))?;
         writeln!(formatter, "  every loss, and the last logits, with `--format json`")
     }
 }

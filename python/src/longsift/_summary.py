@@ -106,6 +106,7 @@ class Summary:
     kernel: str | None
     seconds: float
     peak_memory_bytes: int | None
+    peak_memory_by_phase: Mapping[str, int]
     table: Table | None
     shard: Shard | None
     devices: Devices | None
@@ -125,6 +126,7 @@ class Summary:
         known["drift"] = [_of(Drift, drift) for drift in raw.get("drift") or []]
         known["checks"] = [_of(Check, check) for check in raw.get("checks") or []]
         known["windows_not_measured"] = raw.get("windows_not_measured") or {}
+        known["peak_memory_by_phase"] = raw.get("peak_memory_by_phase") or {}
         known["windows_not_sampled"] = raw.get("windows_not_sampled") or {}
         known["windows_kept_not_measured"] = raw.get("windows_kept_not_measured") or 0
         if known["devices"] is not None:

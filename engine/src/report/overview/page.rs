@@ -378,6 +378,11 @@ impl Overview {
         if !figures.is_empty() {
             blocks.push(Block::Figures(figures));
         }
+        let phases = self.summary.phases_by_memory();
+        if !phases.is_empty() {
+            let rows = phases.iter().map(|(phase, most)| vec![(*phase).to_owned(), bytes(*most)]);
+            blocks.push(Block::table(["phase", "memory at most"], rows.collect()));
+        }
         if !self.machine.steps.is_empty() {
             let rows = self
                 .machine
