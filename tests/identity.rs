@@ -728,6 +728,22 @@ const CASES: &[Case] = &[
     ("output.report_by", Selection, "{}", r#"{"output": {"report_by": "label"}}"#),
 ];
 
+/// Other values of leaves that the table has, where each value has code of its own.
+const OTHER_VALUES: &[Case] = &[
+    (
+        "load-partial-model.precision",
+        Measure("precision"),
+        "{}",
+        r#"{"load-partial-model": {"precision": "int16"}}"#,
+    ),
+    (
+        "load-partial-model.precision",
+        Measure("precision"),
+        r#"{"load-partial-model": {"precision": "bf16"}}"#,
+        r#"{"load-partial-model": {"precision": "int16"}}"#,
+    ),
+];
+
 /// Every leaf of the pipeline's schema, stages by their names, members of a map as `*`, items of a list as `[]`.
 fn leaves() -> BTreeSet<String> {
     fn add(root: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String>) {
@@ -927,7 +943,7 @@ fn every_leaf_of_the_schema_is_in_the_table_once() {
 fn a_changed_setting_changes_its_part_of_the_identity_and_no_other() {
     let workspace = workspace();
     let mut bases: BTreeMap<&str, Value> = BTreeMap::new();
-    for (leaf, part, base, change) in CASES {
+    for (leaf, part, base, change) in CASES.iter().chain(OTHER_VALUES) {
         let before =
             bases.entry(base).or_insert_with(|| identity(&workspace, &pipeline(&[base]))).clone();
         let now = identity(&workspace, &pipeline(&[base, change]));
@@ -976,7 +992,7 @@ fn a_changed_setting_changes_its_part_of_the_identity_and_no_other() {
 fn a_run_with_one_setting_changed_gives_what_a_fresh_one_gives_or_names_the_setting() {
     let workspace = workspace();
     let mut bases: BTreeMap<&str, Workspace> = BTreeMap::new();
-    for (leaf, part, base, change) in CASES {
+    for (leaf, part, base, change) in CASES.iter().chain(OTHER_VALUES) {
         let finished = bases.entry(base).or_insert_with(|| {
             let finished = Workspace::copy_of(&workspace);
             run(&finished, &pipeline(&[base])).unwrap_or_else(|why| panic!("{leaf}: {why}"));
