@@ -152,7 +152,7 @@ fn a_pipeline_is_sized_for_cards_that_are_not_here() {
     assert!(none.contains("does not fit"), "{none}");
     let wrong = plan("8xA800").expect(2).stderr;
     assert!(
-        wrong.contains("`8xA800` is no card that is known") && wrong.contains("A800-80GB"),
+        wrong.contains("`8xA800` is not a known card") && wrong.contains("A800-80GB"),
         "{wrong}"
     );
     let json = workspace.longsift(&[

@@ -324,5 +324,5 @@ fn numbers_of_workers_that_do_not_match_the_devices_are_refused() {
         refused.stderr
     );
     let refused = run(&workspace, "2xwhat", &[]).expect(2);
-    assert!(refused.stderr.contains("no simulated device"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("not a simulated device"), "{}", refused.stderr);
 }

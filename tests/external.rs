@@ -445,7 +445,7 @@ fn what_a_pipeline_says_wrong_of_a_program_is_said_at_once() {
         ),
         (
             windows.replace("version: \"1\", ", "version: \"1\", files: [nothing.txt], "),
-            "`nothing.txt` is no file",
+            "`nothing.txt` is not a file",
         ),
     ] {
         workspace.write("pipeline.yaml", wrong);

@@ -328,7 +328,7 @@ fn columns_are_shown_locked_and_refused_once_they_change() {
     let wrong = short().input("schema: {text: strin, number: \"list<int8\"}");
     workspace.write("wrong.yaml", wrong.to_string());
     let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
-    for why in ["`strin` is no type", "`>` is expected, found the end"] {
+    for why in ["`strin` is not a type", "`>` is expected, found the end"] {
         assert!(message.contains(why), "{message}");
     }
 }

@@ -344,7 +344,7 @@ mod with_stores {
             &store,
             &format!("{web}?x=1"),
             &[],
-            &["is no folder of a web server", "without a user"],
+            &["is not a folder of a web server", "without a user"],
         );
         let [bucket, web] = closed.addresses();
         says(

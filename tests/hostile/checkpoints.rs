@@ -154,12 +154,12 @@ fn an_index_cannot_name_files_elsewhere_or_fill_the_memory() {
         ("no map", "[]".to_owned(), "not a valid index"),
         ("brackets", "[".repeat(100_000), "not a valid index"),
         ("brackets inside", format!("{{\"metadata\": {}", "[".repeat(100_000)), "not a valid index"),
-        ("no files", r#"{"weight_map": {}}"#.to_owned(), "the checkpoint lacks tensors"),
+        ("no files", r#"{"weight_map": {}}"#.to_owned(), "the checkpoint is missing tensors"),
         (
             "an absent file",
             r#"{"weight_map": {"model.embed_tokens.weight": "x.safetensors"}, "metadata": {"total_size": 1e300}}"#
                 .to_owned(),
-            "the checkpoint lacks tensors",
+            "the checkpoint is missing tensors",
         ),
         (
             "very many tensors",

@@ -36,7 +36,7 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     let progress = Progress::new(bars);
     let folder = evaluate::folder(&plan, &options)?;
     if is_address(&folder) {
-        let message = format!("`{}` is no folder of this machine", folder.display());
+        let message = format!("`{}` is not a folder on this machine", folder.display());
         return Err(Diagnostic::error(Blame::Pipeline, message)
             .hint("an evaluation keeps its figures on this machine: name a folder with `--out`")
             .into());

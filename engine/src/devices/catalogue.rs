@@ -76,7 +76,7 @@ pub fn cards(list: &str) -> Result<Vec<Card>> {
         };
         let card = card(name).filter(|_| (1..=1024).contains(&count)).ok_or_else(|| {
             let names: Vec<&str> = CARDS.iter().map(|row| row.0).collect();
-            Diagnostic::error(Blame::Pipeline, format!("`{entry}` is no card that is known")).hint(
+            Diagnostic::error(Blame::Pipeline, format!("`{entry}` is not a known card")).hint(
                 format!(
                     "write `8xA800-80GB`, or `2xNAME:GB` for one with so much memory; known are {}",
                     names.join(", ")

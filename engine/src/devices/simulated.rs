@@ -64,7 +64,7 @@ pub fn describe(
     let mut devices = Vec::new();
     for entry in value.split(',') {
         let wrong =
-            || format!("`{entry}` is no simulated device; write `8x64MB` or `1x64MB:lost=3`");
+            || format!("`{entry}` is not a simulated device; write `8x64MB` or `1x64MB:lost=3`");
         let mut parts = entry.trim().split(':');
         let (count, total) =
             parts.next().and_then(|size| size.split_once('x')).ok_or_else(wrong)?;

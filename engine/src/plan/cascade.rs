@@ -232,7 +232,7 @@ pub(super) fn check(
         let reads = measures.at(stages, guard.reads);
         if measures.at(stages, place).needs().answers() == Some(Reads::Document) {
             let message =
-                "no guard comes before a stage that reads documents: they are no windows yet";
+                "no guard comes before a stage that reads documents: they are not windows yet";
             problems.push(spec.error(&path, message).hint("remove `before`"));
         }
         let waits_for_nobody = match (reads.needs().attention(), reads.needs().forward()) {

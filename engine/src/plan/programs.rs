@@ -93,7 +93,7 @@ fn find_one(
         if path.is_file() {
             read.push((name.clone(), path));
         } else {
-            let what = if path.is_dir() { "is a folder" } else { "is no file" };
+            let what = if path.is_dir() { "is a folder" } else { "is not a file" };
             let problem = spec.error(&at("files"), format!("{} {what}", quoted(name)));
             problems.push(problem.hint("name every file that the answers depend on"));
         }

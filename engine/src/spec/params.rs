@@ -56,7 +56,7 @@ fn declared(root: &Node, problems: &mut Problems) -> Declared {
         if !is_name(&entry.key) {
             let hint = "use letters, digits and `_`, and begin with a letter";
             problems
-                .error(entry.span, format!("{} is no name for a parameter", quoted(&entry.key)))
+                .error(entry.span, format!("{} is not a parameter name", quoted(&entry.key)))
                 .hint(hint);
             continue;
         }

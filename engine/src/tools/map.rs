@@ -569,7 +569,7 @@ impl fmt::Display for Map {
         }
         writeln!(
             formatter,
-            "\nblocks that are no neighbours by lift, of those with 1 % of the attention or more"
+            "\nblocks that are not neighbours by lift, of those with 1 % of the attention or more"
         )?;
         let header = ["from", "to", "share", "lift"].map(str::to_owned).to_vec();
         let rows = self.strongest().into_iter().take(STRONGEST).map(|(query, key, share, lift)| {

@@ -31,7 +31,7 @@ def scores(run_dir: str | os.PathLike[str]) -> Dataset:
     found = files.get_file_info(fs.FileSelector(f"{root}/units", allow_not_found=True))
     records = [json.loads(files.open_input_stream(unit.path).read()) for unit in found if unit.base_name[0] != "."]
     if not records:
-        raise FileNotFoundError(f"no work unit of {address} is scored; it is no run directory, or empty")
+        raise FileNotFoundError(f"no work unit of {address} is scored; it is not a run directory, or an empty one")
     records.sort(key=lambda record: (record["file"].encode(), record["first_row"]))
     parts = [f"{root}/{record['scores']['path']}" for record in records]
     return dataset.dataset(parts, format="parquet", filesystem=files)
@@ -48,7 +48,7 @@ def kept(run_dir: str | os.PathLike[str]) -> Dataset:
     files, root, address = _opened(run_dir)
     manifest = f"{root}/manifest.json"
     if files.get_file_info(manifest).type == fs.FileType.NotFound:
-        raise FileNotFoundError(f"{address} has no manifest: it is no run directory, or its run is not finished")
+        raise FileNotFoundError(f"{address} has no manifest: it is not a run directory, or its run is not finished")
     names = [part["path"] for part in json.loads(files.open_input_stream(manifest).read())["data"]]
     if others := [name for name in names if not name.endswith(".parquet")]:
         raise ValueError(f"the output of {address} is not Parquet but for example {others[0]}")

@@ -292,7 +292,7 @@ fn missing_tensors(config: &ModelConfig, mut names: Vec<String>) -> ModelProblem
     let names = names.join("`, `");
     let quantised = config.quantization().map(|method| format!("quantised (`{method}`) "));
     ModelProblem::checkpoint(format!(
-        "the {}checkpoint lacks tensors of layer 0: `{names}`",
+        "the {}checkpoint is missing tensors of layer 0: `{names}`",
         quantised.unwrap_or_default()
     ))
     .with_hint("is the download complete, and does `model_type` in config.json fit the weights?")

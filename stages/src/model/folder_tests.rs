@@ -137,7 +137,7 @@ fn missing_tensors_are_listed_together() {
     assert_eq!(
         tiny.opened().unwrap_err(),
         [
-            "the checkpoint lacks tensors of layer 0: `model.layers.0.self_attn.q_proj.weight`, `model.embed_tokens.weight`"
+            "the checkpoint is missing tensors of layer 0: `model.layers.0.self_attn.q_proj.weight`, `model.embed_tokens.weight`"
         ]
     );
 }
@@ -174,7 +174,7 @@ fn a_bias_that_config_json_does_not_ask_for_is_ignored_with_a_warning() {
     let found = asked.opened().unwrap_err();
     assert_eq!(
         found,
-        ["the checkpoint lacks tensors of layer 0: `model.layers.0.self_attn.k_proj.bias`"]
+        ["the checkpoint is missing tensors of layer 0: `model.layers.0.self_attn.k_proj.bias`"]
     );
     let model = asked.reshaped("model.layers.0.self_attn.k_proj.bias", &[4]).opened().unwrap();
     assert!(model.warnings().is_empty());

@@ -110,7 +110,7 @@ impl<'a> Parser<'a> {
             let name = self.word(|c| !matches!(c, ':' | '<' | '>' | ',')).trim_end();
             self.expect(':')?;
             if name.is_empty() || fields.iter().any(|field| field.name() == name) {
-                return Err(format!("`{name}` is no name of a field, or that of another one"));
+                return Err(format!("`{name}` is not a field name, or names two fields"));
             }
             fields.push(Field::new(name, self.data_type()?, true));
             if self.expect(',').is_err() {
@@ -140,7 +140,7 @@ impl<'a> Parser<'a> {
 }
 
 fn unknown(name: &str) -> String {
-    let mut message = format!("`{name}` is no type; there are: ");
+    let mut message = format!("`{name}` is not a type; types are: ");
     for (known, _) in &SIMPLE {
         let _ = write!(message, "{known}, ");
     }
@@ -167,12 +167,12 @@ mod tests {
     #[test]
     fn what_is_no_type_says_why() {
         for (text, why) in [
-            ("strin", "`strin` is no type; there are: string, bool"),
+            ("strin", "`strin` is not a type; types are: string, bool"),
             ("list<int32", "`>` is expected, found the end"),
             ("list[int32]", "`<` is expected, found `[`"),
             ("int32>", "nothing is expected behind the type, found `>`"),
             ("struct<>", "`:` is expected, found `>`"),
-            ("struct<a: int8, a: int8>", "`a` is no name of a field"),
+            ("struct<a: int8, a: int8>", "`a` is not a field name"),
             ("map<int8, string>", "the keys of a map are `string`"),
             (&"list<".repeat(100), "types may nest 60 levels"),
         ] {

@@ -119,7 +119,7 @@ fn base(address: &str) -> Result<Url, ModelProblem> {
             && url.password().is_none()
     };
     url.filter(is_plain).ok_or_else(|| {
-        ModelProblem::settings(format!("`{address}` is no folder of a web server"))
+        ModelProblem::settings(format!("`{address}` is not a folder of a web server"))
             .with_hint("write `https://host/folder`, without a user, a query or a fragment")
     })
 }

@@ -248,14 +248,14 @@ impl Answers {
 /// The schema of a header that has one.
 fn schema(header: &[u8]) -> Result<Schema, String> {
     let message = root_as_message(header).map_err(|error| error.to_string())?;
-    let schema = message.header_as_schema().ok_or("its first message is no schema")?;
+    let schema = message.header_as_schema().ok_or("its first message is not a schema")?;
     try_fb_to_schema(schema).map_err(|error| error.to_string())
 }
 
 /// The record batch of a header that has one, and its body.
 fn decode(header: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatch, String> {
     let message = root_as_message(header).map_err(|error| error.to_string())?;
-    let batch = message.header_as_record_batch().ok_or("its message is no record batch")?;
+    let batch = message.header_as_record_batch().ok_or("its message is not a record batch")?;
     let (schema, none) = (Arc::clone(schema), HashMap::new());
     read_record_batch(body, batch, schema, &none, None, &message.version())
         .map_err(|error| format!("it wrote a damaged record batch: {error}"))

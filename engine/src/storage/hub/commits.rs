@@ -41,7 +41,7 @@ impl Hub {
             .ok()
             .filter(|base| matches!(base.scheme(), "http" | "https") && base.host_str().is_some());
         let Some(base) = base else {
-            let message = format!("HF_ENDPOINT `{endpoint}` is no http address");
+            let message = format!("HF_ENDPOINT `{endpoint}` is not an http address");
             return Err(ModelProblem::settings(message)
                 .with_hint("leave it out for https://huggingface.co"));
         };
