@@ -112,8 +112,14 @@ fn ray_gets_every_flag_or_the_flag_is_refused() {
     };
     let flags = ["--offline", "--run-id=tonight", "--metrics-textfile=run.prom", "-v"];
     let job = run(&flags).success().summary();
-    assert_eq!(job["flags"], json!(["--run-id=tonight", "--offline", "--verbose"]));
+    let footers = fs::canonicalize(workspace.path("out.run/footers")).unwrap();
+    let footers = format!("--footers={}", footers.display());
+    assert_eq!(job["flags"], json!(["--run-id=tonight", "--offline", "--verbose", footers]));
+    assert_eq!(job["kernel"], Value::Null);
+    assert!(job["processor_kernel"].as_str().unwrap().ends_with("-f32"), "{job}");
     assert_eq!(job["select_flags"], json!(["--metrics-textfile=run.prom"]));
+    let pinned = run(&["--kernel=portable-f32"]).success().summary();
+    assert_eq!([&pinned["kernel"], &pinned["processor_kernel"]], ["portable-f32"; 2]);
     for flag in ["--only-quarantined", "--fresh", "--shard=0/2", "--phase=score"] {
         let answer = run(&[flag]).expect(2);
         let name = flag.split('=').next().unwrap();

@@ -508,6 +508,12 @@ pub struct RunArguments {
     /// its end how it went.
     #[arg(long, value_name = "PATH")]
     pub metrics_textfile: Option<PathBuf>,
+    /// Footers of the input that the driver of a cluster has read.
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub footers: Option<PathBuf>,
+    /// The scores come from devices of other machines, with the kernel that `--kernel` names: none is looked for here.
+    #[arg(long, hide = true)]
+    pub devices_elsewhere: bool,
     /// Stops, as on SIGTERM, when the process that started this one ends.
     #[arg(long, hide = true)]
     pub stop_with_parent: bool,

@@ -6,6 +6,8 @@ pub mod documents;
 pub(crate) mod faults;
 pub(crate) mod footer;
 pub mod formats;
+pub(crate) mod hand_on;
+pub(crate) mod handed;
 pub mod input;
 pub mod input_file;
 pub(crate) mod labels;

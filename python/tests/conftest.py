@@ -25,14 +25,16 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def write_pipeline(folder: Path, files: int, documents: int, devices: int | None = None) -> Path:
-    """A pipeline in `folder` over as many files of the demo corpus, a work unit each; on the processor, or on devices."""
+    """A pipeline in `folder` over as many files of the demo corpus, a work unit each; on what there is, on so many
+    devices, or, with 0, on the processor."""
     corpus = pq.read_table(REPOSITORY / "datasets/demo/corpus.parquet")
     (folder / "input").mkdir()
     for file in range(files):
         rows = corpus.slice(file * documents, documents)
         pq.write_table(rows, folder / f"input/{file:02}.parquet")
     path = folder / "pipeline.yaml"
-    shared = f"\n  - {{stage: shard-across-devices, devices: {devices}}}" if devices else ""
+    kind = "cpu" if devices == 0 else devices
+    shared = "" if devices is None else f"\n  - {{stage: shard-across-devices, devices: {kind}}}"
     path.write_text(
         f"""\
 version: 1

@@ -66,7 +66,8 @@ def alone(tmp_path: Path) -> dict[str, str]:
 class Gate:
     """Stands before the command: the first two shards are scored at once, all others when it opens."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first: str = "") -> None:
+        """`first`: what the shell does before a shard is scored."""
         folder.mkdir()
         self._open = folder / "open"
         self.seen = folder / "seen"
@@ -75,7 +76,8 @@ class Gate:
             f"""\
 #!/bin/sh
 case " $* " in *" --phase=score "*)
-    echo "$CUDA_VISIBLE_DEVICES" >>{self.seen}
+    echo "$CUDA_VISIBLE_DEVICES $*" >>{self.seen}
+    {first}
     if ! mkdir {folder}/1 2>/dev/null && ! mkdir {folder}/2 2>/dev/null; then
         # Who waits for nobody is of no use.
         while [ ! -e {self._open} ]; do kill -0 $PPID 2>/dev/null || exit 143; sleep 0.05; done
@@ -157,9 +159,12 @@ def test_a_run_on_a_cluster_is_the_run_of_one_machine(
     assert (summary["status"], summary["rows_in"]) == ("done", FILES * DOCUMENTS)
     assert digests(folder) == alone
     assert not children(folder)
+    # Footers are read once for all shards, and are gone when nobody needs them any more.
+    assert all(f" --footers={folder}/out.run/footers " in f"{line} " for line in gate.seen.read_text().splitlines())
+    assert not (folder / "out.run/footers").exists()
 
 
-def test_an_actor_has_as_many_gpus_as_the_pipeline_names(
+def test_a_task_has_as_many_gpus_as_the_pipeline_names(
     pair_of_gpus: Any, alone: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "cluster"
@@ -170,8 +175,8 @@ def test_an_actor_has_as_many_gpus_as_the_pipeline_names(
     summary = finish(start(pair_of_gpus, pipeline, gate))
     assert (summary["status"], summary["rows_in"]) == ("done", FILES * DOCUMENTS)
     assert digests(folder) == alone
-    seen = gate.seen.read_text().split()
-    assert len(seen) == 4 and all(len(gpus.split(",")) == 2 for gpus in seen), seen
+    seen = gate.seen.read_text().splitlines()
+    assert len(seen) == 4 and all(len(line.split()[0].split(",")) == 2 for line in seen), seen
     events = [json.loads(line) for line in (folder / "out.run/events.jsonl").read_text().splitlines()]
     ready = {event["device"] for event in events if event["event"] == "device_ready"}
     assert ready == {"cuda:0", "cuda:1"}
@@ -183,7 +188,58 @@ def test_an_actor_has_as_many_gpus_as_the_pipeline_names(
     driver = start(pair_of_gpus, write_pipeline(other, 1, documents=2, devices=3), gate)
     _, stderr = driver.communicate()
     assert driver.returncode == 4
-    assert "no node of the cluster has a CPU and 3 GPUs" in stderr
+    assert "no node of the cluster has 1 CPUs, 3 GPUs and" in stderr
+
+
+def test_a_head_without_gpus_waits_for_a_node_that_joins_late(
+    alone: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    gate = Gate(tmp_path / "gate")
+    gate.open()
+    with nodes(1, gpus=0) as cluster:
+        driver = start(cluster, write_pipeline(folder, FILES, documents=DOCUMENTS, devices=8), gate)
+        lines = iter(driver.stderr or ())
+        waits = next((line for line in lines if "waiting up to" in line), "")
+        assert "no node of the cluster has 1 CPUs, 8 GPUs and" in waits
+        # Only the node that joins has devices.
+        monkeypatch.setenv("LONGSIFT_SIMULATED_DEVICES", "8x64MB")
+        cluster.add_node(node_ip_address="127.0.0.1", num_cpus=8, num_gpus=8)
+        summary = finish(driver)
+    assert (summary["status"], summary["rows_in"]) == ("done", FILES * DOCUMENTS)
+    assert digests(folder) == alone
+    seen = gate.seen.read_text().splitlines()
+    assert len(seen) == min(16, FILES), "a cluster without a fitting node gets sixteen shards"
+    assert all(len(line.split()[0].split(",")) == 8 and " --threads=" in line for line in seen), seen
+
+
+def test_a_shard_that_fails_for_good_cancels_the_others(cluster: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    broken = 'case "$*" in *--shard=0/*) echo "error: the data is wrong" >&2; exit 3;; esac'
+    gate = Gate(tmp_path / "gate", first=broken)
+    for held in "12":
+        (tmp_path / "gate" / held).mkdir()
+    driver = start(cluster, write_pipeline(folder, FILES, documents=DOCUMENTS), gate)
+    _, stderr = driver.communicate()
+    assert driver.returncode == 3, stderr
+    assert "error: shard 0 ended with exit code 3\nerror: the data is wrong" in stderr
+    assert "shards are cancelled" in stderr
+    assert len(gate.seen.read_text().splitlines()) <= 3, "one for each node: what waited was never started"
+    assert not (folder / "out").exists()
+
+
+def test_all_nodes_run_the_kernel_of_the_driver_and_log_where_ray_shows_it(cluster: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    gate = Gate(tmp_path / "gate")
+    gate.open()
+    summary = finish(start(cluster, write_pipeline(folder, 3, documents=2, devices=0), gate))
+    seen = gate.seen.read_text().splitlines()
+    assert seen and all(f" --kernel={summary['kernel']} " in f"{line} " for line in seen), seen
+    logs = Path(cluster.head_node.get_logs_dir_path()).glob("worker-*.err")
+    assert any("measuring windows" in log.read_text(errors="replace") for log in logs)
 
 
 def test_a_pipeline_that_is_wrong_never_reaches_the_cluster(tmp_path: Path) -> None:

@@ -67,12 +67,13 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         only_quarantined: _,
         remeasure,
         nothing_to_do_exit,
+        devices_elsewhere: _,
+        footers: _,
     } = arguments;
     let mut flags: Vec<String> = Vec::new();
     flags.extend(pipeline.set.iter().map(|set| format!("--set={set}")));
     flags.extend(pipeline.param.iter().map(|param| format!("--param={param}")));
     flags.extend(limit.map(|rows| format!("--limit={rows}")));
-    flags.extend(kernel.as_ref().map(|kernel| format!("--kernel={kernel}")));
     flags.extend(run_id.as_ref().map(|name| format!("--run-id={name}")));
     flags.extend(remeasure.iter().map(|measure| format!("--remeasure={measure}")));
     flags.extend(locked.then(|| "--locked".to_owned()));
@@ -81,6 +82,9 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
     flags.extend((0..*verbose).map(|_| "--verbose".to_owned()));
     if *log_format == LogFormat::Json {
         flags.push("--log-format=json".to_owned());
+    }
+    if plan.whole.units > 0 {
+        flags.push(format!("--footers={}", plan.hand_on_footers()?.display()));
     }
     let folder = files::canonical(Path::new("."))?;
     // The figures of the run are those of its selection: shards would write over each other.
@@ -105,6 +109,9 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         "units": plan.whole.units,
         "rows": plan.whole.rows,
         "gpus": gpus,
+        "kernel": kernel,
+        "processor_kernel": plan.attention.as_ref().map(|attention| attention.kernel().name()),
+        "memory_bytes": plan.estimate.memory_bytes,
         "version": env!("CARGO_PKG_VERSION"),
     }))
 }

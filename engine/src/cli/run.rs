@@ -43,6 +43,9 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
         write_shard,
     };
     plan_options.fresh = arguments.fresh;
+    plan_options.footers.clone_from(&arguments.footers);
+    // A machine that hands out shards need not have the devices that measure them.
+    plan_options.devices_absent = arguments.engine == Engine::Ray || arguments.devices_elsewhere;
     plan_options.stop = stop.clone();
     if let Some(pipeline) = &options.locked
         && let Some(locked) = PipelineLock::read(&pipeline_lock::path_beside(pipeline))?

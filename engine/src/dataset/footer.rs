@@ -45,21 +45,27 @@ impl Footer {
         file: &OpenFile,
         size: u64,
     ) -> Result<(Self, Vec<RowGroupInfo>), DataProblem> {
-        let bytes = footer_bytes(file, size)?;
+        Self::parse(&footer_bytes(file, size)?, size)
+    }
+
+    /// Checks the bytes of the footer of a file of `size` bytes.
+    pub(super) fn parse(bytes: &[u8], size: u64) -> Result<(Self, Vec<RowGroupInfo>), DataProblem> {
         let undecodable = |why: String| damaged(format!("its footer does not decode: {why}"));
-        if check_structure(&bytes).map_err(undecodable)? {
+        if check_structure(bytes).map_err(undecodable)? {
             return Err(encrypted("it has encrypted columns"));
         }
         let footer =
-            guarded(|| ParquetMetaDataReader::decode_metadata(&bytes)).map_err(undecodable)?;
-        let row_groups = check(&footer, size - TAIL_BYTES - bytes.len() as u64)?;
+            guarded(|| ParquetMetaDataReader::decode_metadata(bytes)).map_err(undecodable)?;
+        let data_end = size.checked_sub(TAIL_BYTES + bytes.len() as u64);
+        let too_short = || damaged("its footer is longer than the file");
+        let row_groups = check(&footer, data_end.ok_or_else(too_short)?)?;
         let footer = Arc::new(footer);
         let schema = arrow_schema(&footer)?;
         check_names(&schema)?;
         let footer = guarded(|| text::declare_bytes(&footer)).map_err(undecodable)?;
         let leaves = leaves(&footer);
         let metadata = Arc::new(footer);
-        Ok((Self { hash: sha256_hex(&bytes), schema, leaves, metadata }, row_groups))
+        Ok((Self { hash: sha256_hex(bytes), schema, leaves, metadata }, row_groups))
     }
 
     /// The leaves of one column (by its position in the file), by their position in a row group.
@@ -96,7 +102,7 @@ impl Footer {
 }
 
 /// The bytes of the footer, without length and magic number.
-fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataProblem> {
+pub(super) fn footer_bytes(file: &OpenFile, size: u64) -> Result<Vec<u8>, DataProblem> {
     if size < MAGIC_BYTES + TAIL_BYTES {
         return Err(damaged(format!("it has {size} bytes, and no Parquet file has fewer than 12")));
     }
@@ -225,7 +231,7 @@ fn encrypted(what: &str) -> DataProblem {
 fn check_depth(thrift: &mut Thrift<&[u8]>) -> Result<(), String> {
     let (length, kind) = thrift.list()?;
     if kind != STRUCT {
-        return Err("its columns are no structures".into());
+        return Err("its columns are not structures".into());
     }
     // Children still to come, on each level.
     let mut open: Vec<i64> = Vec::new();

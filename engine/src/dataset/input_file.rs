@@ -66,6 +66,11 @@ impl InputFile {
     }
 
     fn read(found: &Found, path: &str, reading: &Reading) -> Result<Self, DataProblem> {
+        let handed = reading.footers.as_ref().filter(|_| found.hub.is_none());
+        if let Some((stamp, footer)) = handed.and_then(|handed| handed.of(&found.root, path)) {
+            let (footer, row_groups) = Footer::parse(footer, stamp.size)?;
+            return Ok(Self::parquet(path, stamp, footer, row_groups));
+        }
         let file = match &found.hub {
             Some(hub) => OpenFile::of_hub(hub, path)?,
             None => OpenFile::open(&found.root.join(path)).map_err(|error| match error.kind {
@@ -77,8 +82,7 @@ impl InputFile {
         let (hash, schema, row_groups, contents) = match Format::of(path, reading.format) {
             Format::Parquet => {
                 let (footer, row_groups) = Footer::read(&file, stamp.size)?;
-                let (hash, schema) = (footer.hash.clone(), Arc::clone(&footer.schema));
-                (hash, schema, row_groups, Contents::Parquet(footer))
+                return Ok(Self::parquet(path, stamp, footer, row_groups));
             }
             Format::Arrow => {
                 let file = ArrowFile::read(&file, stamp, reading.longest_line)?;
@@ -106,17 +110,32 @@ impl InputFile {
                 (hash, Arc::new(Schema::empty()), row_groups, Contents::Lines(lines))
             }
         };
-        Ok(Self {
+        Ok(Self::of(path, stamp, (hash, schema), row_groups, contents))
+    }
+
+    fn parquet(path: &str, stamp: Stamp, footer: Footer, row_groups: Vec<RowGroupInfo>) -> Self {
+        let known = (footer.hash.clone(), Arc::clone(&footer.schema));
+        Self::of(path, stamp, known, row_groups, Contents::Parquet(footer))
+    }
+
+    fn of(
+        path: &str,
+        stamp: Stamp,
+        (footer_hash, schema): (String, SchemaRef),
+        row_groups: Vec<RowGroupInfo>,
+        contents: Contents,
+    ) -> Self {
+        Self {
             path: path.to_string(),
             size: stamp.size,
             modified_ns: stamp.modified_ns,
-            footer_hash: hash,
+            footer_hash,
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,
             positions: (0..schema.fields().len()).collect(),
             schema,
             contents,
-        })
+        }
     }
 
     /// Gives a file of lines its columns.

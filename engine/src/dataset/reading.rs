@@ -1,9 +1,11 @@
 //! How an input is read: what a pipeline says of it besides the path.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use arrow_schema::Fields;
 
+use super::handed::HandedFooters;
 use crate::spec::pipeline::{InputFormat, OnBadFile};
 
 /// How an input is read.
@@ -19,11 +21,20 @@ pub struct Reading {
     pub longest_line: u64,
     /// The folder where it is kept what was counted.
     pub cache_folder: Option<PathBuf>,
+    /// What another process of the same job has read already.
+    pub footers: Option<Arc<HandedFooters>>,
 }
 
 impl Default for Reading {
     fn default() -> Self {
         let (on_bad_file, format) = (OnBadFile::Fail, InputFormat::Auto);
-        Self { on_bad_file, format, columns: None, longest_line: 1 << 30, cache_folder: None }
+        Self {
+            on_bad_file,
+            format,
+            columns: None,
+            longest_line: 1 << 30,
+            cache_folder: None,
+            footers: None,
+        }
     }
 }

@@ -124,7 +124,7 @@ pub(super) fn devices(
     let table = reading.precision;
     let named = match &options.kernel {
         None => None,
-        Some(name) => Some(kernel_by_name(name, table, problems)?),
+        Some(name) => Some(kernel_by_name(name, table, options.devices_absent, problems)?),
     };
     let mut settings = sharing.clone();
     if options.devices_absent {
@@ -133,11 +133,12 @@ pub(super) fn devices(
     }
     let tokens = spec.tokenize().window_tokens as usize;
     let shape = model.map(|model| model.spec().device_window(tokens).0);
-    let of_processor = named.filter(|kernel| !kernel.is_cuda());
+    let of_processor =
+        named.filter(|kernel| !kernel.is_cuda() && kernel.unsupported_reason().is_none());
     let chosen = choose::choose(Choice {
         settings: &settings,
         kernel: of_processor.unwrap_or_else(|| Kernel::detect(table.element_type())),
-        named,
+        named: named.filter(|_| !options.devices_absent),
         shape: shape.as_ref(),
         element_type: table.element_type(),
         threads: options.threads.unwrap_or_else(rayon::current_num_threads),
@@ -145,6 +146,10 @@ pub(super) fn devices(
         number_bytes: table.bytes(),
     });
     match chosen {
+        Ok(devices) if options.devices_absent => {
+            let kernel = named.unwrap_or(devices.kernel);
+            Some(Devices { kernel, ..devices })
+        }
         Ok(devices) => Some(devices),
         Err(none) => {
             let place = spec.at(&format!("stages.shard-across-devices.{}", none.key));
@@ -157,10 +162,17 @@ pub(super) fn devices(
 
 /// The kernel called `name`, if it is for this table and this machine's processor has it; whether there are GPUs for one of
 /// theirs is seen when devices are chosen.
-fn kernel_by_name(name: &str, table: Precision, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
+///
+/// `elsewhere`: another machine has it.
+fn kernel_by_name(
+    name: &str,
+    table: Precision,
+    elsewhere: bool,
+    problems: &mut Vec<Diagnostic>,
+) -> Option<Kernel> {
     let found = Kernel::from_name(name);
-    let missing =
-        |kernel: Kernel| if kernel.is_cuda() { None } else { kernel.unsupported_reason() };
+    let is_here = |kernel: Kernel| !(kernel.is_cuda() || elsewhere);
+    let missing = |kernel: Kernel| if is_here(kernel) { kernel.unsupported_reason() } else { None };
     let message = match found.map(|kernel| (kernel, missing(kernel))) {
         Some((kernel, None)) if kernel.is_for(table.element_type()) => return found,
         Some((_, Some(why))) => format!("this machine does not run the kernel `{name}`: {why}"),

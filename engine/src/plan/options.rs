@@ -21,6 +21,8 @@ pub struct PlanOptions {
     pub shard: Option<Shard>,
     /// The pipeline is planned for devices that are not here; what it says of devices is not looked for.
     pub devices_absent: bool,
+    /// Footers of the input that another process of the same job has read.
+    pub footers: Option<PathBuf>,
     /// What is looked at.
     pub subject: Subject,
     /// What is not on this machine is not fetched.

@@ -48,7 +48,8 @@ impl Plan {
             None => files::user_cache_folder()?,
         };
         let remote = RemoteModels::new(&cache_folder, hub_options(&options, &directory));
-        let dataset = open_input(&spec, &remote, &cache_folder, &mut problems);
+        let dataset =
+            open_input(&spec, &remote, &cache_folder, options.footers.as_deref(), &mut problems);
         options.stop.check()?;
         // Gigabytes are not fetched for an input that cannot be read.
         let fetched = reading.is_some_and(|settings| settings.model.is_address());
@@ -235,10 +236,11 @@ fn open_input(
     spec: &Spec,
     remote: &RemoteModels,
     cache_folder: &Path,
+    footers: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Dataset> {
     let (input, place) = (&spec.pipeline.input, "input.path");
-    let reading = reading::reading(spec, cache_folder, problems)?;
+    let reading = reading::reading(spec, cache_folder, footers, problems)?;
     let dataset = match input.path.address() {
         Some(address) if address.scheme == Scheme::Hub => {
             let tree = remote.hub.dataset(&address.to_string());

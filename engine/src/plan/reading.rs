@@ -1,19 +1,26 @@
 //! How the pipeline's input is to be read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow_schema::{Field, Fields};
 
+use super::Plan;
 use crate::base::diagnostic::Diagnostic;
+use crate::base::error::Result;
 use crate::dataset::formats::type_names;
+use crate::dataset::hand_on;
+use crate::dataset::handed::HandedFooters;
 use crate::dataset::input::Dataset;
 use crate::dataset::reading::Reading;
 use crate::spec::Spec;
+use crate::storage::files;
 
 /// How the input is read; none if its settings are wrong.
 pub(super) fn reading(
     spec: &Spec,
     cache_folder: &Path,
+    footers: Option<&Path>,
     problems: &mut Vec<Diagnostic>,
 ) -> Option<Reading> {
     let input = &spec.pipeline.input;
@@ -28,7 +35,22 @@ pub(super) fn reading(
         // As of a page: one that is longer holds no document that is scored.
         longest_line: 4 * input.max_document_bytes,
         cache_folder: Some(cache_folder.to_owned()),
+        footers: footers.and_then(HandedFooters::read).map(Arc::new),
     })
+}
+
+impl Plan {
+    /// Writes the footers of the input for other processes of the same job ([`super::options::PlanOptions::footers`]), and says
+    /// where. Cost: every footer is read once more.
+    ///
+    /// # Errors
+    /// The input has changed, or the run directory cannot be written.
+    pub fn hand_on_footers(&self) -> Result<PathBuf> {
+        files::create_folder(&self.directory.root)?;
+        let path = self.directory.footers();
+        hand_on::write(&self.dataset, &path).map_err(Diagnostic::from)?;
+        Ok(files::canonical(&path)?)
+    }
 }
 
 /// The columns of lines of JSON that the pipeline names; none if a type is wrong.

@@ -18,7 +18,7 @@ use crate::storage::{atomic, files};
 const BUFFER_BYTES: usize = 1 << 20;
 
 impl RunDirectory {
-    /// Writes a record in one step: whoever looks sees the old one or the new one.
+    /// Writes a record in one step, as JSON that people can read: whoever looks sees the old one or the new one.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
     pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<()> {
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, AtomicFile::create(path)?);
@@ -104,6 +104,7 @@ impl RunDirectory {
     /// Removes what only an unfinished run needs, and what one that was killed behind its commit may have left.
     pub fn remove_working_files(&self) -> Result<()> {
         self.remove_attempts()?;
+        files::remove_file(&self.footers())?;
         files::remove_folder(&self.written())?;
         files::remove_folder(&self.written_data())?;
         Ok(files::remove_folder(&self.journal())?)

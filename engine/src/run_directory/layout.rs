@@ -16,6 +16,7 @@
 //!   written/             what shards of the write phase have written of it; data files: out/name/.written/
 //!   intent.json          the renames of a commit that has begun
 //!   plan.json            what the last run planned; missing.json: work units that a selection misses
+//!   footers              of the input, handed on to the shards of a Ray cluster until the commit
 //!   calibration.json, manifest.json, summary.json, events.jsonl, _SUCCESS
 //!   report.html, report.json        with `output.report`: what the run did, to look at
 //! ```
@@ -197,6 +198,10 @@ impl RunDirectory {
     /// What the last run planned.
     pub fn plan(&self) -> PathBuf {
         self.root.join("plan.json")
+    }
+    /// Footers of the input that the driver of a cluster hands on to its shards.
+    pub fn footers(&self) -> PathBuf {
+        self.root.join("footers")
     }
     /// The work units that a selection misses.
     pub fn missing(&self) -> PathBuf {

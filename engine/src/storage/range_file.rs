@@ -210,6 +210,12 @@ pub(crate) fn share_memory(memory_limit_bytes: u64) {
 }
 
 /// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
+/// Size and time of modification of a file of this machine; none where there is none.
+pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
+    let status = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    Some(Stamp { size: status.len(), modified_ns: modified_ns(&status) })
+}
+
 fn modified_ns(status: &std::fs::Metadata) -> i128 {
     let Ok(time) = status.modified() else { return 0 };
     let signed =

@@ -1,0 +1,110 @@
+//! Reads the footers of a data set once more and writes them for other processes of the same job.
+
+use std::path::Path;
+
+use super::footer;
+use super::handed::{Entry, Header};
+use super::input::Dataset;
+use super::input_file::{Contents, InputFile};
+use super::problem::DataProblem;
+use super::source::OpenFile;
+use crate::base::parallel;
+use crate::storage::{atomic, files};
+
+/// Writes the footers of a data set as `path`. Cost: every footer is read once more.
+///
+/// # Errors
+/// A file cannot be read any more, or has changed; the footers cannot be written.
+pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
+    let parquet = dataset.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(_)));
+    // What is on the hub is cached by its commit.
+    let parquet: Vec<_> = parquet.filter(|_| dataset.hub.is_none()).collect();
+    let threads = files::concurrency(&dataset.root, rayon::current_num_threads());
+    let footers = parallel::in_order(parquet.len(), threads, |index| {
+        let file = parquet[index];
+        let read = OpenFile::open(&dataset.root.join(&file.path))
+            .map_err(DataProblem::from)
+            .and_then(|opened| footer::footer_bytes(&opened, file.size));
+        Ok(read.map_err(|problem| problem.in_file(&file.path)))
+    });
+    let footers = footers.map_err(|_| DataProblem::machine("a signal came"))?;
+    let footers: Vec<Vec<u8>> = footers.into_iter().collect::<Result<_, _>>()?;
+    let entry = |(file, footer): (&&InputFile, &Vec<u8>)| Entry {
+        path: file.path.clone(),
+        size: file.size,
+        modified_ns: file.modified_ns,
+        sha256: file.footer_hash.clone(),
+        footer_bytes: footer.len(),
+    };
+    let header = Header { files: parquet.iter().zip(&footers).map(entry).collect() };
+    let mut bytes = serde_json::to_vec(&header).expect("plain data");
+    bytes.push(b'\n');
+    bytes.extend(footers.concat());
+    Ok(atomic::write_atomic(path, &bytes).map(drop)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::dataset::handed::HandedFooters;
+    use crate::dataset::reading::Reading;
+
+    #[test]
+    fn who_is_handed_footers_opens_only_files_that_have_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let input = folder.path().join("input");
+        fs::create_dir(&input).unwrap();
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../datasets/demo/corpus.parquet");
+        for name in ["a.parquet", "b.parquet"] {
+            fs::copy(corpus, input.join(name)).unwrap();
+        }
+        let before = Dataset::open(&input).unwrap();
+        let path = folder.path().join("footers");
+        write(&before, &path).unwrap();
+        let again = || {
+            let footers = Some(Arc::new(HandedFooters::read(&path).unwrap()));
+            let reading = Reading { footers, ..Reading::default() };
+            Dataset::open_with(Path::new(""), &input, &reading)
+        };
+        let damage = |name: &str| {
+            let file = File::options().write(true).open(input.join(name)).unwrap();
+            let modified = file.metadata().unwrap().modified().unwrap();
+            let length = file.metadata().unwrap().len();
+            file.set_len(0).unwrap();
+            file.set_len(length).unwrap();
+            file.set_modified(modified).unwrap();
+            file
+        };
+        // Nothing of it is read: it holds zeros behind the same size and time.
+        let _ = damage("b.parquet");
+        let handed = again().unwrap();
+        let known = |dataset: &Dataset| {
+            let known = |file: &InputFile| (file.footer_hash.clone(), file.rows, file.modified_ns);
+            dataset.files.iter().map(known).collect::<Vec<_>>()
+        };
+        assert_eq!(known(&handed), known(&before));
+        assert_eq!(handed.schema, before.schema);
+        // A time that is not the handed one: the file is opened.
+        let file = damage("b.parquet");
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert!(again().unwrap_err()[0].to_string().contains("b.parquet"));
+    }
+
+    #[test]
+    fn what_is_not_whole_hands_on_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("footers");
+        assert!(HandedFooters::read(&path).is_none());
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../datasets/demo/corpus.parquet");
+        write(&Dataset::open(Path::new(corpus)).unwrap(), &path).unwrap();
+        let whole = fs::read(&path).unwrap();
+        assert!(HandedFooters::read(&path).is_some());
+        for length in [0, 1, whole.len() / 2, whole.len() - 1] {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(HandedFooters::read(&path).is_none(), "{length} of {} bytes", whole.len());
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Footers of Parquet files that one process has read for all others of a job, so that they plan without opening every file.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::text::sha256_hex;
+use crate::storage::files;
+use crate::storage::range_file::{self, Stamp};
+use crate::storage::store::is_address;
+
+/// A file whose footer is handed on.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) path: String,
+    pub(super) size: u64,
+    pub(super) modified_ns: i128,
+    pub(super) sha256: String,
+    pub(super) footer_bytes: usize,
+}
+
+/// Footers that another process has read. A file is `{"files": […]}` in one line, then the footers one behind the other.
+#[derive(Debug)]
+pub struct HandedFooters {
+    bytes: Vec<u8>,
+    files: HashMap<String, (Entry, Range<usize>)>,
+}
+
+/// The first line of the file.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Header {
+    pub(super) files: Vec<Entry>,
+}
+
+impl HandedFooters {
+    /// Reads what was written; none where it is not whole, so that footers are read from the files themselves.
+    pub fn read(path: &Path) -> Option<Self> {
+        let bytes = files::read_if_present(path).ok()??;
+        let end = bytes.iter().position(|byte| *byte == b'\n')?;
+        let header: Header = serde_json::from_slice(&bytes[..end]).ok()?;
+        let mut start = end + 1;
+        let mut files = HashMap::new();
+        for entry in header.files {
+            let range = start..start.checked_add(entry.footer_bytes)?;
+            start = range.end;
+            files.insert(entry.path.clone(), (entry, range));
+        }
+        (start == bytes.len()).then_some(Self { bytes, files })
+    }
+
+    /// The stamp and the footer of a file: of one on this machine only where the file has not changed. Of one in a store it
+    /// is asked when it is read.
+    pub(super) fn of(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
+        let (entry, range) = self.files.get(path)?;
+        let stamp = Stamp { size: entry.size, modified_ns: entry.modified_ns };
+        let footer = &self.bytes[range.clone()];
+        let is_current = || range_file::stamp(&root.join(path)) == Some(stamp);
+        ((is_address(root) || is_current()) && sha256_hex(footer) == entry.sha256)
+            .then_some((stamp, footer))
+    }
+}
