@@ -46,8 +46,10 @@ build() {
   rm -rf "$folder" && mkdir -p "$folder/device" || return 1
   folder=$(cd "$folder" && pwd)
   toolchain || return 1
-  messages=$(cargo test "${release[@]}" -p longsift-kernels --no-run --test cuda --example gpu_windows) || return 1
-  keep "$messages" cuda=test-cuda gpu_windows=gpu_windows || return 1
+  messages=$(cargo test "${release[@]}" -p longsift-kernels --no-run --test cuda) || return 1
+  keep "$messages" cuda=test-cuda || return 1
+  messages=$(cargo build "${release[@]}" -p longsift-kernels --example gpu_windows) || return 1
+  keep "$messages" gpu_windows=gpu_windows || return 1
   if [ "$1" != kernels ]; then
     messages=$(cargo test "${release[@]}" -p longsift-stages --no-run --test device_conformance) || return 1
     keep "$messages" device_conformance=test-device_conformance || return 1
