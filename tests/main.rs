@@ -70,6 +70,8 @@ mod load;
 #[cfg(test)]
 mod map;
 #[cfg(test)]
+mod map_layers;
+#[cfg(test)]
 mod marks;
 #[cfg(test)]
 mod measures;

@@ -434,6 +434,9 @@ pub struct MapArguments {
     /// BOS tokens before the document, a block of their own.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=16))]
     pub bos: u8,
+    /// A layer of the whole model of a stage `language-model`, numbered from 0; without it the first, from its table.
+    #[arg(long, value_name = "N")]
+    pub layer: Option<u32>,
     /// One query head, numbered from 0; without it the mean of all.
     #[arg(long, value_name = "H")]
     pub head: Option<u32>,

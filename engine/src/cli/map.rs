@@ -28,6 +28,7 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
         messages: arguments.messages.clone(),
         chat_template: arguments.chat_template,
         bos: arguments.bos,
+        layer: arguments.layer,
         head: arguments.head,
     };
     let progress = Progress::new(bars);

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::document::{self, Place};
 use super::map::blocks::Cutting;
-use super::map::processor_kernel;
+use super::map::layer::processor_kernel;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::{count, line_safe, quoted, table};

@@ -5,6 +5,7 @@
 //! document and with the square of the number of blocks, and is known before anything is measured.
 
 pub(crate) mod blocks;
+pub(crate) mod layer;
 mod page;
 mod picture;
 mod table;
@@ -13,9 +14,8 @@ use std::fmt;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
-use longsift_kernels::Kernel;
 use longsift_stages::contract::AttentionRequest;
-use longsift_stages::first_layer_attention::{BlockShares, FirstLayer, SampledRows};
+use longsift_stages::first_layer_attention::{BlockShares, SampledRows};
 use longsift_stages::tokenize::EncodedText;
 use longsift_stages::tokenize::chat_template::{ChatTemplate, Message};
 use serde::Serialize;
@@ -28,9 +28,9 @@ use crate::base::text::{bytes, count, line_safe, quoted, table as lines};
 use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
-use crate::plan::attention::Attention;
 use crate::plan::encoded::{Untokenized, tokenize};
 use blocks::Cutting;
+use layer::Looked;
 
 /// Characters of a block that are shown.
 const SHOWN: usize = 160;
@@ -52,6 +52,8 @@ pub(crate) struct MapOptions {
     pub(crate) chat_template: bool,
     /// BOS tokens before the document: a block of their own.
     pub(crate) bos: u8,
+    /// A layer of the pipeline's whole model; the first, from its table, without it.
+    pub(crate) layer: Option<u32>,
     /// One query head; the mean of all without it.
     pub(crate) head: Option<u32>,
 }
@@ -133,37 +135,32 @@ struct Cut {
 /// No such document, or one without tokens or messages; blocks, a head or BOS tokens that do not fit; a pipeline without a
 /// model; a map that would take more memory than `memory_limit_bytes`.
 pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Result<Map> {
-    let attention = plan.needed_attention()?;
-    let spec = attention.model.spec();
+    let looked = Looked::of(plan, options.layer)?;
+    let spec = looked.spec();
     if let Some(head) = options.head.filter(|head| u64::from(*head) >= spec.query_heads) {
-        let message = format!("there is no head {head}: the first layer has {}", spec.query_heads);
+        let message = format!("there is no head {head}: a layer has {}", spec.query_heads);
         let hint = format!("give `--head 0` to `--head {}`", spec.query_heads - 1);
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
-    let bos = bos(plan, attention, options.bos)?;
+    let bos = bos(plan, &looked, options.bos)?;
     let place = document::find(plan, &options.document)?;
     let row = document::row(plan, &place)?;
     let mut cut = cut(plan, options, &place, &row)?;
     cut.put_before(&bos);
     let tokens = cut.ids.len();
-    check_tokens(attention, &cut.ids, &place, &mut cut.notes)?;
-    let request = attention.measure.request();
-    let sampled = request.rows_of(&cut.ids);
-    note_sampled(&request, sampled.as_ref(), tokens, &mut cut.notes);
-    let kernel = processor_kernel(attention);
-    let memory_bytes = FirstLayer::block_attention_bytes(
-        spec,
-        kernel,
-        tokens,
-        cut.ends.len(),
-        rayon::current_num_threads(),
-    );
+    check_tokens(&looked, &cut.ids, &place, &mut cut.notes)?;
+    let sampled = looked.rows_of(&cut.ids);
+    if let Looked::First(attention) = &looked {
+        let request = attention.measure.request();
+        note_sampled(&request, sampled.as_ref(), tokens, &mut cut.notes);
+    }
+    let kernel = looked.kernel();
+    let memory_bytes = looked.bytes(tokens, cut.ends.len());
     check_memory(plan, memory_bytes, tokens, cut.ends.len())?;
-    let opened = attention.open_table(&plan.cache_folder, &|done, _| progress.reached(done))?;
-    let layer = FirstLayer::new(spec.clone(), opened.table, attention.measure.mask, tokens);
     let started = Instant::now();
     let head = options.head.map(|head| head as usize);
-    let shares = layer.block_attention(kernel, &cut.ids, &cut.ends, head, sampled.as_ref());
+    let rows = sampled.as_ref();
+    let shares = looked.shares(plan, &cut.ids, &cut.ends, head, rows, progress)?;
     let seconds = started.elapsed().as_secs_f64();
     check_finite(&shares, &place)?;
     let starts = [0].into_iter().chain(cut.ends.iter().copied());
@@ -190,7 +187,7 @@ pub(crate) fn map(plan: &Plan, options: &MapOptions, progress: &Progress) -> Res
         input_file: plan.units[place.unit].file_path.clone(),
         input_row: place.row,
         id: place.id,
-        layer: 0,
+        layer: looked.number(),
         head: options.head,
         query_heads: spec.query_heads,
         kernel: kernel.name(),
@@ -373,13 +370,13 @@ fn encode(plan: &Plan, place: &Place, text: &str) -> Result<EncodedText> {
 }
 
 /// The BOS tokens that were asked for.
-fn bos(plan: &Plan, attention: &Attention, wanted: u8) -> Result<Vec<u32>> {
+fn bos(plan: &Plan, looked: &Looked<'_>, wanted: u8) -> Result<Vec<u32>> {
     if wanted == 0 {
         return Ok(Vec::new());
     }
     let known = match plan.encoder {
-        Some(_) => attention.model.bos_token_id(),
-        None => attention.model.config().stated_bos_token_id(),
+        Some(_) => looked.config().bos_token_id(),
+        None => looked.config().stated_bos_token_id(),
     };
     let none = || {
         let message = format!("`--bos {wanted}`, but the model has no BOS token");
@@ -390,12 +387,12 @@ fn bos(plan: &Plan, attention: &Attention, wanted: u8) -> Result<Vec<u32>> {
 
 /// That the model has all tokens and as many positions.
 fn check_tokens(
-    attention: &Attention,
+    looked: &Looked<'_>,
     ids: &[u32],
     place: &Place,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    let spec = attention.model.spec();
+    let spec = looked.spec();
     let vocabulary = spec.vocabulary_size;
     if let Some(at) = ids.iter().position(|id| u64::from(*id) >= vocabulary) {
         let message = format!(
@@ -414,7 +411,7 @@ fn check_tokens(
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }
     if let Some(warning) = spec.positions_warning(tokens) {
-        if attention.reading.strict_positions {
+        if looked.strict_positions() {
             let hint = "name a shorter document, or set `strict_positions: false`";
             return Err(Diagnostic::error(Blame::Pipeline, warning).hint(hint).into());
         }
@@ -437,16 +434,6 @@ fn note_sampled(
             count(tokens as u64 - request.distance.of(tokens as u64)),
             count(request.distance.of(tokens as u64))
         ));
-    }
-}
-
-/// A map is measured by the processor.
-pub(crate) fn processor_kernel(attention: &Attention) -> Kernel {
-    let kernel = attention.kernel();
-    if kernel.is_cuda() {
-        Kernel::detect(attention.reading.precision.element_type())
-    } else {
-        kernel
     }
 }
 

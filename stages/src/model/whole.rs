@@ -10,6 +10,7 @@ mod forward;
 mod head;
 mod identity;
 mod layer;
+mod layer_blocks;
 mod located;
 mod measured;
 mod memory;
@@ -20,6 +21,7 @@ mod ropes;
 mod sequences;
 
 pub use figures::Forward;
+pub use layer_blocks::LayerBlocks;
 pub use located::WholeModel;
 pub use memory::Memory;
 pub use sequences::{ShortWindow, short_stride, short_windows};

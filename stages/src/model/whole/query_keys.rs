@@ -148,6 +148,18 @@ impl<'a> QueryKeys<'a> {
         state: &[f32],
         request: &LayersRequest,
     ) -> LayerAttention {
+        self.with_source(rope, state, &mut |shape, rules, source| {
+            self.sums(shape, rules, source, request)
+        })
+    }
+
+    /// Hands shape, rules, queries and keys of such a window to `of`.
+    pub(super) fn with_source<T>(
+        &self,
+        rope: Option<&Rope>,
+        state: &[f32],
+        of: &mut dyn FnMut(&AttentionShape, &LogitRules, &dyn QueryKeySource) -> T,
+    ) -> T {
         let hidden = self.spec.hidden_size as usize;
         let tokens = state.len() / hidden;
         let shape = self.spec.attention_shape(tokens);
@@ -169,8 +181,8 @@ impl<'a> QueryKeys<'a> {
             self.keys(block * BLOCK_ROWS, &normed, rope, keys);
         });
         match RoundedAlibi::new(self.spec, &shape, &rows) {
-            Some((source, shape)) => self.sums(&shape, &rules, &source, request),
-            None => self.sums(&shape, &rules, &rows, request),
+            Some((source, shape)) => of(&shape, &rules, &source),
+            None => of(&shape, &rules, &rows),
         }
     }
 

@@ -1,0 +1,146 @@
+//! Which layer a map is of: the first, from its table, or any of a whole model.
+
+use longsift_kernels::{ElementType, Kernel};
+use longsift_stages::first_layer_attention::{BlockShares, FirstLayer, SampledRows};
+use longsift_stages::model::{LayerZeroSpec, ModelConfig, WholeModel};
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::progress::Progress;
+use crate::base::text::quoted;
+use crate::plan::Plan;
+use crate::plan::attention::Attention;
+
+/// The layer that is looked at.
+pub(super) enum Looked<'a> {
+    /// The first, as a measure of the pipeline has it.
+    First(&'a Attention),
+    /// One of a whole model of the pipeline, located up to this layer.
+    Whole { layer: u32, model: Box<WholeModel>, strict_positions: bool },
+}
+
+impl<'a> Looked<'a> {
+    /// The layer that was asked for: without one the first.
+    ///
+    /// # Errors
+    /// A pipeline without the model that this takes; a layer that it does not have.
+    pub(super) fn of(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
+        let Some(layer) = layer else { return plan.needed_attention().map(Self::First) };
+        let Some(whole) = plan.whole_models.values().next() else {
+            let message = format!(
+                "no measure of {} needs a whole model, of which `--layer {layer}` could be",
+                quoted(plan.spec.name())
+            );
+            let hint = "name a pipeline with the stage `language-model`, or leave `--layer` out";
+            return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+        };
+        let layers = whole.model.spec().layers;
+        if u64::from(layer) >= layers {
+            let message = format!("there is no layer {layer}: the model has {layers}");
+            let hint = format!("give `--layer 0` to `--layer {}`", layers.saturating_sub(1));
+            return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
+        }
+        // A measure without losses has located no more layers than it needs.
+        let model = WholeModel::open_to(&whole.path, Some(u64::from(layer) + 1))?;
+        let strict_positions = whole.request.strict_positions;
+        Ok(Self::Whole { layer, model: Box::new(model), strict_positions })
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        match self {
+            Self::First(_) => 0,
+            Self::Whole { layer, .. } => *layer,
+        }
+    }
+
+    pub(super) fn spec(&self) -> &LayerZeroSpec {
+        match self {
+            Self::First(attention) => attention.model.spec(),
+            Self::Whole { model, .. } => model.spec(),
+        }
+    }
+
+    pub(super) fn config(&self) -> &ModelConfig {
+        match self {
+            Self::First(attention) => attention.model.config(),
+            Self::Whole { model, .. } => model.config(),
+        }
+    }
+
+    pub(super) fn strict_positions(&self) -> bool {
+        match self {
+            Self::First(attention) => attention.reading.strict_positions,
+            Self::Whole { strict_positions, .. } => *strict_positions,
+        }
+    }
+
+    pub(super) fn kernel(&self) -> Kernel {
+        match self {
+            Self::First(attention) => processor_kernel(attention),
+            Self::Whole { .. } => Kernel::detect(ElementType::F32),
+        }
+    }
+
+    /// The rows of a window that are measured; none for all.
+    pub(super) fn rows_of(&self, ids: &[u32]) -> Option<SampledRows> {
+        match self {
+            Self::First(attention) => attention.measure.request().rows_of(ids),
+            Self::Whole { .. } => None,
+        }
+    }
+
+    /// Bytes that it takes at most, besides a mapped table.
+    pub(super) fn bytes(&self, tokens: usize, blocks: usize) -> u64 {
+        let threads = rayon::current_num_threads();
+        match self {
+            Self::First(_) => FirstLayer::block_attention_bytes(
+                self.spec(),
+                self.kernel(),
+                tokens,
+                blocks,
+                threads,
+            ),
+            Self::Whole { model, .. } => model.layer_blocks_bytes(tokens as u64, blocks, threads),
+        }
+    }
+
+    /// How the blocks of a window attend to each other.
+    ///
+    /// # Errors
+    /// Weights that cannot be read or are not finite.
+    pub(super) fn shares(
+        &self,
+        plan: &Plan,
+        ids: &[u32],
+        ends: &[usize],
+        head: Option<usize>,
+        sampled: Option<&SampledRows>,
+        progress: &Progress,
+    ) -> Result<BlockShares> {
+        match self {
+            Self::First(attention) => {
+                let opened =
+                    attention.open_table(&plan.cache_folder, &|done, _| progress.reached(done))?;
+                let (spec, mask) = (self.spec().clone(), attention.measure.mask);
+                let layer = FirstLayer::new(spec, opened.table, mask, ids.len());
+                Ok(layer.block_attention(self.kernel(), ids, ends, head, sampled))
+            }
+            Self::Whole { layer, model, .. } => {
+                let found = model.layer_blocks(*layer as usize, ids, ends, head);
+                let failed = |problem| Failure::from(Diagnostic::from(problem));
+                let (shares, uniform) = found.map_err(failed)?;
+                Ok(BlockShares { shares, uniform })
+            }
+        }
+    }
+}
+
+/// A map is measured by the processor.
+pub(crate) fn processor_kernel(attention: &Attention) -> Kernel {
+    let kernel = attention.kernel();
+    if kernel.is_cuda() {
+        Kernel::detect(attention.reading.precision.element_type())
+    } else {
+        kernel
+    }
+}

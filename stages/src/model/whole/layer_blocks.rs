@@ -1,0 +1,72 @@
+//! How the blocks of a window attend to each other in any layer.
+
+use longsift_kernels::{
+    AttentionShape, BlockAttention, ElementType, Kernel, LogitRules, OneHead, QueryKeySource,
+};
+
+use super::embedding;
+use super::layer::Layer;
+use super::located::WholeModel;
+use super::query_keys::QueryKeys;
+use super::ropes::Ropes;
+use crate::model::problem::ModelProblem;
+
+/// Shares of attention between blocks, `[blocks, blocks]`, the attending block first: as measured, and were each row's
+/// attention spread evenly over the keys that it sees. None where no row of the block was measured.
+pub type LayerBlocks = (Vec<Option<f64>>, Vec<Option<f64>>);
+
+impl WholeModel {
+    /// How the blocks of a window that end before the tokens `ends` attend to each other in layer `index`: mean over heads, or
+    /// of one query head.
+    ///
+    /// The layers below are computed whole, of this one only queries and keys. Runs in the current rayon pool and gives the
+    /// same bits for any number of threads. Memory: [`Self::layer_blocks_bytes`].
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    ///
+    /// # Panics
+    /// If the model has no such layer or head, or blocks are not of the window.
+    pub fn layer_blocks(
+        &self,
+        index: usize,
+        ids: &[u32],
+        ends: &[usize],
+        head: Option<usize>,
+    ) -> Result<LayerBlocks, ModelProblem> {
+        self.check(ids)?;
+        let kernel = Kernel::detect(ElementType::F32);
+        let mut states = embedding::hidden_states(self, &[ids], kernel)?;
+        let ropes = Ropes::of(self, index + 1, [ids.len()].into_iter());
+        for below in 0..index {
+            let layer = Layer::read(self, below, kernel)?;
+            let passed = self.pass(below, &layer, &ropes, &mut states, &|| true)?;
+            passed.expect("nobody stops it");
+        }
+        let asks = QueryKeys::read(self, index, kernel)?;
+        let rope = ropes.get(asks.spec.rope.as_ref(), ids.len());
+        let mut blocks = BlockAttention::new(ends, None);
+        let mut add = |shape: &AttentionShape, rules: &LogitRules, source: &dyn QueryKeySource| {
+            match head {
+                None => blocks.add_heads(kernel, shape, rules, source, 0..shape.key_heads),
+                Some(head) => {
+                    let (shape, rules, source) = OneHead::new(shape, rules, source, head);
+                    blocks.add_heads(kernel, &shape, &rules, &source, 0..1);
+                }
+            }
+            blocks.uniform_shares(rules)
+        };
+        let uniform = asks.with_source(rope, &states[0], &mut add);
+        Ok((blocks.shares(), uniform))
+    }
+
+    /// The heap memory that [`Self::layer_blocks`] holds at most for a window of `tokens` tokens in `blocks` blocks.
+    pub fn layer_blocks_bytes(&self, tokens: u64, blocks: usize, threads: usize) -> u64 {
+        let (spec, kernel) = (self.spec(), Kernel::detect(ElementType::F32));
+        let shape = spec.attention_shape(tokens as usize);
+        let rows = 4 * tokens * (spec.query_heads + spec.key_heads) * spec.head_dim;
+        let attending = BlockAttention::bytes(kernel, &shape, blocks, threads);
+        let passing = self.memory_of(&[tokens], None, false, threads as u64).peak_bytes;
+        passing + rows + attending
+    }
+}
