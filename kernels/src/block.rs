@@ -363,7 +363,7 @@ impl Block<'_> {
                 panels[..converted.len()].copy_from_slice(converted);
             }
         }
-        scratch.softmax.clear();
+        scratch.softmax.clear(&self.window.segments);
     }
 
     /// The logit of a query head of the group that joins the softmax's denominator, in units of log2.

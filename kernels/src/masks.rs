@@ -86,6 +86,15 @@ impl Segments {
         }
     }
 
+    /// Where each segment ends, where keys cut them.
+    #[inline(always)]
+    pub(crate) fn ends(&self) -> Option<&[usize]> {
+        match &self.cut {
+            Cut::Distances(_) => None,
+            Cut::Keys(ends) => Some(ends),
+        }
+    }
+
     /// How many segments a row has.
     pub(crate) fn count(&self) -> usize {
         let apart = self.apart();

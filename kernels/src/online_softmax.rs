@@ -51,7 +51,8 @@ pub(crate) struct FinishedRow<'a> {
     pub(crate) far_mass: f64,
     /// `Σ p²` over far keys.
     pub(crate) far_square: f64,
-    /// `[segments]`: unnormalised mass; times `scale` it is the row's attention.
+    /// `[segments]`: unnormalised mass; times `scale` it is the row's attention. Where keys cut segments, none behind the last
+    /// key that the row sees.
     pub(crate) masses: &'a [f64],
     /// One over the softmax's denominator, 0 for a row that sees no key.
     pub(crate) scale: f64,
@@ -77,12 +78,19 @@ impl OnlineSoftmax {
                 + segments * size_of::<f64>())) as u64
     }
 
-    /// Forgets all keys.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all keys, which these segments have sorted.
+    pub(crate) fn clear(&mut self, segments: &Segments) {
         self.offsets.fill(f32::NEG_INFINITY);
         self.squares.fill(0.0);
+        if segments.ends().is_some() {
+            // Nothing lies behind the segment of a row's last key, and there may be a thousand.
+            for (masses, last) in self.masses.chunks_exact_mut(self.segments).zip(&self.current) {
+                masses[..=*last].fill(0.0);
+            }
+        } else {
+            self.masses.fill(0.0);
+        }
         self.current.fill(0);
-        self.masses.fill(0.0);
     }
 
     /// Whether no offset has moved: exponentials of the rows `rows` may still be taken of the logits as they are.
@@ -113,6 +121,17 @@ impl OnlineSoftmax {
         let offset = self.offsets[row];
         // 2. Exponentials and their sums, segment by segment.
         let masses = &mut self.masses[row * self.segments..(row + 1) * self.segments];
+        if let Some(ends) = segments.ends() {
+            let short = Short::of::<S>(ends, segment, &keys, first);
+            if let Some(short) = short {
+                self.current[row] = if bounded {
+                    short.sum::<S, true>(simd, values, offset, masses)
+                } else {
+                    short.sum::<S, false>(simd, values, offset, masses)
+                };
+                return;
+            }
+        }
         let near = Near::of(segments, position, &keys, first);
         let (mut key, end_of_pieces) =
             (keys.start, near.as_ref().map_or(keys.end, |near| near.start));
@@ -181,9 +200,15 @@ impl OnlineSoftmax {
         sink: Option<f64>,
         segments: &Segments,
     ) -> FinishedRow<'_> {
-        let masses = &self.masses[row * self.segments..(row + 1) * self.segments];
+        let mut masses = &self.masses[row * self.segments..(row + 1) * self.segments];
         let offset = f64::from(self.offsets[row]);
-        let total: f64 = masses.iter().sum();
+        let total: f64 = if segments.ends().is_some() {
+            // There may be a thousand, and of most rows the last ones are beyond what they see.
+            masses = &masses[..=self.current[row]];
+            sum_by_lanes(masses)
+        } else {
+            masses.iter().sum()
+        };
         let scale = if offset == f64::NEG_INFINITY {
             0.0 // no visible key
         } else {
@@ -241,6 +266,99 @@ fn sum_exp2<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
         square = simd.mul_add(power, power, square);
     }
     (simd.sum(mass), if SQUARES { simd.sum(square) } else { 0.0 })
+}
+
+/// The sum of numbers, eight at a time side by side.
+fn sum_by_lanes(numbers: &[f64]) -> f64 {
+    let mut sums = [0.0; 8];
+    let chunks = numbers.chunks_exact(sums.len());
+    let rest: f64 = chunks.remainder().iter().sum();
+    for chunk in chunks {
+        sums.iter_mut().zip(chunk).for_each(|(sum, number)| *sum += number);
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + e) + (c + g)) + ((b + f) + (d + h)) + rest
+}
+
+/// Exponentials of so many columns are kept at a time: a tile, and the whole vectors that it begins and ends in.
+const KEPT: usize = 288;
+
+/// Keys of a row whose segments are, on average, so short that exponentials are taken of all of them at once: else a vector would
+/// be computed again for every segment that it lies in.
+struct Short<'a> {
+    ends: &'a [usize],
+    /// The segment of the first key.
+    segment: usize,
+    keys: Range<usize>,
+    /// The key that column 0 stands for.
+    first: usize,
+}
+
+impl<'a> Short<'a> {
+    /// `None` where segments are longer. `segment` is at or before that of the first key.
+    #[inline(always)]
+    fn of<S: Simd>(
+        ends: &'a [usize],
+        mut segment: usize,
+        keys: &Range<usize>,
+        first: usize,
+    ) -> Option<Self> {
+        while ends[segment] <= keys.start {
+            segment += 1;
+        }
+        let touched = 1 + ends[segment..].partition_point(|end| *end < keys.end);
+        let start = (keys.start - first) / S::LANES * S::LANES;
+        let columns = (keys.end - first).next_multiple_of(S::LANES) - start;
+        (touched * 2 * S::LANES > keys.len() && columns <= KEPT).then(|| Self {
+            ends,
+            segment,
+            keys: keys.clone(),
+            first,
+        })
+    }
+
+    /// Adds `Σ 2^(x - offset)` of the keys of each segment to its mass; the segment of the last key.
+    #[inline(always)]
+    fn sum<S: Simd, const BOUNDED: bool>(
+        self,
+        simd: S,
+        logits: &[f32],
+        offset: f32,
+        masses: &mut [f64],
+    ) -> usize {
+        let Self { ends, mut segment, keys, first } = self;
+        let offset = simd.splat(offset);
+        let start = (keys.start - first) / S::LANES * S::LANES;
+        let end = (keys.end - first).next_multiple_of(S::LANES);
+        let mut powers = [0.0_f32; KEPT];
+        let vectors = powers.chunks_exact_mut(S::LANES);
+        for (logits, powers) in logits[start..end].chunks_exact(S::LANES).zip(vectors) {
+            simd.store(relative_exp2::<S, BOUNDED>(simd, logits, offset), powers);
+        }
+        let base = first + start;
+        let mut key = keys.start;
+        loop {
+            let end = ends[segment].min(keys.end);
+            masses[segment] += f64::from(sum_of_four(&powers[key - base..end - base]));
+            if end == keys.end {
+                return segment;
+            }
+            (key, segment) = (end, segment + 1);
+        }
+    }
+}
+
+/// The sum of a few numbers, four at a time side by side.
+#[inline(always)]
+fn sum_of_four(numbers: &[f32]) -> f32 {
+    let mut sums = [0.0_f32; 4];
+    let chunks = numbers.chunks_exact(4);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        sums.iter_mut().zip(chunk).for_each(|(sum, number)| *sum += number);
+    }
+    let sum = (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    rest.iter().fold(sum, |sum, number| sum + number)
 }
 
 /// Distances of a row's nearest keys, whose seven segments are summed together.
