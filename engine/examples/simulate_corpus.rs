@@ -4,13 +4,14 @@
 //!
 //! ```sh
 //! cargo run --release -p longsift-engine --example simulate_corpus -- \
-//!     FOLDER [UNITS [WINDOWS_PER_UNIT [GROUPS [percentiles] [write]]]]
+//!     FOLDER [UNITS [WINDOWS_PER_UNIT [GROUPS [percentiles] [write | report]]]]
 //! ```
 //!
 //! By default 1,000,000 units of 31 windows in 8 groups: 10^12 tokens in windows of 32,768 (31 of them have 4 MB, so that real
 //! units are larger and fewer). `percentiles` takes the least of two percentiles as the score instead of LongAttn's. Takes
-//! about 14 KB of FOLDER per unit, a file and a record each; `write` also writes and commits the output, as much again. What
-//! is in FOLDER already is used.
+//! about 14 KB of FOLDER per unit, a file and a record each; `write` also writes and commits the output, as much again; `report`
+//! does so with `output.report` and guards, and prints how large the report is and how long it took. What is in FOLDER already
+//! is used.
 
 #![expect(clippy::print_stdout, reason = "the figures are what the program is for")]
 
@@ -64,20 +65,20 @@ const HEADS: usize = 2;
 
 fn main() -> Answer<()> {
     let mut arguments = std::env::args().skip(1);
-    let folder =
-        PathBuf::from(arguments.next().ok_or(
-            "usage: simulate_corpus FOLDER [UNITS [WINDOWS [GROUPS [percentiles] [write]]]]",
-        )?);
+    let folder = PathBuf::from(arguments.next().ok_or(
+        "usage: simulate_corpus FOLDER [UNITS [WINDOWS [GROUPS [percentiles] [write | report]]]]",
+    )?);
     let units = arguments.next().map_or(Ok(1_000_000), |units| units.parse())?;
     let windows = arguments.next().map_or(Ok(31), |windows| windows.parse())?;
     let groups = arguments.next().map_or(Ok(8), |groups| groups.parse())?;
     let words: Vec<String> = arguments.collect();
     let has = |word: &str| words.iter().any(|given| given == word);
-    let (percentiles, write) = (has("percentiles"), has("write"));
+    let (percentiles, report) = (has("percentiles"), has("report"));
+    let write = report || has("write");
     println!("{:<28}{:>10}{:>14}{:>14}", "", "seconds", "of processors", "peak memory");
     let shape = Shape { units, windows, groups, percentiles };
     timed("input", || shape.write_input(&folder))?;
-    let plan = timed("plan", || open_plan(&folder))?;
+    let plan = timed("plan", || open_plan(&folder, report))?;
     assert_eq!(plan.units.len() as u64, units, "a row group is a work unit");
     let lock = lock::lock(&plan, &digests(&plan)?);
     let wanted = lock.identity.fingerprints();
@@ -99,6 +100,9 @@ fn main() -> Answer<()> {
             timed("whole select phase", || Ok(run::run(&plan, &options, &progress, &stop)?))?;
         assert_eq!(outcome.summary.kept, kept, "what was selected was written");
         timed("once more: nothing to do", || Ok(run::run(&plan, &options, &progress, &stop)?))?;
+        if report {
+            print_report(&directory.root, &progress)?;
+        }
     }
     println!(
         "{} units of {} files, {} windows, {} kept",
@@ -140,9 +144,28 @@ fn processor_seconds() -> Answer<f64> {
     Ok(ticks?.iter().sum::<f64>() / 100.0)
 }
 
-fn open_plan(folder: &Path) -> Answer<Plan> {
+/// Prints how large the report is and which part of the phase's time it took.
+fn print_report(directory: &Path, progress: &Progress) -> Answer<()> {
+    for name in ["report.html", "report.json"] {
+        println!("{name:<28}{:>14} bytes", count(fs::metadata(directory.join(name))?.len()));
+    }
+    for (stage, time) in progress.times() {
+        println!("of it {stage:<22}{:>10.1}", time.as_secs_f64());
+    }
+    Ok(())
+}
+
+fn open_plan(folder: &Path, report: bool) -> Answer<Plan> {
     let pipeline = folder.join("pipeline.yaml");
-    Ok(longsift_engine::plan(&pipeline, &Overrides::default(), PlanOptions::default())?)
+    let mut overrides = Overrides::default();
+    if report {
+        // Uniform figures: a tenth is refused.
+        let guards =
+            "[{statistic: dependency_strength, min: 0.3}, {statistic: far_variance, max: 0.9}]";
+        overrides.set =
+            vec!["output.report=true".to_owned(), format!("stages.filter.guards={guards}")];
+    }
+    Ok(longsift_engine::plan(&pipeline, &overrides, PlanOptions::default())?)
 }
 
 /// How much is simulated.
