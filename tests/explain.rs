@@ -103,6 +103,64 @@ fn the_figures_are_those_of_the_score_table_to_the_last_bit() {
 }
 
 #[test]
+fn a_whole_model_says_what_each_token_gains_and_the_blocks_of_any_layer() {
+    let workspace = Workspace::new();
+    let input = table(&[
+        ("id", strings((0..8).map(|row| format!("d#{row}")))),
+        ("group", strings((0..8).map(|row| ["one", "two"][row % 2]))),
+        ("text", strings(texts())),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 3);
+    let model = demo_model();
+    workspace.run(
+        &pipeline("terms: [{statistic: long_gain}]").measure(&format!(
+            "language-model, short_context_tokens: 32, model: {}",
+            model.display()
+        )),
+    );
+    let found = explain(&workspace, &["out.run", "d#3#0", "--html", "page.html"]);
+    let figure = |name: &str| {
+        let own = |own: &&Value| own["statistic"] == name;
+        found["figures"].as_array().unwrap().iter().find(own).unwrap().clone()
+    };
+    for own in found["figures"].as_array().unwrap() {
+        assert_eq!(own["now"], own["recorded"], "{own}");
+    }
+    let losses = numbers(&found["token_losses"]);
+    assert_eq!(losses.len(), 127);
+    let sum = figure("loss_sum")["now"].as_f64().unwrap();
+    assert_eq!(losses.iter().sum::<f64>().to_bits(), sum.to_bits());
+    let gains: Vec<Option<f64>> =
+        found["token_gains"].as_array().unwrap().iter().map(Value::as_f64).collect();
+    assert_eq!((gains.len(), gains.iter().position(Option::is_some)), (128, Some(32)));
+    let sum: f64 = gains.iter().flatten().sum();
+    let recorded = figure("gain_sum")["recorded"].as_f64().unwrap();
+    assert!((sum - recorded).abs() < 1e-12, "{sum} {recorded}");
+    let page = fs::read_to_string(workspace.path("page.html")).unwrap();
+    assert!(page.contains("What the long context gives") && page.contains(" nats"));
+    let said = workspace.longsift(&["explain", "out.run", "d#3#0"]).success().stdout;
+    assert!(said.contains("passages that gain most by the long context"), "{said}");
+
+    assert_eq!(found["layer"], 0);
+    let of_layer = explain(&workspace, &["out.run", "d#3#0", "--layer", "1"]);
+    assert_eq!(of_layer["layer"], 1);
+    assert_eq!(of_layer["block_boundaries"], found["block_boundaries"]);
+    assert_ne!(of_layer["block_attention"], found["block_attention"]);
+    let first_again = explain(&workspace, &["out.run", "d#3#0", "--layer", "0"]);
+    for (row, again) in [("block_attention", &first_again)] {
+        let (one, other) = (&found[row], &again[row]);
+        for (one, other) in one.as_array().unwrap().iter().zip(other.as_array().unwrap()) {
+            for (one, other) in one.as_array().unwrap().iter().zip(other.as_array().unwrap()) {
+                let apart = one.as_f64().unwrap_or(0.0) - other.as_f64().unwrap_or(0.0);
+                assert!(apart.abs() < 1e-5, "{one} {other}");
+            }
+        }
+    }
+    let refused = workspace.longsift(&["explain", "out.run", "d#3#0", "--layer", "7"]).expect(2);
+    assert!(refused.stderr.contains("there is no layer 7: the model has 2"), "{}", refused.stderr);
+}
+
+#[test]
 fn the_rank_is_that_among_the_samples_of_its_group() {
     let workspace = run(&texts());
     let scores = read_scores(&workspace.path("out.run"));

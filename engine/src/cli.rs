@@ -401,6 +401,9 @@ pub struct ExplainArguments {
     /// The window, as `longsift_sample_id` has it: `ID#0`, or `FILE:ROW#0`.
     #[arg(value_name = "ID#WINDOW")]
     pub sample: String,
+    /// Shows the blocks of this layer of the pipeline's whole model (`language-model`) instead of those of the first layer.
+    #[arg(long, value_name = "N")]
+    pub layer: Option<u32>,
     /// Also writes a page to look at: one file, without scripts, that needs no network.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -15,7 +15,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     let plan = planned(cli, &arguments.plan)?;
     let path = &arguments.plan.pipeline.pipeline;
     let run = if RunDirectory::is(path) { Some(RunDirectory::at(path)?) } else { None };
-    let found = explain::explain(&plan, run.as_ref(), &arguments.sample)?;
+    let found = explain::explain(&plan, run.as_ref(), &arguments.sample, arguments.layer)?;
     answer(
         arguments.format,
         || found.to_string(),

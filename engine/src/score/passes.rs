@@ -1,6 +1,6 @@
 //! Windows through a whole model, many at a time, so that they share each read of a layer's weights.
 
-use longsift_stages::contract::{Evidence, Figures, Measure, Unmeasured, Window};
+use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, Unmeasured, Window};
 
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{Failure, Result};
@@ -33,6 +33,9 @@ pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
 /// Figures of a window, or why there are none.
 type Measured = std::result::Result<Figures, Unmeasured>;
 
+/// What a model makes of a window, or why nothing.
+type Made = std::result::Result<ForwardFigures, Unmeasured>;
+
 /// The figures of the windows of one pass, in their order.
 ///
 /// # Errors
@@ -43,6 +46,27 @@ pub(crate) fn run(
     windows: &[&[u32]],
     stop: &Stop,
 ) -> Result<Vec<Measured>> {
+    let made = forward(whole, windows, stop)?;
+    let figures = |(ids, made): (&&[u32], Made)| made.and_then(|made| figures(measure, ids, made));
+    Ok(windows.iter().zip(made).map(figures).collect())
+}
+
+/// The figures that a measure takes from what a whole model makes of a window.
+pub(crate) fn figures(measure: &dyn Measure, ids: &[u32], made: ForwardFigures) -> Measured {
+    let evidence = [Evidence::Forward(made)];
+    let (text, text_half, document) = (None, None, &[][..]);
+    measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })
+}
+
+/// What a whole model makes of windows, in their order, or why it makes nothing of one.
+///
+/// # Errors
+/// As of [`run`].
+pub(crate) fn forward(
+    whole: &WholeModelPlan,
+    windows: &[&[u32]],
+    stop: &Stop,
+) -> Result<Vec<Made>> {
     let vocabulary = whole.model.spec().vocabulary_size;
     let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
     let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
@@ -52,7 +76,7 @@ pub(crate) fn run(
         stop.check()?;
     }
     let mut made = made.expect("nobody has stopped it").into_iter();
-    let figures = |ids: &&[u32]| {
+    let of_window = |ids: &&[u32]| {
         if let Some(position) = beyond(ids) {
             let id = ids[position];
             let message = format!(
@@ -60,9 +84,7 @@ pub(crate) fn run(
             );
             return Err(Unmeasured { code: "token_out_of_range", message });
         }
-        let evidence = [Evidence::Forward(made.next().expect("a window gave one"))];
-        let (text, text_half, document) = (None, None, &[][..]);
-        measure.figures(&Window { ids, text, text_half, document, evidence: &evidence })
+        Ok(made.next().expect("a window gave one"))
     };
-    Ok(windows.iter().map(figures).collect())
+    Ok(windows.iter().map(of_window).collect())
 }

@@ -3,22 +3,25 @@
 //! The window is measured again, by the measures of the pipeline and their own arithmetic: its figures are those of the score
 //! table, which the answer checks. Measures that ask a program are not asked again.
 
+mod gains;
 mod page;
 
 use std::fmt;
 
 use longsift_stages::StageSettings;
 use longsift_stages::contract::{Evidence, Measure, Request, Unmeasured, Value, Window};
-use longsift_stages::first_layer_attention::FirstLayer;
+use longsift_stages::first_layer_attention::{BlockShares, FirstLayer};
 use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;
 
 use super::document::{self, Place};
 use super::map::blocks::Cutting;
-use super::map::layer::processor_kernel;
+use super::map::layer::{Looked, processor_kernel};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
+use crate::base::progress::Progress;
+use crate::base::stop::Stop;
 use crate::base::text::{count, line_safe, quoted, table};
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
@@ -29,6 +32,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{Manifest, not_finished};
 use crate::run_directory::scores;
 use crate::run_directory::selected::{self, SelectedRow};
+use crate::score::passes;
 use crate::score::prepare::{CutDocument, Outcome, prepare};
 
 /// Tokens of a passage that is named for what it looks back to.
@@ -115,7 +119,14 @@ pub(crate) struct Explanation {
     far_distance: Option<u64>,
     /// `[tokens]`: the attention of each token to tokens at least so far before it, mean over heads; empty without it.
     far_mass: Vec<f64>,
+    /// `[tokens - 1]`: the loss of each token but the first with all that stands before it, in nats; empty without a measure of it.
+    token_losses: Vec<f64>,
+    /// `[tokens]`: by how many nats the loss is lower than with the short context; null for tokens of the short context, empty
+    /// without a measure of losses.
+    token_gains: Vec<Option<f64>>,
     links: Vec<Link>,
+    /// The layer that the blocks are of; null without blocks.
+    layer: Option<u32>,
     block_boundaries: Vec<u64>,
     /// `[blocks][blocks]`: as `longsift map` has it.
     block_attention: Vec<Vec<Option<f64>>>,
@@ -125,15 +136,18 @@ pub(crate) struct Explanation {
     pieces: Vec<String>,
 }
 
-/// Explains a window. `run`: the run whose figures and rank are shown beside.
+/// Explains a window. `run`: the run whose figures and rank are shown beside. `blocks_of`: the layer of the pipeline's whole model
+/// whose blocks are shown instead of those of the first layer.
 ///
 /// # Errors
-/// No such document or window; one without figures; a document that has changed since the run.
+/// No such document or window; one without figures; a document that has changed since the run; no such layer.
 pub(crate) fn explain(
     plan: &Plan,
     run: Option<&RunDirectory>,
     sample: &str,
+    blocks_of: Option<u32>,
 ) -> Result<Explanation> {
+    let looked = blocks_of.map(|layer| Looked::of(plan, Some(layer))).transpose()?;
     let (id, number) = parts(sample)?;
     let place = document::find(plan, id)?;
     let row = document::row(plan, &place)?;
@@ -166,6 +180,9 @@ pub(crate) fn explain(
         figures: Vec::new(),
         far_distance: None,
         far_mass: Vec::new(),
+        token_losses: Vec::new(),
+        token_gains: Vec::new(),
+        layer: None,
         links: links(plan, &ids),
         block_boundaries: Vec::new(),
         block_attention: Vec::new(),
@@ -179,7 +196,18 @@ pub(crate) fn explain(
     };
     found.measure(plan, &cut, &window, &ids, layer.as_ref().map(|(of, layer)| (*of, layer)))?;
     if let Some((attention, layer)) = &layer {
-        found.look(attention, layer, &ids)?;
+        found.look(attention, layer, &ids);
+        if looked.is_none() {
+            let ends = Cutting::Even.ends(ids.len())?;
+            let shares =
+                layer.block_attention(processor_kernel(attention), &ids, &ends, None, None);
+            found.blocks(0, &ends, &shares);
+        }
+    }
+    if let Some(looked) = &looked {
+        let ends = Cutting::Even.ends(ids.len())?;
+        let shares = looked.shares(plan, &ids, &ends, None, None, &Progress::new(false))?;
+        found.blocks(looked.number(), &ends, &shares);
     }
     if let Some(run) = run {
         found.compare(plan, run, &place, &cut.content_hash)?;
@@ -266,7 +294,11 @@ impl Explanation {
         layer: Option<(&Attention, &FirstLayer)>,
     ) -> Result<()> {
         let (text, text_half) = cut.text_of(window, plan.bos);
-        for ((_, measure), columns) in plan.measures().zip(&plan.measures.columns) {
+        for ((place, measure), columns) in plan.measures().zip(&plan.measures.columns) {
+            let unmeasured = |why: Unmeasured| {
+                let message = format!("document {}: {}", quoted(&self.id), why.message);
+                Diagnostic::error(Blame::Data, message)
+            };
             let evidence = evidence(measure, ids, layer)?;
             let shared = match &cut.text {
                 Some(text) if measure.needs().document_text => measure.document(text.as_bytes()),
@@ -274,11 +306,13 @@ impl Explanation {
             };
             let values = if let Some(evidence) = &evidence {
                 let window = Window { ids, text, text_half, document: &shared, evidence };
-                let unmeasured = |why: Unmeasured| {
-                    let message = format!("document {}: {}", quoted(&self.id), why.message);
-                    Diagnostic::error(Blame::Data, message)
-                };
                 measure.figures(&window).map_err(unmeasured)?.0
+            } else if let Some(whole) = plan.whole_models.get(&place) {
+                let made = passes::forward(whole, &[ids], &Stop::of_process())?.remove(0);
+                let made = made.map_err(unmeasured)?;
+                let values = passes::figures(measure, ids, made.clone()).map_err(unmeasured)?.0;
+                self.note_losses(&made);
+                values
             } else {
                 self.notes.push(format!("`{}` was not asked again", columns.measure));
                 vec![Value::Null; columns.columns.len()]
@@ -295,8 +329,8 @@ impl Explanation {
         Ok(())
     }
 
-    /// What the first layer attends to, token by token and block by block.
-    fn look(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) -> Result<()> {
+    /// What the first layer attends to, token by token.
+    fn look(&mut self, attention: &Attention, layer: &FirstLayer, ids: &[u32]) {
         let kernel = processor_kernel(attention);
         let request = attention.measure.request();
         let distance = request.distance.of(ids.len() as u64);
@@ -309,9 +343,12 @@ impl Explanation {
                     .to_owned(),
             );
         }
-        let ends = Cutting::Even.ends(ids.len())?;
-        let shares = layer.block_attention(kernel, ids, &ends, None, None);
+    }
+
+    /// What a layer attends to, block by block.
+    fn blocks(&mut self, layer: u32, ends: &[usize], shares: &BlockShares) {
         let blocks = ends.len();
+        self.layer = Some(layer);
         let lift = shares.shares.iter().zip(&shares.uniform).map(|(share, uniform)| {
             let uniform = (*uniform)?;
             if uniform > 0.0 { Some((*share)? / uniform) } else { None }
@@ -320,7 +357,6 @@ impl Explanation {
         self.block_boundaries = [0].into_iter().chain(ends.iter().map(|end| *end as u64)).collect();
         self.block_attention = shares.shares.chunks(blocks).map(<[_]>::to_vec).collect();
         self.lift = lift.chunks(blocks).map(<[_]>::to_vec).collect();
-        Ok(())
     }
 
     /// The recorded figures, and what the run made of them.
@@ -569,6 +605,7 @@ impl fmt::Display for Explanation {
                 )?;
             }
         }
+        self.write_gains(formatter)?;
         let far: Vec<&Link> = self.links.iter().filter(|link| link.far).collect();
         if !self.links.is_empty() {
             writeln!(

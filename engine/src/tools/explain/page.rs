@@ -12,9 +12,9 @@ use crate::report::page::heat::{Scale, heat_map, hexadecimal};
 use crate::report::page::{Block, Figure, Page, Piece, Section, Tile};
 
 /// Pieces that a text is shaded in.
-const PIECES: usize = 3000;
+pub(super) const PIECES: usize = 3000;
 /// Bytes of text that are shown, as they are written: whatever a text is made of, the page stays small.
-const MOST_TEXT_BYTES: usize = 400_000;
+pub(super) const MOST_TEXT_BYTES: usize = 400_000;
 /// Lines that are drawn from tokens to where they were found.
 const LINES: usize = 300;
 /// Width of drawings along the window, in pixels, and bars in them.
@@ -27,6 +27,7 @@ impl Explanation {
     /// One HTML file. `command` repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
         let mut sections = vec![self.text_section()];
+        sections.extend(self.gain_section());
         if !self.far_mass.is_empty() || !self.links.is_empty() {
             sections.push(self.along());
         }
@@ -52,11 +53,15 @@ impl Explanation {
                 &self.lift,
                 Scale::Lift,
             );
-            let lead = "How much more than evenly each part of the window (rows, by their first token) attends to each (columns). `longsift map` draws any blocks.";
+            let lead = format!(
+                "How much more than evenly each part of the window (rows, by their first token) attends to each (columns) in layer {}. \
+                 `longsift map` draws any blocks, `--layer` another layer of a whole model.",
+                self.layer.unwrap_or(0)
+            );
             sections.push(Section::new(
                 "blocks",
                 "Block by block",
-                lead,
+                &lead,
                 vec![Block::Drawing(drawing)],
             ));
         }
@@ -271,7 +276,7 @@ impl Explanation {
     }
 }
 
-fn shade(part: f64) -> String {
+pub(super) fn shade(part: f64) -> String {
     let part = part.clamp(0.0, 1.0).sqrt();
     let mix = |place: usize| {
         (SHADES[0][place] + (SHADES[1][place] - SHADES[0][place]) * part).round() as u8

@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::plan::attention::Attention;
 
 /// The layer that is looked at.
-pub(super) enum Looked<'a> {
+pub(crate) enum Looked<'a> {
     /// The first, as a measure of the pipeline has it.
     First(&'a Attention),
     /// One of a whole model of the pipeline, located up to this layer.
@@ -24,7 +24,7 @@ impl<'a> Looked<'a> {
     ///
     /// # Errors
     /// A pipeline without the model that this takes; a layer that it does not have.
-    pub(super) fn of(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
+    pub(crate) fn of(plan: &'a Plan, layer: Option<u32>) -> Result<Self> {
         let Some(layer) = layer else { return plan.needed_attention().map(Self::First) };
         let Some(whole) = plan.whole_models.values().next() else {
             let message = format!(
@@ -46,7 +46,7 @@ impl<'a> Looked<'a> {
         Ok(Self::Whole { layer, model: Box::new(model), strict_positions })
     }
 
-    pub(super) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         match self {
             Self::First(_) => 0,
             Self::Whole { layer, .. } => *layer,
@@ -108,7 +108,7 @@ impl<'a> Looked<'a> {
     ///
     /// # Errors
     /// Weights that cannot be read or are not finite.
-    pub(super) fn shares(
+    pub(crate) fn shares(
         &self,
         plan: &Plan,
         ids: &[u32],
