@@ -266,6 +266,48 @@ fn a_measure_that_a_selection_does_not_use_changes_nothing_of_its_calibration() 
     more.output = "path: more".to_owned();
     let kept = count(&workspace.run(&more), "kept");
     assert_eq!(kept, read_parquet(&workspace.path("out/data")).num_rows() as u64);
+    // So where the calibration was made beside such a measure: by the same pipeline, and by one without it.
+    let mut own = pipeline().measure("lexical");
+    own.output = "path: own".to_owned();
+    workspace.run(&own);
+    fs::copy(workspace.path("own.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    for (name, mut again) in [("with", pipeline().measure("lexical")), ("without", pipeline())] {
+        again = again.score("calibration: saved.json");
+        again.output = format!("path: {name}");
+        assert_eq!(count(&workspace.run(&again), "kept"), kept, "{name}");
+    }
+}
+
+#[test]
+fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
+    let workspace = workspace();
+    workspace.run(&pipeline().measure("lexical"));
+    fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    let terms = |terms: &str| format!("calibration: saved.json, terms: [{terms}]");
+    let strength = "statistic: dependency_strength";
+    let percentile = format!("{{{strength}, standardise: percentile}}");
+    for (score, filter, missing) in [
+        (terms("{statistic: unique_token_share}"), None, "figures of `unique_token_share`"),
+        (terms(&percentile), None, "the histogram of `dependency_strength`"),
+        (
+            terms(&format!("{{{strength}}}")),
+            Some("guards: [{statistic: dependency_strength, min: 0}]"),
+            "the bounds of 1 guards: it has those of 0",
+        ),
+    ] {
+        let wrong = pipeline().measure("lexical").score(&score);
+        let wrong = filter.map_or_else(|| wrong.clone(), |filter| wrong.clone().filter(filter));
+        workspace.write("wrong.yaml", wrong.to_string());
+        let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+        assert!(message.contains(missing) && message.contains("wrong.yaml:"), "{message}");
+        assert!(message.contains("calibrate anew"), "{message}");
+    }
+    let text = fs::read_to_string(workspace.path("saved.json")).unwrap();
+    let text = text.replacen("\"standard_deviation\": ", "\"standard_deviation\": -", 1);
+    fs::write(workspace.path("saved.json"), text).unwrap();
+    workspace.write("wrong.yaml", pipeline().score("calibration: saved.json").to_string());
+    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+    assert!(message.contains("that any values could have"), "{message}");
 }
 
 #[test]

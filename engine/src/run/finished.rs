@@ -18,6 +18,7 @@ use crate::run_directory::pipeline_lock::{ModelIdentity, PipelineLock};
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{Part, UnitRecord};
 use crate::score;
+use crate::select;
 
 /// What decides whether a finished selection is still the one the pipeline asks for.
 pub(super) fn selection_fingerprint(
@@ -55,7 +56,11 @@ pub fn finished(
 }
 
 /// Work that the run directory has done for a plan, if it says what with.
+///
+/// # Errors
+/// A record that cannot be read; a calibration that does not fit what the plan selects by.
 pub fn done(plan: &Plan) -> Result<Done> {
+    select::check_fit(plan)?;
     let directory = match &plan.options.scores_from {
         Some(path) => RunDirectory::at(path)?,
         None => plan.directory.clone(),

@@ -3,7 +3,8 @@
 use longsift_stages::contract::Location;
 use std::collections::HashSet;
 
-use longsift_stages::score::terms::{Scale, Scorer};
+use longsift_stages::score::ColumnFigures;
+use longsift_stages::score::terms::{Scale, Scorer, Standardise};
 
 use super::criteria::Criteria;
 use super::gather::Gathered;
@@ -54,25 +55,70 @@ pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Sco
     };
     let names = criteria.terms.iter().map(|term| &term.statistic);
     let scales: Vec<Scale> = names.map(scale).collect::<Option<_>>()?;
-    let fits = known.guards.len() == criteria.guards.len()
-        && known.thresholds.len() == criteria.filter.budgets.as_ref().map_or(1, Vec::len)
-        && (known.score_deciles.is_empty() || known.score_deciles.len() == 9);
     let (terms, combine) = (&criteria.terms, criteria.combine);
-    Scorer::new(terms, combine, criteria.standardise, &scales).filter(|_| fits)
+    Scorer::new(terms, combine, criteria.standardise, &scales)
 }
 
-/// Reads a saved calibration and checks that it was made for these scores: with the same windows, and the same settings of
-/// every measure that the selection uses. What is known before anything is measured.
+/// What a calibration does not have of what these criteria need; none where it fits.
+fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
+    for (index, statistic) in criteria.statistics.iter().enumerate() {
+        let name = &statistic.name;
+        let Some(ColumnFigures { mean, standard_deviation, min, max }) = known.figures.get(name)
+        else {
+            return Some(format!("figures of `{name}`"));
+        };
+        let are_finite = [mean, standard_deviation, min, max].iter().all(|of| of.is_finite());
+        if !are_finite || *standard_deviation < 0.0 || min > max {
+            return Some(format!("figures of `{name}` that any values could have"));
+        }
+        let takes = criteria.standardise_of(index) == Some(Standardise::Percentile);
+        if takes && !known.histograms.contains_key(name) {
+            return Some(format!("the histogram of `{name}`, of which a term takes percentiles"));
+        }
+    }
+    let (guards, has) = (criteria.guards.len(), known.guards.len());
+    if guards != has {
+        return Some(format!("the bounds of {guards} guards: it has those of {has}"));
+    }
+    let (cutoffs, has) =
+        (criteria.filter.budgets.as_ref().map_or(1, Vec::len), known.thresholds.len());
+    if cutoffs != has {
+        return Some(format!("{cutoffs} thresholds: it has {has}"));
+    }
+    let deciles = known.score_deciles.len();
+    (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores: it has {deciles}"))
+}
+
+/// Reads a saved calibration that has what these criteria need.
+pub(super) fn read(plan: &Plan, criteria: &Criteria, path: &Location) -> Result<Calibration> {
+    let place = || plan.spec.at("stages.score.calibration");
+    let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())
+        .map_err(|failure| failure.or_at(&place()))?;
+    let calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
+    let unfit = |known: &CalibratedGroup| Some((missing(criteria, known)?, known.value.clone()));
+    let unfit: Vec<(String, Option<String>)> =
+        calibration.groups.iter().filter_map(unfit).collect();
+    if let Some((what, _)) = unfit.first() {
+        let groups = unfit.iter().map(|(_, value)| name(value.as_deref())).collect();
+        let message =
+            format!("the calibration `{path}` does not have {what} (group {})", listed(groups));
+        let hint = "calibrate anew: run a corpus with these terms, guards and budgets, and name the `calibration.json` of its run \
+                    directory";
+        return Err(Diagnostic::error(Blame::Pipeline, message).at(place()).hint(hint).into());
+    }
+    Ok(calibration)
+}
+
+/// The same, made for these scores: with the same windows, and the same settings of every measure that the selection uses. What is
+/// known before anything is measured.
 pub(super) fn fitting_calibration(
     plan: &Plan,
     criteria: &Criteria,
     path: &Location,
     identity: &Identity,
 ) -> Result<Calibration> {
+    let calibration = read(plan, criteria, path)?;
     let place = || plan.spec.at("stages.score.calibration");
-    let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())
-        .map_err(|failure| failure.or_at(&place()))?;
-    let calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
     let mut now = of_calibration(identity);
     let uses = |name: &str| criteria.statistics.iter().any(|statistic| statistic.name == name);
     let used = |measure: &String| {
@@ -80,7 +126,9 @@ pub(super) fn fitting_calibration(
         of_plan.any(|of| of.columns.iter().any(|column| uses(&column.name)))
     };
     now.measures.retain(|measure, _| used(measure));
-    let different = now.differences(&calibration.identity);
+    let mut then = calibration.identity.clone();
+    then.measures.retain(|measure, _| used(measure));
+    let different = now.differences(&then);
     if !different.is_empty() {
         let mut problem = Diagnostic::error(
             Blame::Pipeline,
@@ -91,18 +139,6 @@ pub(super) fn fitting_calibration(
             problem = problem.note(line);
         }
         return Err(problem.hint("use the settings it was made with, or calibrate anew").into());
-    }
-    let unfit = calibration.groups.iter().filter(|known| scorer(criteria, known).is_none());
-    let unfit: Vec<String> = unfit.map(|known| name(known.value.as_deref())).collect();
-    if !unfit.is_empty() {
-        let message = format!(
-            "the calibration `{path}` is missing figures, guards or thresholds of this pipeline for group {}",
-            listed(unfit)
-        );
-        return Err(Diagnostic::error(Blame::Pipeline, message)
-            .at(place())
-            .hint("give the filter the `guards` and `budgets` it was made with, or calibrate anew")
-            .into());
     }
     Ok(calibration)
 }
