@@ -179,6 +179,17 @@ fn two_runs_of_the_same_differ_in_nothing() {
     let text = workspace.longsift(&["diff", "out.run", "other.run"]).success().stdout;
     assert_eq!(text, "no difference in 6 documents\n");
     workspace.longsift(&["diff", "out.run", "absent.run"]).expect(2);
+    // Figures that are kept though nothing asks for them any more, and measures in another order, change no document.
+    let more = pipeline().measure("lexical").measure("recurrence");
+    workspace.run(&more);
+    workspace.run(&pipeline());
+    let found = difference(&workspace, 0);
+    assert_eq!(found["documents"]["same"], 6, "{found}");
+    workspace.run(&more);
+    let again = other(&pipeline().measure("recurrence").measure("lexical"));
+    workspace.run(&again);
+    let documents = &difference(&workspace, 0)["documents"];
+    assert_eq!(documents["same"], 6, "{documents}");
 }
 
 #[test]

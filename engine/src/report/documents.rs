@@ -128,8 +128,15 @@ pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentC
     let files: BTreeSet<&str> = a.units.keys().chain(b.units.keys()).copied().collect();
     // Output files follow the units, which follow the input files in the order of their names.
     for file in files {
-        let mut of_b = fates(&mut b, file)?;
-        for (row, first) in fates(&mut a, file)? {
+        // What only one of them measured is a difference of settings, and not of documents.
+        let measured = [statistics(&a, file)?, statistics(&b, file)?];
+        let [of_a, of_b] = &measured;
+        let both: Vec<&str> = match (of_a, of_b) {
+            (Some(one), Some(other)) => one.intersection(other).map(String::as_str).collect(),
+            _ => Vec::new(),
+        };
+        let mut of_b = fates(&mut b, file, Some(&both))?;
+        for (row, first) in fates(&mut a, file, Some(&both))? {
             let second = of_b.remove(&row);
             let file = file.to_owned();
             changes.add(DocumentChange { file, row, first: Some(first), second }, listed);
@@ -151,7 +158,7 @@ pub(crate) fn fates_of(
     let files: BTreeSet<&str> = records.units.keys().copied().collect();
     let mut all = BTreeMap::new();
     for file in files {
-        all.append(&mut fates(&mut records, file)?);
+        all.append(&mut fates(&mut records, file, None)?);
     }
     Ok(all)
 }
@@ -206,8 +213,26 @@ impl<'a> KeptScores<'a> {
     }
 }
 
-/// What a run did with the documents of one file, by row.
-fn fates(records: &mut Records<'_>, file: &str) -> Result<BTreeMap<i64, Fate>> {
+/// The statistics that a run has of all windows of one file; none where it has no scores of it.
+fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<String>>> {
+    let mut all: Option<BTreeSet<String>> = None;
+    for record in records.units.get(file).into_iter().flatten() {
+        let own = scores::statistics(&records.scores.root.join(&record.scores.path))?;
+        let own: BTreeSet<String> = own.into_iter().collect();
+        all = Some(match all {
+            Some(all) => all.intersection(&own).cloned().collect(),
+            None => own,
+        });
+    }
+    Ok(all)
+}
+
+/// What a run did with the documents of one file, by row. `compared`: the statistics that count as figures; all without it.
+fn fates(
+    records: &mut Records<'_>,
+    file: &str,
+    compared: Option<&[&str]>,
+) -> Result<BTreeMap<i64, Fate>> {
     let Records { run: (directory, manifest), scores: of_units, units, dropped: not_kept, kept } =
         records;
     let mut fates: BTreeMap<i64, Fate> = BTreeMap::new();
@@ -238,9 +263,9 @@ fn fates(records: &mut Records<'_>, file: &str) -> Result<BTreeMap<i64, Fate>> {
         }
         let mut document = -1;
         let path = of_units.root.join(&record.scores.path);
-        let statistics = scores::statistics(&path)?;
-        let statistics: Vec<&str> = statistics.iter().map(String::as_str).collect();
-        scores::read(&path, &statistics, |window| {
+        let own = scores::statistics(&path)?;
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        scores::read(&path, compared.unwrap_or(&own), |window| {
             let row = window.input_row as i64;
             let fate = fates.entry(row).or_default();
             fate.windows += 1;
