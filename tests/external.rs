@@ -431,7 +431,15 @@ fn what_a_pipeline_says_wrong_of_a_program_is_said_at_once() {
         ),
         (
             windows.replace("name: bytes", "name: tokens_total"),
-            "`tokens_total` is what every window has",
+            "`tokens_total` is what every window or sample has",
+        ),
+        (
+            windows.replace("name: bytes", "name: score"),
+            "`score` is what every window or sample has",
+        ),
+        (
+            windows.replace("name: bytes", "name: percentile"),
+            "`percentile` is what every window or sample has",
         ),
         (windows.replace("name: own", "name: Own-1"), "cannot begin the names of columns"),
         (windows.replace("version: \"1\", ", ""), "missing key `version`"),

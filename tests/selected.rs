@@ -1,6 +1,6 @@
 //! `selection/`: what a selection made of every sample, and why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use arrow_array::cast::AsArray;
@@ -90,6 +90,23 @@ fn every_sample_is_there_with_what_decided_of_it() {
     fs::write(workspace.path(&path), "not a table").unwrap();
     let answer = workspace.longsift(&["verify", "out.run"]).expect(3);
     assert!(answer.stdout.contains("selection/part-"), "{}", answer.stdout);
+}
+
+#[test]
+fn a_statistic_of_two_terms_has_two_columns_of_different_names() {
+    let workspace = Workspace::of_three_groups();
+    let twice = "{statistic: far_recurrence}, \
+                 {statistic: far_recurrence, standardise: percentile, weight: -1}";
+    workspace.run(&pipeline().score(&format!("combine: least, terms: [{twice}]")));
+    let selection = read_selection(&workspace);
+    let schema = selection.schema();
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let different: BTreeSet<&&str> = names.iter().collect();
+    assert_eq!(different.len(), names.len(), "{names:?}");
+    assert_eq!(floats(&selection, "far_recurrence"), floats(&selection, "far_recurrence (2)"));
+    workspace.longsift(&["report", "out.run"]).success();
+    let whatif = ["whatif", "out.run", "--set", "stages.filter.keep_fraction=0.3"];
+    workspace.longsift(&whatif).success();
 }
 
 #[test]

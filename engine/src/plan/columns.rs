@@ -33,6 +33,12 @@ pub fn written(statistics: &[Column]) -> impl Iterator<Item = &Column> {
     statistics.iter().filter(move |column| column.kind == Kind::Number && !is_error(column))
 }
 
+/// Whether the output has a column that a statistic of this name would have.
+pub fn is_of_output(statistic: &str) -> bool {
+    let own = |column: &&str| column.strip_prefix("longsift_") == Some(statistic);
+    COLUMNS.iter().chain(&MARKS).any(own)
+}
+
 /// The name of the output's column of a statistic.
 pub fn of_statistic(column: &Column) -> String {
     format!("longsift_{}", column.name)

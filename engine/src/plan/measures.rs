@@ -9,6 +9,7 @@ use longsift_stages::{Role, Score, StageSettings};
 use crate::base::diagnostic::Diagnostic;
 use crate::dataset::documents::Content;
 use crate::run_directory::scores::{self, MeasureColumns};
+use crate::run_directory::selected;
 use crate::spec::Spec;
 
 /// The measures of a pipeline, in its order.
@@ -84,11 +85,12 @@ fn measure_of(stage: &StageSettings) -> Option<&dyn Measure> {
 
 /// What stands against the measures: two of one name, statistics of one name, text that documents of tokens do not have,
 /// windows that none of which is long enough; what score and filter ask for that no measure writes, and what contradicts itself
-/// there.
+/// there. `is_of_output`: whether the output has a column that a statistic of this name would have.
 pub(super) fn check(
     spec: &Spec,
     measures: &Measures,
     content: &Content,
+    is_of_output: impl Fn(&str) -> bool,
     problems: &mut Vec<Diagnostic>,
 ) {
     let mut names = HashSet::new();
@@ -117,8 +119,12 @@ pub(super) fn check(
             refuse(message, "give one of the stages another `name`");
         }
         let mut statistics = columns.columns.iter().map(|column| column.name.as_ref());
-        if let Some(name) = statistics.find(|name| scores::is_of_windows(name)) {
-            let message = format!("`{name}` is what every window has, whatever measures it");
+        let is_taken = |name: &&str| {
+            scores::is_of_windows(name) || selected::is_of_samples(name) || is_of_output(name)
+        };
+        if let Some(name) = statistics.find(is_taken) {
+            let message =
+                format!("`{name}` is what every window or sample has, whatever measures it");
             refuse(message, "give the statistic another name");
         }
         let needs = measure.needs();

@@ -8,6 +8,7 @@ use longsift_stages::tokenize::encoder::Encoder;
 
 use super::attention::Attention;
 use super::cascade::{self, Cascade};
+use super::columns::is_of_output;
 use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
@@ -103,7 +104,7 @@ impl Plan {
         if let Some(dataset) = &dataset {
             checks::output_format(&spec, dataset, &mut problems);
         }
-        measures::check(&spec, &measures, &columns.content, &mut problems);
+        measures::check(&spec, &measures, &columns.content, is_of_output, &mut problems);
         let programs = programs::find(&spec, &columns.content, &mut problems);
         let cascade = Cascade::of(&spec, &measures);
         cascade::check(&spec, &measures, &cascade, &mut problems, &mut warnings);

@@ -1,5 +1,6 @@
 //! The table of what a selection made of every sample, and why: `selection/*.parquet`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -69,8 +70,19 @@ pub fn is_table(schema: &Schema) -> bool {
         && same(&fields[fields.len() - last.len()..], &last)
 }
 
+/// Whether every sample has it, whatever is measured.
+pub fn is_of_samples(name: &str) -> bool {
+    first_fields().iter().chain(&last_fields()).any(|field| field.name() == name)
+}
+
+/// A statistic of two terms has two columns, the second with a number behind its name: readers find columns by name.
 fn schema(statistics: &[&str]) -> SchemaRef {
-    let statistics = statistics.iter().map(|name| Field::new(*name, DataType::Float64, true));
+    let mut taken = BTreeMap::new();
+    let statistics = statistics.iter().map(|name| {
+        let times = taken.entry(*name).and_modify(|times| *times += 1).or_insert(1_u32);
+        let name = if *times == 1 { (*name).to_owned() } else { format!("{name} ({times})") };
+        Field::new(name, DataType::Float64, true)
+    });
     let fields = first_fields().into_iter().chain(statistics).chain(last_fields());
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
