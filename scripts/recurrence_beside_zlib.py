@@ -37,7 +37,9 @@ def bench(longsift, folder, windows):
     """Figures of recurrence as {(series, tokens): value}."""
     figures = folder / "figures.json"
     command = [longsift, "bench", str(folder / "pipeline.yaml"), "--windows", windows, "--json", str(figures)]
-    subprocess.run([*command, "--head-dims", "64", "--repeats", "1"], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([*command, "--head-dims", "64", "--repeats", "1"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
     figures = json.loads(figures.read_text())["figures"]
     return {(of["series"], int(of["at"])): of["value"] for of in figures if of["group"] == "recurrence"}
 
