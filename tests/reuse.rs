@@ -278,6 +278,8 @@ fn a_measure_that_a_selection_does_not_use_changes_nothing_of_its_calibration() 
     }
 }
 
+type Change = fn(&mut Value);
+
 #[test]
 fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
     let workspace = workspace();
@@ -308,6 +310,17 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
     workspace.write("wrong.yaml", pipeline().score("calibration: saved.json").to_string());
     let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
     assert!(message.contains("that any values could have"), "{message}");
+    let changes: [(Change, &str); 2] = [
+        (|saved| saved["groups"][0]["threshold"] = json!(1), "unknown field `threshold`"),
+        (|saved| saved["groups"] = json!([saved["groups"][0], saved["groups"][0]]), "twice"),
+    ];
+    for (change, why) in changes {
+        let mut saved = read_json(&workspace.path("out.run/calibration.json"));
+        change(&mut saved);
+        workspace.write("saved.json", saved.to_string());
+        let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+        assert!(message.contains(why), "{message}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::storage::{atomic, files};
 
 /// The figures of a group, in `calibration.json`.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CalibratedGroup {
     /// Value of the `within` column; null for rows without one, and for the one group of a run without `within`.
     pub value: Option<String>,
@@ -42,6 +43,7 @@ pub struct CalibratedGroup {
 
 /// Where what was kept of a group ended.
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Threshold {
     /// The lowest score that was kept, or `min_score` where it decided; null where nothing was kept.
     pub score: Option<f64>,
@@ -54,6 +56,7 @@ pub struct Threshold {
 
 /// What `calibration.json` holds: enough to score and filter an increment like the corpus before it.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Calibration {
     /// Version of this file's format.
     pub version: u32,

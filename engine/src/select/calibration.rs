@@ -95,6 +95,13 @@ pub(super) fn read(plan: &Plan, criteria: &Criteria, path: &Location) -> Result<
     let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())
         .map_err(|failure| failure.or_at(&place()))?;
     let calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
+    let mut seen = HashSet::new();
+    if let Some(twice) = calibration.groups.iter().find(|group| !seen.insert(&group.value)) {
+        let group = name(twice.value.as_deref());
+        let message = format!("the calibration `{path}` has group {group} twice");
+        let hint = "give the `calibration.json` of a finished run directory as it was written";
+        return Err(Diagnostic::error(Blame::Pipeline, message).at(place()).hint(hint).into());
+    }
     let unfit = |known: &CalibratedGroup| Some((missing(criteria, known)?, known.value.clone()));
     let unfit: Vec<(String, Option<String>)> =
         calibration.groups.iter().filter_map(unfit).collect();

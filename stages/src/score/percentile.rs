@@ -207,15 +207,19 @@ impl TryFrom<Written> for Histogram {
             return Err(format!("the histogram from {lowest} to {highest} holds no values"));
         }
         let mut counting = Counting::between(lowest, highest);
-        let mut total = 0_u64;
-        for text in bins.split_terminator(' ') {
+        let (mut total, mut least) = (0_u64, 0);
+        for text in bins.split(' ').filter(|_| !bins.is_empty()) {
             let wrong = || format!("`{text}` is not a bin and its number of values");
             let (bin, values) = text.split_once(':').ok_or_else(wrong)?;
             let bin: usize = bin.parse().map_err(|_| wrong())?;
             let values: u64 = values.parse().map_err(|_| wrong())?;
+            if bin < least {
+                return Err(format!("bin {bin} stands behind a higher one, or twice"));
+            }
+            least = bin + 1;
             let slot = counting.counts.get_mut(bin);
             let slot = slot.ok_or_else(|| format!("the histogram has no bin {bin}"))?;
-            let sum = total.checked_add(values).filter(|_| *slot == 0 && values > 0);
+            let sum = total.checked_add(values).filter(|_| values > 0);
             total = sum.ok_or_else(|| format!("bin {bin} cannot hold {values} values"))?;
             *slot = values;
         }
@@ -289,9 +293,20 @@ mod tests {
         };
         assert!(read(0.0, 1.0, "0:3 4095:1").is_ok());
         assert!(read(2.0, 2.0, "").is_ok());
-        for bins in
-            ["4096:1", "7:0", "7:1 7:1", "1:18446744073709551615 2:1", "", "7", "7:x", "x:1"]
-        {
+        for bins in [
+            "4096:1",
+            "7:0",
+            "7:1 7:1",
+            "1:18446744073709551615 2:1",
+            "",
+            "7",
+            "7:x",
+            "x:1",
+            "5:1 3:1",
+            "0:256 ",
+            " 0:1",
+            "0:1  1:1",
+        ] {
             assert!(read(0.0, 1.0, bins).is_err(), "{bins}");
         }
         assert!(read(2.0, 1.0, "").is_err());
