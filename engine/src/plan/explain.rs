@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Decimal, Kind};
 use longsift_stages::filter::KeepTokens;
-use longsift_stages::first_layer_attention::{Mask, Rows};
+use longsift_stages::first_layer_attention::{FirstLayer, Mask, Rows};
 use longsift_stages::score::terms::Standardise;
 use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ impl fmt::Display for Explanation<'_> {
             let attention = attention(plan, needed) + &spared;
             lines.extend([("shard-across-devices", devices), (ATTENTION, attention)]);
         }
-        let rest = [
+        let mut rest = vec![
             ("score", score(plan)),
             ("filter", filter(plan)),
             ("output", output(plan)),
@@ -87,6 +87,14 @@ impl fmt::Display for Explanation<'_> {
             ("disk", disk(plan)),
             ("done", done(plan, self.done)),
         ];
+        if let Some(most) = map_memory_bytes(plan) {
+            let text = format!(
+                "of a document of {} tokens in {MAP_BLOCKS} blocks (`longsift map`): at most {} besides the mapped table",
+                count(MAP_TOKENS),
+                bytes(most)
+            );
+            rest.insert(4, ("map", text));
+        }
         for (name, text) in lines.into_iter().chain(measures).chain(rest) {
             writeln!(f, "  {name:<22} {text}")?;
         }
@@ -351,6 +359,19 @@ fn output(plan: &Plan) -> String {
     )
 }
 
+/// The document whose map is sized: as long as models of long contexts read.
+const MAP_TOKENS: u64 = 131_072;
+const MAP_BLOCKS: usize = 128;
+
+/// Bytes of memory that a map of such a document takes on this machine's processor, at most; none without first-layer attention.
+fn map_memory_bytes(plan: &Plan) -> Option<u64> {
+    let attention = plan.attention.as_ref().filter(|attention| !attention.kernel().is_cuda())?;
+    let spec = attention.model.spec();
+    let (tokens, threads) = (MAP_TOKENS as usize, attention.devices.threads);
+    let kernel = attention.kernel();
+    Some(FirstLayer::block_attention_bytes(spec, kernel, tokens, MAP_BLOCKS, threads))
+}
+
 fn memory(plan: &Plan) -> String {
     let estimate = &plan.estimate;
     let whole = match estimate.whole_model_bytes {
@@ -418,6 +439,7 @@ pub fn json(plan: &Plan, done: Done, sizing: Option<&Sizing>) -> Value {
         "device": plan.attention.as_ref().map(device_json),
         "absent": sizing,
         "estimate": plan.estimate,
+        "map_memory_bytes": map_memory_bytes(plan),
         "done": { "work_units": done.units, "windows": done.windows, "finished": done.finished },
         "warnings": plan.warnings.iter().map(|warning| &warning.message).collect::<Vec<_>>(),
     })
