@@ -162,6 +162,38 @@ impl BlockAttention {
     }
 }
 
+/// How the blocks of a window attend to each other: `[blocks, blocks]`, the attending block first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockShares {
+    /// As [`BlockAttention::shares`].
+    pub shares: Vec<Option<f64>>,
+    /// As [`BlockAttention::uniform_shares`].
+    pub uniform: Vec<Option<f64>>,
+}
+
+impl BlockShares {
+    /// Of all heads of a window, or of one query head. `blocks`: those of the window, nothing added yet.
+    ///
+    /// Cost, memory and panics: as of [`BlockAttention::add_heads`]; the heads of a window take turns.
+    pub fn of_window(
+        kernel: Kernel,
+        shape: &AttentionShape,
+        rules: &LogitRules,
+        source: &dyn QueryKeySource,
+        mut blocks: BlockAttention,
+        head: Option<usize>,
+    ) -> Self {
+        match head {
+            None => blocks.add_heads(kernel, shape, rules, source, 0..shape.key_heads),
+            Some(head) => {
+                let (shape, rules, source) = OneHead::new(shape, rules, source, head);
+                blocks.add_heads(kernel, &shape, &rules, &source, 0..1);
+            }
+        }
+        Self { shares: blocks.shares(), uniform: blocks.uniform_shares(rules) }
+    }
+}
+
 /// One query head of a window, as a window of its own.
 pub struct OneHead<'a> {
     source: &'a dyn QueryKeySource,

@@ -38,7 +38,7 @@ mod window;
 mod words;
 
 pub use attend::{Asking, AttendScratch, KeyValues};
-pub use block_attention::{BlockAttention, MOST_BLOCKS, OneHead};
+pub use block_attention::{BlockAttention, BlockShares, MOST_BLOCKS, OneHead};
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
 pub use kernel::{ElementType, Kernel};
 pub use mapped::{MapError, MappedFile};

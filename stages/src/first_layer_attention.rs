@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use longsift_kernels::cuda::Operands;
 use longsift_kernels::{
-    AttentionShape, BlockAttention, HeadSums, Kernel, LogitRules, Measure as KernelMeasure,
-    OneHead, QueryKeySource, Rope, Rotation, WindowSums, attention_statistics, head_statistics,
+    AttentionShape, BlockAttention, BlockShares, HeadSums, Kernel, LogitRules,
+    Measure as KernelMeasure, QueryKeySource, Rope, Rotation, WindowSums, attention_statistics,
+    head_statistics,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -215,16 +216,6 @@ fn mean(figures: &[f64]) -> f64 {
     figures.iter().sum::<f64>() / figures.len() as f64
 }
 
-/// How the blocks of a window attend to each other: `[blocks, blocks]`, the attending block first.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BlockShares {
-    /// The mean attention of a row of the one block to the keys of the other, 0 to 1. A block's shares sum to 1, less what
-    /// sinks take. None where no row of the block was drawn.
-    pub shares: Vec<Option<f64>>,
-    /// The same, were each row's attention spread evenly over the keys that it sees.
-    pub uniform: Vec<Option<f64>>,
-}
-
 /// The first layer of a model, ready to measure windows: the table, its rules, and rotary tables computed so far.
 #[derive(Debug)]
 pub struct FirstLayer {
@@ -319,7 +310,7 @@ impl FirstLayer {
     /// How the blocks of a window that end before the tokens `ends` attend to each other, on the CPU: mean over heads, or of
     /// one query head. Of `sampled` rows only these are measured.
     ///
-    /// Cost and memory: see [`BlockAttention`]; the heads of a window take turns.
+    /// Cost and memory: see [`BlockShares::of_window`].
     ///
     /// # Panics
     /// If blocks or head are not of the window: see [`BlockAttention::new`].
@@ -333,15 +324,8 @@ impl FirstLayer {
     ) -> BlockShares {
         self.mark_ids_seen(ids);
         self.with_source(kernel, ids, |shape, rules, source| {
-            let mut blocks = BlockAttention::new(ends, sampled.map(SampledRows::sample));
-            match head {
-                None => blocks.add_heads(kernel, shape, rules, source, 0..shape.key_heads),
-                Some(head) => {
-                    let (shape, rules, source) = OneHead::new(shape, rules, source, head);
-                    blocks.add_heads(kernel, &shape, &rules, &source, 0..1);
-                }
-            }
-            BlockShares { shares: blocks.shares(), uniform: blocks.uniform_shares(rules) }
+            let blocks = BlockAttention::new(ends, sampled.map(SampledRows::sample));
+            BlockShares::of_window(kernel, shape, rules, source, blocks, head)
         })
     }
 

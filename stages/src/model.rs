@@ -95,7 +95,5 @@ pub(crate) use rounded_alibi::RoundedAlibi;
 pub(crate) use side::SideArray;
 pub use spec::{EmbeddingSteps, HeadNorm, Latent, LayerZeroSpec, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
-pub use whole::{
-    Forward, LayerBlocks, Memory, ShortWindow, WholeModel, short_stride, short_windows,
-};
+pub use whole::{Forward, Memory, ShortWindow, WholeModel, short_stride, short_windows};
 pub(crate) use window_source::{PackedProjections, WindowParts};

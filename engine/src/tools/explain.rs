@@ -8,9 +8,10 @@ mod page;
 
 use std::fmt;
 
+use longsift_kernels::BlockShares;
 use longsift_stages::StageSettings;
 use longsift_stages::contract::{Evidence, Measure, Request, Unmeasured, Value, Window};
-use longsift_stages::first_layer_attention::{BlockShares, FirstLayer};
+use longsift_stages::first_layer_attention::FirstLayer;
 use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
 use serde::Serialize;

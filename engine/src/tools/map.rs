@@ -14,8 +14,9 @@ use std::fmt;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
+use longsift_kernels::BlockShares;
 use longsift_stages::contract::AttentionRequest;
-use longsift_stages::first_layer_attention::{BlockShares, SampledRows};
+use longsift_stages::first_layer_attention::SampledRows;
 use longsift_stages::tokenize::EncodedText;
 use longsift_stages::tokenize::chat_template::{ChatTemplate, Message};
 use serde::Serialize;

@@ -7,12 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use longsift_kernels::{
-    ElementType, Kernel, Measure, TableView, attention_statistics, reference_rows,
+    BlockShares, ElementType, Kernel, Measure, TableView, attention_statistics, reference_rows,
 };
 use serde_json::Value;
 
 use super::*;
-use crate::first_layer_attention::{BlockShares, FirstLayer, Mask};
+use crate::first_layer_attention::{FirstLayer, Mask};
 use crate::load_partial_model::Precision;
 
 /// A folder of the shared test data. A test that asks for one is ignored where the cfg `longsift_shared` is not set.

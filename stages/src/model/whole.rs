@@ -21,7 +21,6 @@ mod ropes;
 mod sequences;
 
 pub use figures::Forward;
-pub use layer_blocks::LayerBlocks;
 pub use located::WholeModel;
 pub use memory::Memory;
 pub use sequences::{ShortWindow, short_stride, short_windows};

@@ -1,7 +1,7 @@
 //! Which layer a map is of: the first, from its table, or any of a whole model.
 
-use longsift_kernels::{ElementType, Kernel};
-use longsift_stages::first_layer_attention::{BlockShares, FirstLayer, SampledRows};
+use longsift_kernels::{BlockShares, ElementType, Kernel};
+use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
 use longsift_stages::model::{LayerZeroSpec, ModelConfig, WholeModel};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -128,8 +128,7 @@ impl<'a> Looked<'a> {
             Self::Whole { layer, model, .. } => {
                 let found = model.layer_blocks(*layer as usize, ids, ends, head);
                 let failed = |problem| Failure::from(Diagnostic::from(problem));
-                let (shares, uniform) = found.map_err(failed)?;
-                Ok(BlockShares { shares, uniform })
+                Ok(found.map_err(failed)?)
             }
         }
     }

@@ -1,8 +1,6 @@
 //! How the blocks of a window attend to each other in any layer.
 
-use longsift_kernels::{
-    AttentionShape, BlockAttention, ElementType, Kernel, LogitRules, OneHead, QueryKeySource,
-};
+use longsift_kernels::{BlockAttention, BlockShares, ElementType, Kernel};
 
 use super::embedding;
 use super::layer::Layer;
@@ -10,10 +8,6 @@ use super::located::WholeModel;
 use super::query_keys::QueryKeys;
 use super::ropes::Ropes;
 use crate::model::problem::ModelProblem;
-
-/// Shares of attention between blocks, `[blocks, blocks]`, the attending block first: as measured, and were each row's
-/// attention spread evenly over the keys that it sees. None where no row of the block was measured.
-pub type LayerBlocks = (Vec<Option<f64>>, Vec<Option<f64>>);
 
 impl WholeModel {
     /// How the blocks of a window that end before the tokens `ends` attend to each other in layer `index`: mean over heads, or
@@ -33,7 +27,7 @@ impl WholeModel {
         ids: &[u32],
         ends: &[usize],
         head: Option<usize>,
-    ) -> Result<LayerBlocks, ModelProblem> {
+    ) -> Result<BlockShares, ModelProblem> {
         self.check(ids)?;
         let kernel = Kernel::detect(ElementType::F32);
         let mut states = embedding::hidden_states(self, &[ids], kernel)?;
@@ -45,19 +39,10 @@ impl WholeModel {
         }
         let asks = QueryKeys::read(self, index, kernel)?;
         let rope = ropes.get(asks.spec.rope.as_ref(), ids.len());
-        let mut blocks = BlockAttention::new(ends, None);
-        let mut add = |shape: &AttentionShape, rules: &LogitRules, source: &dyn QueryKeySource| {
-            match head {
-                None => blocks.add_heads(kernel, shape, rules, source, 0..shape.key_heads),
-                Some(head) => {
-                    let (shape, rules, source) = OneHead::new(shape, rules, source, head);
-                    blocks.add_heads(kernel, &shape, &rules, &source, 0..1);
-                }
-            }
-            blocks.uniform_shares(rules)
-        };
-        let uniform = asks.with_source(rope, &states[0], &mut add);
-        Ok((blocks.shares(), uniform))
+        Ok(asks.with_source(rope, &states[0], &mut |shape, rules, source| {
+            let blocks = BlockAttention::new(ends, None);
+            BlockShares::of_window(kernel, shape, rules, source, blocks, head)
+        }))
     }
 
     /// The heap memory that [`Self::layer_blocks`] holds at most for a window of `tokens` tokens in `blocks` blocks.
