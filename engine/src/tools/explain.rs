@@ -7,6 +7,7 @@ mod gains;
 mod page;
 
 use std::fmt;
+use std::ops::Range;
 
 use longsift_kernels::BlockShares;
 use longsift_stages::StageSettings;
@@ -497,19 +498,36 @@ fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -
 }
 
 impl Explanation {
-    /// Passages by their mean far mass, the highest first: where they begin, and the mean.
-    fn passages(&self) -> Vec<(usize, f64)> {
-        let mean = |(place, masses): (usize, &[f64])| {
-            (place * PASSAGE, masses.iter().sum::<f64>() / masses.len() as f64)
-        };
-        let mut all: Vec<(usize, f64)> =
-            self.far_mass.chunks(PASSAGE).enumerate().map(mean).collect();
+    /// The mean far mass of some tokens; none where it was not measured.
+    fn mean_mass(&self, tokens: Range<usize>) -> Option<f64> {
+        let masses = self.far_mass.get(tokens)?;
+        (!masses.is_empty()).then(|| masses.iter().sum::<f64>() / masses.len() as f64)
+    }
+
+    /// The passages with the highest means, for a terminal; nothing where no passage has one.
+    fn write_passages(
+        &self,
+        formatter: &mut fmt::Formatter<'_>,
+        heading: &str,
+        mean: impl Fn(Range<usize>) -> Option<f64>,
+        shown: impl Fn(f64) -> String,
+    ) -> fmt::Result {
+        let passage = |tokens: Range<usize>| Some((tokens.start, mean(tokens)?));
+        let mut all: Vec<(usize, f64)> = self.stretches(PASSAGE).filter_map(passage).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
         all.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
-        all
+        writeln!(formatter, "\n{heading}")?;
+        for (token, mean) in all.into_iter().take(SHOWN) {
+            let text = self.text(token..token + PASSAGE);
+            writeln!(formatter, "  {}  token {:>6}  {text}", shown(mean), count(token as u64))?;
+        }
+        Ok(())
     }
 
     /// The text of some tokens, on one line.
-    fn text(&self, tokens: std::ops::Range<usize>) -> String {
+    fn text(&self, tokens: Range<usize>) -> String {
         let end = tokens.end.min(self.pieces.len());
         let text: String = self.pieces[tokens.start.min(end)..end].concat();
         line_safe(&text.replace("\r\n", "⏎ ").replace('\n', "⏎ "))
@@ -592,19 +610,15 @@ impl fmt::Display for Explanation {
             writeln!(formatter, "  {line}")?;
         }
         if let Some(distance) = self.far_distance {
-            writeln!(
+            let distance = count(distance);
+            let heading =
+                format!("passages that attend most to {distance} tokens before them or more");
+            self.write_passages(
                 formatter,
-                "\npassages that attend most to {} tokens before them or more",
-                count(distance)
+                &heading,
+                |tokens| self.mean_mass(tokens),
+                |mass| format!("{mass:.3}"),
             )?;
-            for (token, mass) in self.passages().into_iter().take(SHOWN) {
-                writeln!(
-                    formatter,
-                    "  {mass:.3}  token {:>6}  {}",
-                    count(token as u64),
-                    self.text(token..token + PASSAGE)
-                )?;
-            }
         }
         self.write_gains(formatter)?;
         let far: Vec<&Link> = self.links.iter().filter(|link| link.far).collect();

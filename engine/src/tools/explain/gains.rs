@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use longsift_stages::contract::ForwardFigures;
 
-use super::page::{MOST_TEXT_BYTES, PIECES, shade};
-use super::{Explanation, PASSAGE, SHOWN};
-use crate::base::text::{count, line_safe};
-use crate::report::page::{Block, Piece, Section};
+use super::Explanation;
+use super::page::shade;
+use crate::report::page::{Piece, Section};
 
 impl Explanation {
     /// Notes the losses of the tokens of the window, and what those gain that have a short window of their own.
@@ -29,55 +28,42 @@ impl Explanation {
     }
 
     /// The ranges of so many tokens that the window is cut into.
-    fn stretches(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(super) fn stretches(&self, tokens: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let all = self.pieces.len();
         (0..all).step_by(tokens).map(move |first| first..(first + tokens).min(all))
     }
 
     /// The text, shaded by what the long context gives its tokens; none without gains.
     pub(super) fn gain_section(&self) -> Option<Section> {
-        let each = self.pieces.len().div_ceil(PIECES).max(1);
+        let each = self.piece_tokens();
         let gains: Vec<Option<f64>> =
             self.stretches(each).map(|tokens| self.mean_gain(tokens)).collect();
         let most = gains.iter().flatten().copied().reduce(f64::max)?;
-        let (mut pieces, mut written) = (Vec::new(), 0);
-        for (tokens, gain) in self.stretches(each).zip(gains) {
-            let text = self.pieces[tokens.clone()].concat();
-            written += line_safe(&text).len();
-            if written > MOST_TEXT_BYTES {
-                break;
-            }
-            let mut title = format!("token {}", count(tokens.start as u64));
+        let blocks = self.shaded(|place, tokens, text, mut title| {
             let loss = tokens.start.checked_sub(1).and_then(|before| self.token_losses.get(before));
             if let Some(loss) = loss {
                 let _ = write!(title, ", loss {loss:.3}");
             }
-            if let Some(gain) = gain {
+            if let Some(gain) = gains[place] {
                 let _ = write!(title, ", gain {gain:+.3} nats");
             }
-            let part = gain.map(|gain| gain / most.max(f64::MIN_POSITIVE));
+            let part = gains[place].map(|gain| gain / most.max(f64::MIN_POSITIVE));
             let fill = part.filter(|part| *part > 0.0).map_or_else(String::new, shade);
-            pieces.push(Piece { text, fill, title, anchor: String::new(), link: String::new() });
-        }
+            Piece { text, fill, title, anchor: String::new(), link: String::new() }
+        });
         let lead = "The darker, the more the model gains at a token from all that stands before it, beside the short context \
                     alone. Tokens of the short context have no gain.";
-        let blocks = vec![Block::Shaded(pieces)];
         Some(Section::new("gains", "What the long context gives", lead, blocks))
     }
 
     /// The passages that gain most, for a terminal.
     pub(super) fn write_gains(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mean = |tokens: Range<usize>| Some((tokens.start, self.mean_gain(tokens)?));
-        let mut all: Vec<(usize, f64)> = self.stretches(PASSAGE).filter_map(mean).collect();
-        if all.is_empty() {
-            return Ok(());
-        }
-        all.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
-        writeln!(formatter, "\npassages that gain most by the long context, in nats a token")?;
-        for (token, gain) in all.into_iter().take(SHOWN) {
-            let text = self.text(token..token + PASSAGE);
-            writeln!(formatter, "  {gain:>+6.3}  token {:>6}  {text}", count(token as u64))?;
-        }
-        Ok(())
+        let heading = "passages that gain most by the long context, in nats a token";
+        self.write_passages(
+            formatter,
+            heading,
+            |tokens| self.mean_gain(tokens),
+            |gain| format!("{gain:>+6.3}"),
+        )
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::ops::Range;
 
 use longsift_stages::contract::Value;
 
@@ -12,9 +13,9 @@ use crate::report::page::heat::{Scale, heat_map, hexadecimal};
 use crate::report::page::{Block, Figure, Page, Piece, Section, Tile};
 
 /// Pieces that a text is shaded in.
-pub(super) const PIECES: usize = 3000;
+const PIECES: usize = 3000;
 /// Bytes of text that are shown, as they are written: whatever a text is made of, the page stays small.
-pub(super) const MOST_TEXT_BYTES: usize = 400_000;
+const MOST_TEXT_BYTES: usize = 400_000;
 /// Lines that are drawn from tokens to where they were found.
 const LINES: usize = 300;
 /// Width of drawings along the window, in pixels, and bars in them.
@@ -124,27 +125,46 @@ impl Explanation {
         vec![Block::table(header, rows.collect()), Block::Heading("Every figure".to_owned())]
     }
 
+    /// How many tokens one piece of a shaded text has.
+    pub(super) fn piece_tokens(&self) -> usize {
+        self.pieces.len().div_ceil(PIECES).max(1)
+    }
+
+    /// The text in pieces, as far as a page shows it; `piece` makes one of its number, its tokens, its text and a title that
+    /// begins with its first token.
+    pub(super) fn shaded(
+        &self,
+        piece: impl Fn(usize, Range<usize>, String, String) -> Piece,
+    ) -> Vec<Block> {
+        let (mut pieces, mut shown, mut written) = (Vec::new(), 0, 0);
+        for (place, tokens) in self.stretches(self.piece_tokens()).enumerate() {
+            let text = self.pieces[tokens.clone()].concat();
+            written += line_safe(&text).len();
+            if written > MOST_TEXT_BYTES {
+                break;
+            }
+            shown = tokens.end;
+            let title = format!("token {}", count(tokens.start as u64));
+            pieces.push(piece(place, tokens, text, title));
+        }
+        let left = self.pieces.len() - shown;
+        let note = format!("{} more tokens are not shown.", count(left as u64));
+        let mut blocks = vec![Block::Shaded(pieces)];
+        blocks.extend((left > 0).then_some(Block::Note(note)));
+        blocks
+    }
+
     fn text_section(&self) -> Section {
-        let each = self.pieces.len().div_ceil(PIECES).max(1);
+        let each = self.piece_tokens();
         let most = self.far_mass.iter().copied().fold(0.0, f64::max);
         let far: BTreeMap<usize, &Link> =
             self.links.iter().filter(|link| link.far).map(|link| (link.token, link)).collect();
         let found: BTreeSet<usize> = far.values().map(|link| link.earlier / each).collect();
         let copied: BTreeSet<usize> =
             self.links.iter().filter(|link| link.copied).map(|link| link.token).collect();
-        let (mut pieces, mut written) = (Vec::new(), 0);
-        for (piece, texts) in self.pieces.chunks(each).enumerate() {
-            let text = texts.concat();
-            written += line_safe(&text).len();
-            if written > MOST_TEXT_BYTES {
-                break;
-            }
-            let tokens = piece * each..(piece * each + texts.len());
-            let masses = self.far_mass.get(tokens.clone()).unwrap_or_default();
-            let mass =
-                (!masses.is_empty()).then(|| masses.iter().sum::<f64>() / masses.len() as f64);
+        let blocks = self.shaded(|piece, tokens, text, mut title| {
+            let mass = self.mean_mass(tokens.clone());
             let link = far.range(tokens.clone()).next().map(|(_, link)| *link);
-            let mut title = format!("token {}", count(tokens.start as u64));
             if let Some(mass) = mass {
                 let _ = write!(title, ", far attention {mass:.3}");
             }
@@ -155,21 +175,14 @@ impl Explanation {
             }
             let fill =
                 mass.map_or_else(String::new, |mass| shade(mass / most.max(f64::MIN_POSITIVE)));
-            pieces.push(Piece {
+            Piece {
                 text,
                 fill,
                 title,
                 anchor: if found.contains(&piece) { format!("t{piece}") } else { String::new() },
                 link: link.map_or_else(String::new, |link| format!("t{}", link.earlier / each)),
-            });
-        }
-        let mut blocks = Vec::new();
-        let shown = pieces.len() * each;
-        blocks.push(Block::Shaded(pieces));
-        if shown < self.pieces.len() {
-            let left = count((self.pieces.len() - shown) as u64);
-            blocks.push(Block::Note(format!("{left} more tokens are not shown.")));
-        }
+            }
+        });
         let lead = match (self.far_distance, self.links.is_empty()) {
             (Some(distance), false) => format!(
                 "The darker, the more a token attends to tokens {} or more before it. Underlined: recurs far away and is not copied; it leads to where it was found.",
