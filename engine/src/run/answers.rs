@@ -8,14 +8,13 @@ use crate::run::{Outcome, Run};
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
 use crate::score::context::Scored;
-use crate::write::staged::Staged;
+use crate::write::staged::{Fates, Staged};
 
 impl Run<'_> {
     pub(super) fn summary(&self, scored: &Scored, staged: &Staged) -> Result<Summary> {
         let mut summary = self.base_summary("done");
         let counts = &scored.counts;
         summary.rows_in = counts.rows;
-        summary.rows_kept = staged.fates.rows_kept;
         summary.rows_dropped.clone_from(&counts.rows_dropped);
         summary.windows_dropped.clone_from(&counts.windows_dropped);
         summary.rows_dropped.extend(staged.fates.rows_dropped.clone());
@@ -27,9 +26,7 @@ impl Run<'_> {
         summary.windows_reused = scored.windows_reused;
         summary.windows_not_measured = scored.not_measured(self.plan);
         summary.windows_not_sampled = scored.not_sampled(self.plan);
-        summary.windows_kept_not_measured = staged.fates.windows_kept_not_measured;
-        summary.windows_kept = staged.fates.windows_kept;
-        summary.kept = staged.fates.kept;
+        note_kept(&mut summary, &staged.fates);
         summary.tokens_total = counts.tokens_total;
         summary.tokens_scored = counts.tokens_scored;
         summary.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
@@ -89,4 +86,12 @@ impl Run<'_> {
         };
         Outcome { summary, labels: None, warnings: Vec::new() }
     }
+}
+
+/// Notes what the output has.
+pub(super) fn note_kept(summary: &mut Summary, fates: &Fates) {
+    summary.rows_kept = fates.rows_kept;
+    summary.kept = fates.kept;
+    summary.windows_kept = fates.windows_kept;
+    summary.windows_kept_not_measured = fates.windows_kept_not_measured;
 }

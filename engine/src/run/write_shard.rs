@@ -3,6 +3,7 @@
 
 use serde_json::json;
 
+use super::answers::note_kept;
 use super::finished::{finished, selection_fingerprint};
 use super::missing;
 use crate::base::error::Result;
@@ -58,8 +59,7 @@ impl Run<'_> {
         let now = self.base_summary(&summary.status);
         (summary.seconds, summary.peak_memory_bytes) = (now.seconds, now.peak_memory_bytes);
         summary.peak_memory_by_phase = now.peak_memory_by_phase;
-        (summary.rows_kept, summary.kept) = (done.fates.rows_kept, done.fates.kept);
-        summary.windows_kept = done.fates.windows_kept;
+        note_kept(&mut summary, &done.fates);
         Ok(Outcome {
             warnings: selection.warnings,
             ..outcome(Summary { shard: Some(shard), ..summary })

@@ -82,6 +82,12 @@ pub fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
     *reasons.entry(reason.to_owned()).or_default() += 1;
 }
 
+/// Whether a count is left out where it is written.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+pub(super) fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

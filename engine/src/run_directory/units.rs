@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::counts::Counts;
+use super::counts::{Counts, is_zero};
 use super::facts::{Facts, Fingerprints, MeasureFingerprint};
 use super::layout::RunDirectory;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -81,11 +81,6 @@ pub struct MeasuredBy {
     /// Rows that are quarantined because it could not measure them.
     #[serde(default)]
     pub quarantined: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 impl MeasuredBy {
