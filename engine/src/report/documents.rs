@@ -135,8 +135,8 @@ pub(super) fn compare(a: Run<'_>, b: Run<'_>, listed: usize) -> Result<DocumentC
             (Some(one), Some(other)) => one.intersection(other).map(String::as_str).collect(),
             _ => Vec::new(),
         };
-        let mut of_b = fates(&mut b, file, Some(&both))?;
-        for (row, first) in fates(&mut a, file, Some(&both))? {
+        let mut of_b = fates(&mut b, file, &both)?;
+        for (row, first) in fates(&mut a, file, &both)? {
             let second = of_b.remove(&row);
             let file = file.to_owned();
             changes.add(DocumentChange { file, row, first: Some(first), second }, listed);
@@ -158,7 +158,7 @@ pub(crate) fn fates_of(
     let files: BTreeSet<&str> = records.units.keys().copied().collect();
     let mut all = BTreeMap::new();
     for file in files {
-        all.append(&mut fates(&mut records, file, None)?);
+        all.append(&mut fates(&mut records, file, &[])?);
     }
     Ok(all)
 }
@@ -227,12 +227,8 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
     Ok(all)
 }
 
-/// What a run did with the documents of one file, by row. `compared`: the statistics that count as figures; all without it.
-fn fates(
-    records: &mut Records<'_>,
-    file: &str,
-    compared: Option<&[&str]>,
-) -> Result<BTreeMap<i64, Fate>> {
+/// What a run did with the documents of one file, by row. `compared`: the statistics that count as figures.
+fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTreeMap<i64, Fate>> {
     let Records { run: (directory, manifest), scores: of_units, units, dropped: not_kept, kept } =
         records;
     let mut fates: BTreeMap<i64, Fate> = BTreeMap::new();
@@ -263,9 +259,7 @@ fn fates(
         }
         let mut document = -1;
         let path = of_units.root.join(&record.scores.path);
-        let own = scores::statistics(&path)?;
-        let own: Vec<&str> = own.iter().map(String::as_str).collect();
-        scores::read(&path, compared.unwrap_or(&own), |window| {
+        scores::read(&path, compared, |window| {
             let row = window.input_row as i64;
             let fate = fates.entry(row).or_default();
             fate.windows += 1;
