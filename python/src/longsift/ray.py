@@ -148,11 +148,20 @@ def flags_of(job: Job, phase: str, need: Need, kernel: str | None) -> list[str]:
     """The flags of every shard of a phase. All nodes run one kernel: the one that was asked for, without GPUs that of this
     machine's processor; `kernel`: that of the scores, where there are any."""
     if phase == "write":
-        elsewhere = ["--devices-elsewhere", *([] if kernel is None else [f"--kernel={kernel}"])]
+        more = scored_elsewhere(kernel)
     else:
-        pinned = job.kernel or (None if need.gpus else job.processor_kernel)
-        elsewhere = [] if pinned is None else [f"--kernel={pinned}"]
-    return [f"--phase={phase}", f"--threads={need.cpus}", *elsewhere]
+        more = pin(job.kernel or (None if need.gpus else job.processor_kernel))
+    return [f"--phase={phase}", f"--threads={need.cpus}", *more]
+
+
+def scored_elsewhere(kernel: str | None) -> list[str]:
+    """The flags of a machine that need not have what measured, and the kernel that did."""
+    return ["--devices-elsewhere", *pin(kernel)]
+
+
+def pin(kernel: str | None) -> list[str]:
+    """The flag that decides the kernel, where there is one."""
+    return [] if kernel is None else [f"--kernel={kernel}"]
 
 
 def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, Answer]]:
@@ -160,8 +169,9 @@ def run_shards(job: Job, phase: str, kernel: str | None) -> Iterator[tuple[int, 
     for good cancels all others: they would fail as well."""
     import ray
 
-    need = need_of(job, phase, alive())
-    slots = sum(need.times_in(node) for node in alive())
+    members = alive()
+    need = need_of(job, phase, members)
+    slots = sum(need.times_in(node) for node in members)
     # Every shard that writes selects for itself first: one each.
     count = slots * (4 if phase == "score" else 1) or _SHARDS_OF_NO_NODE
     shards = min(job.shards or count, job.units)
@@ -259,8 +269,8 @@ def drive(job: Job, summary_to: TextIO) -> int:
 def select(job: Job, summary_to: TextIO, kernel: str | None) -> int:
     """Selects, writes and commits on this machine; hands on the summary, the last line of the command's output."""
     threads = [f"--threads={job.threads}"] if job.threads else []
-    elsewhere = ["--devices-elsewhere", *([] if kernel is None else [f"--kernel={kernel}"])]
-    flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *job.select_flags, *threads, *elsewhere]
+    flags = ["--phase=select", f"--nothing-to-do-exit={job.nothing_to_do_exit}", *job.select_flags, *threads]
+    flags += scored_elsewhere(kernel)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         child = subprocess.run(job.command(*flags), cwd=job.folder, stdout=subprocess.PIPE, text=True, check=False)

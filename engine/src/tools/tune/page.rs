@@ -12,10 +12,19 @@ impl Tuned {
         let fastest = all.map(|point| point.tokens_per_second).fold(0.0, f64::max);
         let tile = |figure: String, label: &str| Tile { figure, label: label.to_owned() };
         let [flight, heads] = [
-            ("windows in flight on each device", "with all heads at a time", &self.in_flight),
-            ("key heads at a time", "with the best number of windows in flight", &self.heads),
-        ]
-        .map(|(across, with, points)| curve(across, with, points));
+            curve(
+                "windows in flight on each device",
+                "with all heads at a time",
+                &self.in_flight,
+                |point| point.windows_in_flight,
+            ),
+            curve(
+                "key heads at a time",
+                "with the best number of windows in flight",
+                &self.heads,
+                |point| point.key_heads,
+            ),
+        ];
         let page = Page {
             title: format!("Tuned: {}", line_safe(&self.devices)),
             kicker: format!("longsift tune · longsift {}", env!("CARGO_PKG_VERSION")),
@@ -32,13 +41,13 @@ impl Tuned {
                     "stage",
                     "The stage",
                     "",
-                    vec![Block::Code(line_safe_lines(&self.yaml))],
+                    vec![Block::Code(self.yaml.trim_end().to_owned())],
                 ),
                 Section::new(
                     "repeat",
                     "Measure it again",
                     "",
-                    vec![Block::Code(line_safe(command))],
+                    vec![Block::Code(command.to_owned())],
                 ),
             ],
         };
@@ -47,10 +56,7 @@ impl Tuned {
 }
 
 /// Speed and reserved memory over one of the two numbers, and the same as a table.
-fn curve(across: &str, with: &str, points: &[Point]) -> Vec<Block> {
-    let number = |point: &Point| {
-        if across.starts_with("windows") { point.windows_in_flight } else { point.key_heads }
-    };
+fn curve(across: &str, with: &str, points: &[Point], number: fn(&Point) -> usize) -> Vec<Block> {
     let tokens = |value: f64| count(value as u64);
     let memory = |value: f64| bytes(value as u64);
     let figure = |name: &str, of: fn(&Point) -> f64, shown: &dyn Fn(f64) -> String| {
@@ -80,8 +86,4 @@ fn curve(across: &str, with: &str, points: &[Point]) -> Vec<Block> {
         ]),
         Block::table([across, "tokens/s", "reserved at most", "windows measured"], rows.collect()),
     ]
-}
-
-fn line_safe_lines(text: &str) -> String {
-    text.trim_end().split('\n').map(line_safe).collect::<Vec<_>>().join("\n")
 }
