@@ -65,6 +65,11 @@ impl PackedWeights {
         Self { kernel, hidden, outputs, panels, bias: bias.map(<[f32]>::to_vec) }
     }
 
+    /// The heap memory that [`Self::apply`] takes on each thread, in bytes.
+    pub const fn scratch_bytes() -> u64 {
+        (BLOCK_ROWS * DEPTH * size_of::<f32>()) as u64
+    }
+
     /// Rows of `x` have this many floats.
     pub(crate) fn inputs(&self) -> usize {
         self.hidden

@@ -1,38 +1,14 @@
 //! `window_bytes` against the heap that a window really takes. Alone in its binary: the allocator counts everything.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "common/heap.rs"]
+mod heap;
+
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use longsift_kernels::{
     AttentionShape, ElementType, Kernel, LogitRules, Measure, QueryKeySource, attention_statistics,
     window_bytes,
 };
-
-/// The system's allocator, with a count of live bytes and their maximum.
-struct Counting;
-
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged; the counters do not touch memory that is handed out.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 struct Flat;
 
@@ -49,10 +25,8 @@ impl QueryKeySource for Flat {
 fn peak(pool: &rayon::ThreadPool, kernel: Kernel, shape: &AttentionShape) -> u64 {
     let rules = LogitRules::causal(shape.head_dim);
     let measure = Measure { distance: shape.tokens / 4, rows: true };
-    let before = LIVE.load(Ordering::Relaxed);
-    PEAK.store(before, Ordering::Relaxed);
-    pool.install(|| attention_statistics(kernel, shape, &rules, &measure, &Flat));
-    (PEAK.load(Ordering::Relaxed) - before) as u64
+    let measured = || attention_statistics(kernel, shape, &rules, &measure, &Flat);
+    heap::peak_of(|| pool.install(measured)).0
 }
 
 #[test]

@@ -4,6 +4,7 @@ use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, Unme
 
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{Failure, Result};
+use crate::base::machine::return_freed_arrays;
 use crate::base::stop::Stop;
 use crate::plan::whole_models::WholeModelPlan;
 
@@ -70,6 +71,7 @@ pub(crate) fn forward(
     let vocabulary = whole.model.spec().vocabulary_size;
     let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
     let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
+    return_freed_arrays();
     let made = whole.model.measure(&whole.request, &known, &|| stop.check().is_ok());
     let made = made.map_err(|problem| Failure::from(Diagnostic::from(problem)))?;
     if made.is_none() {

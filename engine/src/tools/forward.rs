@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::machine::take_peak_bytes;
+use crate::base::machine::{return_freed_arrays, take_peak_bytes};
 use crate::base::text::{bytes, count};
 
 /// The most tokens of a window: a limit of what a file may ask for, not of the model.
@@ -63,6 +63,7 @@ pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
 /// A model that is not known beyond its first layer, damaged or incomplete files, a window that does not fit it.
 pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
     let model = WholeModel::open(path)?;
+    return_freed_arrays();
     // Asked twice: the second time it is what is resident now.
     let before = take_peak_bytes().and_then(|_| take_peak_bytes());
     let mut windows = model.forward(&[ids]).map_err(|problem| vec![problem])?;

@@ -102,11 +102,9 @@ impl<'a> TensorReader<'a> {
 
     /// All that is left of the tensor.
     pub(crate) fn rest(&mut self) -> Result<Vec<f32>, ModelProblem> {
-        let needed = &self.part.needed;
-        let row_bytes = (needed.row_numbers() * 4).max(1);
-        let mut numbers = Vec::with_capacity(needed.numbers() as usize);
+        let mut numbers = Vec::with_capacity(self.part.needed.numbers() as usize);
         while !self.rows.is_empty() {
-            numbers.extend(self.next(CHUNK_BYTES / row_bytes)?);
+            numbers.extend(self.next(rows_of_chunk(self.part))?);
         }
         Ok(numbers)
     }
@@ -131,6 +129,33 @@ impl<'a> TensorReader<'a> {
         };
         (digest, bytes_read)
     }
+}
+
+/// The largest chunk of a tensor that is read at most `most_rows` rows at a time, in bytes: what is stored of it, with what
+/// is kept in memory all along, and its floats.
+pub(crate) fn chunk_bytes(part: &Part, most_rows: u64) -> (u64, u64) {
+    let kept: u64 = part.kept().map(|index| part.stored[index].entry.byte_length()).sum();
+    let of_chunk = |rows: &Range<u64>| {
+        let rows = rows.start..chunk_end(rows, most_rows, part.form.row_step());
+        let slices = (0..part.stored.len()).filter_map(|index| part.form.slice(index, &rows));
+        let stored: u64 = slices.map(|slice| slice.bytes()).sum();
+        (kept + stored, 4 * (rows.end - rows.start) * part.needed.row_numbers())
+    };
+    let chunks = part.needed.rows.iter().filter(|rows| !rows.is_empty()).map(of_chunk);
+    chunks.max().unwrap_or((kept, 0))
+}
+
+/// The memory that [`SmallWeights`] take at most beside a tensor's array while it is read, in bytes: a chunk of it, or a second
+/// array where it is turned.
+pub(crate) fn bytes_beside(part: &Part) -> u64 {
+    let (stored, floats) = chunk_bytes(part, rows_of_chunk(part));
+    let turned = if part.needed.columns.is_some() { 4 * part.needed.numbers() } else { 0 };
+    stored + floats.max(turned)
+}
+
+/// How many rows of a tensor are read at a time.
+fn rows_of_chunk(part: &Part) -> u64 {
+    CHUNK_BYTES / (part.needed.row_numbers() * 4).max(1)
 }
 
 /// Where a chunk of at most `most` rows ends, or of `step` if that is more: at the range's end or a multiple of `step`.

@@ -6,6 +6,7 @@ use longsift_stages::model::{LayerZeroSpec, ModelConfig, WholeModel};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
+use crate::base::machine::return_freed_arrays;
 use crate::base::progress::Progress;
 use crate::base::text::quoted;
 use crate::plan::Plan;
@@ -126,6 +127,7 @@ impl<'a> Looked<'a> {
                 Ok(layer.block_attention(self.kernel(), ids, ends, head, sampled))
             }
             Self::Whole { layer, model, .. } => {
+                return_freed_arrays();
                 let found = model.layer_blocks(*layer as usize, ids, ends, head);
                 let failed = |problem| Failure::from(Diagnostic::from(problem));
                 Ok(found.map_err(failed)?)

@@ -12,7 +12,7 @@ use crate::model::tensors::Role;
 use crate::model::weights::{SmallWeights, TensorReader};
 
 /// Rows of the embedding that are read at a time.
-const ROWS: u64 = 1 << 12;
+pub(super) const ROWS: u64 = 1 << 12;
 
 /// The hidden states of each window, `[tokens, hidden_size]`. Rows of the embedding are read once for all windows.
 pub(super) fn hidden_states(

@@ -99,8 +99,9 @@ pub(super) fn finish(
         }
         let rows = piece.len() / width;
         let bias = bias.get(first..first + rows);
-        let piece = PackedWeights::new(kernel, &piece, bias, width);
-        blocks.par_iter_mut().flatten().for_each(|block| block.meet(model, &piece, first, kernel));
+        let packed = PackedWeights::new(kernel, &piece, bias, width);
+        drop(piece);
+        blocks.par_iter_mut().flatten().for_each(|block| block.meet(model, &packed, first, kernel));
         first += rows;
     }
     let ended = blocks.into_iter().zip(rms).zip(ends);

@@ -1,20 +1,18 @@
 //! How much memory a whole model takes at most, known before any weight is read.
 
-use longsift_kernels::{ElementType, Kernel, KeyValues, span_bytes};
+use longsift_kernels::{ElementType, Kernel, KeyValues, PackedWeights, span_bytes};
 use serde::Serialize;
 
 use super::forward::side_by_side;
-use super::head::piece_rows;
 use super::located::WholeModel;
 use super::packed::BLOCK_ROWS;
 use super::ropes::Ropes;
+use super::{embedding, head};
 use crate::contract::LayersRequest;
 use crate::model::checkpoint::Part;
 use crate::model::decoder::FeedForward;
 use crate::model::spec::widened_shape;
-
-/// Bytes that reading a tensor takes beside the array that it joins: a piece as floats, and as stored.
-const READING: u64 = 24 << 20;
+use crate::model::weights::{bytes_beside, chunk_bytes};
 
 /// The memory of windows on their way through the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -65,37 +63,69 @@ impl WholeModel {
         });
         let keys_and_values_bytes = groups.max().unwrap_or(0);
         let window_bytes = 4 * tokens * hidden + Ropes::bytes(self, lengths);
-        let layer =
-            |parts: &[Part]| parts.iter().map(|part| 4 * part.needed.numbers()).sum::<u64>();
-        let layer_bytes = self.layers.iter().map(|of| layer(&of.parts)).max().unwrap_or(0);
-        let largest = self.layers.iter().flat_map(|layer| &layer.parts);
-        let largest = largest.map(|part| 4 * part.needed.numbers()).max().unwrap_or(0);
+        let layer_bytes = self.layers.iter().map(|of| floats_of(&of.parts)).max().unwrap_or(0);
+        let scratch = PackedWeights::scratch_bytes();
 
-        // 1. A layer is read: its arrays, one of them twice while it is packed; experts are packed beside all of theirs.
+        // 1. The embedding: rows of the ids that there are, then the states that they become.
+        let rows = 4 * tokens.min(spec.vocabulary_size) * width;
+        let (stored, chunk) = chunk_bytes(&self.embedding, embedding::ROWS.min(tokens));
+        let before: u64 = floats_of(&self.before);
+        let projected = if width == hidden { 0 } else { 4 * tokens * width };
+        let states = 4 * tokens * hidden + projected + before.max(reading(&self.before));
+        let starting = 4 * tokens + rows + states.max(stored + chunk);
+        // 2. A layer is read, one array after the other; then each is there twice while it is packed, experts all together.
         let experts = matches!(self.decoder.feed_forward, FeedForward::Experts { .. });
-        let beside = if experts { layer_bytes } else { largest.max(READING) };
-        let reading = window_bytes + layer_bytes + beside;
-        // 2. It is applied; before that, attention of whole windows is summed, one after the other.
+        let packing = |parts: &[Part]| {
+            let all = floats_of(parts);
+            all + if experts { all } else { parts.iter().map(floats).max().unwrap_or(0) }
+        };
+        let layers = self.layers.iter().map(|of| reading(&of.parts).max(packing(&of.parts)));
+        let reading = window_bytes + layers.max().unwrap_or(0);
+        // 3. It is applied; before that, attention of whole windows is summed, one after the other.
         let heads = spec.query_heads * spec.head_dim;
         let wide = self.decoder.feed_forward.perceptrons();
         let wide = wide.iter().map(|part| 2 * part.up.outputs).max().unwrap_or(0);
-        let of_block = 4 * block * (3 * hidden + (2 * heads + hidden).max(wide + 2 * hidden));
-        let threads_bytes = threads * (attending + of_block);
+        let of_block = 4 * block * (2 * hidden + (2 * heads).max(wide + 2 * hidden));
+        let threads_bytes = threads * (attending + of_block + scratch);
+        let offsets = if spec.alibi_rounded { 4 * spec.query_heads * longest } else { 0 };
         let summing = attention.map_or(0, |attention| {
             let shape = if spec.alibi_rounded { widened_shape(&shape) } else { shape.clone() };
             let rows = 4 * longest * (heads + spec.key_heads * spec.head_dim);
             let spans = attention.ladm.as_ref().map_or(0, |_| threads * span_bytes(&shape));
             rows + spans.max(longsift_kernels::window_bytes(kernel, &shape, threads as usize))
         });
-        let applying = (keys_and_values_bytes + threads_bytes).max(summing);
+        let applying = (keys_and_values_bytes + offsets + threads_bytes).max(summing);
         let applying = window_bytes + layer_bytes + applying;
-        // 3. The head, in pieces: as floats, packed, and the logits of a block for each thread.
-        let piece = piece_rows(width).min(spec.vocabulary_size);
-        let logits = threads * 4 * block * piece + 4 * spec.vocabulary_size;
-        let projected = if width == hidden { 0 } else { 4 * tokens * width };
-        let ending = window_bytes + projected + 3 * 4 * piece * width + logits + 24 * tokens;
-        let ending = if losses { ending } else { 0 };
-        let peak_bytes = reading.max(applying).max(ending);
+        // 4. The head, in pieces: as stored, as floats and packed; then packed, with the logits of a block for each thread.
+        let ending = if losses {
+            let (stored, chunk) = chunk_bytes(self.head(), head::piece_rows(width));
+            let piece = head::piece_rows(width).min(spec.vocabulary_size);
+            let logits = threads * (4 * block * piece + scratch);
+            let meeting = stored + chunk + chunk.max(logits);
+            window_bytes + projected + meeting + 24 * tokens + 4 * spec.vocabulary_size
+        } else {
+            0
+        };
+        let peak_bytes = starting.max(reading).max(applying).max(ending);
         Memory { window_bytes, keys_and_values_bytes, layer_bytes, threads_bytes, peak_bytes }
     }
+}
+
+/// A tensor as float32.
+fn floats(part: &Part) -> u64 {
+    4 * part.needed.numbers()
+}
+
+fn floats_of(parts: &[Part]) -> u64 {
+    parts.iter().map(floats).sum()
+}
+
+/// The most that is held while tensors are read, one after the other.
+fn reading(parts: &[Part]) -> u64 {
+    let mut read = 0;
+    let with_chunk = |part: &Part| {
+        read += floats(part);
+        read + bytes_beside(part)
+    };
+    parts.iter().map(with_chunk).max().unwrap_or(0)
 }
