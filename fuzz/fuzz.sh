@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # The flags of libFuzzer are unstable in rustc; for fuzzing, and nothing else, they are taken from the stable compiler.
 export RUSTC_BOOTSTRAP=1
+# cargo-fuzz has no `--locked`: versions that the lock does not name would be fuzzed without a word.
+cargo metadata --locked --manifest-path fuzz/Cargo.toml --format-version 1 > /dev/null
 
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(pipeline config safetensors gguf windows scores table)
