@@ -724,6 +724,7 @@ const CASES: &[Case] = &[
         r#"{"output": {"compare": ["longattn"]}}"#,
     ),
     ("output.part_bytes", Selection, "{}", r#"{"output": {"part_bytes": 2048}}"#),
+    ("output.mirror", Selection, "{}", r#"{"output": {"mirror": true}}"#),
     ("output.report", Nothing("it tells what was done"), "{}", r#"{"output": {"report": true}}"#),
     ("output.report_by", Selection, "{}", r#"{"output": {"report_by": "label"}}"#),
 ];

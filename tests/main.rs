@@ -76,6 +76,8 @@ mod marks;
 #[cfg(test)]
 mod measures;
 #[cfg(test)]
+mod mirror;
+#[cfg(test)]
 mod observers;
 #[cfg(test)]
 mod output;

@@ -14,6 +14,7 @@ pub mod lock;
 pub mod measures;
 mod open_models;
 pub mod options;
+pub(crate) mod output_names;
 pub mod programs;
 mod prove;
 pub(crate) mod read;

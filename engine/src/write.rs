@@ -26,6 +26,7 @@ use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::dataset::documents::{content_hash, document_contents};
+use crate::dataset::input_file::InputFile;
 use crate::dataset::metadata::output_metadata;
 use crate::dataset::units::WorkUnit;
 use crate::dataset::{labels, row_bytes, rows};
@@ -42,7 +43,7 @@ use crate::select::Selection;
 use crate::select::samples::Sample;
 use crate::spec::pipeline::Samples;
 use crate::storage::files;
-use cuts::{Share, Stretch};
+use cuts::{Series, SeriesName, Share, Stretch};
 use formats::Format;
 use output_files::OutputFiles;
 use output_rows::{OutputRow, by_bytes};
@@ -83,7 +84,8 @@ impl Writer<'_> {
         let units = parallel::in_order(stretches.len(), self.writers(), |index| {
             self.stop.check()?;
             let stretch = &stretches[index];
-            let before = if by_shards { self.written_before(stretch, &format)? } else { None };
+            let shared = by_shards && !stretch.units.is_empty();
+            let before = if shared { self.written_before(stretch, &format)? } else { None };
             if let Some(before) = before {
                 self.plan.units[stretch.units.clone()].iter().for_each(&each);
                 return Ok((before, &self.written));
@@ -102,20 +104,33 @@ impl Writer<'_> {
             staged.moves.push((records.join(&part.path), directory.root.join(&part.path)));
             staged.quarantined_files = Some(part);
         }
-        if staged.data.is_empty() {
-            // An output that keeps nothing has a file without rows, which says the columns.
-            let part = format.create(&folders.data, &cuts::name(0, 1), &schema)?;
-            for part in part.finish()? {
-                staged.add_data(part, folders, directory);
-            }
-        }
         Ok(staged)
     }
 
     /// The units, cut into stretches whose rows go into files together.
     fn stretches(&self) -> Vec<Stretch> {
         let shares: Vec<Share> = (0..self.records.len()).map(|unit| self.share(unit)).collect();
-        cuts::stretches(&shares, self.plan.spec.pipeline.output.part_bytes)
+        cuts::stretches(&self.series(), &shares, self.plan.spec.pipeline.output.part_bytes)
+    }
+
+    /// What goes to files of one name: everything or, with `output.mirror`, the units of each input file.
+    fn series(&self) -> Vec<Series> {
+        let plan = self.plan;
+        let units = &plan.units;
+        if !plan.spec.pipeline.output.mirror {
+            return vec![Series {
+                name: SeriesName::Numbered("train".into()),
+                units: 0..units.len(),
+            }];
+        }
+        let of_file = |(index, file): (usize, &InputFile)| {
+            let before = |at: usize| units.partition_point(|unit| unit.file < at);
+            let units = before(index)..before(index + 1);
+            // What a limit leaves out has not been read.
+            let was_read = !units.is_empty() || file.rows == 0;
+            was_read.then(|| Series { name: SeriesName::Plain(file.stem().to_owned()), units })
+        };
+        plan.dataset.files.iter().enumerate().filter_map(of_file).collect()
     }
 
     /// What a unit adds to the output: of its bytes in the input the share that is kept.

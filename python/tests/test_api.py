@@ -112,6 +112,15 @@ def test_a_run_is_asked_about(pipeline: Path) -> None:
         longsift.kept(data)
 
 
+def test_what_a_mirrored_output_keeps_is_read_from_its_folders(pipeline: Path) -> None:
+    folder = pipeline.parent
+    (folder / "input/nested").mkdir()
+    (folder / "input/03.parquet").rename(folder / "input/nested/03.parquet")
+    summary = longsift.run(pipeline, set={"output.mirror": True}, arguments=["-q"])
+    assert (folder / "out/data/nested/03.parquet").is_file()
+    assert longsift.kept(summary.run_dir).count_rows() == summary.kept
+
+
 def test_the_summary_has_every_field_of_its_schema() -> None:
     schema = json.loads((REPOSITORY / "schemas/summary.schema.json").read_text())
     for kind, properties in (

@@ -138,6 +138,11 @@ impl InputFile {
         }
     }
 
+    /// The path without the endings that say how the file is read.
+    pub fn stem(&self) -> &str {
+        Format::stem(&self.path)
+    }
+
     /// Gives a file of lines its columns.
     pub(super) fn settle(&mut self, columns: &SchemaRef) {
         if let Contents::Lines(_) = self.contents {

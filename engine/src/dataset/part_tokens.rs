@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::part::WrittenPart;
 use super::problem::DataProblem;
+use crate::spec::pipeline::OutputFormat;
 use crate::storage::atomic::AtomicFile;
 
 /// What an index begins with, and its version.
@@ -39,12 +40,6 @@ pub struct TokensWriter {
     pending: Vec<u32>,
     pieces: Vec<u32>,
     samples: u64,
-}
-
-/// The files of a part, by what their names end with, in the order of [`TokensWriter::finish`].
-pub fn suffixes(sequences: Option<u32>) -> &'static [&'static str] {
-    const ALL: [&str; 3] = [".bin", ".idx", ".cu_seqlens.npy"];
-    if sequences.is_some() { &ALL } else { &ALL[..2] }
 }
 
 impl TokensWriter {
@@ -89,7 +84,8 @@ impl TokensWriter {
             Ok(WrittenPart { bytes: written.bytes, sha256: written.sha256, rows })
         };
         let mut parts = vec![part(&mut self.ids, self.samples)?];
-        for suffix in &suffixes(self.sequences.tokens)[1..] {
+        let endings = OutputFormat::Megatron.endings(self.sequences.tokens.is_some());
+        for suffix in &endings[1..] {
             let path = with_suffix(&self.stem, suffix);
             let bytes = if *suffix == ".idx" { self.index() } else { self.cu_seqlens() };
             let mut file = AtomicFile::create(&path)?;

@@ -338,11 +338,20 @@ fn output(plan: &Plan) -> String {
         Samples::Windows => "a row per window",
         Samples::Documents => "a row per document",
     };
+    let mirrored = match (output.mirror, plan.dataset.files.len()) {
+        (false, _) => String::new(),
+        (true, files) => {
+            format!(", in the folders and files of {} input files", count(files as u64))
+        }
+    };
     if output.format == OutputFormat::Megatron {
         let packed = output.sequence_tokens.map_or(String::new(), |tokens| {
             format!(", packed to sequences of {} tokens", count(u64::from(tokens)))
         });
-        return format!("samples → `{}/data`: token ids for Megatron{packed}", output.path);
+        return format!(
+            "samples → `{}/data`: token ids for Megatron{packed}{mirrored}",
+            output.path
+        );
     }
     let compression = match output.compression {
         _ if output.format == OutputFormat::JsonlZst => "JSON lines, zstd",
@@ -352,7 +361,7 @@ fn output(plan: &Plan) -> String {
         Compression::None => "uncompressed",
     };
     format!(
-        "samples → `{}/data`: {samples}, {} input columns + {} of longsift, {compression}",
+        "samples → `{}/data`: {samples}, {} input columns + {} of longsift, {compression}{mirrored}",
         output.path,
         plan.dataset.schema.fields().len(),
         super::columns::added(plan).len()

@@ -439,6 +439,7 @@ fn output_facts(output: &Output, parts: &mut Parts) {
         samples,
         compression,
         part_bytes,
+        mirror,
         report_by,
         compare,
         // The page shows what was done; `longsift report` makes it of any finished run.
@@ -455,6 +456,9 @@ fn output_facts(output: &Output, parts: &mut Parts) {
     parts.selection("output.samples", json!(samples));
     parts.selection("output.compression", json!(compression));
     parts.selection("output.part_bytes", *part_bytes);
+    if *mirror {
+        parts.selection("output.mirror", true);
+    }
     parts.selection("output.report_by", json!(report_by));
     if !compare.is_empty() {
         parts.selection("output.compare", json!(compare));

@@ -13,7 +13,7 @@ use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
 use super::options::{Bos, PlanOptions, Subject};
-use super::{checks, measures, open_models, programs, reading, since};
+use super::{checks, measures, open_models, output_names, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::quoted;
@@ -132,6 +132,10 @@ impl Plan {
         }
         warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
         let input_before = since::leave_out(&spec, &directory, &mut dataset, &mut warnings)?;
+        output_names::check(&spec, &directory, &dataset, &mut problems);
+        if !problems.is_empty() {
+            return Err(Failure::Problems(problems));
+        }
         checks::calibration(&spec)?;
         let of_model = attention.iter().flat_map(|attention| attention.model.warnings());
         let notes = dataset.notes.iter().chain(of_model);

@@ -20,15 +20,12 @@ pub fn card(plan: &Plan, summary: &Summary) -> String {
     let pipeline = &plan.spec.pipeline;
     let (output, name) = (&pipeline.output, json!(pipeline.name));
     let mut card = format!("---\npretty_name: {name}\n");
-    let files = match output.format {
-        OutputFormat::Parquet => Some("data/train-*.parquet"),
-        OutputFormat::JsonlZst => Some("data/train-*.jsonl.zst"),
-        OutputFormat::Megatron => None,
-    };
-    if let Some(files) = files {
+    if output.format != OutputFormat::Megatron {
+        let names = if output.mirror { "**/*" } else { "train-*" };
+        let ending = output.format.endings(false)[0];
         let _ = writeln!(
             card,
-            "configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: {files}"
+            "configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/{names}{ending}"
         );
     }
     let size = size_category(summary.kept);

@@ -247,20 +247,16 @@ impl Verification {
         let of_units = records.iter().flat_map(UnitRecord::parts);
         let known: BTreeSet<_> =
             of_units.map(|part| directory.root.join(&part.path)).chain(selection).collect();
-        for folder in [
-            directory.data(),
-            directory.scores(),
-            directory.dropped(),
-            directory.selection(),
-            directory.quarantine(),
-        ] {
-            for path in files::list_if_present(&folder)? {
-                if !known.contains(&path) {
-                    let what = path.strip_prefix(&directory.root).unwrap_or(&path);
-                    let message = "no record of the run lists this file";
-                    self.find(Blame::Data, what.display().to_string(), message);
-                }
-            }
+        let mut found = files::below_if_present(&directory.data())?;
+        for folder in
+            [directory.scores(), directory.dropped(), directory.selection(), directory.quarantine()]
+        {
+            found.extend(files::list_if_present(&folder)?);
+        }
+        for path in found.iter().filter(|path| !known.contains(*path)) {
+            let what = path.strip_prefix(&directory.root).unwrap_or(path);
+            let message = "no record of the run lists this file";
+            self.find(Blame::Data, what.display().to_string(), message);
         }
         Ok(())
     }

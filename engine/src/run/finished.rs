@@ -28,6 +28,11 @@ pub(super) fn selection_fingerprint(
 ) -> String {
     let units: Vec<String> = records.iter().map(UnitRecord::digest).collect();
     let mut content = json!({ "facts": identity.selection, "units": units });
+    if plan.spec.pipeline.output.mirror {
+        // Files without rows have no units, and are mirrored.
+        let empty = plan.dataset.files.iter().filter(|file| file.rows == 0);
+        content["empty_files"] = empty.map(|file| file.path.as_str()).collect();
+    }
     if !plan.dataset.bad_files.is_empty() {
         let bad = plan.dataset.bad_files.iter();
         content["bad_files"] =
@@ -138,7 +143,7 @@ pub(super) fn refuse_foreign_data(directory: &RunDirectory, ours: &[String]) -> 
     let foreign: Vec<String> = directory
         .data_files()?
         .into_iter()
-        .filter(|name| !name.starts_with('.') && !ours.contains(name))
+        .filter(|name| !name.split('/').any(|part| part.starts_with('.')) && !ours.contains(name))
         .collect();
     if foreign.is_empty() {
         return Ok(());

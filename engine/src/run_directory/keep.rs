@@ -2,7 +2,7 @@
 
 use std::io;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -77,11 +77,12 @@ impl RunDirectory {
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    /// The names of the files in `data/`.
+    /// The names of the files below `data/`, '/'-separated.
     pub fn data_files(&self) -> Result<Vec<String>> {
-        let names = files::list_if_present(&self.data())?;
-        let name = |path: &std::path::PathBuf| Some(path.file_name()?.to_str()?.to_owned());
-        Ok(names.iter().filter_map(name).collect())
+        let data = self.data();
+        let paths = files::below_if_present(&data)?;
+        let name = |path: &PathBuf| Some(path.strip_prefix(&data).ok()?.to_str()?.to_owned());
+        Ok(paths.iter().filter_map(name).collect())
     }
 
     /// Empty folders to stage a selection in; what earlier attempts left is removed.

@@ -249,7 +249,9 @@ impl RunDirectory {
         files::remove_file(&self.success())?;
         files::fsync_folder(&self.root)?;
         for name in data_files {
-            files::remove_file(&self.data().join(name))?;
+            let path = self.data().join(name);
+            files::remove_file(&path)?;
+            files::remove_empty_folders(path.parent().unwrap_or(&path), &self.data())?;
         }
         files::fsync_folder_if_present(&self.data())?;
         for folder in [

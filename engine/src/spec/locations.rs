@@ -6,17 +6,18 @@ use std::sync::OnceLock;
 
 use longsift_stages::contract::Scheme;
 use longsift_stages::contract::location;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::node::{Entry, Node, Value};
+use super::pipeline::OutputFormat;
 use super::rules::stage;
 use super::schema::{self, Kind, kinds, properties};
 use super::source::{Problems, Sources};
 use crate::base::text::quoted;
 use crate::base::wildcards::{self, has_wildcard};
 
-/// A Parquet file as the output will have it, to try a glob on.
-const SOME_OUTPUT: &str = "data/train-00000-of-00001.parquet";
+/// A file of the output, less what its name ends with, to try a glob on.
+const SOME_OUTPUT: &str = "train-00000-of-00001";
 
 /// A setting that names files, as the schema marks it.
 struct Setting {
@@ -189,14 +190,20 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     };
     let (Some(input), Some(output)) = (path("input"), path("output")) else { return };
     let sources = problems.sources;
+    let output_setting = |key: &str| root.get("output")?.get(key);
+    let format = output_setting("format").and_then(|node| Some(json!(node.as_str()?)));
+    let format = format.and_then(|name| serde_json::from_value::<OutputFormat>(name).ok());
+    let mirror =
+        output_setting("mirror").is_some_and(|node| matches!(node.value, Value::Boolean(true)));
+    let written = Written { ending: format.unwrap_or_default().endings(false)[0], mirror };
     let is_glob = has_wildcard(Path::new(input.as_str().unwrap_or("")));
     // The name of the pipeline's own folder is no glob.
     let escaped = folder.to_str().map(|folder| PathBuf::from(glob::Pattern::escape(folder)));
     let input_folder = escaped.filter(|_| is_glob).unwrap_or_else(|| folder.to_owned());
     let output_path = located(output, folder, sources);
-    let as_glob = || overlap(&located(input, &input_folder, sources), true, &output_path);
+    let as_glob = || overlap(&located(input, &input_folder, sources), true, &output_path, written);
     // A name with wildcard characters that exists means itself.
-    let as_name = overlap(&located(input, folder, sources), false, &output_path);
+    let as_name = overlap(&located(input, folder, sources), false, &output_path, written);
     let Some(why) = as_name.or_else(|| as_glob().filter(|_| is_glob)) else { return };
     let problem = problems
         .error(output.span, why)
@@ -216,8 +223,17 @@ fn located(node: &Node, folder: &Path, sources: &Sources) -> PathBuf {
     })
 }
 
+/// The names that files of an output get.
+#[derive(Clone, Copy)]
+struct Written {
+    /// What they end with.
+    ending: &'static str,
+    /// Whether they and folders around them are those of the input.
+    mirror: bool,
+}
+
 /// Why the two cannot be used together, if so.
-fn overlap(input: &Path, is_glob: bool, output: &Path) -> Option<&'static str> {
+fn overlap(input: &Path, is_glob: bool, output: &Path, written: Written) -> Option<&'static str> {
     let text = input.to_string_lossy();
     if input == output {
         return Some("the output is the input");
@@ -237,12 +253,32 @@ fn overlap(input: &Path, is_glob: bool, output: &Path) -> Option<&'static str> {
         let options =
             glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
         let pattern = glob::Pattern::new(&text).ok();
-        pattern.is_some_and(|pattern| pattern.matches_path_with(&output.join(SOME_OUTPUT), options))
+        let some = output.join("data").join(format!("{SOME_OUTPUT}{}", written.ending));
+        let matches = |pattern: glob::Pattern| pattern.matches_path_with(&some, options);
+        pattern.is_some_and(matches)
+            || (written.mirror && may_match_below(input, &output.join("data"), written.ending))
     } else {
         // A folder is read whole, with everything below it.
         output.starts_with(input)
     };
     inside.then_some("the output lies in the input")
+}
+
+/// Whether a glob can match files below a folder that end with `ending`.
+fn may_match_below(glob: &Path, folder: &Path, ending: &str) -> bool {
+    let last = glob.file_name().unwrap_or_default().to_string_lossy();
+    let last = last.rsplit(['*', '?', ']']).next().unwrap_or_default();
+    let mut steps = glob.components().map(|step| step.as_os_str().to_string_lossy());
+    for part in folder.components() {
+        let part = part.as_os_str().to_string_lossy();
+        match steps.next() {
+            Some(step) if step == "**" => break,
+            Some(step) if step == part => {}
+            Some(step) if glob::Pattern::new(&step).is_ok_and(|step| step.matches(&part)) => {}
+            _ => return false,
+        }
+    }
+    (last.ends_with(ending) || ending.ends_with(last)) && steps.next().is_some()
 }
 
 /// A path without `.` and, as far as the text tells, without `..`.
@@ -269,7 +305,26 @@ mod tests {
 
     fn overlaps(input: &str, output: &str) -> bool {
         let is_glob = has_wildcard(Path::new(input));
-        overlap(&normalised(Path::new(input)), is_glob, &normalised(Path::new(output))).is_some()
+        let written = Written { ending: ".parquet", mirror: false };
+        let (input, output) = (normalised(Path::new(input)), normalised(Path::new(output)));
+        overlap(&input, is_glob, &output, written).is_some()
+    }
+
+    #[test]
+    fn a_glob_that_finds_what_is_mirrored_is_seen() {
+        let finds = |input: &str, ending| {
+            let (input, output) = (Path::new(input), Path::new("/x/out"));
+            let of = |mirror| overlap(input, true, output, Written { ending, mirror }).is_some();
+            assert!(of(true) || !of(false));
+            of(true) && !of(false)
+        };
+        assert!(finds("/x/*/*/books/*.parquet", ".parquet"));
+        assert!(finds("/x/**/part-*.parquet", ".parquet"));
+        assert!(finds("/x/*/data/[ab].*", ".parquet"));
+        assert!(!finds("/x/*/*/books/*.jsonl", ".parquet"));
+        assert!(finds("/x/*/*/books/*.zst", ".jsonl.zst"));
+        assert!(!finds("/x/in/*/*.parquet", ".parquet"));
+        assert!(!finds("/x/*/*.parquet", ".parquet"));
     }
 
     #[test]

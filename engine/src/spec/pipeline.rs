@@ -235,6 +235,12 @@ pub struct Output {
     #[serde(default = "default_part_bytes")]
     #[schemars(range(min = 0, max = 1_099_511_627_776_u64))]
     pub part_bytes: u64,
+    /// Whether the output has the folders and files of the input. Default false: rows of all files go to `train-…` together. With
+    /// true those of `a/b/x.jsonl` go to `data/a/b/x.parquet` or, where they give several files of `part_bytes`, to
+    /// `x-00000-of-00003.parquet` and on; paths are those below the folder that `input.path` names, or below the part of a glob
+    /// without wildcards. Every input file that was read has its file, one without rows where nothing of it is kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mirror: bool,
     /// A label column of the input: at the end, the share of its rows or windows that was kept is printed per label,
     /// against the share kept overall. It changes no score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,6 +278,17 @@ impl OutputFormat {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
     fn is_parquet(&self) -> bool {
         *self == Self::Parquet
+    }
+
+    /// What the names of the files of one part end with, the one with the rows first. `packed`: with `sequence_tokens`.
+    pub fn endings(self, packed: bool) -> &'static [&'static str] {
+        const TOKENS: [&str; 3] = [".bin", ".idx", ".cu_seqlens.npy"];
+        match self {
+            Self::Parquet => &[".parquet"],
+            Self::JsonlZst => &[".jsonl.zst"],
+            Self::Megatron if packed => &TOKENS,
+            Self::Megatron => &TOKENS[..2],
+        }
     }
 }
 

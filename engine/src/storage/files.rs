@@ -96,6 +96,22 @@ pub fn remove_file(path: &Path) -> Result<(), StorageError> {
     }
 }
 
+/// Removes a folder and those around it, as long as they are empty and lie below `top`. A store has none that are.
+pub fn remove_empty_folders(folder: &Path, top: &Path) -> Result<(), StorageError> {
+    if store(folder).is_some() {
+        return Ok(());
+    }
+    for folder in folder.ancestors().take_while(|folder| folder.starts_with(top) && *folder != top)
+    {
+        match fs::remove_dir(folder) {
+            Ok(()) => fsync_folder_if_present(folder_of(folder))?,
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => break,
+            gone => drop(if_present(gone).map_err(failed("remove", folder))?),
+        }
+    }
+    Ok(())
+}
+
 /// Reads a file from its beginning.
 fn reader(path: &Path) -> Result<Box<dyn Read>, StorageError> {
     match store(path) {
@@ -356,6 +372,27 @@ pub fn list_if_present(path: &Path) -> Result<Vec<PathBuf>, StorageError> {
     }
 }
 
+/// The paths of all files below a folder, sorted by bytes; links and what leads nowhere are files here. A folder that does not
+/// exist has none.
+pub fn below_if_present(folder: &Path) -> Result<Vec<PathBuf>, StorageError> {
+    if let Some((store, address)) = store(folder) {
+        let names = store.list_below(address)?;
+        return Ok(names.iter().map(|name| folder.join(name)).collect());
+    }
+    let (mut files, mut folders) = (Vec::new(), Vec::new());
+    if is_folder(folder)? {
+        folders.push(folder.to_owned());
+    }
+    while let Some(folder) = folders.pop() {
+        for entry in entries(&folder)? {
+            let enters = entry.kind == Kind::Folder && !entry.is_link;
+            if enters { &mut folders } else { &mut files }.push(entry.path);
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
 /// The folder that holds `path`.
 pub(super) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
@@ -419,6 +456,35 @@ pub(super) mod tests {
         fs::remove_dir(&folder).unwrap();
         std::os::unix::fs::symlink(temporary.path(), &folder).unwrap();
         assert!(temporary_cache_folder(temporary.path()).is_err(), "a link of somebody else");
+    }
+
+    #[test]
+    fn files_are_found_below_folders_and_empty_folders_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().join("data");
+        for name in ["a/b/c", "a/d", "e"] {
+            create_folder(top.join(name).parent().unwrap()).unwrap();
+            write_atomic(&top.join(name), b"").unwrap();
+        }
+        std::os::unix::fs::symlink(&top, top.join("link")).unwrap();
+        let found = |names: &[&str]| {
+            let paths: Vec<PathBuf> = names.iter().map(|name| top.join(name)).collect();
+            assert_eq!(below_if_present(&top).unwrap(), paths);
+        };
+        found(&["a/b/c", "a/d", "e", "link"]);
+        let remove = |name: &str| {
+            remove_file(&top.join(name)).unwrap();
+            remove_empty_folders(top.join(name).parent().unwrap(), &top).unwrap();
+        };
+        remove("a/b/c");
+        assert!(!top.join("a/b").exists() && top.join("a").exists());
+        remove("a/d");
+        remove("a/d");
+        remove("e");
+        remove("link");
+        assert!(!top.join("a").exists() && top.exists(), "the folder around them stays");
+        found(&[]);
+        assert!(below_if_present(&folder.path().join("absent")).unwrap().is_empty());
     }
 
     #[test]

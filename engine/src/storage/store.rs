@@ -29,6 +29,8 @@ pub(crate) trait Store: Sync {
     fn size(&self, address: &str) -> Result<Option<u64>, StorageError>;
     /// The names directly below an address, of files and folders, sorted by bytes.
     fn list(&self, address: &str) -> Result<Vec<String>, StorageError>;
+    /// The names of all files below an address, '/'-separated, sorted by bytes.
+    fn list_below(&self, address: &str) -> Result<Vec<String>, StorageError>;
     /// Whether anything is below an address.
     fn is_folder(&self, address: &str) -> Result<bool, StorageError>;
 }

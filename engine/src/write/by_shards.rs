@@ -37,6 +37,8 @@ impl Writer<'_> {
         let format = self.format();
         let schema = format.schema(self.plan);
         let mut stretches = self.stretches();
+        // Files of no unit are nobody's: the commit makes them.
+        stretches.retain(|stretch| !stretch.units.is_empty());
         let bytes = |stretch: &Stretch| {
             self.plan.units[stretch.units.clone()].iter().map(|unit| unit.bytes).sum()
         };

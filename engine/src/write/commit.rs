@@ -127,6 +127,12 @@ fn act(directory: &RunDirectory, intent: &Intent, alone: &RunLock) -> Result<()>
         let (from, to) = &intent.renames[index];
         put_in_place(&base.join(from), &base.join(to))
     })?;
+    let mut emptied: Vec<PathBuf> =
+        intent.removals.iter().filter_map(|path| Some(base.join(path.parent()?))).collect();
+    emptied.dedup();
+    for folder in emptied {
+        files::remove_empty_folders(&folder, &directory.data())?;
+    }
     let mut folders: Vec<&Path> = intent
         .renames
         .iter()

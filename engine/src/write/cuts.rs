@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use crate::plan::output_names;
+
 /// Consecutive units whose rows go into files together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
@@ -22,9 +24,60 @@ pub(super) struct Share {
     pub(super) bytes: u64,
 }
 
-/// The stretches of all units, in order. Each file gets about `part_bytes`: units that add less are put together while
-/// they fit, one that adds more is split. With `part_bytes` 0 every unit has a file of its own.
-pub(super) fn stretches(shares: &[Share], part_bytes: u64) -> Vec<Stretch> {
+/// Units whose rows go to files of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Series {
+    /// The name.
+    pub(super) name: SeriesName,
+    /// The units; none of an input file without rows.
+    pub(super) units: Range<usize>,
+}
+
+/// What the parts of a series are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SeriesName {
+    /// A number stands behind every one.
+    Numbered(String),
+    /// A number stands behind them where there are several.
+    Plain(String),
+}
+
+impl SeriesName {
+    /// The name of one of `all` parts.
+    fn part(&self, number: u64, all: u64) -> String {
+        match self {
+            Self::Plain(stem) if all == 1 => stem.clone(),
+            Self::Plain(stem) | Self::Numbered(stem) => output_names::numbered(stem, number, all),
+        }
+    }
+}
+
+/// The stretches of all units, in order. No file has rows of two series, and every series has a file, if only one without
+/// rows.
+pub(super) fn stretches(series: &[Series], shares: &[Share], part_bytes: u64) -> Vec<Stretch> {
+    let of_series = |Series { name, units }: &Series| {
+        let mut cuts = cuts(&shares[units.clone()], part_bytes);
+        if cuts.is_empty() {
+            cuts.push((0..0, 0));
+        }
+        if cuts.iter().all(|(_, files)| *files == 0) {
+            cuts[0].1 = 1;
+        }
+        let all: u64 = cuts.iter().map(|(_, files)| files).sum();
+        let mut next = 0;
+        let named = cuts.into_iter().map(|(of, files)| {
+            let names = (next..next + files).map(|number| name.part(number, all)).collect();
+            next += files;
+            Stretch { units: units.start + of.start..units.start + of.end, files: names }
+        });
+        named.collect::<Vec<Stretch>>()
+    };
+    series.iter().flat_map(of_series).collect()
+}
+
+/// How units are put together, and how many files each such stretch gets. Each file gets about `part_bytes`: units that add
+/// less are put together while they fit, one that adds more is split. With `part_bytes` 0 every unit has a file of its own.
+fn cuts(shares: &[Share], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
     let mut cuts: Vec<(Range<usize>, u64)> = Vec::new();
     let mut open = Share::default();
     for (unit, share) in shares.iter().enumerate() {
@@ -49,19 +102,7 @@ pub(super) fn stretches(shares: &[Share], part_bytes: u64) -> Vec<Stretch> {
             *files = wanted.min(open.rows);
         }
     }
-    let all: u64 = cuts.iter().map(|(_, files)| files).sum();
-    let mut next = 0;
-    let named = cuts.into_iter().map(|(units, files)| {
-        let names = (next..next + files).map(|number| name(number, all)).collect();
-        next += files;
-        Stretch { units, files: names }
-    });
-    named.collect()
-}
-
-/// The name of one of `all` parts of the output.
-pub(super) fn name(number: u64, all: u64) -> String {
-    format!("train-{number:05}-of-{:05}", all.max(1))
+    cuts
 }
 
 #[cfg(test)]
@@ -74,9 +115,16 @@ mod tests {
         bytes.iter().map(|bytes| Share { rows: *bytes, bytes: *bytes }).collect()
     }
 
-    fn cuts(bytes: &[u64], part_bytes: u64) -> Vec<(Range<usize>, usize)> {
-        let stretches = stretches(&shares(bytes), part_bytes).into_iter();
-        stretches.map(|stretch| (stretch.units, stretch.files.len())).collect()
+    fn cuts(bytes: &[u64], part_bytes: u64) -> Vec<(Range<usize>, u64)> {
+        super::cuts(&shares(bytes), part_bytes)
+    }
+
+    fn all(units: usize) -> [Series; 1] {
+        [Series { name: SeriesName::Numbered("train".into()), units: 0..units }]
+    }
+
+    fn names(stretches: &[Stretch]) -> Vec<&str> {
+        stretches.iter().flat_map(|stretch| &stretch.files).map(String::as_str).collect()
     }
 
     #[test]
@@ -101,10 +149,23 @@ mod tests {
 
     #[test]
     fn files_are_numbered_through() {
-        let names: Vec<String> =
-            stretches(&shares(&[3, 20, 3]), 10).into_iter().flat_map(|one| one.files).collect();
+        let stretches = stretches(&all(3), &shares(&[3, 20, 3]), 10);
         let expected = [0, 1, 2, 3].map(|number| format!("train-{number:05}-of-00004"));
-        assert_eq!(names, expected);
+        assert_eq!(names(&stretches), expected);
+    }
+
+    #[test]
+    fn a_series_shares_no_file_and_has_one_where_nothing_is_written() {
+        let plain = |stem: &str, units| Series { name: SeriesName::Plain(stem.into()), units };
+        let series = [plain("a", 0..2), plain("b/c", 2..3), plain("d", 3..3), plain("e", 3..5)];
+        let stretches = stretches(&series, &shares(&[1, 2, 30, 0, 0]), 10);
+        let expected =
+            ["a", "b/c-00000-of-00003", "b/c-00001-of-00003", "b/c-00002-of-00003", "d", "e"];
+        assert_eq!(names(&stretches), expected);
+        let units: Vec<Range<usize>> = stretches.into_iter().map(|one| one.units).collect();
+        assert_eq!(units, [0..2, 2..3, 3..3, 3..5]);
+        let nothing = super::stretches(&all(2), &shares(&[0, 0]), 10);
+        assert_eq!(names(&nothing), ["train-00000-of-00001"]);
     }
 
     proptest! {
@@ -113,12 +174,14 @@ mod tests {
             bytes in prop::collection::vec(0u64..50, 0..40), part_bytes in 0u64..60,
         ) {
             let shares = shares(&bytes);
-            let stretches = stretches(&shares, part_bytes);
+            let stretches = stretches(&all(bytes.len()), &shares, part_bytes);
             let units: Vec<usize> = stretches.iter().flat_map(|one| one.units.clone()).collect();
+            let nothing = bytes.iter().all(|bytes| *bytes == 0);
             prop_assert_eq!(units, (0..bytes.len()).collect::<Vec<_>>());
             for Stretch { units, files } in stretches {
                 let rows: u64 = shares[units.clone()].iter().map(|share| share.rows).sum();
-                prop_assert!(files.len() as u64 <= rows && (rows == 0) == files.is_empty());
+                prop_assert!(nothing || files.len() as u64 <= rows);
+                prop_assert!(nothing || (rows == 0) == files.is_empty());
                 prop_assert!(part_bytes == 0 || files.len() < 2 || rows / files.len() as u64 <= 2 * part_bytes);
                 let written = units.filter(|unit| shares[*unit].rows > 0).count();
                 prop_assert!(files.len() < 2 || written == 1, "only a unit that is too large is split");

@@ -11,11 +11,12 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use crate::base::error::Result;
 use crate::dataset::part::{PartWriter, WrittenPart};
 use crate::dataset::part_lines::LinesWriter;
-use crate::dataset::part_tokens::{self, Sequences, TokensWriter};
+use crate::dataset::part_tokens::{Sequences, TokensWriter};
 use crate::plan::Plan;
 use crate::plan::columns;
 use crate::run_directory::units::Part;
 use crate::spec::pipeline::{Compression, OutputFormat};
+use crate::storage::files;
 
 /// What the files of an output are, and how.
 pub(super) enum Format {
@@ -53,18 +54,20 @@ impl Format {
 
     /// The names of the files of one part, `train-00000-of-00012`.
     pub(super) fn names(&self, stem: &str) -> Vec<String> {
-        let suffixes = match self {
-            Self::Parquet(..) => &[".parquet"][..],
-            Self::Lines => &[".jsonl.zst"],
-            Self::Tokens(sequences) => part_tokens::suffixes(sequences.tokens),
+        let (format, packed) = match self {
+            Self::Parquet(..) => (OutputFormat::Parquet, false),
+            Self::Lines => (OutputFormat::JsonlZst, false),
+            Self::Tokens(sequences) => (OutputFormat::Megatron, sequences.tokens.is_some()),
         };
-        suffixes.iter().map(|suffix| format!("{stem}{suffix}")).collect()
+        let endings = format.endings(packed);
+        endings.iter().map(|ending| format!("{stem}{ending}")).collect()
     }
 
-    /// Begins the files of a part in a folder.
+    /// Begins the files of a part in a folder, or in one below it that its name says.
     pub(super) fn create(&self, folder: &Path, stem: &str, schema: &SchemaRef) -> Result<OpenPart> {
         let names = self.names(stem);
         let path = folder.join(&names[0]);
+        files::create_folder(path.parent().unwrap_or(folder))?;
         let writer = match self {
             Self::Parquet(metadata, compression) => {
                 let writer = PartWriter::create(&path, schema, metadata, *compression)?;

@@ -75,8 +75,12 @@ impl<'a> OutputFiles<'a> {
         Ok(())
     }
 
-    /// The files; all rows are in.
-    pub(super) fn finish(self) -> Result<Vec<Part>> {
+    /// The files; all rows are in. Where there are none a file without rows says the columns.
+    pub(super) fn finish(mut self) -> Result<Vec<Part>> {
+        if let ([name], 0) = (self.names, self.expected) {
+            self.finished = self.format.create(self.folder, name, self.schema)?.finish()?;
+            return Ok(self.finished);
+        }
         if self.open.is_some() || self.parts != self.names.len() {
             let (expected, written) = (self.expected, self.written);
             let message = format!("{expected} rows of a stretch of units, {written} were written");

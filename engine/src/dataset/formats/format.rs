@@ -40,6 +40,15 @@ impl Format {
         }
     }
 
+    /// A file's name without the endings that say how it is read; all of it where they say nothing.
+    pub(in crate::dataset) fn stem(name: &str) -> &str {
+        let (_, bare) = Compression::of(name);
+        match bare.rsplit_once('.') {
+            Some((stem, _)) if Self::of_name(name).is_some() => stem,
+            _ => bare,
+        }
+    }
+
     /// What the pipeline calls it.
     fn kind(self) -> InputFormat {
         match self {
@@ -104,6 +113,19 @@ mod tests {
             Format::of("x.txt.gz", InputFormat::Jsonl),
             Format::Lines(Form::Json, Compression::Gzip)
         );
+    }
+
+    #[test]
+    fn only_endings_that_say_something_are_no_part_of_a_stem() {
+        for (name, stem) in [
+            ("a.b/x.parquet", "a.b/x"),
+            ("x.v2.jsonl.gz", "x.v2"),
+            ("x.txt.zst", "x.txt"),
+            ("x.v2", "x.v2"),
+            ("a.b/x", "a.b/x"),
+        ] {
+            assert_eq!(Format::stem(name), stem);
+        }
     }
 
     #[test]

@@ -9,7 +9,9 @@ use object_store::{Error, ObjectMeta, ObjectStoreExt, PutMode};
 
 use super::upload::Uploading;
 use crate::storage::error::{ErrorKind, StorageError, failed, if_present};
-use crate::storage::objects::{Place, ReadOn, Version, answered, ask, open, place, put, runtime};
+use crate::storage::objects::{
+    Place, ReadOn, Version, answered, ask, list, open, place, put, runtime,
+};
 use crate::storage::retry::RetryPolicy;
 use crate::storage::store::{Store, Upload};
 
@@ -80,6 +82,10 @@ impl Store for ObjectStores {
         let mut names: Vec<String> = names.map(str::to_owned).collect();
         names.sort_unstable();
         Ok(names)
+    }
+
+    fn list_below(&self, address: &str) -> Result<Vec<String>, StorageError> {
+        list(address)
     }
 
     fn is_folder(&self, address: &str) -> Result<bool, StorageError> {
