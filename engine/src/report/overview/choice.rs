@@ -53,14 +53,28 @@ impl Choice {
             Some(unit) => scores::measures(&directory.root.join(&unit.scores.path))?,
             None => Vec::new(),
         };
+        let asked_for = &manifest.lock.identity.measures;
         let columns: Vec<(String, Column)> = measures
             .into_iter()
+            .filter(|of| asked_for.contains_key(&of.measure))
             .flat_map(|of| of.columns.into_iter().map(move |column| (of.measure.clone(), column)))
             .collect();
         let declared: Vec<Column> = columns.iter().map(|(_, column)| column.clone()).collect();
         let (terms, combine) = score.terms(&declared);
         let documents = settings["output"]["samples"] == "documents";
         Ok(Self { score, filter, terms, combine, documents, columns })
+    }
+
+    /// Whether a sample that is not kept for this reason was refused by a guard before a measure.
+    pub(crate) fn spares(&self, reason: &str) -> bool {
+        let refused = reason.strip_prefix("guard_");
+        let mut early = self.filter.guards.iter().filter(|guard| guard.before.is_some());
+        refused.is_some_and(|statistic| early.any(|guard| guard.statistic == statistic))
+    }
+
+    /// Whether a guard comes before a measure.
+    pub(crate) fn is_guarded(&self, measure: &str) -> bool {
+        self.filter.guards.iter().any(|guard| guard.before.as_deref() == Some(measure))
     }
 
     /// The declaration of a statistic.

@@ -159,7 +159,7 @@ impl Gathering<'_> {
             Ok(())
         })?;
         let labels = self.labels_of(unit)?;
-        let mut fates: Vec<Fate> = Vec::with_capacity(places.len());
+        let mut fates: Vec<(Fate, bool)> = Vec::with_capacity(places.len());
         selected::read(path, |row| {
             let first = fates.len();
             let own = places.get(first).filter(|place| place.input_row == row.input_row);
@@ -174,7 +174,8 @@ impl Gathering<'_> {
                 (windows, place.tokens_total)
             };
             let fate = Fate::of(row.reason);
-            fates.extend(std::iter::repeat_n(fate, windows));
+            let spared = row.reason.is_some_and(|reason| self.choice.spares(reason));
+            fates.extend(std::iter::repeat_n((fate, spared), windows));
             self.sample(&mut found, unit, row, place, tokens, fate);
             if let Some(of_rows) = &labels {
                 let label = of_rows.get((row.input_row - record.first_row) as usize).cloned();
@@ -247,12 +248,13 @@ impl Gathering<'_> {
         Ok(Some(labels::read_labels(&plan.dataset, own, column, &unreadable)?))
     }
 
-    /// Adds the lists of every window: distances, heads.
+    /// Adds the lists of every window: distances, heads. What a guard spares a measure may have some of a run with other
+    /// guards. `fates`: by place, with whether a guard before a measure refused it.
     fn lists(
         &self,
         path: &Path,
         places: &[Place],
-        fates: &[Fate],
+        fates: &[(Fate, bool)],
         found: &mut Gathered,
     ) -> Result<()> {
         let is_list = |column: &Column| column.kind == ColumnKind::Numbers;
@@ -264,11 +266,15 @@ impl Gathering<'_> {
         scores::read_figures(path, &measures, |row, window, measure, figures| {
             let at = places.binary_search_by_key(&(row, window), |of| (of.input_row, of.window));
             let (Ok(at), [Value::Numbers(numbers)]) = (at, &figures.0[..]) else { return Ok(()) };
+            let (fate, spared) = fates[at];
+            if spared && self.choice.is_guarded(&measures[measure].measure) {
+                return Ok(());
+            }
             let name = &*measures[measure].columns[0].name;
             if !found.lists.contains_key(name) {
                 found.lists.insert(name.to_owned(), Default::default());
             }
-            let side = usize::from(fates[at] != Fate::Kept);
+            let side = usize::from(fate != Fate::Kept);
             found.lists.get_mut(name).expect("it was put there")[side].add(numbers, 1);
             Ok(())
         })
