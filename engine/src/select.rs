@@ -72,6 +72,8 @@ pub struct Selection {
     /// By unit, the samples that are kept.
     kept: Vec<u64>,
     repeated_ids: RepeatedIds,
+    /// Windows that guards before a measure spare it, by measure.
+    pub not_measured: BTreeMap<String, u64>,
     /// Figures and thresholds of the groups.
     pub calibration: Calibration,
     /// With a saved calibration: how far each group has moved from it.
@@ -252,7 +254,9 @@ pub fn select(
     warnings.extend(warnings::of_empty(&gathered, empty));
     let rules = rules.into_iter().flatten().collect();
     let kept = kept.into_iter().map(AtomicU64::into_inner).collect();
-    let Gathered { groups_of_samples, units, repeated_ids, .. } = gathered;
+    let Gathered { groups_of_samples, units, repeated_ids, spared, .. } = gathered;
+    let spared = criteria.spared.iter().map(|of| of.measure.clone()).zip(spared);
+    let not_measured = spared.filter(|(_, windows)| *windows > 0).collect();
     Ok(Selection {
         criteria,
         rules,
@@ -263,6 +267,7 @@ pub fn select(
         units,
         kept,
         repeated_ids,
+        not_measured,
         calibration,
         drift,
         warnings,

@@ -62,7 +62,7 @@ pub fn closing_table(
         ),
     );
     for (measure, windows) in &summary.windows_not_measured {
-        line("spared", format!("{} windows not measured by {measure}", count(*windows)));
+        line("spared", format!("{} windows refused before {measure}", count(*windows)));
     }
     for (measure, windows) in &summary.windows_not_sampled {
         line("sampled", format!("{} windows are not in the sample of {measure}", count(*windows)));

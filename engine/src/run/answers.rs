@@ -24,7 +24,6 @@ impl Run<'_> {
         summary.windows_total = counts.windows_total();
         summary.windows_scored = scored.windows_scored;
         summary.windows_reused = scored.windows_reused;
-        summary.windows_not_measured = scored.not_measured(self.plan);
         summary.windows_not_sampled = scored.not_sampled(self.plan);
         note_kept(&mut summary, &staged.fates);
         summary.tokens_total = counts.tokens_total;

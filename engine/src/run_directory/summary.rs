@@ -35,7 +35,8 @@ pub struct Summary {
     pub windows_scored: u64,
     /// Windows measured by an earlier run.
     pub windows_reused: u64,
-    /// Windows that a measure was spared, by measure: a guard before it refused them. They have been scored, but for that.
+    /// Windows that a measure was spared, by measure: a guard before it refused them, whether or not an earlier run with other
+    /// guards has measured them. They have been scored, but for that. Of a shard: as its units were scored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub windows_not_measured: BTreeMap<String, u64>,
     /// Windows that are not in the sample which a measure is taken of, by measure (`sample_fraction`).

@@ -30,7 +30,7 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// By measure of the plan, windows that guards have spared it.
+    /// By measure of the plan, windows that the guards of then refused when their units were scored.
     pub fn not_measured(&self, plan: &Plan) -> BTreeMap<String, u64> {
         self.by_measure(plan, |by| by.not_measured)
     }

@@ -34,6 +34,8 @@ pub(super) struct Criteria {
     pub(super) guards: Vec<(Guard, usize)>,
     pub(super) filter: Filter,
     pub(super) samples: Samples,
+    /// The measures with guards before them.
+    pub(super) spared: Vec<Spared>,
     /// The statistics that the output has.
     pub(super) written: Vec<Statistic>,
     pub(super) reasons: Reasons,
@@ -48,6 +50,16 @@ pub(super) struct Reasons {
     missing: Vec<Arc<str>>,
     /// By guard.
     refused: Vec<Arc<str>>,
+}
+
+/// A measure that guards spare windows.
+#[derive(Clone, Debug)]
+pub(super) struct Spared {
+    pub(super) measure: String,
+    /// Those before it.
+    guards: Vec<usize>,
+    /// The sample that it is taken of.
+    sample: Option<WindowSample>,
 }
 
 /// A statistic that a selection uses.
@@ -92,6 +104,13 @@ impl Criteria {
             Statistic::new(name, &declared, merge, columns, spared)
         };
         criteria.written = columns::written(&declared).map(statistic).collect();
+        let spared =
+            plan.measures().zip(&plan.measures.columns).filter_map(|((_, of), columns)| {
+                let guards = guards_before(&filter.guards, &columns.measure);
+                let (measure, sample) = (columns.measure.clone(), of.sample());
+                (!guards.is_empty()).then_some(Spared { measure, guards, sample })
+            });
+        criteria.spared = spared.collect();
         criteria
     }
 
@@ -126,6 +145,7 @@ impl Criteria {
         Self {
             reasons: Reasons::of(&statistics, &guards),
             statistics,
+            spared: Vec::new(),
             written: Vec::new(),
             selects_by: columns.len(),
             columns,
@@ -180,7 +200,7 @@ impl Criteria {
     /// where an earlier run with other guards has measured it. What its measure was not taken of by sampling is
     /// [`NOT_SAMPLED`].
     pub(super) fn value(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
-        if self.is_spared(statistic, sample) {
+        if self.is_spared(&statistic.guards_before, sample) {
             f64::NAN
         } else if statistic.is_in_sample(sample) {
             self.measured(statistic, sample)
@@ -189,14 +209,24 @@ impl Criteria {
         }
     }
 
-    fn is_spared(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> bool {
-        statistic.guards_before.iter().any(|guard| {
+    /// Whether a guard of these spares the measure that they come before a sample.
+    fn is_spared(&self, guards: &[usize], sample: &[ScoredWindow]) -> bool {
+        guards.iter().any(|guard| {
             let (guard, place) = &self.guards[*guard];
             let own = &self.statistics[*place];
             let bounds = guard.bounds(None, None);
-            self.is_spared(own, sample)
+            self.is_spared(&own.guards_before, sample)
                 || bounds.judge(self.measured(own, sample)) == Verdict::Refused
         })
+    }
+
+    /// How many windows of a sample a measure is spared.
+    pub(super) fn spared_windows(&self, of: &Spared, sample: &[ScoredWindow]) -> u64 {
+        if self.is_spared(&of.guards, sample) {
+            sample.iter().filter(|window| is_held(of.sample, window)).count() as u64
+        } else {
+            0
+        }
     }
 
     fn measured(&self, statistic: &Statistic, sample: &[ScoredWindow]) -> f64 {
@@ -219,9 +249,10 @@ impl Criteria {
     /// Notes, by term, how far the values of a sample's windows may be off.
     pub(super) fn add_errors(&self, sample: &[ScoredWindow], errors: &mut [RelativeError]) {
         for (statistic, error) in self.statistics.iter().zip(errors) {
-            let Some(place) = statistic.error.filter(|_| !self.is_spared(statistic, sample)) else {
+            let Some(place) = statistic.error else { continue };
+            if self.is_spared(&statistic.guards_before, sample) {
                 continue;
-            };
+            }
             for window in sample {
                 if let Some(own) = window.statistics[place] {
                     error.add(window.statistic(statistic.place), own);
@@ -252,7 +283,7 @@ impl Criteria {
 impl Statistic {
     /// Whether its measure is taken of a window, as far as sampling decides.
     fn holds(&self, window: &ScoredWindow) -> bool {
-        self.sample.is_none_or(|sample| sampling::holds(sample, &window.id, window.window))
+        is_held(self.sample, window)
     }
 
     /// Whether its measure is taken of any window of a sample.
@@ -296,19 +327,26 @@ impl Statistic {
     }
 }
 
+/// Whether a measure with this sample is taken of a window, as far as the sample decides.
+fn is_held(sample: Option<WindowSample>, window: &ScoredWindow) -> bool {
+    sample.is_none_or(|sample| sampling::holds(sample, &window.id, window.window))
+}
+
 /// What decides which windows a measure is taken of: guards before it, and its sample.
 type Before = (Vec<usize>, Option<WindowSample>);
 
 /// That of the measure that writes a statistic.
 fn before(plan: &Plan, statistic: &str) -> Before {
-    (guards_before(plan, statistic), sampling::of_statistic(plan, statistic))
+    let guards = plan.measures.place_of(statistic).map_or(Vec::new(), |(place, _)| {
+        let measure = &plan.measures.columns[usize::from(place)].measure;
+        guards_before(&plan.spec.filter().guards, measure)
+    });
+    (guards, sampling::of_statistic(plan, statistic))
 }
 
-/// The guards before the measure that writes a statistic.
-fn guards_before(plan: &Plan, statistic: &str) -> Vec<usize> {
-    let Some((place, _)) = plan.measures.place_of(statistic) else { return Vec::new() };
-    let measure = &plan.measures.columns[usize::from(place)].measure;
-    let guards = plan.spec.filter().guards.iter().enumerate();
-    let before = guards.filter(|(_, guard)| guard.before.as_ref() == Some(measure));
+/// The guards before a measure.
+fn guards_before(guards: &[Guard], measure: &String) -> Vec<usize> {
+    let before = guards.iter().enumerate();
+    let before = before.filter(|(_, guard)| guard.before.as_ref() == Some(measure));
     before.map(|(index, _)| index).collect()
 }

@@ -72,6 +72,8 @@ pub(super) struct Gathered {
     pub(super) of_groups: Vec<Group>,
     /// By term, how far the values of sampled rows may be off.
     pub(super) errors: Vec<RelativeError>,
+    /// By measure with guards before it, windows that it is spared.
+    pub(super) spared: Vec<u64>,
     /// Windows.
     pub(super) windows: u64,
     /// Windows that begin before the end of the one before them.
@@ -169,6 +171,7 @@ pub(super) struct Gathering {
     groups: BTreeMap<Option<String>, u32>,
     of_groups: Vec<Group>,
     errors: Vec<RelativeError>,
+    spared: Vec<u64>,
     windows: u64,
     overlapping: u64,
     record: Vec<u8>,
@@ -187,6 +190,7 @@ impl Gathering {
             groups: BTreeMap::new(),
             of_groups: Vec::new(),
             errors: vec![RelativeError::default(); criteria.terms.len()],
+            spared: vec![0; criteria.spared.len()],
             windows: 0,
             overlapping: 0,
             record: Vec::new(),
@@ -217,6 +221,7 @@ impl Gathering {
         }
         unit.ids.iter().try_for_each(|id| self.ids.push(*id))?;
         self.errors.iter_mut().zip(&unit.errors).for_each(|(all, more)| all.append(more));
+        self.spared.iter_mut().zip(&unit.spared).for_each(|(all, more)| *all += more);
         self.windows += unit.windows;
         self.overlapping += unit.overlapping;
         self.units.push(number);
@@ -246,6 +251,7 @@ impl Gathering {
             groups: self.groups,
             of_groups: self.of_groups,
             errors: self.errors,
+            spared: self.spared,
             windows: self.windows,
             overlapping: self.overlapping,
             repeated_ids: self.ids.repeated(stop)?,
@@ -266,6 +272,7 @@ pub(super) struct UnitSamples {
     pub(super) values: Vec<f64>,
     pub(super) ids: Vec<u128>,
     errors: Vec<RelativeError>,
+    spared: Vec<u64>,
     windows: u64,
     overlapping: u64,
 }
@@ -291,7 +298,8 @@ impl UnitSamples {
             labels.as_ref()?[row as usize].clone()
         };
         let errors = vec![RelativeError::default(); criteria.terms.len()];
-        let mut samples = Self { errors, ..Self::default() };
+        let spared = vec![0; criteria.spared.len()];
+        let mut samples = Self { errors, spared, ..Self::default() };
         let mut document: Vec<ScoredWindow> = Vec::new();
         scores::read(&directory.root.join(&record.scores.path), &criteria.columns(), |window| {
             if document.first().is_some_and(|first| first.input_row != window.input_row) {
@@ -324,6 +332,9 @@ impl UnitSamples {
         }
         for sample in criteria.samples(windows) {
             criteria.add_errors(sample, &mut self.errors);
+            for (windows, of) in self.spared.iter_mut().zip(&criteria.spared) {
+                *windows += criteria.spared_windows(of, sample);
+            }
             self.samples.push((group, criteria.tokens(sample)));
             let value = |statistic| criteria.value(statistic, sample);
             self.values.extend(criteria.statistics.iter().map(value));

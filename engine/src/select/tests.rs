@@ -50,6 +50,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
     let guards: Vec<_> = filter.guards.iter().map(|guard| (guard.clone(), place(guard))).collect();
     Criteria {
         reasons: Reasons::of(&statistics, &guards),
+        spared: Vec::new(),
         written: Vec::new(),
         statistics,
         columns: Vec::new(),
