@@ -1,14 +1,16 @@
 //! Guards before an expensive measure: the windows that they refuse are spared it, and nothing else changes.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use arrow_array::{Array, RecordBatch};
 use serde_json::{Value, json};
 
+use crate::external::child::write_program;
 use crate::support::tables::{
     document, floats, read_scores, strings, table, token_lists, write_parquet,
 };
-use crate::support::{Pipeline, Tiny, Workspace, count, read_json};
+use crate::support::{Pipeline, Tiny, Workspace, count, files_below, read_json};
 
 const ATTENTION: &str = "first-layer-attention";
 
@@ -40,6 +42,7 @@ fn pipeline(guard: Option<f64>) -> Pipeline {
         .input("unit_bytes: 1024")
         .measure("recurrence, min_distance_tokens: 16")
         .filter(&format!("keep_fraction: 0.5{guard}"))
+        .output("report: true")
 }
 
 /// Windows that a device measured.
@@ -70,7 +73,32 @@ fn bounds() -> (f64, f64) {
     (shares[shares.len() / 2], shares[shares.len() - 2])
 }
 
-const OUTPUT: [&str; 2] = ["out/data", "out.run/dropped"];
+const OUTPUT: [&str; 3] = ["out/data", "out.run/dropped", "out.run/selection"];
+
+/// What a pipeline writes, and what it says of its windows, where nothing was measured before.
+fn fresh(pipeline: &Pipeline) -> (BTreeMap<String, String>, Vec<Value>) {
+    let workspace = workspace();
+    let summary = workspace.run(pipeline);
+    (workspace.hashes(&OUTPUT), said_of_windows(&workspace, &summary))
+}
+
+fn said_of_windows(workspace: &Workspace, summary: &Value) -> Vec<Value> {
+    let keys = ["windows_total", "windows_kept", "windows_dropped", "windows_not_measured", "kept"];
+    let report = read_json(&workspace.path("out.run/report.json"));
+    let of_report = ["groups", "lists", "kept", "dropped"].map(|key| report[key].clone());
+    keys.iter().map(|key| summary[key].clone()).chain(of_report).collect()
+}
+
+/// Runs a pipeline where another was run before: it writes what a fresh run does. Returns the windows of which it measured
+/// anything, and those that a device did.
+fn rerun(workspace: &Workspace, pipeline: &Pipeline, arguments: &[&str]) -> (u64, u64) {
+    let summary = workspace.run_with(pipeline, arguments);
+    let (output, said) = fresh(pipeline);
+    assert_eq!(workspace.hashes(&OUTPUT), output);
+    assert_eq!(said_of_windows(workspace, &summary), said);
+    workspace.longsift(&["verify", "out.run"]).success();
+    (count(&summary, "windows_scored"), on_devices(&summary))
+}
 
 #[test]
 fn windows_outside_a_guard_are_spared_the_measure_behind_it() {
@@ -139,6 +167,144 @@ fn a_guard_that_changes_measures_what_it_newly_lets_pass_and_nothing_else() {
     let added = workspace.run(&pipeline(Some(strict)));
     assert_eq!(on_devices(&added), 0, "a guard that is added measures nothing");
     assert_eq!(workspace.hashes(&OUTPUT), fresh(Some(strict)).1);
+}
+
+/// With guards in place of those of [`pipeline`].
+fn guarded(guards: &str) -> Pipeline {
+    pipeline(None).filter(&format!("keep_fraction: 0.5, guards: [{guards}]"))
+}
+
+/// The least unique share of tokens that some windows with at most so much copied do not reach.
+fn middle_of_unique_shares(most: f64) -> f64 {
+    let workspace = workspace();
+    workspace.run(&pipeline(None).measure("lexical"));
+    let scores = scores(&workspace);
+    let both = floats(&scores, "unique_token_share").into_iter().zip(floats(&scores, "copy_share"));
+    let mut shares: Vec<f64> =
+        both.filter(|(_, copied)| *copied <= most).map(|(share, _)| share).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.dedup();
+    shares[shares.len() / 2]
+}
+
+#[test]
+fn a_chain_of_guards_that_is_tightened_at_its_beginning_loses_no_figures() {
+    let (strict, loose) = bounds();
+    let least = middle_of_unique_shares(strict);
+    let chained = |most: f64| {
+        guarded(&format!(
+            "{{statistic: copy_share, max: {most}, before: lexical}}, \
+             {{statistic: unique_token_share, min: {least}, before: {ATTENTION}}}"
+        ))
+        .measure("lexical")
+    };
+    let workspace = workspace();
+    let first = workspace.run(&chained(loose));
+    let spared = |of: &str| count(&first["windows_not_measured"], of);
+    assert!(spared("lexical") > 0 && spared("lexical") < spared(ATTENTION), "{first}");
+    let paid = workspace.hashes(&["out.run/scores"]);
+    assert_eq!(rerun(&workspace, &chained(strict), &[]), (0, 0));
+    assert_eq!(workspace.hashes(&["out.run/scores"]), paid, "nothing was opened again");
+    assert_eq!(rerun(&workspace, &chained(loose), &[]), (0, 0));
+}
+
+#[test]
+fn a_guard_tightened_while_a_measure_comes_loses_no_figures() {
+    let (strict, loose) = bounds();
+    let guard = |most: f64| {
+        guarded(&format!("{{statistic: copy_share, max: {most}, before: {ATTENTION}}}"))
+    };
+    let workspace = workspace();
+    let all = count(&workspace.run(&guard(loose)), "windows_total");
+    assert_eq!(rerun(&workspace, &guard(strict).measure("lexical"), &[]), (all, 0));
+    assert_eq!(rerun(&workspace, &guard(loose).measure("lexical"), &[]), (0, 0), "and back");
+    assert_eq!(rerun(&workspace, &guard(loose), &[]), (0, 0));
+}
+
+#[test]
+fn a_guard_added_while_another_measure_is_taken_again_loses_no_figures() {
+    let (strict, _) = bounds();
+    let changed = |guards: &str| {
+        let mut changed = guarded(guards);
+        changed.measures[0] = "recurrence, min_distance_tokens: 24".to_owned();
+        changed
+    };
+    let workspace = workspace();
+    let all = count(&workspace.run(&guarded("")), "windows_total");
+    let guard = format!("{{statistic: copy_share, max: {strict}, before: {ATTENTION}}}");
+    let again = ["--remeasure", "recurrence"];
+    assert_eq!(rerun(&workspace, &changed(&guard), &again), (all, 0));
+    assert_eq!(rerun(&workspace, &changed(""), &[]), (0, 0), "attention has seen all windows");
+}
+
+#[test]
+fn figures_survive_that_samples_are_documents_for_a_while() {
+    let (strict, _) = bounds();
+    let (windows, documents) =
+        (pipeline(Some(strict)), pipeline(Some(strict)).output("samples: documents"));
+    let workspace = workspace();
+    let first = on_devices(&workspace.run(&windows));
+    let newly = rerun(&workspace, &documents, &[]).1;
+    assert!(newly > 0, "documents pass of which a window did not");
+    let all = on_devices(&self::workspace().run(&pipeline(None)));
+    assert!(first + newly < all);
+    assert_eq!(rerun(&workspace, &windows, &[]), (0, 0));
+    assert_eq!(rerun(&workspace, &documents, &[]), (0, 0));
+    let spared = all - first - newly;
+    assert_eq!(rerun(&workspace, &pipeline(None), &[]).1, spared, "no window is measured twice");
+}
+
+#[test]
+fn figures_of_units_that_are_open_survive_pipelines_that_do_not_ask_for_them() {
+    let (strict, loose) = bounds();
+    let guard = |most: f64| {
+        guarded(&format!("{{statistic: copy_share, max: {most}, before: {ATTENTION}}}"))
+    };
+    let workspace = workspace();
+    let summary = workspace.run(&guard(loose));
+    let (first, all) = (on_devices(&summary), count(&summary, "windows_total"));
+    // A program that ends and starts no more leaves units open, and their figures in journals.
+    let fails = "external, name: own, command: [./child.sh, starts-once], version: \"1\", reads: ids, \
+                 statistics: [{name: bytes, unit: bytes, doc: length}, \
+                 {name: letters, kind: count, unit: letters, doc: letters}]";
+    write_program(&workspace);
+    workspace.write("pipeline.yaml", guard(strict).measure(fails).to_string());
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(4);
+    assert!(!files_below(&workspace.path("out.run/journal")).is_empty(), "a unit is open");
+    let ranked = "terms: [{statistic: unique_token_share}]";
+    let without = Pipeline::tokens("", 128)
+        .without_model(None)
+        .input("unit_bytes: 1024")
+        .measure("lexical")
+        .score(ranked)
+        .output("report: true");
+    assert_eq!(rerun(&workspace, &without, &[]), (all, 0));
+    assert_eq!(rerun(&workspace, &guard(loose), &[]), (0, 0));
+    let whole = on_devices(&self::workspace().run(&pipeline(None)));
+    assert_eq!(rerun(&workspace, &pipeline(None), &[]).1, whole - first);
+}
+
+#[test]
+fn a_row_that_a_measure_sets_aside_costs_the_others_of_its_unit_nothing() {
+    let workspace = workspace();
+    let mut strange = document(3, 256);
+    strange[200] = 2_000_000_000;
+    let columns = [
+        ("id", strings((0..2).map(|row| format!("more-{row}")))),
+        ("tokens", token_lists(&[document(20, 256), strange])),
+    ];
+    write_parquet(&workspace.path("input/b.parquet"), &table(&columns), 4);
+    let both = pipeline(None).input("max_quarantined_fraction: 0.5");
+    let summary = workspace.run(&both);
+    assert_eq!(count(&summary, "quarantined"), 1, "{summary}");
+    let ranked = "terms: [{statistic: unique_token_share}]";
+    let without = Pipeline {
+        input: both.input.clone(),
+        ..Pipeline::tokens("", 128).without_model(None).measure("lexical").score(ranked)
+    };
+    assert_eq!(count(&workspace.run(&without), "quarantined"), 0);
+    let back = workspace.run(&both);
+    assert_eq!((count(&back, "quarantined"), on_devices(&back)), (1, 0), "{back}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The score phase: measures the windows of every work unit that has no record yet.
 
-mod carried;
+pub(crate) mod carried;
 pub mod context;
 pub(crate) mod documents;
 pub(crate) mod journal;

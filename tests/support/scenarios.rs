@@ -92,7 +92,7 @@ macro_rules! for_each_scenario {
         $crate::support::scenarios::for_each_scenario! {
             $check: first_run shard selection_of_shards another_selection fresh_start fresh_start_twice changed_files
             quarantined_again several_measures measures_added measure_changed measure_replaced guard_before
-            guard_loosened
+            guard_loosened guard_tightened
         }
     };
     ($check:path: $($name:ident)*) => {$(
@@ -227,6 +227,15 @@ impl Scenario {
         before.longsift(&RUN).success();
         before.write("pipeline.yaml", guarded("0.6").to_string());
         Self::new("a guard loosened", before, &[])
+    }
+
+    /// It lets less pass than before, and another measure comes: attention keeps its figures.
+    pub(crate) fn guard_tightened() -> Self {
+        let before = workspace();
+        before.write("pipeline.yaml", guarded("0.6").to_string());
+        before.longsift(&RUN).success();
+        before.write("pipeline.yaml", guarded("0.3").measure("lexical").to_string());
+        Self::new("a guard tightened", before, &[])
     }
 
     /// Whether the disturbed command ends in the results, and not only the one that restarts it.

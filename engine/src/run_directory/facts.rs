@@ -52,19 +52,9 @@ impl Facts {
     }
 
     /// Whether windows that pass the bounds `other` all pass these: each of these is a bound there, on the same figures,
-    /// and at least as strict. Of what decides which windows have figures.
+    /// and at least as strict, as are those before the measure of these figures. Of what decides which windows have figures.
     pub fn let_pass(&self, other: &Self) -> bool {
-        self.0.iter().all(|(statistic, own)| {
-            let Some(other) = other.0.get(statistic) else { return false };
-            let number = |bound: &Value, key: &str| bound[key].as_f64();
-            let within = |key: &str, reaches: fn(f64, f64) -> bool| match number(own, key) {
-                None => true,
-                Some(own) => number(other, key).is_some_and(|other| reaches(own, other)),
-            };
-            ["of", "only", "merge"].iter().all(|key| own[*key] == other[*key])
-                && within("min", |own, other| own <= other)
-                && within("max", |own, other| own >= other)
-        })
+        bounds_let_pass(&self.0, &other.0)
     }
 
     /// The fingerprints of those that are called `documents.<stage>.…`, by stage.
@@ -187,6 +177,26 @@ pub struct MeasureFingerprint {
     pub only: Facts,
 }
 
+/// [`Facts::let_pass`] of bounds by statistic: `{min, max, of, only, merge}` each.
+fn bounds_let_pass(bounds: &Map<String, Value>, others: &Map<String, Value>) -> bool {
+    bounds.iter().all(|(statistic, own)| {
+        let Some(other) = others.get(statistic) else { return false };
+        let number = |bound: &Value, key: &str| bound[key].as_f64();
+        let within = |key: &str, reaches: fn(f64, f64) -> bool| match number(own, key) {
+            None => true,
+            Some(own) => number(other, key).is_some_and(|other| reaches(own, other)),
+        };
+        let before = match (own["only"].as_object(), other["only"].as_object()) {
+            (Some(own), Some(other)) => bounds_let_pass(own, other),
+            (own, other) => own == other,
+        };
+        before
+            && ["of", "merge"].iter().all(|key| own[*key] == other[*key])
+            && within("min", |own, other| own <= other)
+            && within("max", |own, other| own >= other)
+    })
+}
+
 /// What differs between two sets of settings, a line each: `window_tokens: 4096, was 2048`.
 pub fn differences(now: &Map<String, Value>, before: &Map<String, Value>) -> Vec<String> {
     let gone = before.keys().filter(|key| !now.contains_key(*key));
@@ -234,6 +244,33 @@ mod tests {
         assert!(now.differences(&now).is_empty());
         assert_ne!(now.fingerprint(), before.fingerprint());
         assert_eq!(now.without(&["model", "window_tokens"]), before.only(&["mask"]));
+    }
+
+    #[test]
+    fn bounds_let_pass_what_stricter_ones_do_also_before_the_measure_they_read() {
+        let only = |copied: Option<f64>, unique: f64, merge: Option<&str>| {
+            let first = copied.map_or_else(
+                || json!({}),
+                |most| json!({ "copy_share": { "min": null, "max": most, "of": "r", "only": {}, "merge": merge } }),
+            );
+            Facts::new(json!({
+                "unique_token_share": { "min": unique, "max": null, "of": "l", "only": first, "merge": merge }
+            }))
+        };
+        let loose = only(Some(0.5), 0.2, None);
+        for (stricter, passes) in [
+            (only(Some(0.5), 0.2, None), true),
+            (only(Some(0.4), 0.2, None), true),
+            (only(Some(0.5), 0.3, None), true),
+            (only(Some(0.6), 0.3, None), false),
+            (only(Some(0.4), 0.1, None), false),
+            (only(None, 0.2, None), false),
+            (only(Some(0.5), 0.2, Some("mean")), false),
+        ] {
+            assert_eq!(loose.let_pass(&stricter), passes, "{stricter:?}");
+        }
+        assert!(only(None, 0.2, None).let_pass(&loose), "without a guard there is more");
+        assert!(Facts::default().let_pass(&loose) && !loose.let_pass(&Facts::default()));
     }
 
     #[test]

@@ -336,7 +336,7 @@ pub fn read_places(path: &Path, mut each: impl FnMut(Place) -> Result<()>) -> Re
 }
 
 /// Reads the figures of those of `measures` that a score file has: row, index of the window, place of the measure, what was
-/// measured. A window of which a measure has nothing but nulls is passed over for it.
+/// measured. Nulls alone may mean that nothing was.
 pub fn read_figures(
     path: &Path,
     measures: &[MeasureColumns],
@@ -359,11 +359,9 @@ pub fn read_figures(
                 measure.columns.iter().map(|own| Statistic::of(batch, own)).collect();
             let columns = columns.ok_or_else(damaged)?;
             for row in 0..batch.num_rows() {
-                let values: Vec<Value> = columns.iter().map(|column| column.value(row)).collect();
-                if values.iter().any(|value| *value != Value::Null) {
-                    let key = (rows.value(row) as u64, windows.value(row) as u32);
-                    each(key.0, key.1, place, Figures(values))?;
-                }
+                let values = columns.iter().map(|column| column.value(row)).collect();
+                let (row, window) = (rows.value(row) as u64, windows.value(row) as u32);
+                each(row, window, place, Figures(values))?;
             }
         }
         Ok(())
@@ -548,10 +546,11 @@ mod tests {
             Ok(())
         })
         .unwrap();
-        let of = |window: usize, place: usize| {
+        let places = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)];
+        let of = |(window, place): (usize, usize)| {
             (7, window as u32, place, rows[window].figures[place].clone())
         };
-        assert_eq!(read_back, [of(0, 0), of(1, 0), of(0, 1), of(2, 1)]);
+        assert_eq!(read_back, places.map(of));
         let mut light = Vec::new();
         read(&path, &["k", "near"], |window| {
             light.push(window.statistics);

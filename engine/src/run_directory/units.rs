@@ -69,10 +69,14 @@ impl Part {
 pub struct MeasuredBy {
     /// Fingerprint of what its figures depend on besides the window.
     pub fingerprint: String,
-    /// What decided which windows have figures; empty where all have.
+    /// What decided which windows have figures; empty where all have. Others may have some, of a run with other guards.
     #[serde(default, skip_serializing_if = "Facts::is_empty")]
     pub only: Facts,
-    /// Windows that it did not measure, because a guard before it refused them.
+    /// Whether windows that `only` lets pass may have no figures, too: nothing has asked for them since it was stopped, or
+    /// since their row was set aside. What there is of them is not measured again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
+    /// Windows that a guard before it refused.
     #[serde(default)]
     pub not_measured: u64,
     /// Windows that are not in the sample that it is taken of.
@@ -87,7 +91,19 @@ impl MeasuredBy {
     /// Nothing yet, of a measure with this fingerprint.
     pub fn new(measure: &MeasureFingerprint) -> Self {
         let MeasureFingerprint { fingerprint, only } = measure.clone();
-        Self { fingerprint, only, not_measured: 0, not_sampled: 0, quarantined: 0 }
+        Self { fingerprint, only, ..Self::default() }
+    }
+
+    /// Whether it has been asked of every window that has a place in the scores: nulls are then what it said.
+    pub fn is_of_all(&self) -> bool {
+        !self.incomplete && self.not_measured == 0 && self.not_sampled == 0
+    }
+
+    /// Whether all figures that are wanted are here, and maybe more.
+    fn has(&self, wanted: &MeasureFingerprint) -> bool {
+        self.fingerprint == wanted.fingerprint
+            && !self.incomplete
+            && self.only.let_pass(&wanted.only)
     }
 }
 
@@ -159,9 +175,7 @@ impl UnitRecord {
     /// Whether it has the figures that are `wanted`, of more windows at most, and no row is missing because of a measure that is not.
     fn serves(&self, wanted: &Fingerprints) -> bool {
         let has = |(name, measure): (&String, &MeasureFingerprint)| {
-            self.measures.get(name).is_some_and(|own| {
-                own.fingerprint == measure.fingerprint && own.only.let_pass(&measure.only)
-            })
+            self.measures.get(name).is_some_and(|own| own.has(measure))
         };
         let mut others =
             self.measures.iter().filter(|(name, _)| !wanted.measures.contains_key(*name));

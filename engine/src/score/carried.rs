@@ -1,4 +1,5 @@
-//! Measures that a plan does not have any more: what they measured of a unit that is opened again goes on into its new part.
+//! Measures that a plan does not have any more: what they measured of a unit that is open, or opened again, goes on into its
+//! new part.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use crate::base::error::Result;
 use crate::run_directory::scores::{self, MeasureColumns};
 use crate::run_directory::units::{MeasuredBy, UnitRecord};
 
-/// A measure whose figures a unit keeps although nothing asks for them.
+/// A measure of which a unit keeps figures, also where nothing asks for them any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
     /// Its name in the pipeline that had it.
@@ -37,6 +38,18 @@ enum CarriedKind {
 }
 
 impl Carried {
+    /// A measure of which not all figures are there.
+    pub fn unfinished(columns: MeasureColumns, fingerprint: String) -> Self {
+        let MeasureColumns { measure, columns } = columns;
+        let by = MeasuredBy { fingerprint, incomplete: true, ..MeasuredBy::default() };
+        Self { measure, by, columns: columns.into_iter().map(CarriedColumn::of).collect() }
+    }
+
+    /// Whether figures of the other are its figures.
+    pub fn is(&self, other: &Self) -> bool {
+        self.measure == other.measure && self.by.fingerprint == other.by.fingerprint
+    }
+
     /// Its columns.
     pub fn columns(&self) -> MeasureColumns {
         let columns = self.columns.iter().map(CarriedColumn::column).collect();
@@ -73,8 +86,8 @@ impl CarriedColumn {
     }
 }
 
-/// The measures of a record that are not among `planned`, with the columns that its part `path` has of them. One that set rows
-/// aside is not among them: those rows have figures of no measure.
+/// The measures of a record that are not among `planned`, with the columns that its part `path` has of them. Of one that set rows
+/// aside there are no figures of those rows.
 pub(super) fn of_record(
     path: &Path,
     record: &UnitRecord,
@@ -86,9 +99,14 @@ pub(super) fn of_record(
     }
     let carried =
         scores::measures(path)?.into_iter().filter_map(|MeasureColumns { measure, columns }| {
-            let by = record.measures.get(&measure).filter(|by| by.quarantined == 0)?;
+            let by = record.measures.get(&measure)?.clone();
+            let by = MeasuredBy {
+                incomplete: by.incomplete || by.quarantined > 0,
+                quarantined: 0,
+                ..by
+            };
             let columns = columns.into_iter().map(CarriedColumn::of).collect();
-            Some(Carried { measure, by: by.clone(), columns })
+            Some(Carried { measure, by, columns })
         });
     Ok(left(carried, planned))
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Figures, Kind, Measure, Merge, Orientation, Value};
 
+use super::carried::Carried;
 use super::context::ScoreContext;
 use super::journal::{FigureKey, Header, Journal};
 use super::programs::{Content, Question};
@@ -19,6 +20,7 @@ use crate::dataset::documents::{Document, DocumentContent};
 use crate::dataset::units::WorkUnit;
 use crate::plan::programs::Program;
 use crate::run_directory::quarantine::BadRow;
+use crate::run_directory::scores::MeasureColumns;
 use crate::run_directory::units;
 use crate::storage::files;
 
@@ -148,23 +150,17 @@ impl<'a> Judge<'a> {
 impl Kept {
     fn open(context: &ScoreContext<'_>, unit: &WorkUnit, programs: &[&Program]) -> Result<Self> {
         let plan = context.plan;
-        let mut measures = Vec::new();
-        for program in programs {
-            let name = &program.settings.name;
-            measures.push((name.clone(), context.wanted.documents[name].clone()));
-        }
+        let measures = programs.iter().map(|program| {
+            let measure = program.settings.name.clone();
+            let fingerprint = context.wanted.documents[&measure].clone();
+            let columns = std::iter::once(drop_column()).chain(program.settings.columns());
+            Carried::unfinished(MeasureColumns { measure, columns: columns.collect() }, fingerprint)
+        });
         let content = format!("{:?}", plan.columns.content);
         let windows = units::fingerprint(&plan.dataset, unit, &content);
-        let header = Header { windows, measures, carried: Vec::new() };
-        let columns: Vec<Vec<Column>> = programs
-            .iter()
-            .map(|program| {
-                std::iter::once(drop_column()).chain(program.settings.columns()).collect()
-            })
-            .collect();
-        let columns: Vec<&[Column]> = columns.iter().map(Vec::as_slice).collect();
+        let header = Header { windows, measures: measures.collect(), carried: Vec::new() };
         let path = context.directory.answers().join(unit.name());
-        let (journal, known) = Journal::open(&path, &header, &columns)?;
+        let (journal, known) = Journal::open(&path, &header)?;
         let is_own = journal.path() == path;
         Ok(Self { journal, known, is_own })
     }

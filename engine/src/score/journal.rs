@@ -5,11 +5,12 @@
 //! journal is removed. A torn or damaged tail ends the replay: what stands before it is whole.
 //!
 //! ```text
-//! header  [u32 length][u32 crc32][JSON: fingerprint of the unit's windows, name and fingerprint of each measure]
+//! header  [u32 length][u32 crc32][JSON: fingerprint of the unit's windows, each measure with its fingerprint and columns]
 //! record  [u32 length][u32 crc32][row u64][window u32][measure u16][figures]   little-endian
 //! ```
 //!
 //! `measure` is a place in the header's lists. A journal whose list differs keeps the figures of the measures that both have.
+//! No figures at all say that a carried measure is known to have none of a window: whoever plans it again measures it.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -17,12 +18,13 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::{Column, Figures};
+use longsift_stages::contract::Figures;
 use serde::{Deserialize, Serialize};
 
 use super::carried::Carried;
 use crate::base::clock;
 use crate::base::error::Result;
+use crate::run_directory::scores::MeasureColumns;
 use crate::storage::{error, files};
 
 /// The longest time finished figures are not yet durable.
@@ -34,33 +36,33 @@ pub type WindowKey = (u64, u32);
 /// Figures of a window: the window, and the place of the measure among those of the plan.
 pub type FigureKey = (WindowKey, u16);
 
+/// Of a window that a measure is not taken of, for a guard or its sample, or that nothing is carried of.
+pub const NOT_MEASURED: Figures = Figures(Vec::new());
+
 /// What a journal belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// Fingerprint of the unit's input and of what its windows depend on.
     pub windows: String,
-    /// Name and fingerprint of each measure, in the order of the plan.
-    pub measures: Vec<(String, String)>,
+    /// The measures of the plan, in its order, as they are carried where the next plan does not have them.
+    pub measures: Vec<Carried>,
     /// The measures behind them, which the plan does not have and the unit keeps.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carried: Vec<Carried>,
 }
 
 impl Header {
-    /// Name and fingerprint of all measures, by place.
-    fn all(&self) -> Vec<(&str, &str)> {
-        let measures = self.measures.iter().map(|(name, fingerprint)| (&**name, &**fingerprint));
-        let carried = self.carried.iter().map(|of| (&*of.measure, &*of.by.fingerprint));
-        measures.chain(carried).collect()
+    /// All measures, by place.
+    fn all(&self) -> impl Iterator<Item = &Carried> {
+        self.measures.iter().chain(&self.carried)
     }
 
-    /// The measures that the journal at `path` carries, if it is of these windows.
-    pub(super) fn carried_at(path: &Path, windows: &str) -> Result<Vec<Carried>> {
+    /// All measures of the journal at `path`, if it is of these windows.
+    pub(super) fn measures_at(path: &Path, windows: &str) -> Result<Vec<Carried>> {
         let bytes = files::read_if_present(path)?.unwrap_or_default();
         let header =
             next_record(&bytes).and_then(|(header, _)| serde_json::from_slice(header).ok());
         let header: Option<Self> = header.filter(|header: &Self| header.windows == windows);
-        Ok(header.map_or(Vec::new(), |header| header.carried))
+        Ok(header.map_or(Vec::new(), |header| [header.measures, header.carried].concat()))
     }
 }
 
@@ -76,17 +78,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a unit and returns the figures that it already holds of measures of the header, whose columns
-    /// are `columns`. A journal of other windows is started afresh. Where another process writes to it, this one gets a
-    /// journal of its own.
-    pub fn open(
-        path: &Path,
-        header: &Header,
-        columns: &[&[Column]],
-    ) -> Result<(Self, HashMap<FigureKey, Figures>)> {
+    /// Opens the journal of a unit and returns the figures that it already holds of measures of the header. A journal of other
+    /// windows is started afresh. Where another process writes to it, this one gets a journal of its own.
+    pub fn open(path: &Path, header: &Header) -> Result<(Self, HashMap<FigureKey, Figures>)> {
         let (path, claim) = claim(path)?;
         let bytes = files::read_if_present(&path)?.unwrap_or_default();
-        let Replayed { finished, whole, same } = replay(&bytes, header, columns);
+        let Replayed { finished, whole, same } = replay(&bytes, header);
         if same {
             let file = BufWriter::new(files::open_for_append(&path, whole as u64)?);
             return Ok((Self { path, file, unsynced: None, _claim: claim }, finished));
@@ -211,7 +208,7 @@ struct Replayed {
     same: bool,
 }
 
-fn replay(bytes: &[u8], now: &Header, columns: &[&[Column]]) -> Replayed {
+fn replay(bytes: &[u8], now: &Header) -> Replayed {
     let mut replayed = Replayed { finished: HashMap::new(), whole: 0, same: false };
     let Some((header, mut rest)) = next_record(bytes) else { return replayed };
     let Ok(before) = serde_json::from_slice::<Header>(header) else { return replayed };
@@ -219,17 +216,24 @@ fn replay(bytes: &[u8], now: &Header, columns: &[&[Column]]) -> Replayed {
         return replayed;
     }
     replayed.same = before == *now;
-    let now = now.all();
-    let place = |measure| now.iter().position(|now| *now == measure);
-    let places: Vec<Option<usize>> = before.all().into_iter().map(place).collect();
+    let place = |of: &Carried| now.all().position(|now| now.is(of));
+    let places: Vec<Option<usize>> = before.all().map(place).collect();
+    let columns: Vec<MeasureColumns> = now.all().map(Carried::columns).collect();
     while let Some((payload, after)) = next_record(rest) {
         let Some(((key, measure), figures)) = decode(payload) else { break };
         match places.get(usize::from(measure)) {
             None => break,
             // Figures of a measure that is no longer asked for, or has changed.
             Some(None) => {}
+            Some(&Some(place)) if figures.is_empty() => {
+                if place >= now.measures.len() {
+                    replayed.finished.insert((key, place as u16), NOT_MEASURED);
+                }
+            }
             Some(&Some(place)) => {
-                let Some(figures) = Figures::decode(figures, columns[place]) else { break };
+                let Some(figures) = Figures::decode(figures, &columns[place].columns) else {
+                    break;
+                };
                 replayed.finished.insert((key, place as u16), figures);
             }
         }
@@ -248,7 +252,7 @@ fn next_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use longsift_stages::contract::{Kind, Merge, Orientation, Value};
+    use longsift_stages::contract::{Column, Kind, Merge, Orientation, Value};
 
     use super::*;
 
@@ -264,14 +268,18 @@ mod tests {
         }
     }
 
-    fn columns() -> [Vec<Column>; 2] {
-        [vec![column(Kind::Number), column(Kind::Numbers)], vec![column(Kind::Count)]]
+    /// One of two measures, of other columns each.
+    fn measure(&(name, fingerprint): &(&str, &str)) -> Carried {
+        let columns = match name {
+            "one" => vec![column(Kind::Number), column(Kind::Numbers)],
+            _ => vec![column(Kind::Count)],
+        };
+        let columns = MeasureColumns { measure: name.to_owned(), columns };
+        Carried::unfinished(columns, fingerprint.to_owned())
     }
 
     fn header(windows: &str, measures: &[(&str, &str)]) -> Header {
-        let owned =
-            |(name, fingerprint): &(&str, &str)| ((*name).to_owned(), (*fingerprint).to_owned());
-        let measures = measures.iter().map(owned).collect();
+        let measures = measures.iter().map(measure).collect();
         Header { windows: windows.to_owned(), measures, carried: Vec::new() }
     }
 
@@ -280,8 +288,7 @@ mod tests {
     }
 
     fn open(path: &Path, header: &Header) -> (Journal, HashMap<FigureKey, Figures>) {
-        let columns = columns();
-        Journal::open(path, header, &[&columns[0], &columns[1]]).unwrap()
+        Journal::open(path, header).unwrap()
     }
 
     fn figures(seed: f64) -> Figures {
@@ -320,16 +327,37 @@ mod tests {
         drop(journal);
         // The first has changed, a third has come, and the second is now the first.
         let now = header("w", &[("two", "2"), ("one", "changed")]);
-        let columns = columns();
-        let opened = Journal::open(&path, &now, &[&columns[1], &columns[0]]).unwrap();
+        let opened = open(&path, &now);
         let kept = HashMap::from([(((0, 0), 0), Figures(vec![Value::Count(9)]))]);
         assert_eq!(opened.1, kept);
         assert!(is_claimed(&path).unwrap(), "the file that replaces it is claimed, too");
         drop(opened);
-        let again = Journal::open(&path, &now, &[&columns[1], &columns[0]]).unwrap();
+        let again = open(&path, &now);
         assert_eq!(again.1, kept);
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(files, 1);
+    }
+
+    #[test]
+    fn that_nothing_is_carried_of_a_window_is_no_figure_of_a_measure_that_is_planned_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let carrying =
+            Header { carried: vec![measure(&("two", "2"))], ..header("w", &[("one", "1")]) };
+        let (mut journal, _) = open(&path, &carrying);
+        journal.append(((0, 0), 1), &NOT_MEASURED).unwrap();
+        journal.append(((0, 1), 1), &Figures(vec![Value::Count(9)])).unwrap();
+        journal.sync().unwrap();
+        drop(journal);
+        let names = |measures: Vec<Carried>| -> Vec<String> {
+            measures.into_iter().map(|of| of.measure).collect()
+        };
+        assert_eq!(names(Header::measures_at(&path, "w").unwrap()), ["one", "two"]);
+        assert_eq!(Header::measures_at(&path, "other").unwrap(), []);
+        let of_one = (((0, 1), 1), Figures(vec![Value::Count(9)]));
+        let both = HashMap::from([(((0, 0), 1), NOT_MEASURED), of_one.clone()]);
+        assert_eq!(open(&path, &carrying).1, both, "still carried");
+        assert_eq!(open(&path, &two("w")).1, HashMap::from([of_one]), "to be measured");
     }
 
     #[test]
@@ -374,8 +402,8 @@ mod tests {
         journal.sync().unwrap();
         drop(journal);
         let bytes = std::fs::read(&path).unwrap();
-        let (now, columns) = (two("w"), columns());
-        let replayed = |bytes: &[u8]| replay(bytes, &now, &[&columns[0], &columns[1]]);
+        let now = two("w");
+        let replayed = |bytes: &[u8]| replay(bytes, &now);
         for cut in 0..bytes.len() {
             let Replayed { finished, whole, .. } = replayed(&bytes[..cut]);
             assert!(whole <= cut);

@@ -14,7 +14,7 @@ use longsift_stages::tokenize::windows::TokenWindow;
 use rayon::prelude::*;
 
 use super::context::{OnDevices, ScoreContext};
-use super::journal::{FigureKey, Journal, WindowKey};
+use super::journal::{FigureKey, Journal, NOT_MEASURED, WindowKey};
 use super::passes;
 use super::prepare::{CutDocument, Outcome, Prepared};
 use super::programs::{Answer, Content, Question};
@@ -29,9 +29,6 @@ use crate::plan::whole_models::WholeModelPlan;
 /// How often a stop signal is looked for while windows are measured.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Of a window that a measure is not taken of, for a guard or its sample: nothing, and no journal has it.
-pub(super) const NOT_MEASURED: Figures = Figures(Vec::new());
-
 pub(crate) type Measured = std::result::Result<Figures, Unmeasured>;
 
 /// The measures of a unit at work.
@@ -40,6 +37,8 @@ pub(super) struct Measuring<'a> {
     journal: Journal,
     /// The places of measures that the plan does not have.
     carried: Range<u16>,
+    /// Which of these have no figures of a window that they may have been taken of.
+    lost: Vec<bool>,
     /// Figures of the journal that no batch has asked for yet.
     finished: HashMap<FigureKey, Figures>,
     /// Windows that the scheduler has, by its numbers.
@@ -60,10 +59,20 @@ struct OpenWindow {
     tokens: u64,
     /// By measure.
     figures: Vec<Option<Measured>>,
+    /// By measure, whether a guard before it refuses the window. It may have figures all the same, of a run with other guards.
+    spared: Vec<bool>,
     /// By measure that the plan does not have.
     carried: Vec<Figures>,
     /// Whether any figures are of this run.
     new: bool,
+}
+
+/// What there is of a window in the end.
+pub(super) struct TakenWindow {
+    /// By measure; behind those of the plan the carried ones.
+    pub(super) figures: Vec<Figures>,
+    /// By measure of the plan, whether a guard before it refuses the window.
+    pub(super) spared: Vec<bool>,
 }
 
 impl OpenWindow {
@@ -84,6 +93,7 @@ impl<'a> Measuring<'a> {
             context,
             journal,
             carried: planned..planned + carried as u16,
+            lost: vec![false; carried],
             finished,
             submitted: BTreeMap::new(),
             next_id: 0,
@@ -103,12 +113,16 @@ impl<'a> Measuring<'a> {
                 let found = places.map(|place| self.finished.remove(&(key, place)).map(Ok));
                 let tokens =
                     window.token_end - window.token_start + u64::from(self.context.plan.bos.count);
-                let figures = found.collect();
-                let carried = self.carried.clone();
-                let carried = carried
-                    .map(|place| self.finished.remove(&(key, place)).unwrap_or(NOT_MEASURED));
-                let carried = carried.collect();
-                self.windows.insert(key, OpenWindow { tokens, figures, carried, new: false });
+                let figures: Vec<Option<Measured>> = found.collect();
+                let found = self.carried.clone().map(|place| self.finished.remove(&(key, place)));
+                let of_carried = found.zip(&mut self.lost).map(|(found, lost)| {
+                    *lost |= found.is_none();
+                    found.unwrap_or(NOT_MEASURED)
+                });
+                let carried = of_carried.collect();
+                let spared = vec![false; figures.len()];
+                let open = OpenWindow { tokens, figures, spared, carried, new: false };
+                self.windows.insert(key, open);
             }
         }
         self.settle_answers(documents)?;
@@ -161,8 +175,9 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Spares a measure the windows of a batch that a guard before it refuses. Those that it has no figures of for such a
-    /// reason are spared what waits for them, too.
+    /// Spares a measure the windows of a batch that a guard before it refuses. Those that it is spared are spared what waits
+    /// for them, too. Figures that were paid for with other guards stay, but for work beside other processes, whose parts of a
+    /// unit must be the same.
     fn spare(&mut self, documents: &[Prepared], place: u16) {
         self.leave_out(documents, place);
         let cascade = &self.context.plan.cascade;
@@ -176,7 +191,12 @@ impl<'a> Measuring<'a> {
             for sample in cascade.samples(&keys) {
                 if guards.iter().any(|guard| self.refuses(guard, sample)) {
                     for key in sample {
-                        self.settle((*key, place), Ok(NOT_MEASURED));
+                        let open =
+                            self.windows.get_mut(key).expect("windows of the batch are open");
+                        open.spared[usize::from(place)] = true;
+                        if open.figures[usize::from(place)].is_none() || !self.context.alone {
+                            self.settle((*key, place), Ok(NOT_MEASURED));
+                        }
                     }
                 }
             }
@@ -196,9 +216,9 @@ impl<'a> Measuring<'a> {
     }
 
     fn refuses(&self, guard: &Before, sample: &[WindowKey]) -> bool {
-        let figures = |key| self.windows[key].figures[usize::from(guard.reads)].as_ref();
-        let is_spared = |key| matches!(figures(key), Some(Ok(figures)) if *figures == NOT_MEASURED);
-        let value = |key| match figures(key) {
+        let reads = usize::from(guard.reads);
+        let is_spared = |key| self.windows[key].spared[reads];
+        let value = |key| match &self.windows[key].figures[reads] {
             Some(Ok(figures)) => figures.0.get(guard.column).and_then(Value::finite),
             Some(Err(_)) | None => None,
         };
@@ -393,20 +413,28 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Figures of a window of a batch that is not open any more, by measure; behind them those that are carried.
+    /// Figures of a window of a batch that is not open any more.
     ///
     /// # Errors
     /// The measure that has none, and why.
     pub(super) fn take(
         &mut self,
         window: WindowKey,
-    ) -> std::result::Result<Vec<Figures>, (usize, Unmeasured)> {
+    ) -> std::result::Result<TakenWindow, (usize, Unmeasured)> {
         let open = self.windows.remove(&window).expect("a window is taken once");
         let figures = open.figures.into_iter().enumerate().map(|(place, figures)| {
             let figures = figures.expect("every window of a finished batch has ended");
             figures.map_err(|why| (place, why))
         });
-        figures.chain(open.carried.into_iter().map(Ok)).collect()
+        let figures = figures
+            .chain(open.carried.into_iter().map(Ok))
+            .collect::<std::result::Result<_, _>>()?;
+        Ok(TakenWindow { figures, spared: open.spared })
+    }
+
+    /// By measure that the plan does not have, whether figures of it are missing that may have been there.
+    pub(super) fn lost(&self) -> &[bool] {
+        &self.lost
     }
 
     /// Takes windows that no device has begun back, keeps those that are under way, and makes all of it durable.

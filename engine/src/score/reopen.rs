@@ -2,18 +2,18 @@
 //! quarantined rows that are tried again, and for measures that have come or changed.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::{Column, Figures};
+use longsift_stages::contract::{Figures, Value};
 
 use super::carried::{self, Carried};
-use super::journal::{FigureKey, Header, Journal};
+use super::journal::{FigureKey, Header, Journal, NOT_MEASURED};
 use crate::base::error::Result;
 use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
 use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::scores::{self, MeasureColumns};
+use crate::run_directory::scores;
 use crate::run_directory::units::{self, UnitRecord};
 use crate::storage::files;
 
@@ -35,24 +35,21 @@ pub(super) fn open_journal(
     unit: &WorkUnit,
     carried: Option<Vec<Carried>>,
 ) -> Result<OpenJournal> {
-    let measures = plan.measures.columns.iter().map(|measure| {
-        let name = &measure.measure;
-        (name.clone(), wanted.measures[name].fingerprint.clone())
+    let measures = plan.measures.columns.iter().map(|columns| {
+        let fingerprint = wanted.measures[&columns.measure].fingerprint.clone();
+        Carried::unfinished(columns.clone(), fingerprint)
     });
     let windows = units::fingerprint(&plan.dataset, unit, &wanted.windows);
     let path = journal_path(directory, unit);
     let carried = match carried {
         Some(more) => {
-            let known = Header::carried_at(&path, &windows)?;
-            carried::left(known.into_iter().chain(more), &plan.measures.columns)
+            let known = Header::measures_at(&path, &windows)?;
+            carried::left(more.into_iter().chain(known), &plan.measures.columns)
         }
         None => Vec::new(),
     };
     let header = Header { windows, measures: measures.collect(), carried: carried.clone() };
-    let behind: Vec<MeasureColumns> = carried.iter().map(Carried::columns).collect();
-    let all = plan.measures.columns.iter().chain(&behind);
-    let columns: Vec<&[Column]> = all.map(|measure| &measure.columns[..]).collect();
-    let (journal, finished) = Journal::open(&path, &header, &columns)?;
+    let (journal, finished) = Journal::open(&path, &header)?;
     Ok(OpenJournal { journal, finished, carried })
 }
 
@@ -135,22 +132,45 @@ fn reopen(
         return Ok(false);
     }
     if is_whole {
-        let same = |columns: &MeasureColumns| {
-            let (own, wanted) =
-                (record.measures.get(&columns.measure), &wanted.measures[&columns.measure]);
-            own.is_some_and(|own| own.fingerprint == wanted.fingerprint)
-        };
-        let planned = plan.measures.columns.iter().enumerate();
-        let kept = planned.filter(|(_, columns)| same(columns));
-        let kept = kept.map(|(place, columns)| (place, columns.clone()));
-        let behind = carried.iter().map(Carried::columns);
-        let behind = (plan.measures.columns.len()..).zip(behind);
-        let (places, kept): (Vec<usize>, Vec<MeasureColumns>) = kept.chain(behind).unzip();
-        scores::read_figures(&path, &kept, |row, window, place, figures| {
-            journal.append(((row, window), places[place] as u16), &figures)
-        })?;
-        journal.sync()?;
+        copy_figures(plan, wanted, record, &path, &carried, &mut journal)?;
     }
     files::remove_file(&units::record_path(directory, &record.unit))?;
     Ok(true)
+}
+
+/// Puts the figures of a record's part into the journal, of measures that are planned or carried. Of windows without any it
+/// says so where nobody is to measure them.
+fn copy_figures(
+    plan: &Plan,
+    wanted: &Fingerprints,
+    record: &UnitRecord,
+    path: &Path,
+    carried: &[Carried],
+    journal: &mut Journal,
+) -> Result<()> {
+    let planned = plan.measures.columns.iter();
+    let planned = planned.map(|of| (of.clone(), &wanted.measures[&of.measure].fingerprint));
+    let behind = carried.iter().map(|of| (of.columns(), &of.by.fingerprint));
+    let mut kept = Vec::new();
+    let mut places = Vec::new();
+    for (place, (columns, fingerprint)) in planned.chain(behind).enumerate() {
+        let own = record.measures.get(&columns.measure);
+        if let Some(own) = own.filter(|own| own.fingerprint == *fingerprint) {
+            kept.push(columns);
+            places.push((place, own.is_of_all()));
+        }
+    }
+    scores::read_figures(path, &kept, |row, window, index, figures| {
+        let (place, is_of_all) = places[index];
+        let has_figures = is_of_all || figures.0.iter().any(|value| *value != Value::Null);
+        let key = ((row, window), place as u16);
+        if has_figures {
+            journal.append(key, &figures)
+        } else if place >= plan.measures.columns.len() {
+            journal.append(key, &NOT_MEASURED)
+        } else {
+            Ok(())
+        }
+    })?;
+    journal.sync()
 }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, sync_ch
 use super::carried::Carried;
 use super::context::{ScoreContext, ScoredUnit};
 use super::documents::Judge;
-use super::measuring::{Measuring, NOT_MEASURED, STOP_INTERVAL};
+use super::measuring::{Measuring, STOP_INTERVAL, TakenWindow};
 use super::prepare::{CutDocument, Outcome, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -155,9 +155,9 @@ struct OpenUnit<'a> {
     measures: Vec<MeasureColumns>,
     /// Of measures that the plan does not have.
     carried: Vec<Carried>,
-    /// By measure, windows that a guard has spared it, or of which nothing is carried.
+    /// By measure of the plan, windows that a guard before it refuses.
     not_measured: Vec<u64>,
-    /// By measure, windows that are not in its sample.
+    /// By measure of the plan, windows that are not in its sample.
     not_sampled: Vec<u64>,
     measuring: Measuring<'a>,
 }
@@ -201,8 +201,8 @@ impl<'a> OpenUnit<'a> {
             dropped,
             bad,
             counts,
-            not_measured: vec![0; measures.len()],
-            not_sampled: vec![0; measures.len()],
+            not_measured: vec![0; context.plan.measures.columns.len()],
+            not_sampled: vec![0; context.plan.measures.columns.len()],
             measuring: Measuring::new(context, journal, carried.len(), finished),
             measures,
             carried,
@@ -276,7 +276,7 @@ impl<'a> OpenUnit<'a> {
         let mut problem = None;
         for window in &cut.windows {
             match self.measuring.take((row, window.index)) {
-                Ok(figures) => all.push(figures),
+                Ok(taken) => all.push(taken),
                 Err((place, why)) => {
                     let message = format!("window {}: {}", window.index, why.message);
                     problem = problem.or(Some((place, why.code, message)));
@@ -297,12 +297,11 @@ impl<'a> OpenUnit<'a> {
         let windows = cut.windows.len() as u32;
         let samples: Vec<_> =
             self.context.plan.measures().map(|(_, measure)| measure.sample()).collect();
-        for (window, figures) in cut.windows.iter().zip(all) {
-            for (place, _) in figures.iter().enumerate().filter(|(_, of)| **of == NOT_MEASURED) {
-                let sample = samples.get(place).copied().flatten();
+        for (window, TakenWindow { figures, spared }) in cut.windows.iter().zip(all) {
+            for (place, (sample, spared)) in samples.iter().zip(spared).enumerate() {
                 let holds = sample.is_none_or(|sample| sampling::holds(sample, id, window.index));
-                let counts = if holds { &mut self.not_measured } else { &mut self.not_sampled };
-                counts[place] += 1;
+                self.not_sampled[place] += u64::from(!holds);
+                self.not_measured[place] += u64::from(holds && spared);
             }
             let bytes = cut.bytes_of(window);
             let tokens_scored =
@@ -354,6 +353,7 @@ impl<'a> OpenUnit<'a> {
             not_measured,
             not_sampled,
             carried,
+            measuring,
             ..
         } = self;
         if counts.rows != unit.rows {
@@ -375,22 +375,18 @@ impl<'a> OpenUnit<'a> {
         let quarantine =
             quarantine::write(context.directory, &context.plan.dataset, unit, &bad, faults)?;
         let ranges = faults.unreadable_rows();
-        let measured_by = |(name, measure): (&String, &MeasureFingerprint)| {
+        let measured_by = |(place, columns): (usize, &MeasureColumns)| {
+            let name = &columns.measure;
             let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
-            let mut columns = context.plan.measures.columns.iter();
-            let own = columns.position(|columns| columns.measure == *name);
-            let of = |counts: &[u64]| own.map_or(0, |place| counts[place]);
-            let (not_measured, not_sampled) = (of(&not_measured), of(&not_sampled));
-            let by = MeasuredBy::new(measure);
+            let (not_measured, not_sampled) = (not_measured[place], not_sampled[place]);
+            let by = MeasuredBy::new(&context.wanted.measures[name]);
             (name.clone(), MeasuredBy { not_measured, not_sampled, quarantined, ..by })
         };
-        let measures = context.wanted.measures.iter().map(measured_by);
-        // What does not have all that it had is of no use to a plan that has it again.
-        let behind = carried.into_iter().zip(&not_measured[context.plan.measures.columns.len()..]);
-        let behind = behind.filter(|(carried, missing)| {
-            carried.by.not_measured + carried.by.not_sampled == **missing
+        let measures = context.plan.measures.columns.iter().enumerate().map(measured_by);
+        let behind = carried.into_iter().zip(measuring.lost()).map(|(carried, lost)| {
+            let Carried { measure, by, .. } = carried;
+            (measure, MeasuredBy { incomplete: by.incomplete || *lost, ..by })
         });
-        let behind = behind.map(|(carried, _)| (carried.measure, carried.by));
         let record = UnitRecord {
             unit: unit.name(),
             file: unit.file_path.clone(),

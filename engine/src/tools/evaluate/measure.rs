@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::{Column, Figures, Measure, Unmeasured, Value, Window};
+use longsift_stages::contract::{Figures, Measure, Unmeasured, Value, Window};
 use longsift_stages::tokenize::TokenBytes;
 use rayon::prelude::*;
 use serde_json::json;
@@ -22,6 +22,7 @@ use crate::devices::scheduler::{Message, Scheduler};
 use crate::plan::Plan;
 use crate::plan::programs::Program;
 use crate::run_directory::facts::Identity;
+use crate::score::carried::Carried;
 use crate::score::journal::{self, FigureKey, Header, Journal, WindowKey};
 use crate::score::measuring::{
     Measured, STOP_INTERVAL, device_panicked, no_device, of_answers, of_attention,
@@ -68,19 +69,16 @@ impl<'a> Measurer<'a> {
         let tokenizer = plan.encoder.as_ref().map(longsift_stages::tokenize::Encoder::digest);
         let windows = json!({ "evaluation": VERSION, "tokenizer": tokenizer });
         let measures = plan.measures.columns.iter().map(|columns| {
-            let name = columns.measure.clone();
-            let fingerprint = identity.measures[&name].facts.fingerprint();
-            (name, fingerprint)
+            let fingerprint = identity.measures[&columns.measure].facts.fingerprint();
+            Carried::unfinished(columns.clone(), fingerprint)
         });
         let header = Header {
             windows: sha256_hex(windows.to_string().as_bytes()),
             measures: measures.collect(),
             carried: Vec::new(),
         };
-        let columns: Vec<&[Column]> =
-            plan.measures.columns.iter().map(|columns| &columns.columns[..]).collect();
-        let (journal, finished) = Journal::open(&folder.join(JOURNAL), &header, &columns)?;
-        let measures = columns.len();
+        let (journal, finished) = Journal::open(&folder.join(JOURNAL), &header)?;
+        let measures = header.measures.len();
         Ok(Self {
             plan,
             scheduler,
