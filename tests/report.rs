@@ -219,6 +219,23 @@ fn a_page_stays_small_whatever_texts_ids_and_groups_are_made_of() {
 }
 
 #[test]
+fn groups_that_the_panel_leaves_out_are_told() {
+    let workspace = Workspace::new();
+    let ids = || (0..4100).map(|row| format!("d{row}"));
+    let texts = ids().map(|id| format!("{id} says {}", "this and that ".repeat(30)));
+    let input = table(&[("id", strings(ids())), ("text", strings(texts))]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 4100);
+    let pipeline = Pipeline::text("", 64)
+        .without_model(Some(demo_model().to_str().unwrap()))
+        .measure("recurrence")
+        .score("terms: [{statistic: copy_share}], within: id")
+        .output("report: true");
+    workspace.run(&pipeline);
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    assert!(page.contains("4,076 groups are left out of this panel"), "{}", page.len());
+}
+
+#[test]
 fn many_groups_are_few_pictures_and_one_of_all_others() {
     let workspace = Workspace::new();
     let groups: Vec<Option<String>> =

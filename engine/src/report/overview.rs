@@ -5,6 +5,7 @@
 //! from the input again. `page` shows it, `report.json` holds it.
 
 mod bins;
+mod cells;
 pub(crate) mod choice;
 mod drawings;
 mod excerpts;
@@ -22,8 +23,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use longsift_stages::filter::guards::Bounds;
-use longsift_stages::score::terms::Scorer;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,11 +40,11 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::spec::Overrides;
 use choice::Choice;
-use gather::{Fate, Gathering, Lists, OfGroup};
+use gather::{Fate, Gathering, Known, Lists, OfGroup};
 use grid::Sides;
 use groups::Group;
 use machine::Machine;
-use panel::Panel;
+use panel::{MOST_KNOWN, Panel};
 
 /// What a report is made of.
 pub(crate) struct Sources<'a> {
@@ -142,9 +141,6 @@ struct Means {
 /// Labels that are listed.
 const MOST_LABELS: usize = 24;
 
-/// Groups of which the panel knows how to score their samples: beyond it those that are shown.
-const MOST_KNOWN: usize = 4096;
-
 /// The report of a finished run.
 ///
 /// # Errors
@@ -211,24 +207,18 @@ impl Overview {
             scores,
             selection: parts.collect(),
             statistics: statistics.clone(),
-            groups: shown.iter().zip(0..).map(|(of, place)| (of.value.as_deref(), place)).collect(),
+            shown: shown.len(),
+            groups: known(&choice, calibration, &shown),
+            lists: choice.lists(),
             sides,
             bounds: guards::bounds(&choice, &statistics),
-            known: known(&choice, calibration, &shown),
             labels: plan.zip(column).map(|(plan, column)| (plan, column, by_name.clone())),
         };
         let mut gathered = gathering.gather()?;
-        let panel = panel_of(&gathering, &mut gathered.groups, &shown);
+        let left_out = unscored(calibration, &shown);
+        let panel = panel_of(&gathering, &mut gathered.groups, &shown, left_out);
         let unit = |unit: usize| by_name.get(&manifest.units[unit].unit).copied();
         let texts = groups::Texts { plan: plan.filter(|_| sources.text), unit: &unit };
-        let mut dropped = BTreeMap::new();
-        let mut kept = Amount::default();
-        for (reason, amount) in gathered.reasons {
-            match reason {
-                None => kept = amount,
-                Some(reason) => drop(dropped.insert(reason, amount)),
-            }
-        }
         let groups_together = calibration.groups.len().saturating_sub(shown.len()) as u64;
         let groups = groups::of(&choice, &statistics, &shown, gathered.groups, &texts)?;
         let mut machine = Machine::of(sources.directory)?;
@@ -254,8 +244,8 @@ impl Overview {
             settings: manifest.lock.settings.clone(),
             identity: serde_json::to_value(&manifest.lock.identity).expect("plain data"),
             summary: summary.clone(),
-            kept,
-            dropped,
+            kept: gathered.kept,
+            dropped: gathered.dropped,
             kinds: ["kept", "not_selected", "refused"],
             groups,
             groups_together,
@@ -263,7 +253,10 @@ impl Overview {
             labels: column
                 .filter(|_| plan.is_some())
                 .map(|column| Labels::of(column, gathered.labels)),
-            lists: gathered.lists.into_iter().map(|(name, of)| means(&choice, name, &of)).collect(),
+            lists: (gathering.lists.iter().zip(&gathered.lists))
+                .filter(|(_, of)| of.iter().any(|side| side.windows > 0))
+                .map(|((name, _), of)| means(&choice, name, of))
+                .collect(),
             machine,
             panel,
             quarantined: counts.quarantined,
@@ -284,21 +277,31 @@ impl Overview {
     }
 }
 
-/// What scores the samples of each group. Of more groups than can be held for a panel those that are shown.
+/// What is known of each group. Of more groups than can be held for a panel, of those that are shown.
 fn known<'a>(
     choice: &Choice,
     calibration: &'a Calibration,
     shown: &[&'a CalibratedGroup],
-) -> HashMap<Option<&'a str>, (Scorer, &'a [Bounds])> {
-    let all: Vec<&CalibratedGroup> = if calibration.groups.len() <= MOST_KNOWN {
-        calibration.groups.iter().collect()
-    } else {
-        shown.to_vec()
+) -> HashMap<Option<&'a str>, Known<'a>> {
+    let scored: Vec<&CalibratedGroup> = match unscored(calibration, shown) {
+        0 => calibration.groups.iter().collect(),
+        _ => shown.to_vec(),
     };
-    let known = all.into_iter().filter_map(|group| {
-        Some((group.value.as_deref(), (choice.scorer(group)?, &group.guards[..])))
-    });
-    known.collect()
+    let scoring = |group: &'a CalibratedGroup| {
+        let scoring = choice.scorer(group).map(|scorer| (scorer, &group.guards[..]));
+        (group.value.as_deref(), Known { place: None, scoring })
+    };
+    let mut known: HashMap<_, _> = scored.into_iter().map(scoring).collect();
+    for (place, group) in shown.iter().enumerate() {
+        known.entry(group.value.as_deref()).or_default().place = Some(place);
+    }
+    known
+}
+
+/// Groups that are neither shown nor in the panel, because there are too many.
+fn unscored(calibration: &Calibration, shown: &[&CalibratedGroup]) -> usize {
+    let all = calibration.groups.len();
+    if all <= MOST_KNOWN { 0 } else { all - shown.len() }
 }
 
 /// The panel over the groups that are shown, and all others as one.
@@ -306,13 +309,15 @@ fn panel_of(
     gathering: &Gathering<'_>,
     gathered: &mut [OfGroup],
     shown: &[&CalibratedGroup],
+    left_out: usize,
 ) -> Option<Panel> {
     grid::bound(&mut gathered.iter_mut().map(|group| &mut group.grid).collect::<Vec<_>>());
     let mut guarded: Vec<_> = gathered.iter_mut().map(|group| &mut group.guarded).collect();
     let (bounds, guarded) = guards::collapse(&gathering.bounds, &mut guarded);
     let names = shown.iter().map(|known| groups::name(known.value.as_deref()));
     let names = names.chain(["all other groups".to_owned()]);
-    let groups = gathered.iter().zip(names).zip(guarded).filter_map(|((group, name), guarded)| {
+    let groups = gathered.iter_mut().zip(names).zip(guarded);
+    let groups = groups.filter_map(|((group, name), guarded)| {
         let kept = group.fates[Fate::Kept as usize];
         Some(panel::OfGroup {
             name,
@@ -324,7 +329,7 @@ fn panel_of(
         })
     });
     let groups = groups.collect();
-    Panel::of(gathering.choice, gathering.sides.first(), bounds, groups)
+    Panel::of(gathering.choice, gathering.sides.first(), bounds, groups, left_out)
 }
 
 impl Labels {
@@ -338,11 +343,11 @@ impl Labels {
     }
 }
 
-fn means(choice: &Choice, name: String, [kept, others]: &[Lists; 2]) -> (String, Means) {
+fn means(choice: &Choice, name: &str, [kept, others]: &[Lists; 2]) -> (String, Means) {
     let mean = |of: &Lists| of.sums.iter().map(|sum| sum / of.windows.max(1) as f64).collect();
-    let doc = choice.column(&name).map_or(String::new(), |column| column.doc.to_string());
+    let doc = choice.column(name).map_or(String::new(), |column| column.doc.to_string());
     let windows = [kept.windows, others.windows];
-    (name, Means { doc, windows, kept: mean(kept), not_kept: mean(others) })
+    (name.to_owned(), Means { doc, windows, kept: mean(kept), not_kept: mean(others) })
 }
 
 /// What is said of a run in a few lines.

@@ -306,13 +306,38 @@ pub struct Place {
     pub tokens_total: u64,
 }
 
-/// Reads where the windows of a score file lie, and hands them over in order.
-pub fn read_places(path: &Path, mut each: impl FnMut(Place) -> Result<()>) -> Result<()> {
+/// The windows of a score file: where they lie, and statistics of them that are lists.
+#[derive(Debug, Default)]
+pub struct Placed {
+    /// Where they lie, in order.
+    pub places: Vec<Place>,
+    /// By list that was asked for, the column in pieces; none of a list that the file lacks.
+    lists: Vec<Vec<ListArray>>,
+}
+
+impl Placed {
+    /// Hands over a list of every window that has it, by the position of the window.
+    pub fn each(&self, list: usize, mut each: impl FnMut(usize, &[f64])) {
+        let mut first = 0;
+        for lists in &self.lists[list] {
+            let (numbers, ends) = (lists.values().as_primitive::<Float64Type>(), lists.offsets());
+            for (row, range) in ends.windows(2).enumerate().filter(|(row, _)| lists.is_valid(*row))
+            {
+                each(first + row, &numbers.values()[range[0] as usize..range[1] as usize]);
+            }
+            first += lists.len();
+        }
+    }
+}
+
+/// Reads where the windows of a score file lie, and those of `lists` that it has.
+pub fn read_places(path: &Path, lists: &[&str]) -> Result<Placed> {
     const NUMBERS: [&str; 6] =
         ["input_row", "token_start", "token_end", "byte_start", "byte_end", "tokens_total"];
     let table = table(path);
+    let mut placed = Placed { places: Vec::new(), lists: vec![Vec::new(); lists.len()] };
     table.read(
-        |name| name == "window" || NUMBERS.contains(&name),
+        |name| name == "window" || NUMBERS.contains(&name) || lists.contains(&name),
         |batch| {
             let damaged = || table.damaged(&OTHER_COLUMNS);
             let windows = column::<Int32Array>(batch, "window").ok_or_else(damaged)?;
@@ -321,18 +346,25 @@ pub fn read_places(path: &Path, mut each: impl FnMut(Place) -> Result<()>) -> Re
             else {
                 return Err(damaged());
             };
-            (0..batch.num_rows()).try_for_each(|row| {
+            placed.places.extend((0..batch.num_rows()).map(|row| {
                 let at = |numbers: &Int64Array| numbers.value(row) as u64;
-                each(Place {
+                Place {
                     input_row: at(rows),
                     window: windows.value(row) as u32,
                     tokens: (at(first), at(end)),
                     bytes: from.is_valid(row).then(|| (at(from), at(to))),
                     tokens_total: at(total),
-                })
-            })
+                }
+            }));
+            for (pieces, name) in placed.lists.iter_mut().zip(lists) {
+                if batch.column_by_name(name).is_some() {
+                    pieces.push(list(batch, name).ok_or_else(damaged)?.clone());
+                }
+            }
+            Ok(())
         },
-    )
+    )?;
+    Ok(placed)
 }
 
 /// Reads the figures of those of `measures` that a score file has: row, index of the window, place of the measure, what was
@@ -388,10 +420,7 @@ impl<'a> Statistic<'a> {
         Some(match own.kind {
             Kind::Number => Self::Number(column(batch, &own.name)?),
             Kind::Count => Self::Count(column(batch, &own.name)?),
-            Kind::Numbers => Self::Numbers(
-                column::<ListArray>(batch, &own.name)
-                    .filter(|list| *list.values().data_type() == DataType::Float64)?,
-            ),
+            Kind::Numbers => Self::Numbers(list(batch, &own.name)?),
         })
     }
 
@@ -405,6 +434,11 @@ impl<'a> Statistic<'a> {
             Self::Number(_) | Self::Count(_) | Self::Numbers(_) => Value::Null,
         }
     }
+}
+
+/// A column of lists of numbers.
+fn list<'a>(batch: &'a RecordBatch, name: &str) -> Option<&'a ListArray> {
+    column::<ListArray>(batch, name).filter(|list| *list.values().data_type() == DataType::Float64)
 }
 
 fn column<'a, A: Array + 'static>(batch: &'a RecordBatch, name: &str) -> Option<&'a A> {
@@ -559,13 +593,14 @@ mod tests {
         .unwrap();
         let first = vec![Some((1_u64 << 40) as f64), Some(0.1 + 0.2)];
         assert_eq!(light, [first, vec![None, None], vec![Some(0.0), None]]);
-        let mut places = Vec::new();
-        read_places(&path, |place| {
-            places.push((place.window, place.tokens, place.bytes, place.tokens_total));
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(places, [0, 1, 2].map(|window| (window, (0, 4), None, 12)));
+        let placed = read_places(&path, &["bins", "absent"]).unwrap();
+        let places = placed.places.iter();
+        let places = places.map(|at| (at.window, at.tokens, at.bytes, at.tokens_total));
+        assert!(places.eq([0, 1, 2].map(|window| (window, (0, 4), None, 12))));
+        let mut lists = Vec::new();
+        placed.each(0, |window, numbers| lists.push((window, numbers.to_vec())));
+        assert_eq!(lists, [(0, vec![0.1, -0.0, f64::MIN_POSITIVE]), (1, Vec::new())]);
+        placed.each(1, |_, _| unreachable!("there is no such column"));
         let absent = read(&path, &["far"], |_| Ok(())).unwrap_err();
         assert!(absent.to_string().contains(OTHER_COLUMNS), "{absent}");
         // A measure that the file does not have is passed over.

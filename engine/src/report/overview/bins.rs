@@ -3,9 +3,9 @@
 //! The width is the least power of two by which all values lie in so many bins: it follows from the values alone, and not from
 //! their order or from how they were split between threads. Memory is that of the bins.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
+
+use super::cells::Sum;
 
 /// Bins of one histogram at most.
 pub(super) const MOST: i64 = 64;
@@ -102,12 +102,79 @@ fn exponent(value: f64) -> i32 {
     ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023
 }
 
+/// What lies in each bin of a scale. A bin has the place of its number modulo the bins that there are at most, so that no other
+/// one has it.
+#[derive(Clone, Debug)]
+pub(super) struct Binned<S> {
+    scale: Scale,
+    /// None before the first value.
+    places: Vec<S>,
+}
+
+impl<S: Sum> Binned<S> {
+    pub(super) fn new(most: i64) -> Self {
+        Self { scale: Scale::new(most), places: Vec::new() }
+    }
+
+    pub(super) fn scale(&self) -> &Scale {
+        &self.scale
+    }
+
+    fn place(&self, bin: i64) -> usize {
+        bin.rem_euclid(self.scale.most) as usize
+    }
+
+    /// Adds to the bin of a finite value: the bin, and by how many powers of two the bins have become wider.
+    pub(super) fn add(&mut self, value: f64, more: S) -> (i64, u32) {
+        let before = self.scale.range();
+        let (bin, wider) = self.scale.add(value);
+        self.widen(before, wider);
+        let place = self.place(bin);
+        self.places[place].sum(more);
+        (bin, wider)
+    }
+
+    /// Adds those of another: by how many powers of two the bins of this one and of the other have become wider.
+    pub(super) fn append(&mut self, other: &Self) -> (u32, u32) {
+        if other.places.is_empty() {
+            return (0, 0);
+        }
+        let before = self.scale.range();
+        let (own, theirs) = self.scale.join(&other.scale);
+        self.widen(before, own);
+        for (bin, more) in other.bins() {
+            let place = self.place(shifted(bin, theirs));
+            self.places[place].sum(more);
+        }
+        (own, theirs)
+    }
+
+    /// Puts what lies in the bins of `before` into those of now.
+    fn widen(&mut self, before: Option<(i64, i64)>, by: u32) {
+        let empty = || vec![S::NONE; self.scale.most as usize];
+        let Some((low, high)) = before else {
+            self.places = empty();
+            return;
+        };
+        if by > 0 {
+            let places = std::mem::replace(&mut self.places, empty());
+            for bin in low..=high {
+                let place = self.place(shifted(bin, by));
+                self.places[place].sum(places[bin.rem_euclid(self.scale.most) as usize]);
+            }
+        }
+    }
+
+    /// The bins from the lowest to the highest, empty ones too.
+    pub(super) fn bins(&self) -> impl Iterator<Item = (i64, S)> {
+        let range = self.scale.range().map(|(low, high)| low..=high);
+        range.into_iter().flatten().map(|bin| (bin, self.places[self.place(bin)]))
+    }
+}
+
 /// A histogram of values of several kinds.
 #[derive(Clone, Debug)]
-pub(super) struct Bins<const KINDS: usize> {
-    scale: Scale,
-    counts: BTreeMap<i64, [u64; KINDS]>,
-}
+pub(super) struct Bins<const KINDS: usize>(Binned<[u64; KINDS]>);
 
 /// A histogram as it stands in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -122,45 +189,31 @@ pub(crate) struct Histogram {
 
 impl<const KINDS: usize> Bins<KINDS> {
     pub(super) fn new() -> Self {
-        Self { scale: Scale::new(MOST), counts: BTreeMap::new() }
+        Self(Binned::new(MOST))
     }
 
     /// Counts a value; what is not finite is none.
     pub(super) fn add(&mut self, value: f64, kind: usize) {
         if value.is_finite() {
-            let (bin, wider) = self.scale.add(value);
-            self.widen(wider);
-            self.counts.entry(bin).or_insert([0; KINDS])[kind] += 1;
+            let mut one = [0; KINDS];
+            one[kind] = 1;
+            self.0.add(value, one);
         }
     }
 
     /// Adds the counts of another.
     pub(super) fn append(&mut self, other: &Self) {
-        let (own, theirs) = self.scale.join(&other.scale);
-        self.widen(own);
-        for (bin, more) in &other.counts {
-            let counts = self.counts.entry(shifted(*bin, theirs)).or_insert([0; KINDS]);
-            counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
-        }
-    }
-
-    fn widen(&mut self, by: u32) {
-        if by > 0 {
-            for (bin, more) in std::mem::take(&mut self.counts) {
-                let counts = self.counts.entry(shifted(bin, by)).or_insert([0; KINDS]);
-                counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
-            }
-        }
+        self.0.append(&other.0);
     }
 
     /// None where there is no value.
     pub(super) fn histogram(&self) -> Option<Histogram> {
-        let (low, high) = self.scale.range()?;
-        let counts = |bin| self.counts.get(&bin).copied().unwrap_or([0; KINDS]).to_vec();
+        let scale = self.0.scale();
+        let (low, _) = scale.range()?;
         Some(Histogram {
-            from: self.scale.value(low),
-            width: self.scale.width(),
-            counts: (low..=high).map(counts).collect(),
+            from: scale.value(low),
+            width: scale.width(),
+            counts: self.0.bins().map(|(_, counts)| counts.to_vec()).collect(),
         })
     }
 }

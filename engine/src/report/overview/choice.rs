@@ -1,6 +1,6 @@
 //! How a run chose: the terms of its score, its guards and its amount, as the manifest and the calibration have them.
 
-use longsift_stages::contract::Column;
+use longsift_stages::contract::{Column, Kind};
 use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::terms::{Combine, Scale, Scorer, Term};
 use longsift_stages::{Filter, Score, StageSettings};
@@ -75,6 +75,12 @@ impl Choice {
     /// Whether a guard comes before a measure.
     pub(crate) fn is_guarded(&self, measure: &str) -> bool {
         self.filter.guards.iter().any(|guard| guard.before.as_deref() == Some(measure))
+    }
+
+    /// The statistics that are lists, and whether a guard comes before their measures.
+    pub(super) fn lists(&self) -> Vec<(&str, bool)> {
+        let lists = self.columns.iter().filter(|(_, column)| column.kind == Kind::Numbers);
+        lists.map(|(measure, column)| (&*column.name, self.is_guarded(measure))).collect()
     }
 
     /// The declaration of a statistic.

@@ -2,9 +2,9 @@
 //! bins, of a unit's windows for each thread, and of the samples that are shown.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use longsift_stages::contract::{Column, Kind as ColumnKind, Value};
 use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::terms::{Combine, Scorer};
 
@@ -20,7 +20,7 @@ use crate::plan::Plan;
 use crate::report::amount::Amount;
 use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::scores::{self, MeasureColumns, Place};
+use crate::run_directory::scores::{self, Place};
 use crate::run_directory::selected::{self, SelectedRow};
 use crate::run_directory::table::Table;
 use crate::run_directory::units::UnitRecord;
@@ -84,15 +84,29 @@ impl Lists {
 pub(super) struct Gathered {
     /// By place among the groups that are shown; the last is of all others.
     pub(super) groups: Vec<OfGroup>,
-    /// By reason; kept ones without.
-    pub(super) reasons: BTreeMap<Option<String>, Amount>,
+    /// Kept samples, and the others by reason.
+    pub(super) kept: Amount,
+    pub(super) dropped: BTreeMap<String, Amount>,
     /// By term, how often it was the least, of kept samples and of those below the threshold.
     pub(super) weakest: Vec<[u64; 2]>,
-    /// By statistic that is a list: of kept windows, and of the others.
-    pub(super) lists: BTreeMap<String, [Lists; 2]>,
+    /// By statistic that is a list, in the order of [`Gathering::lists`]: of kept windows, and of the others.
+    pub(super) lists: Vec<[Lists; 2]>,
     /// By label of `output.report_by`: all samples, and those that are kept.
     pub(super) labels: BTreeMap<Option<String>, [u64; 2]>,
 }
+
+/// What is known of a group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known<'a> {
+    /// Its place among the groups that are shown, if it is one.
+    pub(super) place: Option<usize>,
+    /// What scores its samples, and the bounds of its guards.
+    pub(super) scoring: Option<(Scorer, &'a [Bounds])>,
+}
+
+/// Windows that are counted together before they are added to the others. Units may have a few each, and putting the counts of
+/// two parts together takes as long as counting thousands of windows.
+const WINDOWS_AT_ONCE: u64 = 8192;
 
 /// What is gathered, and from where.
 pub(super) struct Gathering<'a> {
@@ -104,29 +118,49 @@ pub(super) struct Gathering<'a> {
     pub(super) selection: HashMap<&'a str, PathBuf>,
     /// The statistics that they have.
     pub(super) statistics: Vec<String>,
-    /// The groups that are shown, and their places.
-    pub(super) groups: HashMap<Option<&'a str>, usize>,
+    /// Groups that are shown.
+    pub(super) shown: usize,
+    /// The groups of which more is known than that they are there.
+    pub(super) groups: HashMap<Option<&'a str>, Known<'a>>,
+    /// The statistics that are lists, and whether a guard comes before their measures.
+    pub(super) lists: Vec<(&'a str, bool)>,
     /// Which side of the score each term is of.
     pub(super) sides: Sides,
     /// The ends of the guards.
     pub(super) bounds: Vec<Bound>,
-    /// By group, what scores its samples, and the bounds of its guards.
-    pub(super) known: HashMap<Option<&'a str>, (Scorer, &'a [Bounds])>,
     /// The column of labels and the units of the input by name, where it can be read.
     pub(super) labels: Option<(&'a Plan, &'a str, HashMap<String, usize>)>,
 }
 
 impl Gathering<'_> {
-    /// Everything. The same bits for any number of threads: units are added in their order.
+    /// Everything. The same bits for any number of threads: units are counted in parts that follow from the records, and these
+    /// are added in their order.
     pub(super) fn gather(&self) -> Result<Gathered> {
         let threads = self.scores.concurrency(rayon::current_num_threads());
-        let mut all = self.nothing();
-        let work = |unit: usize| self.unit(unit);
-        parallel::each_in_order(self.records.len(), threads, work, |unit| {
-            all.append(unit);
+        let (mut all, parts) = (self.nothing(), self.parts());
+        let work = |part: usize| {
+            let mut found = self.nothing();
+            parts[part].clone().try_for_each(|unit| self.unit(unit, &mut found))?;
+            Ok(found)
+        };
+        parallel::each_in_order(parts.len(), threads, work, |part| {
+            all.append(part);
             Ok(())
         })?;
         Ok(all)
+    }
+
+    /// The units, in parts of [`WINDOWS_AT_ONCE`] at least.
+    fn parts(&self) -> Vec<Range<usize>> {
+        let (mut parts, mut first, mut windows) = (Vec::new(), 0, 0);
+        for (unit, record) in self.records.iter().enumerate() {
+            windows += record.counts.windows;
+            if windows >= WINDOWS_AT_ONCE || unit + 1 == self.records.len() {
+                parts.push(first..unit + 1);
+                (first, windows) = (unit + 1, 0);
+            }
+        }
+        parts
     }
 
     fn nothing(&self) -> Gathered {
@@ -140,24 +174,22 @@ impl Gathering<'_> {
             guarded: Guarded::new(&self.sides, &self.bounds),
         };
         Gathered {
-            groups: vec![group; self.groups.len() + 1],
-            reasons: BTreeMap::new(),
+            groups: vec![group; self.shown + 1],
+            kept: Amount::default(),
+            dropped: BTreeMap::new(),
             weakest: vec![[0; 2]; self.choice.terms.len()],
-            lists: BTreeMap::new(),
+            lists: vec![Default::default(); self.lists.len()],
             labels: BTreeMap::new(),
         }
     }
 
-    fn unit(&self, unit: usize) -> Result<Gathered> {
-        let mut found = self.nothing();
+    /// Counts the samples of a unit.
+    fn unit(&self, unit: usize, found: &mut Gathered) -> Result<()> {
         let record = &self.records[unit];
-        let Some(path) = self.selection.get(record.unit.as_str()) else { return Ok(found) };
-        let of_scores = self.scores.root.join(&record.scores.path);
-        let mut places: Vec<Place> = Vec::new();
-        scores::read_places(&of_scores, |place| {
-            places.push(place);
-            Ok(())
-        })?;
+        let Some(path) = self.selection.get(record.unit.as_str()) else { return Ok(()) };
+        let lists: Vec<&str> = self.lists.iter().map(|(name, _)| *name).collect();
+        let placed = scores::read_places(&self.scores.root.join(&record.scores.path), &lists)?;
+        let places = &placed.places;
         let labels = self.labels_of(unit)?;
         let mut fates: Vec<(Fate, bool)> = Vec::with_capacity(places.len());
         selected::read(path, |row| {
@@ -176,7 +208,7 @@ impl Gathering<'_> {
             let fate = Fate::of(row.reason);
             let spared = row.reason.is_some_and(|reason| self.choice.spares(reason));
             fates.extend(std::iter::repeat_n((fate, spared), windows));
-            self.sample(&mut found, unit, row, place, tokens, fate);
+            self.sample(found, unit, row, place, tokens, fate);
             if let Some(of_rows) = &labels {
                 let label = of_rows.get((row.input_row - record.first_row) as usize).cloned();
                 let counts = found.labels.entry(label.flatten()).or_default();
@@ -188,8 +220,16 @@ impl Gathering<'_> {
         if fates.len() != places.len() {
             return Err(other_rows(path));
         }
-        self.lists(&of_scores, &places, &fates, &mut found)?;
-        Ok(found)
+        for (list, (sums, (_, guarded))) in found.lists.iter_mut().zip(&self.lists).enumerate() {
+            placed.each(list, |window, numbers| {
+                let (fate, spared) = fates[window];
+                // What a guard spares a measure may have some of a run with other guards.
+                if !(spared && *guarded) {
+                    sums[usize::from(fate != Fate::Kept)].add(numbers, 1);
+                }
+            });
+        }
+        Ok(())
     }
 
     fn is_sample(&self, place: Option<&Place>, row: &SelectedRow<'_>) -> bool {
@@ -209,12 +249,14 @@ impl Gathering<'_> {
         fate: Fate,
     ) {
         let amount = Amount { samples: 1, tokens };
-        match found.reasons.get_mut(&row.reason.map(str::to_owned)) {
-            Some(all) => all.add(amount),
-            None => drop(found.reasons.insert(row.reason.map(str::to_owned), amount)),
+        match row.reason.map(|reason| (reason, found.dropped.get_mut(reason))) {
+            None => found.kept.add(amount),
+            Some((_, Some(all))) => all.add(amount),
+            Some((reason, None)) => drop(found.dropped.insert(reason.to_owned(), amount)),
         }
-        let shown = self.groups.get(&row.group).copied();
-        let group = &mut found.groups[shown.unwrap_or(self.groups.len())];
+        let known = self.groups.get(&row.group);
+        let shown = known.and_then(|known| known.place);
+        let group = &mut found.groups[shown.unwrap_or(self.shown)];
         group.fates[fate as usize].add(amount);
         group.score.add(row.score, fate as usize);
         for (bins, value) in group.statistics.iter_mut().zip(row.statistics) {
@@ -224,8 +266,12 @@ impl Gathering<'_> {
             group.picks.add(unit, row, place, tokens);
         }
         group.counted += u64::from(!row.reason.is_some_and(|reason| reason.starts_with("no_")));
-        let known = self.known.get(&row.group).filter(|_| !row.score.is_nan());
-        let Some((scorer, guards)) = known else { return };
+        if row.score.is_nan() {
+            return;
+        }
+        let Some((scorer, guards)) = known.and_then(|known| known.scoring.as_ref()) else {
+            return;
+        };
         let refused = fate == Fate::Refused;
         let sides = self.sides.values(scorer.terms(row.statistics));
         group.grid.add(sides, refused, amount);
@@ -247,38 +293,6 @@ impl Gathering<'_> {
         let (own, unreadable) = (&plan.units[*own], record.unreadable_rows());
         Ok(Some(labels::read_labels(&plan.dataset, own, column, &unreadable)?))
     }
-
-    /// Adds the lists of every window: distances, heads. What a guard spares a measure may have some of a run with other
-    /// guards. `fates`: by place, with whether a guard before a measure refused it.
-    fn lists(
-        &self,
-        path: &Path,
-        places: &[Place],
-        fates: &[(Fate, bool)],
-        found: &mut Gathered,
-    ) -> Result<()> {
-        let is_list = |column: &Column| column.kind == ColumnKind::Numbers;
-        let mut measures: Vec<MeasureColumns> = Vec::new();
-        for (measure, column) in self.choice.columns.iter().filter(|(_, column)| is_list(column)) {
-            let columns = vec![column.clone()];
-            measures.push(MeasureColumns { measure: measure.clone(), columns });
-        }
-        scores::read_figures(path, &measures, |row, window, measure, figures| {
-            let at = places.binary_search_by_key(&(row, window), |of| (of.input_row, of.window));
-            let (Ok(at), [Value::Numbers(numbers)]) = (at, &figures.0[..]) else { return Ok(()) };
-            let (fate, spared) = fates[at];
-            if spared && self.choice.is_guarded(&measures[measure].measure) {
-                return Ok(());
-            }
-            let name = &*measures[measure].columns[0].name;
-            if !found.lists.contains_key(name) {
-                found.lists.insert(name.to_owned(), Default::default());
-            }
-            let side = usize::from(fate != Fate::Kept);
-            found.lists.get_mut(name).expect("it was put there")[side].add(numbers, 1);
-            Ok(())
-        })
-    }
 }
 
 fn other_rows(path: &Path) -> crate::base::error::Failure {
@@ -299,14 +313,14 @@ impl Gathered {
             group.grid.append(&more.grid);
             group.guarded.append(&more.guarded);
         }
-        for (reason, amount) in other.reasons {
-            self.reasons.entry(reason).or_default().add(amount);
+        self.kept.add(other.kept);
+        for (reason, amount) in other.dropped {
+            self.dropped.entry(reason).or_default().add(amount);
         }
         for (sides, more) in self.weakest.iter_mut().zip(other.weakest) {
             sides.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         }
-        for (name, more) in other.lists {
-            let lists = self.lists.entry(name).or_default();
+        for (lists, more) in self.lists.iter_mut().zip(other.lists) {
             lists.iter_mut().zip(more).for_each(|(all, more)| all.add(&more.sums, more.windows));
         }
         for (label, more) in other.labels {

@@ -4,12 +4,11 @@
 //! One side is the terms of the first measure, the other all terms of others: their sums, or the least of them. A score of one
 //! measure has one side.
 
-use std::collections::BTreeMap;
-
 use longsift_stages::score::terms::Combine;
 use serde::Serialize;
 
 use super::bins::{Scale, shifted};
+use super::cells::{Cells as Counted, Sum};
 use crate::report::amount::Amount;
 
 /// Cells of an axis where there are two, and where there is one.
@@ -60,14 +59,16 @@ impl Sides {
 }
 
 /// Samples of a cell: those that pass the guards, and those that a guard refuses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     passing: Amount,
     refused: Amount,
 }
 
-impl Cell {
-    fn add(&mut self, other: Self) {
+impl Sum for Cell {
+    const NONE: Self = Self { passing: Amount::NONE, refused: Amount::NONE };
+
+    fn sum(&mut self, other: Self) {
         self.passing.add(other.passing);
         self.refused.add(other.refused);
     }
@@ -77,7 +78,7 @@ impl Cell {
 #[derive(Clone, Debug)]
 pub(super) struct Grid {
     axes: [Scale; 2],
-    cells: BTreeMap<(i64, i64), Cell>,
+    cells: Counted<(i64, i64), Cell>,
 }
 
 /// A grid as the page has it.
@@ -93,7 +94,7 @@ pub(crate) struct Cells {
 impl Grid {
     pub(super) fn new(sides: &Sides) -> Self {
         let (x, y) = if sides.are_two() { (TWO, TWO) } else { (ONE, 1) };
-        Self { axes: [Scale::new(x), Scale::new(y)], cells: BTreeMap::new() }
+        Self { axes: [Scale::new(x), Scale::new(y)], cells: Counted::new() }
     }
 
     /// Counts a sample whose sides come to these.
@@ -103,8 +104,9 @@ impl Grid {
         }
         let ((x, x_wider), (y, y_wider)) = (self.axes[0].add(x), self.axes[1].add(y));
         self.widen(x_wider, y_wider);
-        let cell = self.cells.entry((x, y)).or_default();
-        if refused { cell.refused.add(amount) } else { cell.passing.add(amount) }
+        let mut cell = Cell::NONE;
+        *if refused { &mut cell.refused } else { &mut cell.passing } = amount;
+        self.cells.add((x, y), cell);
     }
 
     /// Adds the cells of another.
@@ -112,16 +114,12 @@ impl Grid {
         let (own_x, x) = self.axes[0].join(&other.axes[0]);
         let (own_y, y) = self.axes[1].join(&other.axes[1]);
         self.widen(own_x, own_y);
-        for (at, more) in &other.cells {
-            self.cells.entry((shifted(at.0, x), shifted(at.1, y))).or_default().add(*more);
-        }
+        self.cells.append(&other.cells, |at| (shifted(at.0, x), shifted(at.1, y)));
     }
 
     fn widen(&mut self, x: u32, y: u32) {
         if x > 0 || y > 0 {
-            for (at, more) in std::mem::take(&mut self.cells) {
-                self.cells.entry((shifted(at.0, x), shifted(at.1, y))).or_default().add(more);
-            }
+            self.cells.merge(|at| (shifted(at.0, x), shifted(at.1, y)));
         }
     }
 
@@ -131,9 +129,9 @@ impl Grid {
     }
 
     /// None where there is no sample.
-    pub(super) fn cells(&self) -> Option<Cells> {
+    pub(super) fn cells(&mut self) -> Option<Cells> {
         let ((x, _), (y, _)) = (self.axes[0].range()?, self.axes[1].range()?);
-        let numbers = |(at, cell): (&(i64, i64), &Cell)| {
+        let numbers = |(at, cell): &((i64, i64), Cell)| {
             let Cell { passing, refused } = *cell;
             let bins = [(at.0 - x) as u64, (at.1 - y) as u64];
             let amounts = [passing.samples, passing.tokens, refused.samples, refused.tokens];
@@ -142,14 +140,14 @@ impl Grid {
         Some(Cells {
             from: [self.axes[0].value(x), self.axes[1].value(y)],
             width: [self.axes[0].width(), self.axes[1].width()],
-            numbers: self.cells.iter().flat_map(numbers).collect(),
+            numbers: self.cells.settled().iter().flat_map(numbers).collect(),
         })
     }
 }
 
 /// Makes cells larger until those of all groups are few enough.
 pub(super) fn bound(grids: &mut [&mut Grid]) {
-    while grids.iter().map(|grid| grid.cells.len()).sum::<usize>() > MOST_CELLS {
+    while grids.iter_mut().map(|grid| grid.cells.settled().len()).sum::<usize>() > MOST_CELLS {
         for grid in &mut *grids {
             grid.halve();
         }
@@ -248,7 +246,8 @@ mod tests {
         let sides = Sides::of(Combine::Sum, &[Some("a"), Some("b")]);
         let mut grids: Vec<Grid> = (0..40).map(|_| grid(&sides, 0..20_000)).collect();
         bound(&mut grids.iter_mut().collect::<Vec<_>>());
-        assert!(grids.iter().map(|grid| grid.cells.len()).sum::<usize>() <= MOST_CELLS);
+        let cells = grids.iter_mut().map(|grid| grid.cells.settled().len());
+        assert!(cells.sum::<usize>() <= MOST_CELLS);
         let numbers = grids[7].cells().unwrap().numbers;
         let samples = numbers.chunks_exact(6).map(|cell| cell[2] + cell[4]).sum::<u64>();
         assert_eq!(samples, 20_000);

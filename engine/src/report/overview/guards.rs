@@ -6,12 +6,11 @@
 //! The upper end of a guard is counted as the lower end of the negated statistic: bins have their lower end, and so the value of a
 //! step passes as it does in a run.
 
-use std::collections::BTreeMap;
-
 use longsift_stages::filter::guards::{Bounds, Weigh};
 use serde::Serialize;
 
-use super::bins::{Scale, shifted};
+use super::bins::{Binned, Scale, shifted};
+use super::cells::{Cells as Sums, Sum};
 use super::choice::Choice;
 use super::grid::Sides;
 use crate::report::amount::Amount;
@@ -86,14 +85,21 @@ impl Bound {
 /// Samples that pass every bound, and those that one alone refuses.
 type Both = [Amount; 2];
 
+impl Sum for Both {
+    const NONE: Self = [Amount::NONE; 2];
+
+    fn sum(&mut self, other: Self) {
+        self.iter_mut().zip(other).for_each(|(amount, more)| amount.add(more));
+    }
+}
+
 /// What is counted for a bound.
 #[derive(Clone, Debug)]
 struct Counted {
-    scale: Scale,
     /// All samples by bin.
-    all: BTreeMap<i64, Amount>,
+    all: Binned<Amount>,
     /// By the cell of the score and the bin.
-    cells: BTreeMap<[i64; 3], Both>,
+    cells: Sums<[i64; 3], Both>,
 }
 
 /// The samples of a group by bound.
@@ -101,6 +107,8 @@ struct Counted {
 pub(super) struct Guarded {
     axes: [Scale; 2],
     bounds: Vec<Counted>,
+    /// Of the sample that is counted now, by bound: its bin, and whether it is refused.
+    now: Vec<(i64, bool)>,
 }
 
 /// The cells of a group as the page has them.
@@ -126,9 +134,9 @@ pub(super) struct Sliding {
 impl Guarded {
     pub(super) fn new(sides: &Sides, bounds: &[Bound]) -> Self {
         let (x, y) = if sides.are_two() { (TWO, TWO) } else { (ONE, 1) };
-        let counted =
-            Counted { scale: Scale::new(FINE), all: BTreeMap::new(), cells: BTreeMap::new() };
-        Self { axes: [Scale::new(x), Scale::new(y)], bounds: vec![counted; bounds.len()] }
+        let counted = Counted { all: Binned::new(FINE), cells: Sums::new() };
+        let bounds = vec![counted; bounds.len()];
+        Self { axes: [Scale::new(x), Scale::new(y)], bounds, now: Vec::new() }
     }
 
     /// Counts a sample whose sides come to these: `group` are the bounds of its group, by guard.
@@ -143,28 +151,27 @@ impl Guarded {
         if !x.is_finite() || !y.is_finite() {
             return;
         }
-        let mut bins = Vec::with_capacity(bounds.len());
+        self.now.clear();
+        let mut refused = 0;
         for (bound, counted) in bounds.iter().zip(&mut self.bounds) {
-            let value = bound.of(statistics);
+            let (value, refuses) = (bound.of(statistics), bound.refuses(group, statistics));
+            refused += usize::from(refuses);
             if value.is_finite() {
-                let (bin, wider) = counted.scale.add(value);
+                let (bin, wider) = counted.all.add(value, amount);
                 counted.widen([0, 0, wider]);
-                counted.all.entry(bin).or_default().add(amount);
-                bins.push(bin);
+                self.now.push((bin, refuses));
             }
         }
-        let refusing: Vec<bool> =
-            bounds.iter().map(|bound| bound.refuses(group, statistics)).collect();
-        let refused = refusing.iter().filter(|refuses| **refuses).count();
-        if bins.len() < bounds.len() || refused > 1 {
+        if self.now.len() < bounds.len() || refused > 1 {
             return;
         }
         let ((x, x_wider), (y, y_wider)) = (self.axes[0].add(x), self.axes[1].add(y));
         self.widen([x_wider, y_wider]);
-        for ((counted, bin), refuses) in self.bounds.iter_mut().zip(bins).zip(refusing) {
-            if refuses || refused == 0 {
-                let cell = counted.cells.entry([x, y, bin]).or_default();
-                cell[usize::from(refuses)].add(amount);
+        for (counted, (bin, refuses)) in self.bounds.iter_mut().zip(&self.now) {
+            if *refuses || refused == 0 {
+                let mut both = Both::NONE;
+                both[usize::from(*refuses)] = amount;
+                counted.cells.add([x, y, *bin], both);
             }
         }
     }
@@ -175,19 +182,16 @@ impl Guarded {
         let (own_y, y) = self.axes[1].join(&other.axes[1]);
         self.widen([own_x, own_y]);
         for (counted, more) in self.bounds.iter_mut().zip(&other.bounds) {
-            let (own, theirs) = counted.scale.join(&more.scale);
+            let (own, theirs) = counted.all.append(&more.all);
             counted.widen([0, 0, own]);
-            for (bin, amount) in &more.all {
-                counted.all.entry(shifted(*bin, theirs)).or_default().add(*amount);
-            }
-            for (cell, both) in &more.cells {
-                add(&mut counted.cells, wider(*cell, [x, y, theirs]), *both);
-            }
+            counted.cells.append(&more.cells, |cell| wider(cell, [x, y, theirs]));
         }
-        while self.bounds.iter().any(|counted| counted.cells.len() > MOST_COUNTED) {
-            if !self.halve() {
+        while self.bounds.iter_mut().any(|of| of.cells.settled().len() > MOST_COUNTED) {
+            let by = self.halve();
+            if by == [0, 0] {
                 break;
             }
+            self.widen(by);
         }
     }
 
@@ -195,21 +199,19 @@ impl Guarded {
         self.bounds.iter_mut().for_each(|counted| counted.widen([x, y, 0]));
     }
 
-    /// Makes the cells of the score larger; whether they could be.
-    fn halve(&mut self) -> bool {
-        let by = [self.axes[0].halve(), self.axes[1].halve()];
-        self.widen(by);
-        by != [0, 0]
+    /// Makes the bins of the score larger: by how many powers of two.
+    fn halve(&mut self) -> [u32; 2] {
+        [self.axes[0].halve(), self.axes[1].halve()]
     }
 
-    fn cells(&self, steps: &[Vec<i64>], by: &[u32]) -> BTreeMap<[i64; 4], Both> {
-        let mut cells = BTreeMap::new();
-        for (place, (counted, (edges, by))) in
-            self.bounds.iter().zip(steps.iter().zip(by)).enumerate()
-        {
-            for ([x, y, bin], both) in &counted.cells {
+    /// The cells by step: `steps`, where they begin, and by how much wider bins that is.
+    fn cells(&mut self, steps: &[Vec<i64>], by: &[u32]) -> Sums<[i64; 4], Both> {
+        let mut cells = Sums::new();
+        let steps = steps.iter().zip(by);
+        for (place, (counted, (edges, by))) in self.bounds.iter_mut().zip(steps).enumerate() {
+            for ([x, y, bin], both) in counted.cells.settled() {
                 let step = edges.partition_point(|edge| *edge <= shifted(*bin, *by));
-                add(&mut cells, [place as i64, *x, *y, step as i64], *both);
+                cells.add([place as i64, *x, *y, step as i64], *both);
             }
         }
         cells
@@ -219,25 +221,13 @@ impl Guarded {
 impl Counted {
     fn widen(&mut self, by: [u32; 3]) {
         if by != [0, 0, 0] {
-            for (cell, both) in std::mem::take(&mut self.cells) {
-                add(&mut self.cells, wider(cell, by), both);
-            }
-        }
-        if by[2] > 0 {
-            for (bin, amount) in std::mem::take(&mut self.all) {
-                self.all.entry(shifted(bin, by[2])).or_default().add(amount);
-            }
+            self.cells.merge(|cell| wider(cell, by));
         }
     }
 }
 
 fn wider([x, y, bin]: [i64; 3], by: [u32; 3]) -> [i64; 3] {
     [shifted(x, by[0]), shifted(y, by[1]), shifted(bin, by[2])]
-}
-
-fn add<K: Ord>(cells: &mut BTreeMap<K, Both>, cell: K, more: Both) {
-    let both = cells.entry(cell).or_default();
-    both.iter_mut().zip(more).for_each(|(amount, more)| amount.add(more));
 }
 
 /// The bounds with their steps, and the cells of every group; none of a group without samples.
@@ -259,30 +249,43 @@ pub(super) fn collapse(
         }
         sliding.push(Sliding { bound: bound.clone(), steps });
     }
-    let cells = |groups: &[&mut Guarded]| -> Vec<BTreeMap<[i64; 4], Both>> {
-        groups
-            .iter()
-            .zip(edges.iter().zip(&by))
-            .map(|(of, (edges, by))| of.cells(edges, by))
-            .collect()
-    };
-    let mut all = cells(groups);
-    while all.iter().map(BTreeMap::len).sum::<usize>() > MOST_SHOWN {
-        if !groups.iter_mut().fold(false, |any, group| group.halve() | any) {
+    let mut all: Vec<Sums<[i64; 4], Both>> = groups
+        .iter_mut()
+        .zip(edges.iter().zip(&by))
+        .map(|(of, (edges, by))| of.cells(edges, by))
+        .collect();
+    while all.iter_mut().map(|cells| cells.settled().len()).sum::<usize>() > MOST_SHOWN {
+        let mut any = false;
+        for (group, cells) in groups.iter_mut().zip(&mut all) {
+            let [x, y] = group.halve();
+            any |= x > 0 || y > 0;
+            cells.merge(|[bound, of_x, of_y, step]| {
+                [bound, shifted(of_x, x), shifted(of_y, y), step]
+            });
+        }
+        if !any {
             break;
         }
-        all = cells(groups);
     }
-    (sliding, groups.iter().zip(all).map(|(group, cells)| shown(group, &cells)).collect())
+    let shown = groups.iter().zip(&mut all).map(|(group, cells)| shown(group, cells.settled()));
+    (sliding, shown.collect())
 }
 
 /// The steps of a bound, and of each group where they begin, in bins that are so much wider.
 type Steps = (Vec<f64>, Vec<(Vec<i64>, u32)>);
 
+/// The bins of a statistic that are not empty.
+fn filled(of: &Counted) -> impl Iterator<Item = (i64, Amount)> {
+    of.all.bins().filter(|(_, amount)| amount.samples > 0)
+}
+
 /// Quantiles that are a twentieth apart, of each group by itself.
 fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
     let mass = |amount: &Amount| if bound.tokens { amount.tokens } else { amount.samples };
-    let own = |of: &&Counted| (quantiles(&of.all, QUANTILES, &mass), 0);
+    let own = |of: &&Counted| {
+        let all: Vec<(i64, Amount)> = filled(of).collect();
+        (quantiles(&all, QUANTILES, &mass), 0)
+    };
     let share = |step: u64| if bound.high { QUANTILES - step } else { step };
     let steps = (1..QUANTILES).map(|step| share(step) as f64 / QUANTILES as f64);
     (steps.collect(), counted.iter().map(own).collect())
@@ -292,27 +295,26 @@ fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
 fn by_value(bound: &Bound, counted: &[&Counted]) -> Steps {
     let mut joint = Scale::new(FINE);
     for of in counted {
-        let _ = joint.join(&of.scale);
+        let _ = joint.join(of.all.scale());
     }
-    let mut all: BTreeMap<i64, Amount> = BTreeMap::new();
-    let wider: Vec<u32> = counted.iter().map(|of| joint.join(&of.scale).1).collect();
+    let mut all: Sums<i64, Amount> = Sums::new();
+    let wider: Vec<u32> = counted.iter().map(|of| joint.join(of.all.scale()).1).collect();
     for (of, wider) in counted.iter().zip(&wider) {
-        for (bin, amount) in &of.all {
-            all.entry(shifted(*bin, *wider)).or_default().add(*amount);
-        }
+        filled(of).for_each(|(bin, amount)| all.add(shifted(bin, *wider), amount));
     }
-    let mut edges = quantiles(&all, STEPS, &|amount| amount.samples);
+    let all = all.settled();
+    let mut edges = quantiles(all, STEPS, &|amount| amount.samples);
     edges.dedup();
     // At the lowest bin everything passes.
-    edges.retain(|edge| all.first_key_value().is_some_and(|(lowest, _)| edge > lowest));
+    edges.retain(|edge| all.first().is_some_and(|(lowest, _)| edge > lowest));
     let sign = if bound.high { -1.0 } else { 1.0 };
     let steps = edges.iter().map(|edge| sign * joint.value(*edge)).collect();
     (steps, wider.into_iter().map(|wider| (edges.clone(), wider)).collect())
 }
 
 /// Where the shares of `all` begin that are one of so many, two, …: the first bin with this much below it.
-fn quantiles(all: &BTreeMap<i64, Amount>, parts: u64, mass: &dyn Fn(&Amount) -> u64) -> Vec<i64> {
-    let total: u64 = all.values().map(mass).sum();
+fn quantiles(all: &[(i64, Amount)], parts: u64, mass: &dyn Fn(&Amount) -> u64) -> Vec<i64> {
+    let total: u64 = all.iter().map(|(_, amount)| mass(amount)).sum();
     let (mut below, mut edges) = (0_u64, Vec::new());
     for (bin, amount) in all {
         while (edges.len() as u64) < parts - 1
@@ -323,14 +325,14 @@ fn quantiles(all: &BTreeMap<i64, Amount>, parts: u64, mass: &dyn Fn(&Amount) -> 
         }
         below += mass(amount);
     }
-    let end = all.last_key_value().map_or(0, |(bin, _)| bin + 1);
+    let end = all.last().map_or(0, |(bin, _)| bin + 1);
     edges.resize(parts as usize - 1, end);
     edges
 }
 
-fn shown(group: &Guarded, cells: &BTreeMap<[i64; 4], Both>) -> Option<Cells> {
+fn shown(group: &Guarded, cells: &[([i64; 4], Both)]) -> Option<Cells> {
     let ((x, _), (y, _)) = (group.axes[0].range()?, group.axes[1].range()?);
-    let numbers = |([bound, of_x, of_y, step], [passing, refused]): (&[i64; 4], &Both)| {
+    let numbers = |([bound, of_x, of_y, step], [passing, refused]): &([i64; 4], Both)| {
         let place = [*bound, of_x - x, of_y - y, *step].map(|number| number as u64);
         let amounts = [passing.samples, passing.tokens, refused.samples, refused.tokens];
         place.into_iter().chain(amounts)

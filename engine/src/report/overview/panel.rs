@@ -13,6 +13,9 @@ use crate::base::text::{count, json_safe};
 use crate::report::amount::Amount;
 use crate::report::page::{Block, Section};
 
+/// Groups of which the panel knows how to score their samples: beyond it those that are shown.
+pub(super) const MOST_KNOWN: usize = 4096;
+
 /// What a panel is made of.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Panel {
@@ -35,6 +38,9 @@ pub(super) struct Panel {
     /// What else the score says, as lines of YAML.
     score: Vec<String>,
     groups: Vec<OfGroup>,
+    /// Groups that are in none of these.
+    #[serde(skip)]
+    left_out: usize,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -68,6 +74,7 @@ impl Panel {
         first: &[bool],
         bounds: Vec<Sliding>,
         groups: Vec<OfGroup>,
+        left_out: usize,
     ) -> Option<Self> {
         let counted: u64 = groups.iter().map(|group| group.counted).sum();
         let kept: u64 = groups.iter().map(|group| group.kept).sum();
@@ -101,6 +108,7 @@ impl Panel {
                 .map(|within| format!("within: {}", json!(within)))
                 .collect(),
             groups,
+            left_out,
         })
     }
 
@@ -143,6 +151,14 @@ impl Panel {
         let lead = "From counts in cells of the score's sides, so to the accuracy of a cell; groups that are not shown are \
                     taken as one. `longsift whatif` answers exactly.";
         let mut blocks = vec![Block::table(header, rows.collect())];
+        if self.left_out > 0 {
+            blocks.push(Block::Note(format!(
+                "{} groups are left out of this panel, table and sliders: of more than {} groups those that are shown are counted. \
+                 `longsift whatif` answers for all.",
+                count(self.left_out as u64),
+                count(MOST_KNOWN as u64),
+            )));
+        }
         if !self.bounds.is_empty() {
             let said = "A guard moves in steps, and is answered from larger cells than the rest. One that is moved alone is \
                         counted; several together are taken as independent of each other inside a cell.";
