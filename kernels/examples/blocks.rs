@@ -20,7 +20,7 @@ fn main() -> Result<(), String> {
         "kernel", "statistics", "blocks", "ratio", "memory"
     );
     for kernel in Kernel::ALL.iter().copied().filter(|kernel| kernel.is_supported()) {
-        let case = Case { kernel, head_dim: 128, tokens, key_heads: 2, threads: 2 };
+        let case = Case { kernel, head_dim: 128, tokens, key_heads: 2, group: 4, threads: 2 };
         let cost = case.measure_blocks(block_tokens, repeats);
         let shape = AttentionShape { tokens, query_heads: 8, key_heads: 2, head_dim: 128 };
         let bytes = BlockAttention::bytes(kernel, &shape, tokens.div_ceil(block_tokens), 2);

@@ -1,9 +1,9 @@
 //! Causal (query, key) pairs a second of every kernel that this machine has, beside the machine's limits.
 //!
 //! `cargo run --release -p longsift-kernels --example pairs -- [--json] [--kernel NAME] [--without-portable]`
-//! `    [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--key-heads 2] [--repeats 5]`
+//! `    [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--key-heads 2] [--group 4] [--repeats 5]`
 //!
-//! Four query heads share a key head. Windows beyond 16,384 tokens have one key head unless told otherwise.
+//! Four query heads share a key head, or as many as `--group` says. Windows beyond 16,384 tokens have one key head unless told otherwise.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
 use longsift_kernels::Kernel;
@@ -16,6 +16,7 @@ struct Options {
     tokens: Vec<usize>,
     threads: Vec<usize>,
     key_heads: Option<usize>,
+    group: usize,
     repeats: usize,
 }
 
@@ -29,6 +30,7 @@ impl Options {
             tokens: vec![2048, 8192, 32_768],
             threads: vec![1, 2],
             key_heads: None,
+            group: 4,
             repeats: 5,
         };
         while let Some(argument) = arguments.next() {
@@ -48,6 +50,7 @@ impl Options {
                 "--tokens" => options.tokens = numbers(&value()?)?,
                 "--threads" => options.threads = numbers(&value()?)?,
                 "--key-heads" => options.key_heads = numbers(&value()?)?.first().copied(),
+                "--group" => options.group = numbers(&value()?)?[0],
                 "--repeats" => options.repeats = numbers(&value()?)?[0],
                 other => return Err(format!("there is no option `{other}`")),
             }
@@ -85,7 +88,8 @@ fn main() -> Result<(), String> {
                 for &kernel in &options.kernels {
                     let key_heads =
                         options.key_heads.unwrap_or(if tokens > 16_384 { 1 } else { 2 });
-                    let case = Case { kernel, head_dim, tokens, key_heads, threads };
+                    let case =
+                        Case { kernel, head_dim, tokens, key_heads, group: options.group, threads };
                     print(&options, &case, &case.measure(options.repeats));
                 }
             }
@@ -103,7 +107,7 @@ fn print(options: &Options, case: &Case, speed: &Speed) {
              \"seconds\":{seconds:e},\"processor_seconds\":{processor_seconds:e},\"pairs_per_second_and_thread\":{pairs:e},\"multiply_limit\":{:e},\
              \"exponential_limit\":{:e},\"share\":{share:.4}}}",
             case.tokens,
-            4 * case.key_heads,
+            case.group * case.key_heads,
             case.threads,
             limits.multiply,
             limits.exponential,

@@ -25,8 +25,14 @@ use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
 use crate::window::Window;
 use crate::words::Words;
 
-/// Rows of a block; each key that is fetched from memory serves them all. A multiple of every strip's height.
-pub(crate) const BLOCK_ROWS: usize = 96;
+/// Rows whose sums are added up before those of different parts are, in their order: it decides about bits. A multiple of
+/// every strip's height.
+pub(crate) const PART_ROWS: usize = 96;
+/// A block has at least so many rows, those of the query heads of its key head together: each key that is fetched from memory
+/// serves them all.
+const LEAST_BLOCK_ROWS: usize = 384;
+/// But a head has at least so many blocks: a short window's keys stay in a cache anyway, and threads share it evenly.
+const LEAST_BLOCKS: usize = 32;
 /// Strips are at least this high.
 const LEAST_STRIP_ROWS: usize = 24;
 /// Strips are at most this high.
@@ -41,8 +47,14 @@ pub(crate) struct Keys<'a> {
     pub(crate) norms: &'a [f32],
 }
 
-/// Sums of one block, rows added in ascending order.
-pub(crate) struct BlockSums {
+/// Rows of each query head that a block has, whole parts, where `rows` rows are measured.
+pub(crate) fn block_rows(shape: &AttentionShape, rows: usize) -> usize {
+    let parts = LEAST_BLOCK_ROWS.div_ceil(PART_ROWS * shape.group());
+    PART_ROWS * parts.min(rows / (LEAST_BLOCKS * PART_ROWS)).max(1)
+}
+
+/// Sums of one part of a block, rows added in ascending order.
+pub(crate) struct PartSums {
     /// `[group]`
     pub(crate) far_mass: Vec<f64>,
     /// `[group]`
@@ -55,9 +67,9 @@ pub(crate) struct BlockSums {
     pub(crate) row_squares: Vec<f64>,
 }
 
-/// Attention of one block's rows by segments of keys, summed over the group's heads, rows added in ascending order.
+/// Attention of one part's rows by segments of keys, summed over the group's heads, rows added in ascending order.
 pub(crate) struct SegmentSums {
-    /// The segment of the block's first row.
+    /// The segment of the part's first row.
     pub(crate) first: usize,
     /// `[segments of the rows, segments]`
     pub(crate) masses: Vec<f64>,
@@ -65,17 +77,17 @@ pub(crate) struct SegmentSums {
 
 /// Buffers of one thread, reused from block to block.
 pub(crate) struct Scratch {
-    /// `[BLOCK_ROWS, head_dim]`
+    /// `[block rows, head_dim]`
     gathered: Vec<f32>,
-    /// `[BLOCK_ROWS, depth]`
+    /// `[block rows, depth]`
     converted: Vec<u32>,
-    /// `[group, BLOCK_ROWS, depth]`: scaled queries in panels.
+    /// `[group, block rows, depth]`: scaled queries in panels.
     queries: Words,
     /// `[group, strips of a block]`: the largest norm of a strip's scaled queries.
     norms: Vec<f32>,
     /// Two strips of logits, each `[MOST_STRIP_ROWS, LOGIT_STRIDE]`.
     logits: [Words; 2],
-    /// `[group · BLOCK_ROWS]`
+    /// `[group · block rows]`
     softmax: OnlineSoftmax,
 }
 
@@ -86,42 +98,44 @@ impl Scratch {
     pub(crate) fn new(window: &Window<'_>) -> Self {
         let (group, head_dim) = (window.shape.group(), window.shape.head_dim);
         let depth = window.kernel.layout().depth(head_dim);
+        let rows = window.block_rows();
         Self {
-            gathered: vec![0.0; BLOCK_ROWS * head_dim],
-            converted: vec![0; BLOCK_ROWS * depth],
-            queries: Words::new(group * BLOCK_ROWS * depth),
-            norms: vec![0.0; group * BLOCK_ROWS / LEAST_STRIP_ROWS],
+            gathered: vec![0.0; rows * head_dim],
+            converted: vec![0; rows * depth],
+            queries: Words::new(group * rows * depth),
+            norms: vec![0.0; group * rows / LEAST_STRIP_ROWS],
             logits: [Words::new(STRIP_WORDS), Words::new(STRIP_WORDS)],
-            softmax: OnlineSoftmax::new(group * BLOCK_ROWS, window.segments.count()),
+            softmax: OnlineSoftmax::new(group * rows, window.segments.count()),
         }
     }
 
     /// Heap bytes of one thread's buffers.
     pub(crate) fn bytes(kernel: Kernel, shape: &AttentionShape, segments: usize) -> u64 {
         let (group, depth) = (shape.group(), kernel.layout().depth(shape.head_dim));
-        let floats = BLOCK_ROWS * (shape.head_dim + depth) + group * BLOCK_ROWS / LEAST_STRIP_ROWS;
+        let rows = block_rows(shape, shape.tokens);
+        let floats = rows * (shape.head_dim + depth) + group * rows / LEAST_STRIP_ROWS;
         (floats * size_of::<f32>()) as u64
-            + Words::bytes(group * BLOCK_ROWS * depth)
+            + Words::bytes(group * rows * depth)
             + 2 * Words::bytes(STRIP_WORDS)
-            + OnlineSoftmax::bytes(group * BLOCK_ROWS, segments)
+            + OnlineSoftmax::bytes(group * rows, segments)
     }
 }
 
-/// The sums of rows `rows` (at most [`BLOCK_ROWS`]) of the query heads of `key_head`.
+/// The sums of rows `rows` of the query heads of `key_head`, at most a block of them, part by part.
 pub(crate) fn block_sums(
     window: &Window<'_>,
     key_head: usize,
     rows: Range<usize>,
     keys: Keys<'_>,
     scratch: &mut Scratch,
-) -> BlockSums {
-    let block = Block { window, key_head, rows, keys };
+) -> Vec<PartSums> {
+    let block = Block::new(window, key_head, rows, keys);
     block.take(scratch);
-    block.collect(&scratch.softmax)
+    block.parts().map(|rows| block.collect(rows, &scratch.softmax)).collect()
 }
 
-/// The attention of rows `rows` (at most [`BLOCK_ROWS`]) of the query heads of `key_head` by the window's segments, which end
-/// before the keys `ends`: what rows of one segment give is one sum.
+/// The attention of rows `rows` of the query heads of `key_head`, at most a block of them, part by part, by the window's
+/// segments, which end before the keys `ends`: what rows of one segment give is one sum.
 pub(crate) fn segment_sums(
     window: &Window<'_>,
     key_head: usize,
@@ -129,10 +143,10 @@ pub(crate) fn segment_sums(
     keys: Keys<'_>,
     ends: &[usize],
     scratch: &mut Scratch,
-) -> SegmentSums {
-    let block = Block { window, key_head, rows, keys };
+) -> Vec<SegmentSums> {
+    let block = Block::new(window, key_head, rows, keys);
     block.take(scratch);
-    block.collect_segments(&scratch.softmax, ends)
+    block.parts().map(|rows| block.collect_segments(rows, &scratch.softmax, ends)).collect()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -180,9 +194,26 @@ struct Block<'a> {
     key_head: usize,
     rows: Range<usize>,
     keys: Keys<'a>,
+    /// Rows of each query head that a whole block has: the pitch of what is kept by row.
+    height: usize,
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
+    fn new(window: &'a Window<'a>, key_head: usize, rows: Range<usize>, keys: Keys<'a>) -> Self {
+        Self { window, key_head, rows, keys, height: window.block_rows() }
+    }
+
+    /// Its rows, part by part.
+    fn parts(&self) -> impl Iterator<Item = Range<usize>> {
+        let end = self.rows.end;
+        self.rows.clone().step_by(PART_ROWS).map(move |first| first..end.min(first + PART_ROWS))
+    }
+
+    /// Where the softmax of a measured row of a query head of the group is kept.
+    fn state(&self, head: usize, row: usize) -> usize {
+        head * self.height + row - self.rows.start
+    }
+
     /// Meets all keys of the block's rows: their softmax is then in `scratch`.
     fn take(&self, scratch: &mut Scratch) {
         self.window.kernel.assert_supported();
@@ -264,7 +295,7 @@ impl Block<'_> {
     ) {
         let depth = tile.layout().depth(self.window.shape.head_dim);
         let width = tile.layout().keys;
-        let first = (step.head * BLOCK_ROWS + step.strip * T::STRIP_ROWS) * depth;
+        let first = (step.head * self.height + step.strip * T::STRIP_ROWS) * depth;
         let queries = &queries[first..][..T::STRIP_ROWS * depth];
         let keys = &self.keys.panels[panel * width * depth..][..width * depth];
         let logits = &mut logits[panel * width - step.tile..];
@@ -304,7 +335,7 @@ impl Block<'_> {
                     logits,
                 );
             }
-            let state = step.head * BLOCK_ROWS + measured - self.rows.start;
+            let state = self.state(step.head, measured);
             let logits = Logits { values: logits, first: step.tile, bounded };
             softmax.absorb(simd, state, position, seen, &logits, segments);
         }
@@ -320,9 +351,9 @@ impl Block<'_> {
         softmax: &OnlineSoftmax,
     ) -> bool {
         let rules = self.window.rules;
-        let strips = BLOCK_ROWS / strip_rows;
+        let strips = self.height / strip_rows;
         let norm = norms[step.head * strips + step.strip];
-        let state = step.head * BLOCK_ROWS + step.rows.start - self.rows.start;
+        let state = self.state(step.head, step.rows.start);
         rules.softcap.is_none()
             && rules.alibi_slopes.is_none()
             && norm * self.keys.norms[step.tile / TILE_KEYS] <= BOUND
@@ -344,8 +375,8 @@ impl Block<'_> {
         let gathered = &mut scratch.gathered[..self.rows.len() * head_dim];
         let converted = &mut scratch.converted[..self.rows.len() * depth];
         scratch.norms.fill(0.0);
-        let heads = scratch.queries.chunks_exact_mut(BLOCK_ROWS * depth);
-        let norms = scratch.norms.chunks_exact_mut(BLOCK_ROWS / T::STRIP_ROWS);
+        let heads = scratch.queries.chunks_exact_mut(self.height * depth);
+        let norms = scratch.norms.chunks_exact_mut(self.height / T::STRIP_ROWS);
         for (head, (panels, norms)) in heads.zip(norms).enumerate() {
             self.window.gather(self.key_head * group + head, self.rows.clone(), gathered);
             let rows = gathered.chunks_exact_mut(head_dim).zip(converted.chunks_exact_mut(depth));
@@ -373,45 +404,49 @@ impl Block<'_> {
         Some(f64::from(sinks[self.key_head * shape.group() + head]) * std::f64::consts::LOG2_E)
     }
 
-    /// Adds up the finished rows by segments of queries and keys.
-    fn collect_segments(&self, softmax: &OnlineSoftmax, ends: &[usize]) -> SegmentSums {
+    /// Adds up finished rows by segments of queries and keys.
+    fn collect_segments(
+        &self,
+        rows: Range<usize>,
+        softmax: &OnlineSoftmax,
+        ends: &[usize],
+    ) -> SegmentSums {
         let Window { shape, segments, .. } = self.window;
         let segment_of = |row: usize| {
             let position = self.window.position(row);
             ends.partition_point(|end| *end <= position)
         };
-        let first = segment_of(self.rows.start);
-        let last = segment_of(self.rows.end - 1);
+        let first = segment_of(rows.start);
+        let last = segment_of(rows.end - 1);
         let mut masses = vec![0.0; (last - first + 1) * ends.len()];
         for head in 0..shape.group() {
             let sink = self.sink(head);
-            for row in 0..self.rows.len() {
-                let measured = self.rows.start + row;
-                let finished = softmax.finish(head * BLOCK_ROWS + row, sink, segments);
-                let scale = self.window.weight(measured) * finished.scale;
-                let sums = &mut masses[(segment_of(measured) - first) * ends.len()..];
+            for row in rows.clone() {
+                let finished = softmax.finish(self.state(head, row), sink, segments);
+                let scale = self.window.weight(row) * finished.scale;
+                let sums = &mut masses[(segment_of(row) - first) * ends.len()..];
                 sums.iter_mut().zip(finished.masses).for_each(|(sum, mass)| *sum += scale * mass);
             }
         }
         SegmentSums { first, masses }
     }
 
-    /// Adds up the finished rows.
-    fn collect(&self, softmax: &OnlineSoftmax) -> BlockSums {
+    /// Adds up finished rows.
+    fn collect(&self, rows: Range<usize>, softmax: &OnlineSoftmax) -> PartSums {
         let Window { shape, segments, bins, .. } = self.window;
         let group = shape.group();
-        let mut sums = BlockSums {
+        let mut sums = PartSums {
             far_mass: vec![0.0; group],
             far_square: vec![0.0; group],
             histogram: vec![0.0; *bins],
-            rows: vec![0.0; self.rows.len()],
-            row_squares: vec![0.0; self.rows.len()],
+            rows: vec![0.0; rows.len()],
+            row_squares: vec![0.0; rows.len()],
         };
         for head in 0..group {
             let sink = self.sink(head);
-            for row in 0..self.rows.len() {
-                let finished = softmax.finish(head * BLOCK_ROWS + row, sink, segments);
-                let weight = self.window.weight(self.rows.start + row);
+            for (row, measured) in rows.clone().enumerate() {
+                let finished = softmax.finish(self.state(head, measured), sink, segments);
+                let weight = self.window.weight(measured);
                 sums.far_mass[head] += weight * finished.far_mass;
                 sums.far_square[head] += weight * finished.far_square;
                 sums.rows[row] += finished.far_mass;

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::block::{BLOCK_ROWS, segment_sums};
+use crate::block::{PART_ROWS, segment_sums};
 use crate::kernel::Kernel;
 use crate::masks::{Segments, visible_keys};
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
@@ -127,9 +127,9 @@ impl BlockAttention {
     /// The most heap memory that [`BlockAttention::add_heads`] holds at a time on `threads` threads, the sums included, in
     /// bytes. What the source holds comes on top.
     pub fn bytes(kernel: Kernel, shape: &AttentionShape, blocks: usize, threads: usize) -> u64 {
-        let row_blocks = shape.tokens.div_ceil(BLOCK_ROWS);
-        // Each block of rows gives the segments that it touches; neighbours share one.
-        let touched = (blocks + row_blocks) * heads_at_once(shape);
+        let parts = shape.tokens.div_ceil(PART_ROWS);
+        // Each part of the rows gives the segments that it touches; neighbours share one.
+        let touched = (blocks + parts) * heads_at_once(shape);
         let sums = (touched + blocks) * blocks * size_of::<f64>();
         walk_bytes(kernel, shape, blocks, threads) + sums as u64
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::block::{BLOCK_ROWS, BlockSums, Keys, Scratch, block_sums};
+use crate::block::{Keys, PART_ROWS, PartSums, Scratch, block_rows, block_sums};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::{norm, regroup};
@@ -24,7 +24,7 @@ const ROUND_BLOCKS: usize = 256;
 ///
 /// A row's far keys `j <= i - k` come first, so the running sums of its softmax, cut at that key, give both far sums
 /// exactly; no S×S matrix exists (`LongAttn`, Findings of ACL 2025, equations 5 and 6: DST and DUT).
-/// Products and exponentials are float32, sums float64. Rows are summed in blocks and blocks in order, so the result
+/// Products and exponentials are float32, sums float64. Rows are summed in parts and parts in order, so the result
 /// has the same bits for any number of threads.
 ///
 /// Work runs in the current rayon pool. Cost: `S²/2 · query_heads` products of width `head_dim` (causal); memory: see
@@ -124,17 +124,17 @@ fn sums_of_heads(
         &window,
         key_heads,
         |head, rows, keys, scratch| block_sums(&window, head, rows, keys, scratch),
-        |head, block, done| sums.add(head, block, done),
+        |head, part, done| sums.add(head, part, done),
     );
     sums.finish()
 }
 
-/// Takes every block of rows of some key heads: `of_block` on many threads at once, then `add` with what it gave, in
-/// ascending order of key head, then block.
+/// Takes every block of rows of some key heads: `of_block` on many threads at once, then `add` with what it gave of each part,
+/// in ascending order of key head, then part.
 pub(crate) fn walk_heads<T: Send>(
     window: &Window<'_>,
     key_heads: Range<usize>,
-    of_block: impl Fn(usize, Range<usize>, Keys<'_>, &mut Scratch) -> T + Sync,
+    of_block: impl Fn(usize, Range<usize>, Keys<'_>, &mut Scratch) -> Vec<T> + Sync,
     mut add: impl FnMut(usize, usize, &T),
 ) {
     let Window { shape, .. } = window;
@@ -142,7 +142,8 @@ pub(crate) fn walk_heads<T: Send>(
     let heads_at_once = heads_at_once(shape).min(key_heads.len());
     let layout = window.kernel.layout();
     let head_words = shape.tokens.next_multiple_of(layout.keys) * layout.depth(shape.head_dim);
-    let (blocks, tiles) = (rows.div_ceil(BLOCK_ROWS), shape.tokens.div_ceil(TILE_KEYS));
+    let height = window.block_rows();
+    let (blocks, tiles) = (rows.div_ceil(height), shape.tokens.div_ceil(TILE_KEYS));
     let mut packed = Words::new(heads_at_once * head_words);
     let mut norms = vec![0.0; heads_at_once * tiles];
     for first in key_heads.clone().step_by(heads_at_once.max(1)) {
@@ -153,13 +154,13 @@ pub(crate) fn walk_heads<T: Send>(
             pack_keys(window, first + head, panels, norms);
         }
         // The last blocks of a causal window are the long ones: they start first.
-        let done: Vec<T> = (0..heads * blocks)
+        let done: Vec<Vec<T>> = (0..heads * blocks)
             .into_par_iter()
             .map_init(
                 || Scratch::new(window),
                 |scratch, task| {
                     let (block, head) = (blocks - 1 - task / heads, task % heads);
-                    let rows = block * BLOCK_ROWS..rows.min((block + 1) * BLOCK_ROWS);
+                    let rows = block * height..rows.min((block + 1) * height);
                     let keys = Keys {
                         panels: &packed[head * head_words..][..head_words],
                         norms: &norms[head * tiles..][..tiles],
@@ -169,9 +170,8 @@ pub(crate) fn walk_heads<T: Send>(
             )
             .collect();
         for head in 0..heads {
-            for block in 0..blocks {
-                add(first + head, block, &done[(blocks - 1 - block) * heads + head]);
-            }
+            let of_head = (0..blocks).flat_map(|block| &done[(blocks - 1 - block) * heads + head]);
+            of_head.enumerate().for_each(|(part, sums)| add(first + head, part, sums));
         }
     }
 }
@@ -179,14 +179,14 @@ pub(crate) fn walk_heads<T: Send>(
 /// The most heap memory that one call of [`attention_statistics`] holds at a time on `threads` threads, in bytes:
 /// packed keys of the heads in work, running sums, buffers of each thread. What the source holds comes on top.
 pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u64 {
-    let blocks = shape.tokens.div_ceil(BLOCK_ROWS) as u64;
+    let parts = shape.tokens.div_ceil(PART_ROWS) as u64;
     let bins = histogram_bins(shape.tokens) as u64;
-    let sums_per_block =
-        (2 * (shape.group() + BLOCK_ROWS) as u64 + bins) * 8 + size_of::<BlockSums>() as u64;
+    let sums_per_part =
+        (2 * (shape.group() + PART_ROWS) as u64 + bins) * 8 + size_of::<PartSums>() as u64;
     let sums_in_all = (2 * shape.query_heads as u64 + shape.key_heads as u64 * bins) * 8;
     // The far distance may add one segment to those of the bins, and the keys after the row are one more.
     walk_bytes(kernel, shape, bins as usize + 2, threads)
-        + heads_at_once(shape) as u64 * blocks * sums_per_block
+        + heads_at_once(shape) as u64 * parts * sums_per_part
         + sums_in_all
         + 2 * shape.tokens as u64 * 8
 }
@@ -210,7 +210,7 @@ pub(crate) fn walk_bytes(
 
 /// Key heads whose keys are packed together: one for long windows, more where one alone would leave threads idle.
 pub(crate) fn heads_at_once(shape: &AttentionShape) -> usize {
-    let blocks = shape.tokens.div_ceil(BLOCK_ROWS).max(1);
+    let blocks = shape.tokens.div_ceil(block_rows(shape, shape.tokens)).max(1);
     ROUND_BLOCKS.div_ceil(blocks).min(shape.key_heads)
 }
 
@@ -271,20 +271,20 @@ impl Totals {
         }
     }
 
-    /// Adds one block; called in ascending order of key head, then block.
-    fn add(&mut self, key_head: usize, block: usize, done: &BlockSums) {
+    /// Adds one part; called in ascending order of key head, then part.
+    fn add(&mut self, key_head: usize, part: usize, done: &PartSums) {
         let head = key_head - self.first;
         let heads = head * self.group..(head + 1) * self.group;
         add(&mut self.sums.far_mass[heads.clone()], &done.far_mass);
         add(&mut self.sums.far_square[heads], &done.far_square);
         add(&mut self.sums.histograms[head * self.bins..][..self.bins], &done.histogram);
         if self.sampled > 0 {
-            let rows = head * self.sampled + block * BLOCK_ROWS..;
+            let rows = head * self.sampled + part * PART_ROWS..;
             self.sums.row_far_mass[rows.clone()][..done.rows.len()].copy_from_slice(&done.rows);
             self.sums.row_far_square[rows][..done.rows.len()].copy_from_slice(&done.row_squares);
         }
         if let Some(rows) = &mut self.rows {
-            add(&mut rows[block * BLOCK_ROWS..][..done.rows.len()], &done.rows);
+            add(&mut rows[part * PART_ROWS..][..done.rows.len()], &done.rows);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::block::block_rows;
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
@@ -22,6 +23,11 @@ impl Window<'_> {
     /// How many rows are measured.
     pub(crate) fn rows(&self) -> usize {
         self.sample.map_or(self.shape.tokens, |sample| sample.positions.len())
+    }
+
+    /// How many rows of each query head a block has.
+    pub(crate) fn block_rows(&self) -> usize {
+        block_rows(self.shape, self.rows())
     }
 
     /// The position in the window of a measured row.

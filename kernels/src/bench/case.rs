@@ -16,10 +16,8 @@ use crate::stream::attention_statistics;
 
 /// Rows of the table that windows are gathered from.
 const TABLE_ROWS: usize = 997;
-/// Query heads that share a key head, as in Llama 3.1 8B.
-const GROUP: usize = 4;
 
-/// One measurement: a causal window of `key_heads · 4` query heads, gathered from a table and rotated.
+/// One measurement: a causal window of `key_heads · group` query heads, gathered from a table and rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// The kernel.
@@ -28,8 +26,10 @@ pub struct Case {
     pub head_dim: usize,
     /// Tokens of the window.
     pub tokens: usize,
-    /// Key heads; four query heads share each.
+    /// Key heads.
     pub key_heads: usize,
+    /// Query heads that share a key head: 4 as in Llama 3.1 8B, 1 where every query head has keys of its own.
+    pub group: usize,
     /// Threads of the pool that the window runs in.
     pub threads: usize,
 }
@@ -54,7 +54,7 @@ impl Case {
     /// Causal pairs of the case's window.
     pub fn pairs(&self) -> f64 {
         let pairs = self.tokens as f64 * (self.tokens as f64 + 1.0) / 2.0;
-        pairs * (self.key_heads * GROUP) as f64
+        pairs * (self.key_heads * self.group) as f64
     }
 
     /// Pairs a second that `limits` allow: for float32 the multiply-adds alone count.
@@ -156,7 +156,7 @@ struct OwnWindow {
 
 impl OwnWindow {
     fn new(case: &Case) -> Self {
-        let width = case.key_heads * (GROUP + 1) * case.head_dim;
+        let width = case.key_heads * (case.group + 1) * case.head_dim;
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -200,13 +200,13 @@ impl OwnWindow {
         case: &Case,
         work: impl FnOnce(&AttentionShape, &LogitRules, &dyn QueryKeySource),
     ) {
-        let &Case { kernel, head_dim, tokens, key_heads, .. } = case;
-        let shape = AttentionShape { tokens, query_heads: key_heads * GROUP, key_heads, head_dim };
+        let &Case { kernel, head_dim, tokens, key_heads, group, .. } = case;
+        let shape = AttentionShape { tokens, query_heads: key_heads * group, key_heads, head_dim };
         let table = match kernel.element_type() {
             ElementType::F32 | ElementType::Int16 => TableView::F32(&self.floats),
             ElementType::Bf16 => TableView::Bf16(&self.rounded),
         };
-        let width = key_heads * (GROUP + 1) * head_dim;
+        let width = key_heads * (group + 1) * head_dim;
         let source = TableWindow::new(table, width, &self.ids, &shape, Some(&self.rope))
             .expect("table, ids and rotations were made for the case");
         work(&shape, &LogitRules::causal(head_dim), &source);
@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn every_kernel_can_be_measured_and_no_share_is_beyond_reason() {
         for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported()) {
-            let case = Case { kernel, head_dim: 32, tokens: 300, key_heads: 1, threads: 2 };
+            let case =
+                Case { kernel, head_dim: 32, tokens: 300, key_heads: 1, group: 4, threads: 2 };
             let speed = case.measure(3);
             assert!(speed.pairs > 0.0 && speed.seconds > 0.0, "{speed:?}");
             assert!(speed.share > 0.0 && speed.share < 2.0, "{speed:?}");

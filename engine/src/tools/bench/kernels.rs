@@ -8,6 +8,8 @@ use crate::base::text::count;
 
 /// Key heads of the measured window: what is a head's is paid per head, so a few stand for all.
 const KEY_HEADS: usize = 2;
+/// Query heads that share a key head, as in Llama 3.1 8B.
+const GROUP: usize = 4;
 
 /// Seconds that kernels may take where nobody asked for more: with what surrounds them less than a minute.
 const BUDGET_SECONDS: f64 = 45.0;
@@ -71,7 +73,14 @@ fn cases(options: &BenchOptions, kernels: &[Kernel], all: usize) -> Vec<Case> {
         for &head_dim in &options.head_dims {
             for threads in if all > 1 { vec![1, all] } else { vec![1] } {
                 for &tokens in &options.windows {
-                    cases.push(Case { kernel, head_dim, tokens, key_heads: KEY_HEADS, threads });
+                    cases.push(Case {
+                        kernel,
+                        head_dim,
+                        tokens,
+                        key_heads: KEY_HEADS,
+                        group: GROUP,
+                        threads,
+                    });
                 }
             }
         }
