@@ -135,6 +135,18 @@ fn tuning_prints_a_curve_and_a_stage_that_a_pipeline_takes() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn a_small_screen_shows_the_tables_of_a_curve_whole() {
+    let workspace = Workspace::new();
+    workload(&workspace);
+    let arguments = ["tune", "pipeline.yaml", "--seconds", "0.05", "--html", "tuned.html"];
+    workspace.longsift(&arguments).success();
+    let beyond = pages::beyond_a_screen(&workspace.path("tuned.html"), 400);
+    let (cells, beyond) = beyond.split_once(':').unwrap();
+    assert!(cells.len() > "of 9".len() && beyond.is_empty(), "{cells}: {beyond}");
+}
+
+#[test]
 fn a_pipeline_is_sized_for_cards_that_are_not_here() {
     let workspace = Workspace::new();
     workload(&workspace);

@@ -1,5 +1,6 @@
 //! The pages that people look at: what every one of them must be.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -43,7 +44,12 @@ pub(crate) fn hostile() -> Vec<(&'static str, String)> {
 pub(crate) fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
     let answer = Command::new("chromium")
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--proxy-server=127.0.0.1:9"])
-        .args(["--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom"])
+        .args([
+            "--allow-file-access-from-files",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=2000",
+            "--dump-dom",
+        ])
         .arg(format!("--user-data-dir={}", folder.display()))
         .arg(format!("file://{}", page.display()))
         .output()
@@ -51,6 +57,24 @@ pub(crate) fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
     let log = String::from_utf8_lossy(&answer.stderr);
     let console = log.lines().filter(|line| line.contains("CONSOLE")).map(str::to_owned);
     (String::from_utf8_lossy(&answer.stdout).into_owned(), console.collect())
+}
+
+/// Cells of tables and texts as they are that do not end within a screen of so many pixels.
+pub(crate) fn beyond_a_screen(page: &Path, pixels: u32) -> String {
+    let name = page.file_name().unwrap().to_str().unwrap();
+    let frame = format!(
+        "<iframe src=\"{name}\" width={pixels} height=2000></iframe><pre></pre><script>onload = () => {{\
+           const beyond = element => element.getBoundingClientRect().right > {pixels} || element.scrollWidth > {pixels};\
+           const all = document.querySelector('iframe').contentDocument.querySelectorAll('th,td,pre');\
+           document.querySelector('pre').textContent = 'of ' + all.length + ':' +\
+             [...all].filter(beyond).map(element => element.textContent);\
+         }}</script>"
+    );
+    let path = page.with_extension("frame.html");
+    fs::write(&path, frame).unwrap();
+    let (elements, _) = opened(&path, &page.with_extension("browser"));
+    let found = elements.split("<pre>").nth(1).and_then(|rest| rest.split("</pre>").next());
+    found.unwrap().to_owned()
 }
 
 /// That a browser has nothing to complain of and finds the sections that are named, and something that was drawn. What it
