@@ -120,6 +120,52 @@ fn a_program_measures_windows_and_its_statistics_are_like_any_other() {
 }
 
 #[test]
+fn values_as_large_as_floats_can_be_are_ranked_like_any_others() {
+    let (usual, huge) = (workspace(), workspace());
+    let kept = |workspace: &Workspace| {
+        texts(&read_parquet(&workspace.path("out/data")), "longsift_sample_id")
+    };
+    for standardise in ["z-score", "min-max"] {
+        let pipeline = |mode: &str| {
+            windows(mode, "")
+                .replace("{stage: score,", &format!("{{stage: score, standardise: {standardise},"))
+        };
+        run(&usual, &pipeline("honest"));
+        run(&huge, &pipeline("huge"));
+        let both = [&usual, &huge].map(|workspace| read_parquet(&workspace.path("out/data")));
+        let scores = both.each_ref().map(|table| floats(table, "longsift_score"));
+        assert_eq!(kept(&huge), kept(&usual));
+        for (one, other) in scores[0].iter().zip(&scores[1]) {
+            assert!((one - other).abs() < 1e-9, "{standardise}: {one} {other}");
+        }
+    }
+    // What the calibration says can be read again, and selects the same.
+    let calibrated = windows("huge", "")
+        .replace(
+            "{stage: score,",
+            "{stage: score, calibration: out.run/calibration.json, standardise: min-max,",
+        )
+        .replace("path: out,", "path: again,");
+    run(&huge, &calibrated);
+    let again = texts(&read_parquet(&huge.path("again/data")), "longsift_sample_id");
+    assert_eq!(again, kept(&usual));
+}
+
+#[test]
+fn a_spread_that_no_float_holds_is_refused_with_group_statistic_and_values() {
+    let workspace = workspace();
+    let grouped = windows("beyond", "").replace("{stage: score,", "{stage: score, within: id,");
+    let stderr = refused(&workspace, &grouped, 3);
+    assert!(stderr.contains("`bytes` has no z-scores in group `document-"), "{stderr}");
+    let values = "its values lie between -1.7976931348623157e308 and 1.7976931348623157e308";
+    assert!(stderr.contains(values), "{stderr}");
+    assert!(stderr.contains("`standardise: percentile`"), "{stderr}");
+    let percentiles = grouped.replace("within: id,", "within: id, standardise: percentile,");
+    let summary = run(&workspace, &percentiles);
+    assert_eq!(count(&summary, "windows_scored"), 0, "nothing is measured again");
+}
+
+#[test]
 fn how_much_is_asked_at_once_and_by_how_many_changes_no_byte() {
     let usual = workspace();
     run(&usual, &windows("honest", ""));

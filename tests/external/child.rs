@@ -88,7 +88,12 @@ fn answer(mode: &str, rows: &[Row], of_documents: bool) -> RecordBatch {
         columns.push(column("window", Arc::new(rows.iter().map(window).collect::<Int32Array>())));
     }
     if mode != "only-drops" {
-        columns.push(column("bytes", numbers(&|row| row.content.len() as f64)));
+        let bytes = |row: &Row| match (mode, row.content.len() as f64) {
+            ("huge", bytes) => bytes * 1e305,
+            ("beyond", bytes) => (bytes % 2.0 * 2.0 - 1.0) * f64::MAX,
+            (_, bytes) => bytes,
+        };
+        columns.push(column("bytes", numbers(&bytes)));
         if mode == "only-bytes" {
             return RecordBatch::try_from_iter_with_nullable(columns).unwrap();
         }

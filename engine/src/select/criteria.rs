@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use longsift_stages::contract::{Column, Merge, WindowSample};
 use longsift_stages::filter::guards::{Guard, Verdict, Weigh};
-use longsift_stages::score::DocumentScore;
 use longsift_stages::score::presets::Formula;
 use longsift_stages::score::settings::RelativeError;
 use longsift_stages::score::terms::{Combine, Standardise, Term};
+use longsift_stages::score::{ColumnFigures, DocumentScore};
 use longsift_stages::{Filter, Score};
 
 use super::standing::{NOT_SAMPLED, Standing};
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
 use crate::plan::cascade::merge_of;
 use crate::plan::{Plan, columns, sampling};
 use crate::run_directory::dropped;
@@ -277,6 +279,31 @@ impl Criteria {
     pub(super) fn standardise_of(&self, term: usize) -> Option<Standardise> {
         let term = self.terms.get(term)?;
         Some(term.standardise.unwrap_or(self.standardise))
+    }
+
+    /// Refuses z-scores of a group whose standard deviation is not a number that can be divided by. `figures`: by statistic.
+    pub(super) fn check_z_scores(
+        &self,
+        group: Option<&str>,
+        figures: &[ColumnFigures],
+    ) -> Result<()> {
+        let by_z_score = |term: usize| self.standardise_of(term) == Some(Standardise::ZScore);
+        let terms = self.terms.iter().zip(figures).enumerate();
+        let mut without =
+            terms.filter(|(term, (_, own))| by_z_score(*term) && !own.have_z_scores());
+        let Some((_, (Term { statistic, .. }, ColumnFigures { min, max, .. }))) = without.next()
+        else {
+            return Ok(());
+        };
+        let beyond = if max - min > 1.0 { "above" } else { "below" };
+        let group = group.map_or(String::new(), |group| format!(" in group `{group}`"));
+        let message = format!(
+            "`{statistic}` has no z-scores{group}: its values lie between {min:e} and {max:e}, and their standard \
+             deviation is {beyond} all numbers that a float holds"
+        );
+        let hint = "take its percentiles (`standardise: percentile`), or spare its measure such windows by a guard with `before`; \
+                    the scores are kept";
+        Err(Diagnostic::error(Blame::Data, message).hint(hint).into())
     }
 }
 

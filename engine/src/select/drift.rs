@@ -28,10 +28,10 @@ pub(super) fn of_group<'a>(
     }
 }
 
-/// By how many deviations of `before` the mean has moved; 0 for a column without spread.
+/// By how many deviations of `before` the mean has moved, the largest float where by more; 0 for a column without spread.
 fn shift(before: &ColumnFigures, now: f64) -> f64 {
     if before.standard_deviation > 0.0 {
-        (now - before.mean) / before.standard_deviation
+        ((now - before.mean) / before.standard_deviation).clamp(f64::MIN, f64::MAX)
     } else {
         0.0
     }

@@ -155,6 +155,7 @@ impl Ranking<'_> {
     /// Decides by the group's own figures.
     pub(super) fn own(self) -> Result<Ranked> {
         let (figures, scales, bounds) = self.figures()?;
+        self.criteria.check_z_scores(self.name, &figures)?;
         let scorer = scorer(self.criteria, &scales);
         let (mut edges, deciles, range) = self.edges(&scorer, &bounds)?;
         let mut bins = ScoreBins::between(range);

@@ -3,6 +3,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use longsift_stages::score::percentile::share_of_range;
+
 use crate::base::error::Result;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::nameless::Nameless;
@@ -34,7 +36,7 @@ impl ScoreRange {
     }
 
     fn bin(self, score: f64) -> u32 {
-        let share = (score - self.lowest) / (self.highest - self.lowest);
+        let share = share_of_range(self.lowest, self.highest, score);
         // Without a spread all are in one bin.
         ((share * BINS as f64) as u32).min(BINS as u32 - 1)
     }

@@ -1,9 +1,13 @@
 //! The figures of a group that scores are made comparable with.
+//!
+//! A sum or a square may be beyond the largest float, or below the least, where the figure itself is not: such sums are taken
+//! of values times a power of two, which changes no digit.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Figures of one statistic over a group. All 0 for an empty group, all finite otherwise.
+/// Figures of one statistic over a group. All 0 for an empty group. All are finite, but for a deviation beyond the largest
+/// float.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ColumnFigures {
     /// The mean.
@@ -16,7 +20,24 @@ pub struct ColumnFigures {
     pub max: f64,
 }
 
+/// Ranges from 2⁻⁴⁰⁰ to 2⁴⁰⁰ have squares that can be summed as they are.
+const WIDE: f64 = power_of_two(400);
+const NARROW: f64 = power_of_two(-400);
+
+/// What brings other ranges between them.
+const SCALE: i64 = 600;
+
+const fn power_of_two(exponent: i64) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
 impl ColumnFigures {
+    /// Whether a z-score can be taken by them: without a spread all are 0, and a spread has a deviation that is a number.
+    pub fn have_z_scores(&self) -> bool {
+        self.max <= self.min
+            || (self.standard_deviation.is_finite() && self.standard_deviation > 0.0)
+    }
+
     /// Two passes over finite `values`: [`Sums`], then [`Deviations`].
     pub(super) fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let mut sums = Sums::default();
@@ -56,7 +77,7 @@ impl Sums {
 
     /// The mean; 0 without values.
     pub fn mean(&self) -> f64 {
-        if self.count == 0 { 0.0 } else { self.sum.total() / self.count as f64 }
+        if self.count == 0 { 0.0 } else { self.sum.mean(self.count) }
     }
 }
 
@@ -65,6 +86,8 @@ impl Sums {
 pub struct Deviations {
     sums: Sums,
     mean: f64,
+    /// A power of two that values are multiplied by.
+    scale: f64,
     squares: CompensatedSum,
     residue: CompensatedSum,
 }
@@ -72,14 +95,22 @@ pub struct Deviations {
 impl From<Sums> for Deviations {
     fn from(sums: Sums) -> Self {
         let (squares, residue) = <(CompensatedSum, CompensatedSum)>::default();
-        Self { sums, mean: sums.mean(), squares, residue }
+        let range = sums.max - sums.min;
+        let scale = if range > WIDE {
+            power_of_two(-SCALE)
+        } else if range > 0.0 && range < NARROW {
+            power_of_two(SCALE)
+        } else {
+            1.0
+        };
+        Self { sums, mean: sums.mean(), scale, squares, residue }
     }
 }
 
 impl Deviations {
     /// Takes in a value of the first pass, in the same order.
     pub fn add(&mut self, value: f64) {
-        let deviation = value - self.mean;
+        let deviation = value * self.scale - self.mean * self.scale;
         self.squares.add(deviation * deviation);
         self.residue.add(deviation);
     }
@@ -96,20 +127,39 @@ impl Deviations {
         } else {
             0.0
         };
-        let standard_deviation = variance.max(0.0).sqrt();
+        let standard_deviation = variance.max(0.0).sqrt() / self.scale;
         ColumnFigures { mean: self.mean, standard_deviation, min, max }
     }
 }
 
 /// A sum with the rounding error of every addition carried along (Neumaier 1974).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct CompensatedSum {
     sum: f64,
     lost: f64,
+    /// 1, or once it has come near the largest float the power of two that it and all values are multiplied by.
+    scale: f64,
+}
+
+impl Default for CompensatedSum {
+    fn default() -> Self {
+        Self { sum: 0.0, lost: 0.0, scale: 1.0 }
+    }
 }
 
 impl CompensatedSum {
+    /// Sums and values up to this one add up to a number.
+    const NEAR_THE_LARGEST: f64 = power_of_two(1022);
+    /// Leaves room for as many values as can be counted.
+    const ROOM: f64 = power_of_two(-64 - 2);
+
     fn add(&mut self, value: f64) {
+        if self.scale >= 1.0 && self.sum.abs().max(value.abs()) > Self::NEAR_THE_LARGEST {
+            self.scale = Self::ROOM;
+            self.sum *= self.scale;
+            self.lost *= self.scale;
+        }
+        let value = value * self.scale;
         let total = self.sum + value;
         self.lost += if self.sum.abs() >= value.abs() {
             (self.sum - total) + value
@@ -120,15 +170,24 @@ impl CompensatedSum {
     }
 
     fn total(&self) -> f64 {
-        self.sum + self.lost
+        (self.sum + self.lost) / self.scale
+    }
+
+    /// The mean of so many values, which is a number where they are.
+    fn mean(&self, count: u64) -> f64 {
+        let total = self.sum + self.lost;
+        let mean = total / count as f64 / self.scale;
+        if total.is_finite() { mean.clamp(f64::MIN, f64::MAX) } else { mean }
     }
 }
 
-/// The compensated sum of `values`.
-pub(super) fn compensated_sum(values: impl Iterator<Item = f64>) -> f64 {
+/// The mean of `values`; `NaN` without any.
+pub(super) fn mean(values: &[f64]) -> f64 {
     let mut sum = CompensatedSum::default();
-    values.for_each(|value| sum.add(value));
-    sum.total()
+    for value in values {
+        sum.add(*value);
+    }
+    sum.mean(values.len() as u64)
 }
 
 #[cfg(test)]
@@ -151,8 +210,8 @@ mod tests {
 
     #[test]
     fn a_sum_keeps_what_single_additions_lose() {
-        assert!((compensated_sum([1.0, 1e100, 1.0, -1e100].into_iter()) - 2.0).abs() < 1e-15);
-        assert!((compensated_sum(std::iter::repeat_n(0.1, 10)) - 1.0).abs() < f64::EPSILON / 2.0);
+        assert!((mean(&[1.0, 1e100, 1.0, -1e100]) - 0.5).abs() < 1e-15);
+        assert!((mean(&[0.1; 10]) - 0.1).abs() < f64::EPSILON / 20.0);
     }
 
     #[test]
@@ -161,5 +220,45 @@ mod tests {
         let figures = ColumnFigures::of(values.iter().copied());
         let expected = 0.5e-9 * (1000.0_f64 / 999.0).sqrt();
         assert!((figures.standard_deviation / expected - 1.0).abs() < 1e-6, "{figures:?}");
+    }
+
+    /// Figures, and their bits.
+    fn both(values: &[f64]) -> (ColumnFigures, [u64; 4]) {
+        let figures = ColumnFigures::of(values.iter().copied());
+        let ColumnFigures { mean, standard_deviation, min, max } = figures;
+        (figures, [mean, standard_deviation, min, max].map(f64::to_bits))
+    }
+
+    #[test]
+    fn values_times_a_power_of_two_have_figures_times_it_to_the_last_bit() {
+        let values: Vec<f64> =
+            (0..999_i32).map(|i| f64::from(i * 7919 % 1009) / 1009.0 - 0.3).collect();
+        let (plain, _) = both(&values);
+        for exponent in [-1000, -700, -450, -350, 3, 350, 450, 700, 1023] {
+            let factor = power_of_two(exponent);
+            let scaled: Vec<f64> = values.iter().map(|value| value * factor).collect();
+            let expected = [plain.mean, plain.standard_deviation, plain.min, plain.max];
+            let expected = expected.map(|figure| (figure * factor).to_bits());
+            assert_eq!(both(&scaled).1, expected, "2^{exponent}");
+        }
+    }
+
+    #[test]
+    fn figures_near_the_largest_float_are_those_of_the_definition() {
+        let (of_equals, _) = both(&[f64::MAX; 5]);
+        assert!(of_equals.mean <= f64::MAX && of_equals.mean / f64::MAX > 1.0 - 1e-15);
+        assert!(
+            of_equals.standard_deviation.abs() < f64::MIN_POSITIVE && of_equals.have_z_scores()
+        );
+        let (figures, _) = both(&[1e308, 1e308, -1e308, -1e308, 0.0, 1e308]);
+        assert!((figures.mean / (1e308 / 6.0) - 1.0).abs() < 1e-15, "{figures:?}");
+        // Σ(x - mean)² = 5 - 1/6 in units of 1e308².
+        let expected = ((5.0 - 1.0 / 6.0) / 5.0_f64).sqrt() * 1e308;
+        assert!((figures.standard_deviation / expected - 1.0).abs() < 1e-15, "{figures:?}");
+        assert!(figures.have_z_scores());
+        let (beyond, _) = both(&[f64::MIN, f64::MAX]);
+        assert!(beyond.standard_deviation.is_infinite() && !beyond.have_z_scores());
+        assert!((mean(&[f64::MAX, f64::MAX, f64::MIN]) / (f64::MAX / 3.0) - 1.0).abs() < 1e-15);
+        assert!(!mean(&[f64::INFINITY, 1.0]).is_finite() && mean(&[f64::NAN, 1e308]).is_nan());
     }
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::figures::ColumnFigures;
-use super::percentile::{Counting, Histogram};
+use super::percentile::{Counting, Histogram, share_of_range};
 
 /// One statistic of a score: `weight · standardised(statistic) + offset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -149,7 +149,7 @@ impl Comparable {
     fn new(standardise: Standardise, scale: &Scale) -> Option<Self> {
         let ColumnFigures { mean, standard_deviation, min, max } = scale.figures;
         Some(match standardise {
-            // The deviation of a column with a spread below 1e-154 underflows to 0 as well.
+            // The deviation of a spread of the least floats may be 0 as well.
             Standardise::ZScore if max <= min || standard_deviation <= 0.0 => Self::Flat(0.0),
             Standardise::ZScore => Self::ZScore { mean, standard_deviation },
             Standardise::MinMax if max <= min => Self::Flat(0.5),
@@ -161,8 +161,15 @@ impl Comparable {
     fn of(&self, value: f64) -> f64 {
         match self {
             Self::Flat(all) => *all,
-            Self::ZScore { mean, standard_deviation } => (value - mean) / standard_deviation,
-            Self::MinMax { min, max } => (value - min) / (max - min),
+            Self::ZScore { mean, standard_deviation } => {
+                let deviation = value - mean;
+                if deviation.is_finite() {
+                    deviation / standard_deviation
+                } else {
+                    (value / 2.0 - mean / 2.0) / standard_deviation * 2.0
+                }
+            }
+            Self::MinMax { min, max } => share_of_range(*min, *max, value),
             Self::Percentile(histogram) => histogram.percentile(value),
         }
     }
@@ -245,6 +252,19 @@ mod tests {
         let scorer = Scorer::new(terms, combine, standardise, &scales).unwrap();
         let values = |sample| columns.iter().map(|column| column[sample]).collect::<Vec<_>>();
         (0..columns[0].len()).map(|sample| scorer.score(&values(sample))).collect()
+    }
+
+    #[test]
+    fn values_far_apart_are_made_comparable_as_any_others() {
+        let (near, far) = ([-1.5, 0.25, 1.5, 1.0], [-1.5e308, 0.25e308, 1.5e308, 1e308]);
+        for standardise in [Standardise::ZScore, Standardise::MinMax, Standardise::Percentile] {
+            let terms = [term("a", 1.0)];
+            let [near, far] = [&near, &far]
+                .map(|column| scores(&terms, Combine::Sum, standardise, &[&column[..]]));
+            for (near, far) in near.iter().zip(&far) {
+                assert!((near - far).abs() < 1e-12, "{standardise:?}: {near} {far}");
+            }
+        }
     }
 
     fn bits(scores: &[f64]) -> Vec<u64> {
