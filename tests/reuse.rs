@@ -315,12 +315,64 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
         (|saved| saved["groups"] = json!([saved["groups"][0], saved["groups"][0]]), "twice"),
     ];
     for (change, why) in changes {
-        let mut saved = read_json(&workspace.path("out.run/calibration.json"));
-        change(&mut saved);
-        workspace.write("saved.json", saved.to_string());
-        let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
-        assert!(message.contains(why), "{message}");
+        refuses_at_plan(&workspace, change, why);
     }
+}
+
+/// `wrong.yaml` is refused with the calibration of the run, changed like this.
+fn refuses_at_plan(workspace: &Workspace, change: Change, why: &str) {
+    let mut saved = read_json(&workspace.path("out.run/calibration.json"));
+    change(&mut saved);
+    workspace.write("saved.json", saved.to_string());
+    let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
+    assert!(message.contains(why) && message.contains("wrong.yaml:"), "{why}: {message}");
+}
+
+#[test]
+fn a_calibration_that_contradicts_itself_is_refused_at_plan() {
+    let workspace = workspace();
+    let score = "terms: [{statistic: dependency_strength, standardise: percentile}]";
+    workspace.run(&pipeline().score(score));
+    let calibrated = pipeline().score(&format!("{score}, calibration: saved.json"));
+    let calibrated = Pipeline { output: "path: again".to_owned(), ..calibrated };
+    workspace.write("wrong.yaml", calibrated.to_string());
+    fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    workspace.longsift(&["plan", "wrong.yaml"]).success();
+    let changes: [(Change, &str); 8] = [
+        (
+            |saved| bins(saved, "0:1 4095:1".to_owned()),
+            "in group (null): the bins of the histogram of `dependency_strength` hold 2 samples, and 24 have a score",
+        ),
+        (
+            |saved| bins(saved, format!("0:1 4095:{}", u64::MAX - 1)),
+            "hold 18446744073709551615 samples, and 24 have a score",
+        ),
+        (|saved| bins(saved, format!("0:2 4095:{}", u64::MAX)), "bin 4095 cannot hold"),
+        (
+            |saved| saved["groups"][0]["histograms"]["dependency_strength"]["highest"] = json!(7),
+            "and 7e0, and its figures do not",
+        ),
+        (
+            |saved| saved["groups"][0]["score_parts"][3] = json!(u64::MAX),
+            "its `score_parts` hold 18446744073709551615 samples, and 24 have a score",
+        ),
+        (|saved| saved["groups"][0]["count"] = json!(25), "hold 24 samples, and 25 have a score"),
+        (
+            |saved| saved["groups"][0]["kept"] = json!(25),
+            "25 samples are kept, and 24 have a score",
+        ),
+        (
+            |saved| saved["groups"][0]["thresholds"][0]["ties_kept"] = json!(9),
+            "9 of 1 samples with the score of a threshold are kept",
+        ),
+    ];
+    for (change, why) in changes {
+        refuses_at_plan(&workspace, change, why);
+    }
+}
+
+fn bins(saved: &mut Value, bins: String) {
+    saved["groups"][0]["histograms"]["dependency_strength"]["bins"] = bins.into();
 }
 
 #[test]

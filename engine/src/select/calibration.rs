@@ -15,7 +15,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
 use crate::plan::identity::of_calibration;
-use crate::run_directory::calibration::{self, CalibratedGroup, Calibration};
+use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
 
 /// What a calibration says of groups, with what was decided of each.
@@ -89,6 +89,38 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores: it has {deciles}"))
 }
 
+/// Samples that a calibration may speak of: as many as a float counts.
+const MOST_SAMPLES: u64 = 1 << 53;
+
+/// What a calibration says of a group that cannot be so of any samples; none where there is nothing.
+fn contradiction(known: &CalibratedGroup) -> Option<String> {
+    let CalibratedGroup { count, kept, figures, histograms, thresholds, score_parts, .. } = known;
+    let parts = score_parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
+    if *count > MOST_SAMPLES || parts != *count {
+        return Some(format!("its `score_parts` hold {parts} samples, and {count} have a score"));
+    }
+    if kept > count {
+        return Some(format!("{kept} samples are kept, and {count} have a score"));
+    }
+    let wrong = |of: &&Threshold| of.ties_kept > of.ties || of.ties > *count;
+    if let Some(Threshold { ties, ties_kept, .. }) = thresholds.iter().find(wrong) {
+        return Some(format!(
+            "{ties_kept} of {ties} samples with the score of a threshold are kept, and {count} have a score"
+        ));
+    }
+    histograms.iter().find_map(|(name, histogram)| {
+        let ((low, high), values) = (histogram.range(), histogram.values());
+        let of = format!("the histogram of `{name}`");
+        let between = figures.get(name).map(|of| (of.min, of.max));
+        if between.is_some_and(|between| between != (low, high)) {
+            return Some(format!("{of} lies between {low:e} and {high:e}, and its figures do not"));
+        }
+        // Samples without a score may have the statistic.
+        let values = values.filter(|values| !(*count..=MOST_SAMPLES).contains(values))?;
+        Some(format!("the bins of {of} hold {values} samples, and {count} have a score"))
+    })
+}
+
 /// Reads a saved calibration that has what these criteria need.
 pub(super) fn read(plan: &Plan, criteria: &Criteria, path: &Location) -> Result<Calibration> {
     let place = || plan.spec.at("stages.score.calibration");
@@ -99,8 +131,16 @@ pub(super) fn read(plan: &Plan, criteria: &Criteria, path: &Location) -> Result<
     if let Some(twice) = calibration.groups.iter().find(|group| !seen.insert(&group.value)) {
         let group = name(twice.value.as_deref());
         let message = format!("the calibration `{path}` has group {group} twice");
-        let hint = "give the `calibration.json` of a finished run directory as it was written";
-        return Err(Diagnostic::error(Blame::Pipeline, message).at(place()).hint(hint).into());
+        return Err(damaged(message).at(place()).into());
+    }
+    if let Some((group, what)) = calibration
+        .groups
+        .iter()
+        .find_map(|group| Some((name(group.value.as_deref()), contradiction(group)?)))
+    {
+        let message =
+            format!("the calibration `{path}` contradicts itself in group {group}: {what}");
+        return Err(damaged(message).at(place()).into());
     }
     let unfit = |known: &CalibratedGroup| Some((missing(criteria, known)?, known.value.clone()));
     let unfit: Vec<(String, Option<String>)> =
@@ -114,6 +154,11 @@ pub(super) fn read(plan: &Plan, criteria: &Criteria, path: &Location) -> Result<
         return Err(Diagnostic::error(Blame::Pipeline, message).at(place()).hint(hint).into());
     }
     Ok(calibration)
+}
+
+fn damaged(message: String) -> Diagnostic {
+    let hint = "give the `calibration.json` of a finished run directory as it was written";
+    Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 
 /// The same, made for these scores: with the same windows, and the same settings of every measure that the selection uses. What is
