@@ -128,11 +128,31 @@ impl Filter {
             broken.extend(statistics::scalar(&statistic, &guard.statistic, &columns).err());
             broken.extend(guard.broken_rules(&setting));
             broken.extend(before_another_measure(&setting, guard, measures));
+            broken.extend(excluded(&setting, guard, &self.guards[..index]));
         }
         broken
             .extend(budgets::broken_rules(self.budgets.as_deref().unwrap_or_default(), has_groups));
         broken
     }
+}
+
+/// A guard lets a value pass that those before it let pass, too.
+fn excluded(setting: &str, guard: &Guard, others: &[Guard]) -> Option<BrokenRule> {
+    let above =
+        |low: Option<f64>, high: Option<f64>| low.zip(high).filter(|(low, high)| low > high);
+    let same = others.iter().enumerate().filter(|(_, other)| other.statistic == guard.statistic);
+    let mut excluding = same.filter_map(|(index, other)| {
+        let own_min = above(guard.min, other.max).map(|bounds| ("min", bounds));
+        let of_max = || above(other.min, guard.max).map(|bounds| ("max", bounds));
+        Some((index, own_min.or_else(of_max)?))
+    });
+    let (index, (end, (low, high))) = excluding.next()?;
+    let message = format!(
+        "this guard and `guards.{index}` let no `{}` pass: it would be at least {low} and at most {high}",
+        guard.statistic
+    );
+    let hint = "write one guard with both bounds, or remove one of the two";
+    Some(BrokenRule::new(format!("{setting}.{end}"), message, hint))
 }
 
 /// A guard with `before` names a measure of the pipeline, and another than the one that it reads.
@@ -242,6 +262,23 @@ mod tests {
                 named(
                     "guards.2.before",
                     "`copy_share` is what `recurrence` measures: it is not known before"
+                ),
+            ]
+        );
+        assert_eq!(
+            guards(
+                r#"{"statistic": "copy_share", "min": 0.1, "max": 0.4},
+                   {"statistic": "far_recurrence", "max": 0.05}, {"statistic": "copy_share", "min": 0.4},
+                   {"statistic": "copy_share", "min": 0.5}, {"statistic": "copy_share", "max": 0.3}"#
+            ),
+            [
+                named(
+                    "guards.3.min",
+                    "this guard and `guards.0` let no `copy_share` pass: it would be at least 0.5 and at most 0.4"
+                ),
+                named(
+                    "guards.4.max",
+                    "this guard and `guards.2` let no `copy_share` pass: it would be at least 0.4 and at most 0.3"
                 ),
             ]
         );
