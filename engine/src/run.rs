@@ -172,7 +172,7 @@ impl Run<'_> {
             return self.checked_again(summary);
         }
         if options.phase == Phase::Select {
-            missing::refuse_missing(plan, &standing)?;
+            missing::refuse_missing(plan, &standing, &begun.wanted)?;
         }
         self.write_plan(&standing)?;
         known.write(&directory.lock_file())?;

@@ -1,20 +1,26 @@
 //! The refusal of a selection whose scores are not complete.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::{parallel, text};
 use crate::plan::{Plan, shard};
-use crate::run_directory::units::UnitRecord;
+use crate::run_directory::facts::Fingerprints;
+use crate::run_directory::units::{self, UnitRecord};
 
 /// How many units and shards a message names.
 const NAMED: usize = 20;
 
-/// Refuses a selection while work units have no scores: names the first ones and their shards, and lists all in
-/// `missing.json`. Removes the list once nothing is missing.
-pub(super) fn refuse_missing(plan: &Plan, standing: &[Option<UnitRecord>]) -> Result<()> {
+/// Refuses a selection while work units have no scores, or figures of them are missing: names the first ones and their shards,
+/// and lists all in `missing.json`. Removes the list once nothing is missing.
+pub(super) fn refuse_missing(
+    plan: &Plan,
+    standing: &[Option<UnitRecord>],
+    wanted: &Fingerprints,
+) -> Result<()> {
     let list = plan.directory.missing();
     let missing: Vec<usize> =
         (0..standing.len()).filter(|&unit| standing[unit].is_none()).collect();
@@ -39,15 +45,22 @@ pub(super) fn refuse_missing(plan: &Plan, standing: &[Option<UnitRecord>]) -> Re
     });
     let all = json!({ "shards": count, "missing": lines.collect::<Vec<_>>() });
     plan.directory.write_json(&list, &all)?;
+    let (opened, figures) = missing_figures(plan, &missing, wanted)?;
+    let what =
+        if opened == missing.len() { "have no figures of a measure" } else { "have no scores" };
     let mut problem = Diagnostic::error(
         Blame::Machine,
         format!(
-            "{} of {} work units in `{}` have no scores",
+            "{} of {} work units in `{}` {what}",
             missing.len(),
             standing.len(),
             plan.directory.root.display()
         ),
     );
+    for (measure, windows) in figures {
+        let windows = text::count(windows);
+        problem = problem.note(format!("`{measure}` is missing of up to {windows} windows"));
+    }
     for &index in missing.iter().take(NAMED) {
         let unit = &plan.units[index];
         let of = shard(index).map_or(String::new(), |shard| format!(", shard {shard}"));
@@ -69,4 +82,23 @@ pub(super) fn refuse_missing(plan: &Plan, standing: &[Option<UnitRecord>]) -> Re
         None => "score them first: `--phase score --shard i/n` for every i below n".to_owned(),
     };
     Err(problem.hint(hint).into())
+}
+
+/// How many of these units are scored but for figures that are missing, and of how many windows these are at most, by measure.
+fn missing_figures(
+    plan: &Plan,
+    missing: &[usize],
+    wanted: &Fingerprints,
+) -> Result<(usize, BTreeMap<String, u64>)> {
+    let records = parallel::in_order(missing.len(), plan.directory.concurrency(1), |index| {
+        units::to_reopen(&plan.directory, &plan.dataset, &plan.units[missing[index]], wanted)
+    })?;
+    let (mut opened, mut figures) = (0, BTreeMap::<String, u64>::new());
+    for record in records.into_iter().flatten() {
+        opened += 1;
+        for (measure, windows) in record.lacks(wanted) {
+            *figures.entry(measure).or_default() += windows;
+        }
+    }
+    Ok((opened, figures))
 }

@@ -35,7 +35,7 @@ impl Run<'_> {
         }
         let begun = self.begin(options, || Ok(()))?;
         let (lock, standing) = (begun.lock, begun.standing);
-        missing::refuse_missing(plan, &standing)?;
+        missing::refuse_missing(plan, &standing, &begun.wanted)?;
         let mut summary = self.base_summary("nothing_to_do");
         summary.rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
         if finished(plan, &lock.identity, &standing)?.is_some() {

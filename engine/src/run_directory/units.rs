@@ -184,6 +184,20 @@ impl UnitRecord {
             && others.all(|(_, own)| own.quarantined == 0)
     }
 
+    /// By measure that is wanted, of how many windows at most it has no figures.
+    pub fn lacks(&self, wanted: &Fingerprints) -> BTreeMap<String, u64> {
+        let missing = |(name, measure): (&String, &MeasureFingerprint)| {
+            let own = self.measures.get(name).filter(|own| own.fingerprint == measure.fingerprint);
+            let windows = match own {
+                Some(own) if own.has(measure) => 0,
+                Some(own) if !own.incomplete => own.not_measured,
+                Some(_) | None => self.counts.windows,
+            };
+            (windows > 0).then(|| (name.clone(), windows))
+        };
+        wanted.measures.iter().filter_map(missing).collect()
+    }
+
     /// Whether the record still describes `unit` as it is now, with all its files in place.
     fn stands(
         &self,
