@@ -347,6 +347,43 @@ fn a_measure_that_waits_for_a_spared_one_is_spared_too() {
 }
 
 #[test]
+fn a_selection_says_which_figures_are_missing_after_a_guard_is_loosened() {
+    let (strict, loose) = bounds();
+    let workspace = workspace();
+    let summary = workspace.run(&pipeline(Some(strict)));
+    let spared = count(&summary["windows_not_measured"], ATTENTION);
+    workspace.write("pipeline.yaml", pipeline(Some(loose)).measure("lexical").to_string());
+    let select = ["run", "pipeline.yaml", "-q", "--phase", "select"];
+    let refused = workspace.longsift(&select).expect(4).stderr;
+    assert!(
+        refused.contains("work units in") && refused.contains("have no figures of a measure"),
+        "{refused}"
+    );
+    let of_attention = format!("`{ATTENTION}` is missing of up to {spared} windows");
+    let of_lexical =
+        format!("`lexical` is missing of up to {} windows", count(&summary, "windows_total"));
+    assert!(refused.contains(&of_attention) && refused.contains(&of_lexical), "{refused}");
+    assert!(refused.contains("score them first: `--phase score --shard i/n`"), "{refused}");
+}
+
+#[test]
+fn a_plan_lists_measures_in_the_order_of_the_pipeline() {
+    let workspace = workspace();
+    let text = pipeline(None).to_string();
+    let attention = "  - {stage: first-layer-attention}\n";
+    assert!(text.contains(attention), "{text}");
+    let moved = text
+        .replace(attention, "")
+        .replace("  - {stage: score", &format!("{attention}  - {{stage: score"));
+    workspace.write("pipeline.yaml", moved);
+    let answer = workspace.longsift(&["plan", "pipeline.yaml"]).success();
+    let line =
+        |name: &str| answer.stdout.lines().position(|line| line.trim_start().starts_with(name));
+    let order = ["tokenize", "shard-across-devices", "recurrence", ATTENTION, "score"].map(line);
+    assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{}", answer.stdout);
+}
+
+#[test]
 fn a_plan_says_what_is_measured_first_and_what_that_changes() {
     let workspace = workspace();
     workspace.write("pipeline.yaml", pipeline(Some(0.4)).to_string());

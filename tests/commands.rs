@@ -118,6 +118,7 @@ fn every_stage_has_a_page_with_all_its_settings() {
     }
     let answer = workspace.longsift(&["stages", "tokenise"]).expect(2);
     assert!(answer.stderr.contains("tokenize"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("filter, input, output, checks"), "{}", answer.stderr);
 }
 
 #[test]

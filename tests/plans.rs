@@ -83,15 +83,16 @@ fn a_plan_says_what_is_done_already() {
         let answer = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success();
         serde_json::from_str::<Value>(&answer.stdout).unwrap()["done"].clone()
     };
+    let said = |units: u64, windows: u64, finished: bool| json!({ "work_units": units, "windows": windows, "finished": finished, "refused": null });
     let pipeline = Pipeline::tokens("model", 32).filter("keep_fraction: 1");
     workspace.write("pipeline.yaml", pipeline.to_string());
-    assert_eq!(done(), json!({ "work_units": 0, "windows": 0, "finished": false }));
+    assert_eq!(done(), said(0, 0, false));
     workspace.run(&pipeline);
-    assert_eq!(done(), json!({ "work_units": 1, "windows": 3, "finished": true }));
+    assert_eq!(done(), said(1, 3, true));
     let text = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
     assert!(text.contains("a run would do nothing") && text.contains("(cached)"), "{text}");
     workspace.write("pipeline.yaml", pipeline.score("alpha: 2").to_string());
-    assert_eq!(done(), json!({ "work_units": 1, "windows": 3, "finished": false }));
+    assert_eq!(done(), said(1, 3, false));
 }
 
 #[test]

@@ -93,6 +93,13 @@ fn changed_score_settings_are_refused_with_a_list_until_fresh() {
     workspace.write("pipeline.yaml", changed.to_string());
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(2);
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
+    let planned = workspace.longsift(&["plan", "pipeline.yaml"]).success().stdout;
+    let line = planned.lines().find(|line| line.starts_with("  done ")).unwrap();
+    assert!(line.contains("a run is refused: the scores in "), "{line}");
+    assert!(line.contains("; window_tokens: 32, was 64; "), "{line}");
+    let json = workspace.longsift(&["plan", "pipeline.yaml", "--format", "json"]).success().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json["done"]["refused"].as_array().is_some_and(|lines| lines.len() > 2), "{json}");
     let mut after = workspace.hashes(&["out", "out.run"]);
     after.retain(|path, _| !path.ends_with("lock"));
     assert!(after.iter().all(|(path, hash)| before.get(path) == Some(hash)), "nothing was touched");

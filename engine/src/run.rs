@@ -4,6 +4,7 @@ mod answers;
 mod begin;
 pub(crate) mod carry_over;
 mod committing;
+mod differing;
 pub(crate) mod finished;
 mod layer;
 mod measuring;

@@ -33,7 +33,7 @@ use crate::report::{overview, status};
 use crate::run::finished::done;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock;
-use crate::spec::{Overrides, init, schema};
+use crate::spec::{Overrides, init};
 use crate::storage::{atomic, files};
 use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
@@ -190,7 +190,7 @@ fn plan(
     answer(
         format,
         || explanation.to_string(),
-        || explain::json(&plan, explanation.done, explanation.sizing.as_ref()),
+        || explain::json(&plan, &explanation.done, explanation.sizing.as_ref()),
     )
 }
 
@@ -275,7 +275,7 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
             Blame::Pipeline,
             format!("there is no stage `{}`", name.unwrap_or_default()),
         )
-        .hint(format!("there are: {}", schema::stage_names().join(", ")))
+        .hint(format!("there are: {}", reference::page_names().join(", ")))
         .into()),
     }
 }

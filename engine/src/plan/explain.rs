@@ -15,6 +15,7 @@ use super::attention::Attention;
 use super::programs::Program;
 use super::sizing::Sizing;
 use super::whole_models::WholeModelPlan;
+use crate::base::diagnostic::Diagnostic;
 use crate::base::text::{bytes, count, quoted};
 use crate::dataset::documents::Content;
 use crate::plan::Plan;
@@ -22,7 +23,7 @@ use crate::run_directory::scores::MeasureColumns;
 use crate::spec::pipeline::{Compression, OutputFormat, Samples};
 
 /// Work that an existing run directory has done for a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Done {
     /// Units with a record that stands.
     pub units: usize,
@@ -30,6 +31,8 @@ pub struct Done {
     pub windows: u64,
     /// Whether the run is finished and nothing has changed.
     pub finished: bool,
+    /// Why a run would refuse what is there.
+    pub refused: Option<Diagnostic>,
 }
 
 /// The text of `longsift plan`.
@@ -53,12 +56,15 @@ impl fmt::Display for Explanation<'_> {
         let measures = plan.measures.columns.iter().zip(plan.measures.places());
         let reads_documents =
             |place| plan.measure(place).needs().answers() == Some(Reads::Document);
-        let measures =
-            measures.filter(|(of, place)| of.measure != ATTENTION && !reads_documents(*place));
+        let measures = measures.filter(|(_, place)| !reads_documents(*place));
         let measures = measures.map(|(of, place)| {
+            let what = match &plan.attention {
+                Some(needed) if of.measure == ATTENTION => attention(plan, needed),
+                _ => measure(plan, of),
+            };
             let whole = plan.whole_models.get(&place);
             let whole = whole.map_or(String::new(), |whole| format!("; {}", whole.in_words()));
-            (&*of.measure, measure(plan, of) + &spared(plan, place) + &whole)
+            (&*of.measure, what + &spared(plan, place) + &whole)
         });
         let mut lines = vec![("input", input(plan))];
         lines.extend(columns(plan).map(|columns| ("", columns)));
@@ -73,11 +79,7 @@ impl fmt::Display for Explanation<'_> {
                 Some(absent) => absent_devices(needed, absent),
                 None => devices(plan, needed),
             };
-            let places = plan.measures.columns.iter().zip(plan.measures.places());
-            let own = places.filter(|(of, _)| of.measure == ATTENTION);
-            let spared: String = own.map(|(_, place)| spared(plan, place)).collect();
-            let attention = attention(plan, needed) + &spared;
-            lines.extend([("shard-across-devices", devices), (ATTENTION, attention)]);
+            lines.push(("shard-across-devices", devices));
         }
         let mut rest = vec![
             ("score", score(plan)),
@@ -85,7 +87,7 @@ impl fmt::Display for Explanation<'_> {
             ("output", output(plan)),
             (memory_or_time, memory),
             ("disk", disk(plan)),
-            ("done", done(plan, self.done)),
+            ("done", done(plan, &self.done)),
         ];
         if let Some(most) = map_memory_bytes(plan) {
             let text = format!(
@@ -415,7 +417,10 @@ fn disk(plan: &Plan) -> String {
     )
 }
 
-fn done(plan: &Plan, done: Done) -> String {
+fn done(plan: &Plan, done: &Done) -> String {
+    if let Some(refused) = &done.refused {
+        return format!("a run is refused: {}", refusal(refused).join("; "));
+    }
     if done.finished {
         return "everything; a run would do nothing".to_owned();
     }
@@ -427,8 +432,14 @@ fn done(plan: &Plan, done: Done) -> String {
     )
 }
 
+/// What a refusal says, line by line.
+fn refusal(refused: &Diagnostic) -> Vec<String> {
+    let Diagnostic { message, notes, hint, .. } = refused;
+    std::iter::once(message).chain(notes).chain(hint).cloned().collect()
+}
+
 /// The JSON of `longsift plan --format json`. What a pipeline does not need is null.
-pub fn json(plan: &Plan, done: Done, sizing: Option<&Sizing>) -> Value {
+pub fn json(plan: &Plan, done: &Done, sizing: Option<&Sizing>) -> Value {
     let window = u64::from(plan.spec.tokenize().window_tokens);
     let distance = plan.attention.as_ref().map(|attention| attention.measure.distance(window));
     json!({
@@ -449,7 +460,12 @@ pub fn json(plan: &Plan, done: Done, sizing: Option<&Sizing>) -> Value {
         "absent": sizing,
         "estimate": plan.estimate,
         "map_memory_bytes": map_memory_bytes(plan),
-        "done": { "work_units": done.units, "windows": done.windows, "finished": done.finished },
+        "done": {
+            "work_units": done.units,
+            "windows": done.windows,
+            "finished": done.finished,
+            "refused": done.refused.as_ref().map(refusal),
+        },
         "warnings": plan.warnings.iter().map(|warning| &warning.message).collect::<Vec<_>>(),
     })
 }

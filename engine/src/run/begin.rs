@@ -2,13 +2,13 @@
 
 use longsift_stages::model::known_weights_digest;
 
-use crate::base::diagnostic::{Blame, Diagnostic};
+use super::differing::differing;
 use crate::base::error::Result;
 use crate::plan::attention::Attention;
 use crate::plan::identity::{Digests, Kernels, WholeModelDigests, whole_model_digests};
 use crate::plan::lock;
 use crate::run::{Phase, Run, RunOptions};
-use crate::run_directory::facts::{Fingerprints, Identity};
+use crate::run_directory::facts::Fingerprints;
 use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock};
 use crate::run_directory::units::UnitRecord;
 use crate::{score, select};
@@ -36,7 +36,11 @@ impl Run<'_> {
         }
         select::check_calibration(self.plan, &lock.identity)?;
         clear()?;
-        self.compare(&lock.identity, &options.remeasure)?;
+        if let Some(refused) =
+            differing(self.plan, &self.scores, &lock.identity, &options.remeasure)?
+        {
+            return Err(refused.into());
+        }
         let wanted = lock.identity.fingerprints();
         let standing = score::standing(self.plan, &self.scores, &wanted)?;
         Ok(Begun { digests, lock, wanted, standing })
@@ -93,69 +97,5 @@ impl Run<'_> {
             Some(digest) => Ok(digest),
             None => self.open_model(attention),
         }
-    }
-
-    /// Refuses to mix scores of other settings with the ones that are already here.
-    /// Measures in `remeasure` are measured again instead.
-    fn compare(&self, now: &Identity, remeasure: &[String]) -> Result<()> {
-        if let Some(unknown) = remeasure.iter().find(|name| !now.measures.contains_key(*name)) {
-            let known: Vec<String> = now.measures.keys().map(|name| format!("`{name}`")).collect();
-            let message = format!("the pipeline has no measure `{unknown}` to measure again");
-            let hint = format!("the pipeline has {}", known.join(", "));
-            return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
-        }
-        let path = self.scores.lock_file();
-        let Some(before) = PipelineLock::read(&path)? else {
-            return match &self.plan.options.scores_from {
-                Some(_) => Err(Diagnostic::error(
-                    Blame::Pipeline,
-                    format!("there is no lock `{}`", path.display()),
-                )
-                .hint("`--scores-from` takes the run directory of another run")
-                .into()),
-                None => Ok(()),
-            };
-        };
-        let not_there =
-            now.measures.keys().filter(|name| !before.identity.measures.contains_key(*name));
-        let not_there: Vec<String> = not_there.map(|name| format!("`{name}`")).collect();
-        if self.plan.options.scores_from.is_some() && !not_there.is_empty() {
-            let (root, names) = (self.scores.root.display(), not_there.join(", "));
-            let message = format!("the run in `{root}` did not measure {names}");
-            let hint =
-                "add the stage to the pipeline of that run and run it again, or remove it here";
-            return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
-        }
-        let windows = now.windows.differences(&before.identity.windows);
-        let measures = now.changed_measures(&before.identity);
-        let measures = measures.into_iter().filter(|(name, _)| !remeasure.contains(name));
-        let measures: Vec<(String, Vec<String>)> = measures.collect();
-        let of_measure = |(name, lines): &(String, Vec<String>)| {
-            lines.iter().map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
-        };
-        let lines = measures.iter().flat_map(of_measure);
-        let different: Vec<String> = windows.iter().cloned().chain(lines).collect();
-        if different.is_empty()
-            || (self.plan.options.scores_from.is_none() && !self.scores.has_units()?)
-        {
-            return Ok(());
-        }
-        let what =
-            format!("the scores in `{}` were made with other settings", self.scores.root.display());
-        let mut problem = Diagnostic::error(Blame::Pipeline, what);
-        for line in different {
-            problem = problem.note(line);
-        }
-        Err(problem
-            .hint(if windows.is_empty() {
-                let again = measures.iter().map(|(name, _)| format!("--remeasure {name}"));
-                format!(
-                    "give this pipeline another `output.path`, or measure this again with `{}`",
-                    again.collect::<Vec<_>>().join(" ")
-                )
-            } else {
-                "give this pipeline another `output.path`, or start anew with `--fresh`".to_owned()
-            })
-            .into())
     }
 }

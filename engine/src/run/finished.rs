@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::json;
 
+use super::differing::differing;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::{parallel, text};
@@ -91,12 +92,16 @@ pub fn done(plan: &Plan) -> Result<Done> {
         }
     };
     let identity = identity(plan, &Digests::new(plan, weights, whole_models)?);
+    let refused = differing(plan, &directory, &identity, &[])?;
+    if refused.is_some() {
+        return Ok(Done { refused, ..Done::default() });
+    }
     let standing = score::standing(plan, &directory, &identity.fingerprints())?;
     let records: Vec<_> = standing.iter().flatten().collect();
     let (units, windows) =
         (records.len(), records.iter().map(|record| record.counts.windows).sum());
     let finished = finished(plan, &identity, &standing)?.is_some();
-    Ok(Done { units, windows, finished })
+    Ok(Done { units, windows, finished, refused })
 }
 
 fn are_in_place(parts: &[Part], directory: &RunDirectory) -> Result<bool> {

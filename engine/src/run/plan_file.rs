@@ -30,9 +30,9 @@ impl Run<'_> {
         let done = Done {
             units: standing.iter().flatten().count(),
             windows: standing.iter().flatten().map(|record| record.counts.windows).sum(),
-            finished: false,
+            ..Done::default()
         };
-        crate::plan::explain::json(self.plan, done, None)
+        crate::plan::explain::json(self.plan, &done, None)
     }
 
     /// What was planned, for `longsift status`.

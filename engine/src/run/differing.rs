@@ -1,0 +1,72 @@
+//! What stands against using scores that are here already: other settings than those that they were made with.
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::plan::Plan;
+use crate::run_directory::facts::Identity;
+use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::pipeline_lock::PipelineLock;
+
+/// Why a run of `plan` would mix scores of other settings with those that are in `scores` already; none where it would not.
+/// Measures in `remeasure` are measured again instead.
+pub(super) fn differing(
+    plan: &Plan,
+    scores: &RunDirectory,
+    now: &Identity,
+    remeasure: &[String],
+) -> Result<Option<Diagnostic>> {
+    if let Some(unknown) = remeasure.iter().find(|name| !now.measures.contains_key(*name)) {
+        let known: Vec<String> = now.measures.keys().map(|name| format!("`{name}`")).collect();
+        let message = format!("the pipeline has no measure `{unknown}` to measure again");
+        let hint = format!("the pipeline has {}", known.join(", "));
+        return Ok(Some(Diagnostic::error(Blame::Pipeline, message).hint(hint)));
+    }
+    let path = scores.lock_file();
+    let Some(before) = PipelineLock::read(&path)? else {
+        return match &plan.options.scores_from {
+            Some(_) => Ok(Some(
+                Diagnostic::error(
+                    Blame::Pipeline,
+                    format!("there is no lock `{}`", path.display()),
+                )
+                .hint("`--scores-from` takes the run directory of another run"),
+            )),
+            None => Ok(None),
+        };
+    };
+    let not_there =
+        now.measures.keys().filter(|name| !before.identity.measures.contains_key(*name));
+    let not_there: Vec<String> = not_there.map(|name| format!("`{name}`")).collect();
+    if plan.options.scores_from.is_some() && !not_there.is_empty() {
+        let (root, names) = (scores.root.display(), not_there.join(", "));
+        let message = format!("the run in `{root}` did not measure {names}");
+        let hint = "add the stage to the pipeline of that run and run it again, or remove it here";
+        return Ok(Some(Diagnostic::error(Blame::Pipeline, message).hint(hint)));
+    }
+    let windows = now.windows.differences(&before.identity.windows);
+    let measures = now.changed_measures(&before.identity);
+    let measures = measures.into_iter().filter(|(name, _)| !remeasure.contains(name));
+    let measures: Vec<(String, Vec<String>)> = measures.collect();
+    let of_measure = |(name, lines): &(String, Vec<String>)| {
+        lines.iter().map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
+    };
+    let lines = measures.iter().flat_map(of_measure);
+    let different: Vec<String> = windows.iter().cloned().chain(lines).collect();
+    if different.is_empty() || (plan.options.scores_from.is_none() && !scores.has_units()?) {
+        return Ok(None);
+    }
+    let what = format!("the scores in `{}` were made with other settings", scores.root.display());
+    let mut problem = Diagnostic::error(Blame::Pipeline, what);
+    for line in different {
+        problem = problem.note(line);
+    }
+    Ok(Some(problem.hint(if windows.is_empty() {
+        let again = measures.iter().map(|(name, _)| format!("--remeasure {name}"));
+        format!(
+            "give this pipeline another `output.path`, or measure this again with `{}`",
+            again.collect::<Vec<_>>().join(" ")
+        )
+    } else {
+        "give this pipeline another `output.path`, or start anew with `--fresh`".to_owned()
+    })))
+}
