@@ -1,7 +1,7 @@
 //! Files without a name: what a process works with and nobody else sees. They are gone with the process, however it ends.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,9 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::storage::files;
 
+/// How it is said that nothing can be written to a folder.
+const READ_ONLY: [ErrorKind; 2] = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
+
 /// A file without a name.
 #[derive(Debug)]
 pub(crate) struct Nameless {
@@ -21,11 +24,17 @@ pub(crate) struct Nameless {
 }
 
 impl Nameless {
-    /// An empty file in a run directory; of one in a store, where its journals are on this machine.
+    /// An empty file in a run directory; of one in a store, where its journals are on this machine; of one that cannot be
+    /// written, in the system's folder of temporary files.
     pub(crate) fn create(directory: &RunDirectory) -> Result<Self> {
-        let folder = directory.nameless();
+        let mut folder = directory.nameless();
         files::create_folder(&folder)?;
-        match tempfile::tempfile_in(&folder) {
+        let mut created = tempfile::tempfile_in(&folder);
+        if created.as_ref().is_err_and(|error| READ_ONLY.contains(&error.kind())) {
+            folder = std::env::temp_dir();
+            created = tempfile::tempfile_in(&folder);
+        }
+        match created {
             Ok(file) => Ok(Self { file, folder }),
             Err(error) => Err(failed(&folder, "created", &error).into()),
         }
@@ -53,6 +62,10 @@ fn failed(folder: &Path, what: &str, error: &std::io::Error) -> Diagnostic {
         "a working file of the selection in `{}` cannot be {what}: {error}",
         folder.display()
     );
-    let hint = "it takes about 50 bytes a sample; free some space there and run the same command to resume";
+    let hint = if READ_ONLY.contains(&error.kind()) {
+        "make the folder writable, or name another one in the environment variable `TMPDIR`"
+    } else {
+        "it takes about 50 bytes a sample; free some space there and run the same command to resume"
+    };
     Diagnostic::error(Blame::Machine, message).hint(hint)
 }
