@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::support::faults::Pause;
-use crate::support::scenarios::Scenario;
+use crate::support::scenarios::{Scenario, write_input};
 use crate::support::{Answer, Workspace, check_accounting};
 
 #[test]
@@ -113,6 +113,47 @@ fn an_output_that_cannot_be_written_is_exit_4_with_a_hint() {
     assert!(answer.stderr.contains("Read-only file system"), "{}", answer.stderr);
     assert!(answer.stderr.contains("mount the disk for writing"), "{}", answer.stderr);
     assert_eq!(workspace.results(), scenario.results);
+}
+
+#[test]
+#[cfg_attr(
+    not(longsift_mounts),
+    ignore = "needs `unshare` and user namespaces, to mount a file system"
+)]
+fn another_selection_can_be_looked_at_where_the_run_directory_cannot_be_written() {
+    let scenario = Scenario::first_run();
+    let script = format!(
+        "mkdir disk; mount -t tmpfs none disk; $LONGSIFT run pipeline.yaml -q {ELSEWHERE} >summary
+         mount -o remount,ro disk
+         $LONGSIFT whatif disk/out.run --set stages.filter.keep_fraction=0.9
+         ! TMPDIR=disk $LONGSIFT whatif disk/out.run --set stages.filter.keep_fraction=0.9"
+    );
+    let answer = in_a_namespace(&Workspace::copy_of(&scenario.before), &script).expect(0);
+    assert!(!answer.stdout.is_empty(), "{}", answer.stderr);
+    assert!(answer.stderr.contains("make the folder writable"), "{}", answer.stderr);
+}
+
+#[test]
+#[cfg_attr(
+    not(longsift_mounts),
+    ignore = "needs `unshare` and user namespaces, to mount a file system"
+)]
+fn scores_that_are_there_need_no_room_again() {
+    let scenario = Scenario::first_run();
+    let workspace = Workspace::copy_of(&scenario.before);
+    write_input(&workspace, "many", &[2; 400]);
+    let few = "--set stages.tokenize.window_tokens=16 --set stages.filter.keep_fraction=0.01";
+    let script = format!(
+        "mkdir disk; mount -t tmpfs -o size=64m none disk
+         $LONGSIFT run pipeline.yaml -q {ELSEWHERE} {few} >summary
+         truncate -s 1G disk/out.run/scores/part-more.parquet
+         mount -o remount,size=$(($(du -k -s disk | cut -f1) + 24))k disk
+         $LONGSIFT plan pipeline.yaml -q {ELSEWHERE} {few}
+         mv disk/out.run/scores disk/out.run/elsewhere
+         ! $LONGSIFT plan pipeline.yaml -q {ELSEWHERE} {few}"
+    );
+    let answer = in_a_namespace(&workspace, &script).expect(0);
+    assert!(answer.stderr.contains("the scores and the output in"), "{}", answer.stderr);
 }
 
 #[test]

@@ -108,9 +108,9 @@ impl Estimate {
         }
     }
 
-    /// Bytes that the run directory and the output will take, about.
-    pub fn disk_bytes(&self) -> u64 {
-        self.scores_bytes + self.output_bytes
+    /// Bytes that a run will write into the run directory and the output, about, where there are so many of scores already.
+    pub fn bytes_to_write(&self, of_scores: u64) -> u64 {
+        self.scores_bytes.saturating_sub(of_scores) + self.output_bytes
     }
 }
 

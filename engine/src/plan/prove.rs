@@ -184,14 +184,14 @@ impl Plan {
 
     fn check_space(&self) -> Result<()> {
         let mut problems = Vec::new();
+        let scores_there = match &self.options.scores_from {
+            Some(_) => u64::MAX,
+            None => self.directory.scores_bytes()?,
+        };
+        let to_write = self.estimate.bytes_to_write(scores_there);
         for (what, folder, bytes, place) in [
             ("the table cache", &self.cache_folder, self.estimate.cache_bytes, MODEL),
-            (
-                "the scores and the output",
-                &self.directory.root,
-                self.estimate.disk_bytes(),
-                "output.path",
-            ),
+            ("the scores and the output", &self.directory.root, to_write, "output.path"),
         ] {
             let free = files::free_bytes(folder)?;
             if bytes > free {

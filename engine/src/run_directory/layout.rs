@@ -147,6 +147,15 @@ impl RunDirectory {
             self.root.join("answers")
         }
     }
+    /// Bytes of the score tables that are here, of a run directory on a disk.
+    pub fn scores_bytes(&self) -> Result<u64> {
+        if store::is_address(&self.root) {
+            return Ok(0);
+        }
+        let sizes = files::list_if_present(&self.root.join("scores"))?.into_iter();
+        let size = |path: PathBuf| -> Result<u64> { Ok(files::size(&path)?.unwrap_or(0)) };
+        sizes.map(size).sum()
+    }
     /// The folder of files without a name, on this machine.
     pub fn nameless(&self) -> PathBuf {
         if store::is_address(&self.root) { self.journal() } else { self.root.clone() }
