@@ -22,17 +22,9 @@ use crate::tile::{
 use crate::tile::{LOGIT_STRIDE, PortableTile, TILE_KEYS, Tile};
 #[cfg(target_arch = "aarch64")]
 use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
-use crate::window::Window;
+use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
 
-/// Rows whose sums are added up before those of different parts are, in their order: it decides about bits. A multiple of
-/// every strip's height.
-pub(crate) const PART_ROWS: usize = 96;
-/// A block has at least so many rows, those of the query heads of its key head together: each key that is fetched from memory
-/// serves them all.
-const LEAST_BLOCK_ROWS: usize = 384;
-/// But a head has at least so many blocks: a short window's keys stay in a cache anyway, and threads share it evenly.
-const LEAST_BLOCKS: usize = 32;
 /// Strips are at least this high.
 const LEAST_STRIP_ROWS: usize = 24;
 /// Strips are at most this high.
@@ -45,12 +37,6 @@ pub(crate) struct Keys<'a> {
     pub(crate) panels: &'a [u32],
     /// `[⌈tokens/TILE_KEYS⌉]`: the largest norm of a tile's keys.
     pub(crate) norms: &'a [f32],
-}
-
-/// Rows of each query head that a block has, whole parts, where `rows` rows are measured.
-pub(crate) fn block_rows(shape: &AttentionShape, rows: usize) -> usize {
-    let parts = LEAST_BLOCK_ROWS.div_ceil(PART_ROWS * shape.group());
-    PART_ROWS * parts.min(rows / (LEAST_BLOCKS * PART_ROWS)).max(1)
 }
 
 /// Sums of one part of a block, rows added in ascending order.

@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use crate::block::{PART_ROWS, segment_sums};
+use crate::block::segment_sums;
 use crate::kernel::Kernel;
 use crate::masks::{Segments, visible_keys};
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 use crate::stream::{heads_at_once, walk_bytes, walk_heads};
-use crate::window::Window;
+use crate::window::{PART_ROWS, Window};
 
 /// The most blocks of a window: a map of so many has a million cells.
 pub const MOST_BLOCKS: usize = 1024;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::block::{Keys, PART_ROWS, PartSums, Scratch, block_rows, block_sums};
+use crate::block::{Keys, PartSums, Scratch, block_sums};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::{norm, regroup};
@@ -13,7 +13,7 @@ use crate::statistics::{
     histogram_bins,
 };
 use crate::tile::TILE_KEYS;
-use crate::window::Window;
+use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
 
 /// Blocks that should be under way at once: enough to keep many threads busy to the end. Key heads are packed together

@@ -2,10 +2,23 @@
 
 use std::ops::Range;
 
-use crate::block::block_rows;
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
+
+/// Rows whose sums are added up before those of different parts are, in their order: it decides about bits. A multiple of
+/// every strip's height.
+pub(crate) const PART_ROWS: usize = 96;
+/// A block has at least so many rows, those of the query heads of its key head together: each key that is fetched from memory
+/// serves them all.
+const LEAST_BLOCK_ROWS: usize = 384;
+/// But a head has at least so many blocks: a short window's keys stay in a cache anyway, and threads share it evenly.
+const LEAST_BLOCKS: usize = 32;
+/// Rows of each query head that a block has, whole parts, where `rows` rows are measured.
+pub(crate) fn block_rows(shape: &AttentionShape, rows: usize) -> usize {
+    let parts = LEAST_BLOCK_ROWS.div_ceil(PART_ROWS * shape.group());
+    PART_ROWS * parts.min(rows / (LEAST_BLOCKS * PART_ROWS)).max(1)
+}
 
 /// What all blocks of a window have in common.
 pub(crate) struct Window<'a> {

@@ -1,5 +1,6 @@
 //! `WholeModel::memory` against the heap that a forward pass really takes. Alone in its binary: the allocator counts everything.
 #![expect(clippy::print_stderr, reason = "what is checked is printed")]
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
 
 #[path = "../../kernels/tests/common/heap.rs"]
 #[expect(unsafe_code, reason = "it belongs to the kernels' tests")]
