@@ -7,6 +7,7 @@
 //! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
 //! map. It knows nothing of model families, files of a pipeline or devices.
 
+mod allocator;
 mod attend;
 pub mod bench;
 mod block;
@@ -37,6 +38,7 @@ mod trigonometry;
 mod window;
 mod words;
 
+pub use allocator::return_freed_arrays;
 pub use attend::{Asking, AttendScratch, KeyValues};
 pub use block_attention::{BlockAttention, BlockShares, MOST_BLOCKS, OneHead};
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};

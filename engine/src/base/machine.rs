@@ -29,18 +29,6 @@ fn recent_peak_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Has glibc hand arrays of 1 MiB and more back to the system as soon as they are freed, from now on. Otherwise it learns to keep
-/// them, in pieces that the next layer of a model does not fit, and the process grows to nearly twice what was computed for it.
-/// Not for every command: a run of many small windows would take some 8 % more processor time.
-pub(crate) fn return_freed_arrays() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[expect(unsafe_code, reason = "no library wraps it")]
-    // SAFETY: a setting of the allocator, which it changes under its own lock.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
-    }
-}
-
 /// Memory that this machine could give to a new process without swapping, where the system tells.
 pub fn free_memory_bytes() -> Option<u64> {
     let text = read_system("/proc/meminfo")?;

@@ -1,10 +1,10 @@
 //! Windows through a whole model, many at a time, so that they share each read of a layer's weights.
 
+use longsift_kernels::return_freed_arrays;
 use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, Unmeasured, Window};
 
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{Failure, Result};
-use crate::base::machine::return_freed_arrays;
 use crate::base::stop::Stop;
 use crate::plan::whole_models::WholeModelPlan;
 

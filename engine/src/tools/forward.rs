@@ -3,12 +3,13 @@
 use std::fmt;
 use std::path::Path;
 
+use longsift_kernels::return_freed_arrays;
 use longsift_stages::model::{Memory, WholeModel};
 use serde::Serialize;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::machine::{return_freed_arrays, take_peak_bytes};
+use crate::base::machine::take_peak_bytes;
 use crate::base::text::{bytes, count};
 
 /// The most tokens of a window: a limit of what a file may ask for, not of the model.

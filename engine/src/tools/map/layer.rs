@@ -1,12 +1,11 @@
 //! Which layer a map is of: the first, from its table, or any of a whole model.
 
-use longsift_kernels::{BlockShares, ElementType, Kernel};
+use longsift_kernels::{BlockShares, ElementType, Kernel, return_freed_arrays};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
 use longsift_stages::model::{LayerZeroSpec, ModelConfig, WholeModel};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::base::machine::return_freed_arrays;
 use crate::base::progress::Progress;
 use crate::base::text::quoted;
 use crate::plan::Plan;
