@@ -76,9 +76,8 @@ fn kept(workspace: &Workspace) -> Vec<(String, i64, String, u64)> {
     kept
 }
 
-#[test]
-fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
-    let corpus = corpus();
+/// What is kept of the demo corpus as a Parquet file of this machine.
+fn kept_as_parquet() -> Vec<(String, i64, String, u64)> {
     let parquet = workspace(&[]);
     fs::create_dir(parquet.path("input")).unwrap();
     fs::copy(repository().join("datasets/demo/corpus.parquet"), parquet.path("input/c.parquet"))
@@ -86,7 +85,12 @@ fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
     parquet.run(&pipeline());
     let expected = kept(&parquet);
     assert!(expected.len() > 100, "{}", expected.len());
-    let plain = lines(&corpus);
+    expected
+}
+
+/// The files of a corpus in every form that input has beside Parquet.
+fn forms(corpus: &RecordBatch) -> [(&'static str, Files); 8] {
+    let plain = lines(corpus);
     let (first, second) =
         (lines(&corpus.slice(0, 100)), lines(&corpus.slice(100, corpus.num_rows() - 100)));
     let mut tsv = Vec::new();
@@ -107,7 +111,7 @@ fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
     stream.write(&corpus).unwrap();
     let stream = stream.into_inner().unwrap();
     let twice_gzipped = [gzipped(&first), gzipped(&second)].concat();
-    let forms: [(&str, Files); 8] = [
+    [
         ("Arrow", vec![("c.arrow", arrow(None))]),
         ("compressed Arrow", vec![("c.feather", arrow(Some(CompressionType::ZSTD)))]),
         ("a stream", vec![("c.arrow", stream)]),
@@ -119,8 +123,13 @@ fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
         ("two members", vec![("c.json.gz", twice_gzipped)]),
         ("table", vec![("c.tsv", tsv.clone())]),
         ("compressed table", vec![("c.tsv.gz", gzipped(&tsv))]),
-    ];
-    for (name, input) in forms {
+    ]
+}
+
+#[test]
+fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
+    let (corpus, expected) = (corpus(), kept_as_parquet());
+    for (name, input) in forms(&corpus) {
         let workspace = workspace(&input);
         let summary = workspace.run(&pipeline().input("unit_bytes: 200000"));
         assert_eq!(count(&summary, "rows_in"), corpus.num_rows() as u64, "{name}");
@@ -139,6 +148,65 @@ fn a_corpus_as_lines_keeps_the_windows_that_it_keeps_as_parquet() {
         }
         workspace.longsift(&["verify", "out.run"]).success();
     }
+}
+
+/// Of a store every form is read by ranges, and a plain file in as many units as from a disk.
+#[cfg(feature = "cloud")]
+#[test]
+fn a_corpus_in_a_store_keeps_what_it_keeps_as_parquet_in_any_form() {
+    use crate::support::bucket::Bucket;
+
+    let (corpus, expected) = (corpus(), kept_as_parquet());
+    for (name, input) in forms(&corpus) {
+        let units = |workspace: &Workspace| files_below(&workspace.path("out.run/units")).len();
+        let pipeline = pipeline().input("unit_bytes: 100000");
+        let here = workspace(&input);
+        here.run(&pipeline);
+        let (bucket, there) = (Bucket::new(), workspace(&[]));
+        for (file, bytes) in &input {
+            bucket.put(&format!("in/{file}"), bytes.clone());
+        }
+        let text = pipeline.to_string().replace("path: input", "path: 's3://bucket/in'");
+        there.write("pipeline.yaml", text);
+        let summary = bucket.longsift(&there, &["run", "pipeline.yaml", "-q"]).success().summary();
+        assert_eq!(count(&summary, "rows_in"), corpus.num_rows() as u64, "{name}");
+        assert_eq!(kept(&there), expected, "{name}");
+        assert_eq!(there.results(), here.results(), "{name}");
+        assert_eq!(units(&there), units(&here), "{name}");
+        assert!(!["plain", "table"].contains(&name) || units(&there) > 4, "{name}");
+        let asked = bucket.asked();
+        let mut reads = asked.iter().filter(|asked| !asked.path.contains("list-type"));
+        assert!(reads.all(|asked| asked.range_of(1 << 30).is_some()), "{name}: only ranges");
+        let again = bucket.longsift(&there, &["run", "pipeline.yaml", "-q"]).success().summary();
+        assert_eq!(again["status"], "nothing_to_do", "{name}");
+        // Lines are counted once: what was counted is known again without reading the file.
+        if name == "plain" {
+            let longest = bucket.asked().iter().filter_map(|asked| asked.range_of(1 << 30)).count();
+            assert!(longest <= 2, "{longest} reads of a file that nothing was done with");
+        }
+    }
+}
+
+/// A unit of a plain file of lines in a store is read from where it begins, and the rest of the file is left alone.
+#[cfg(feature = "cloud")]
+#[test]
+fn a_unit_of_lines_in_a_store_is_a_range_of_its_file() {
+    use crate::support::bucket::Bucket;
+
+    let rows = corpus();
+    let plain: Vec<u8> = std::iter::repeat_n(lines(&rows), 8).flatten().collect();
+    let (bucket, there) = (Bucket::new(), workspace(&[]));
+    bucket.put("in/c.jsonl", plain.clone());
+    let text = pipeline().input("unit_bytes: 1000000").to_string();
+    there.write("pipeline.yaml", text.replace("path: input", "path: 's3://bucket/in'"));
+    bucket.longsift(&there, &["plan", "pipeline.yaml"]).success();
+    bucket.asked();
+    let one = ["run", "pipeline.yaml", "-q", "--phase", "score", "--shard", "2/8"];
+    bucket.longsift(&there, &one).success();
+    let (length, asked) = (plain.len(), bucket.asked());
+    let ranges = asked.iter().filter_map(|asked| asked.range_of(length));
+    let bytes: usize = ranges.map(|(start, end)| end.min(length) - start).sum();
+    assert!(bytes < length / 2, "{bytes} of {length} bytes were read for an eighth of the units");
 }
 
 #[test]
