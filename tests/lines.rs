@@ -108,7 +108,7 @@ fn forms(corpus: &RecordBatch) -> [(&'static str, Files); 8] {
         file.into_inner().unwrap()
     };
     let mut stream = StreamWriter::try_new(Vec::new(), &corpus.schema()).unwrap();
-    stream.write(&corpus).unwrap();
+    stream.write(corpus).unwrap();
     let stream = stream.into_inner().unwrap();
     let twice_gzipped = [gzipped(&first), gzipped(&second)].concat();
     [

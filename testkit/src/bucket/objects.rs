@@ -90,7 +90,7 @@ impl<'a> Asked<'a> {
 impl Objects {
     pub(super) fn insert(&mut self, key: String, bytes: Vec<u8>) {
         // It has been there for a while: what was just written may not count as settled.
-        let modified = SystemTime::now() - Duration::from_secs(60);
+        let modified = SystemTime::now() - Duration::from_mins(1);
         self.by_key.insert(key, Object { modified, ..Object::new(bytes, None) });
     }
 
