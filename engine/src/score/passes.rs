@@ -1,6 +1,5 @@
 //! Windows through a whole model, many at a time, so that they share each read of a layer's weights.
 
-use longsift_kernels::return_freed_arrays;
 use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, Unmeasured, Window};
 
 use crate::base::diagnostic::Diagnostic;
@@ -71,7 +70,6 @@ pub(crate) fn forward(
     let vocabulary = whole.model.spec().vocabulary_size;
     let beyond = |ids: &[u32]| ids.iter().position(|id| u64::from(*id) >= vocabulary);
     let known: Vec<&[u32]> = windows.iter().copied().filter(|ids| beyond(ids).is_none()).collect();
-    return_freed_arrays();
     let made = whole.model.measure(&whole.request, &known, &|| stop.check().is_ok());
     let made = made.map_err(|problem| Failure::from(Diagnostic::from(problem)))?;
     if made.is_none() {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::Path;
 
-use longsift_kernels::return_freed_arrays;
 use longsift_stages::model::{Memory, WholeModel};
 use serde::Serialize;
 
@@ -64,7 +63,6 @@ pub(crate) fn token_ids(place: &Path, text: &[u8]) -> Result<Vec<u32>> {
 /// A model that is not known beyond its first layer, damaged or incomplete files, a window that does not fit it.
 pub(crate) fn forward(path: &Path, ids: &[u32]) -> Result<Answer> {
     let model = WholeModel::open(path)?;
-    return_freed_arrays();
     // Asked twice: the second time it is what is resident now.
     let before = take_peak_bytes().and_then(|_| take_peak_bytes());
     let mut windows = model.forward(&[ids]).map_err(|problem| vec![problem])?;

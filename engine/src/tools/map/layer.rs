@@ -1,6 +1,6 @@
 //! Which layer a map is of: the first, from its table, or any of a whole model.
 
-use longsift_kernels::{BlockShares, ElementType, Kernel, return_freed_arrays};
+use longsift_kernels::{BlockShares, ElementType, Kernel};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
 use longsift_stages::model::{LayerZeroSpec, ModelConfig, WholeModel};
 
@@ -126,7 +126,6 @@ impl<'a> Looked<'a> {
                 Ok(layer.block_attention(self.kernel(), ids, ends, head, sampled))
             }
             Self::Whole { layer, model, .. } => {
-                return_freed_arrays();
                 let found = model.layer_blocks(*layer as usize, ids, ends, head);
                 let failed = |problem| Failure::from(Diagnostic::from(problem));
                 Ok(found.map_err(failed)?)

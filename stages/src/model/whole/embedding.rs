@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use longsift_kernels::{Kernel, PackedWeights};
+use longsift_kernels::{Kernel, PackedWeights, return_freed_arrays};
 
 use super::located::WholeModel;
 use super::norms::RowNorm;
@@ -15,11 +15,14 @@ use crate::model::weights::{SmallWeights, TensorReader};
 pub(super) const ROWS: u64 = 1 << 12;
 
 /// The hidden states of each window, `[tokens, hidden_size]`. Rows of the embedding are read once for all windows.
+///
+/// Every pass begins here: from the first on, what a layer frees goes back to the system before the next is read.
 pub(super) fn hidden_states(
     model: &WholeModel,
     windows: &[&[u32]],
     kernel: Kernel,
 ) -> Result<Vec<Vec<f32>>, ModelProblem> {
+    return_freed_arrays();
     let spec = model.spec();
     let mut ids: Vec<u32> = windows.concat();
     ids.sort_unstable();
