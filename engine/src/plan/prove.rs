@@ -184,14 +184,16 @@ impl Plan {
 
     fn check_space(&self) -> Result<()> {
         let mut problems = Vec::new();
-        let scores_there = match &self.options.scores_from {
-            Some(_) => u64::MAX,
-            None => self.directory.scores_bytes()?,
+        let root = &self.directory.root;
+        let to_write = match &self.options.scores_from {
+            Some(_) => self.estimate.bytes_to_write(u64::MAX),
+            // What is there is only looked for where it decides: a corpus has tens of thousands of score tables.
+            None if self.estimate.bytes_to_write(0) <= files::free_bytes(root)? => 0,
+            None => self.estimate.bytes_to_write(self.directory.scores_bytes()?),
         };
-        let to_write = self.estimate.bytes_to_write(scores_there);
         for (what, folder, bytes, place) in [
             ("the table cache", &self.cache_folder, self.estimate.cache_bytes, MODEL),
-            ("the scores and the output", &self.directory.root, to_write, "output.path"),
+            ("the scores and the output", root, to_write, "output.path"),
         ] {
             let free = files::free_bytes(folder)?;
             if bytes > free {

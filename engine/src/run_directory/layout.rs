@@ -152,7 +152,7 @@ impl RunDirectory {
         if store::is_address(&self.root) {
             return Ok(0);
         }
-        let sizes = files::list_if_present(&self.root.join("scores"))?.into_iter();
+        let sizes = files::list_if_present(&self.scores())?.into_iter();
         let size = |path: PathBuf| -> Result<u64> { Ok(files::size(&path)?.unwrap_or(0)) };
         sizes.map(size).sum()
     }
