@@ -81,22 +81,22 @@ impl fmt::Display for Explanation<'_> {
             };
             lines.push(("shard-across-devices", devices));
         }
-        let mut rest = vec![
-            ("score", score(plan)),
-            ("filter", filter(plan)),
-            ("output", output(plan)),
-            (memory_or_time, memory),
-            ("disk", disk(plan)),
-            ("done", done(plan, &self.done)),
-        ];
-        if let Some(most) = map_memory_bytes(plan) {
+        let map = map_memory_bytes(plan).map(|most| {
             let text = format!(
                 "of a document of {} tokens in {MAP_BLOCKS} blocks (`longsift map`): at most {} besides the mapped table",
                 count(MAP_TOKENS),
                 bytes(most)
             );
-            rest.insert(4, ("map", text));
-        }
+            ("map", text)
+        });
+        let mut rest = vec![
+            ("score", score(plan)),
+            ("filter", filter(plan)),
+            ("output", output(plan)),
+            (memory_or_time, memory),
+        ];
+        rest.extend(map);
+        rest.extend([("disk", disk(plan)), ("done", done(plan, &self.done))]);
         for (name, text) in lines.into_iter().chain(measures).chain(rest) {
             writeln!(f, "  {name:<22} {text}")?;
         }
