@@ -96,7 +96,7 @@ fn missing_figures(
     let (mut opened, mut figures) = (0, BTreeMap::<String, u64>::new());
     for record in records.into_iter().flatten() {
         opened += 1;
-        for (measure, windows) in record.lacks(wanted) {
+        for (measure, windows) in record.missing(wanted) {
             *figures.entry(measure).or_default() += windows;
         }
     }

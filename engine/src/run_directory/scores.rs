@@ -311,7 +311,7 @@ pub struct Place {
 pub struct Placed {
     /// Where they lie, in order.
     pub places: Vec<Place>,
-    /// By list that was asked for, the column in pieces; none of a list that the file lacks.
+    /// By list that was asked for, the column in pieces; none of a list that the file does not have.
     lists: Vec<Vec<ListArray>>,
 }
 

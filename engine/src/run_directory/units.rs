@@ -184,8 +184,8 @@ impl UnitRecord {
             && others.all(|(_, own)| own.quarantined == 0)
     }
 
-    /// By measure that is wanted, of how many windows at most it has no figures.
-    pub fn lacks(&self, wanted: &Fingerprints) -> BTreeMap<String, u64> {
+    /// By measure that is wanted, of how many windows at most figures are missing.
+    pub fn missing(&self, wanted: &Fingerprints) -> BTreeMap<String, u64> {
         let missing = |(name, measure): (&String, &MeasureFingerprint)| {
             let own = self.measures.get(name).filter(|own| own.fingerprint == measure.fingerprint);
             let windows = match own {
