@@ -5,9 +5,10 @@ use longsift_stages::contract::WindowSample;
 use crate::base::random::{key, mix, unit};
 use crate::plan::Plan;
 
-/// Whether a sample holds the window of this number of a document. Nothing else decides: neither the order of documents, nor
-/// what shares their file, work unit or process.
-pub fn holds(sample: WindowSample, document: &str, window: u32) -> bool {
+/// Whether a sample holds the window of this number of a document; without a sample all are held. Nothing else decides: neither
+/// the order of documents, nor what shares their file, work unit or process.
+pub fn holds(sample: Option<WindowSample>, document: &str, window: u32) -> bool {
+    let Some(sample) = sample else { return true };
     let hash = mix(key(sample.seed, &["window", document, &window.to_string()]));
     unit(hash) < sample.fraction.0
 }
@@ -25,7 +26,7 @@ mod tests {
     use super::*;
 
     fn held(fraction: f64, seed: u64) -> Vec<bool> {
-        let sample = WindowSample { fraction: Decimal(fraction), seed };
+        let sample = Some(WindowSample { fraction: Decimal(fraction), seed });
         let windows = (0..500).flat_map(|document| (0..4).map(move |window| (document, window)));
         windows.map(|(document, window)| holds(sample, &format!("d{document}"), window)).collect()
     }
@@ -54,7 +55,7 @@ mod tests {
 
     #[test]
     fn samples_are_the_known_answers() {
-        let sample = WindowSample { fraction: Decimal(0.5), seed: 3 };
+        let sample = Some(WindowSample { fraction: Decimal(0.5), seed: 3 });
         let held: Vec<bool> = (0..8).map(|window| holds(sample, "a", window)).collect();
         let known = [true, true, false, false, false, true, false, true];
         assert_eq!(held, known, "another version must choose the same windows");

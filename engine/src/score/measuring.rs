@@ -205,7 +205,10 @@ impl<'a> Measuring<'a> {
 
     /// Spares a measure the windows of a batch that are not in its sample.
     fn leave_out(&mut self, documents: &[Prepared], place: u16) {
-        let Some(sample) = self.context.plan.measure(place).sample() else { return };
+        let sample = self.context.plan.measure(place).sample();
+        if sample.is_none() {
+            return;
+        }
         for (document, cut) in to_measure(documents) {
             for window in &cut.windows {
                 if !sampling::holds(sample, &document.id, window.index) {

@@ -225,7 +225,8 @@ impl Criteria {
     /// How many windows of a sample a measure is spared.
     pub(super) fn spared_windows(&self, of: &Spared, sample: &[ScoredWindow]) -> u64 {
         if self.is_spared(&of.guards, sample) {
-            sample.iter().filter(|window| is_held(of.sample, window)).count() as u64
+            let held = |own: &&ScoredWindow| sampling::holds(of.sample, &own.id, own.window);
+            sample.iter().filter(held).count() as u64
         } else {
             0
         }
@@ -310,7 +311,7 @@ impl Criteria {
 impl Statistic {
     /// Whether its measure is taken of a window, as far as sampling decides.
     fn holds(&self, window: &ScoredWindow) -> bool {
-        is_held(self.sample, window)
+        sampling::holds(self.sample, &window.id, window.window)
     }
 
     /// Whether its measure is taken of any window of a sample.
@@ -352,11 +353,6 @@ impl Statistic {
             sample,
         }
     }
-}
-
-/// Whether a measure with this sample is taken of a window, as far as the sample decides.
-fn is_held(sample: Option<WindowSample>, window: &ScoredWindow) -> bool {
-    sample.is_none_or(|sample| sampling::holds(sample, &window.id, window.window))
 }
 
 /// What decides which windows a measure is taken of: guards before it, and its sample.
