@@ -211,14 +211,15 @@ fn a_chain_of_guards_that_is_tightened_at_its_beginning_loses_no_figures() {
 #[test]
 fn a_guard_tightened_while_a_measure_comes_loses_no_figures() {
     let (strict, loose) = bounds();
-    let guard = |most: f64| {
-        guarded(&format!("{{statistic: copy_share, max: {most}, before: {ATTENTION}}}"))
-    };
     let workspace = workspace();
-    let all = count(&workspace.run(&guard(loose)), "windows_total");
-    assert_eq!(rerun(&workspace, &guard(strict).measure("lexical"), &[]), (all, 0));
-    assert_eq!(rerun(&workspace, &guard(loose).measure("lexical"), &[]), (0, 0), "and back");
-    assert_eq!(rerun(&workspace, &guard(loose), &[]), (0, 0));
+    let all = count(&workspace.run(&pipeline(Some(loose))), "windows_total");
+    assert_eq!(rerun(&workspace, &pipeline(Some(strict)).measure("lexical"), &[]), (all, 0));
+    assert_eq!(
+        rerun(&workspace, &pipeline(Some(loose)).measure("lexical"), &[]),
+        (0, 0),
+        "and back"
+    );
+    assert_eq!(rerun(&workspace, &pipeline(Some(loose)), &[]), (0, 0));
 }
 
 #[test]
@@ -257,18 +258,15 @@ fn figures_survive_that_samples_are_documents_for_a_while() {
 #[test]
 fn figures_of_units_that_are_open_survive_pipelines_that_do_not_ask_for_them() {
     let (strict, loose) = bounds();
-    let guard = |most: f64| {
-        guarded(&format!("{{statistic: copy_share, max: {most}, before: {ATTENTION}}}"))
-    };
     let workspace = workspace();
-    let summary = workspace.run(&guard(loose));
+    let summary = workspace.run(&pipeline(Some(loose)));
     let (first, all) = (on_devices(&summary), count(&summary, "windows_total"));
     // A program that ends and starts no more leaves units open, and their figures in journals.
     let fails = "external, name: own, command: [./child.sh, starts-once], version: \"1\", reads: ids, \
                  statistics: [{name: bytes, unit: bytes, doc: length}, \
                  {name: letters, kind: count, unit: letters, doc: letters}]";
     write_program(&workspace);
-    workspace.write("pipeline.yaml", guard(strict).measure(fails).to_string());
+    workspace.write("pipeline.yaml", pipeline(Some(strict)).measure(fails).to_string());
     workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(4);
     assert!(!files_below(&workspace.path("out.run/journal")).is_empty(), "a unit is open");
     let ranked = "terms: [{statistic: unique_token_share}]";
@@ -279,7 +277,7 @@ fn figures_of_units_that_are_open_survive_pipelines_that_do_not_ask_for_them() {
         .score(ranked)
         .output("report: true");
     assert_eq!(rerun(&workspace, &without, &[]), (all, 0));
-    assert_eq!(rerun(&workspace, &guard(loose), &[]), (0, 0));
+    assert_eq!(rerun(&workspace, &pipeline(Some(loose)), &[]), (0, 0));
     let whole = on_devices(&self::workspace().run(&pipeline(None)));
     assert_eq!(rerun(&workspace, &pipeline(None), &[]).1, whole - first);
 }

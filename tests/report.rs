@@ -30,6 +30,11 @@ fn page(workspace: &Workspace, arguments: &[&str]) -> String {
     fs::read_to_string(workspace.path("page.html")).unwrap()
 }
 
+/// A pipeline of texts that asks the demo model's tokenizer and measures what recurs in windows of 64 tokens.
+fn recurring() -> Pipeline {
+    Pipeline::text("", 64).without_model(Some(demo_model().to_str().unwrap())).measure("recurrence")
+}
+
 /// That a page asks for nothing and runs nothing but the script of its panel.
 fn check_harmless(page: &str) {
     let own = ["<script>\n\"use strict\"", "<script type=\"application/json\" id=\"whatif-data\">"];
@@ -101,10 +106,7 @@ fn no_text_shows_no_text_and_an_input_that_is_gone_shows_why() {
     let input =
         table(&[("id", strings((0..20).map(|row| format!("d{row}")))), ("text", strings(texts))]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 8);
-    let pipeline = Pipeline::text("", 64)
-        .without_model(Some(demo_model().to_str().unwrap()))
-        .measure("recurrence")
-        .score("formula: far-recurrence");
+    let pipeline = recurring().score("formula: far-recurrence");
     workspace.run(&pipeline);
     assert!(page(&workspace, &[]).contains("secret"));
     assert!(!page(&workspace, &["--no-text"]).contains("secret"));
@@ -128,10 +130,8 @@ fn hostile_run(kinds: &[(&str, String)]) -> Workspace {
         ("text", strings(kinds.iter().map(|(_, text)| text.clone()))),
     ]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 4);
-    let pipeline = Pipeline::text("", 64)
-        .without_model(Some(demo_model().to_str().unwrap()))
+    let pipeline = recurring()
         .input("max_quarantined_fraction: 1")
-        .measure("recurrence")
         .score("formula: far-recurrence, within: group")
         .output("report_by: group, report: true");
     workspace.run(&pipeline);
@@ -174,10 +174,8 @@ fn text_that_is_not_utf8_is_counted_and_not_shown() {
     let bytes = arrow_array::BinaryArray::from_iter(rows);
     let input = table(&[("id", ids), ("text", std::sync::Arc::new(bytes))]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 4);
-    let pipeline = Pipeline::text("", 64)
-        .without_model(Some(demo_model().to_str().unwrap()))
+    let pipeline = recurring()
         .input("max_quarantined_fraction: 1")
-        .measure("recurrence")
         .score("formula: far-recurrence")
         .output("report: true");
     workspace.run(&pipeline);
@@ -206,9 +204,7 @@ fn a_page_stays_small_whatever_texts_ids_and_groups_are_made_of() {
         ("text", strings(rows.map(grown))),
     ]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 40);
-    let pipeline = Pipeline::text("", 64)
-        .without_model(Some(demo_model().to_str().unwrap()))
-        .measure("recurrence")
+    let pipeline = recurring()
         .score("formula: balanced-recurrence, within: group")
         .output("report_by: group, samples: documents, report: true");
     workspace.run(&pipeline);
@@ -225,11 +221,8 @@ fn groups_that_the_panel_leaves_out_are_told() {
     let texts = ids().map(|id| format!("{id} says {}", "this and that ".repeat(30)));
     let input = table(&[("id", strings(ids())), ("text", strings(texts))]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 4100);
-    let pipeline = Pipeline::text("", 64)
-        .without_model(Some(demo_model().to_str().unwrap()))
-        .measure("recurrence")
-        .score("terms: [{statistic: copy_share}], within: id")
-        .output("report: true");
+    let pipeline =
+        recurring().score("terms: [{statistic: copy_share}], within: id").output("report: true");
     workspace.run(&pipeline);
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
     assert!(page.contains("4,076 groups are left out of this panel"), "{}", page.len());
@@ -250,10 +243,8 @@ fn many_groups_are_few_pictures_and_one_of_all_others() {
         ("text", strings((0..200).map(text))),
     ]);
     write_parquet(&workspace.path("input/a.parquet"), &input, 16);
-    let pipeline = Pipeline::text("", 64)
-        .without_model(Some(demo_model().to_str().unwrap()))
+    let pipeline = recurring()
         .input("unit_bytes: 8192")
-        .measure("recurrence")
         .score("formula: far-recurrence, within: group")
         .output("report_by: group, samples: documents, report: true");
     let summary = workspace.run(&pipeline);
@@ -338,9 +329,7 @@ fn guarded() -> Workspace {
     write_parquet(&workspace.path("input/a.parquet"), &input, 64);
     let guards = "guards: [{statistic: copy_share, max: 0.5}, {statistic: far_recurrence, min: 0.02}, \
                   {statistic: gzip_ratio, max_quantile: 0.9}]";
-    let pipeline = Pipeline::text("", 64)
-        .without_model(Some(demo_model().to_str().unwrap()))
-        .measure("recurrence")
+    let pipeline = recurring()
         .measure("compression")
         .score("formula: balanced-recurrence, within: group")
         .filter(&format!("keep_fraction: 0.3, {guards}"))
