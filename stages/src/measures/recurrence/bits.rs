@@ -11,12 +11,25 @@ pub(super) fn of(bytes: &[u8; WORD]) -> u64 {
     bytes.as_chunks().0.iter().rev().map(gathered).fold(0, |word, eight| word << 8 | eight)
 }
 
-/// The bits of `word` that are set together with the five before them; `before` is the word before.
-pub(super) fn sixth_of_run(before: u64, word: u64) -> u64 {
+/// The bits of values that are at least `bound`; values are below 2^31.
+pub(super) fn at_least(values: &[u32; WORD], bound: usize) -> u64 {
+    // Signed numbers, which every processor compares in vectors.
+    let bound = i32::try_from(bound).unwrap_or(i32::MAX);
+    of(&values.map(|value| u8::from(value as i32 >= bound)))
+}
+
+/// The bits of `word` that are the `N`th or later of bits set in a row; `before` is the word before.
+pub(super) fn nth_of_run<const N: usize>(before: u64, word: u64) -> u64 {
     let both = u128::from(word) << WORD | u128::from(before);
-    let two = both & both << 1;
-    let four = two & two << 2;
-    ((four & two << 4) >> WORD) as u64
+    let all = (1..N).fold(both, |all, back| all & both << back);
+    (all >> WORD) as u64
+}
+
+/// The bits of `word` and the `N - 1` before each, in the word before and in this one.
+pub(super) fn with_those_before<const N: usize>(word: u64) -> [u64; 2] {
+    let word = u128::from(word) << WORD;
+    let all = (1..N).fold(word, |all, back| all | word >> back);
+    [all as u64, (all >> WORD) as u64]
 }
 
 /// Places of the bits that are set, ascending.
@@ -31,11 +44,6 @@ pub(super) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
 /// Whether a bit is set.
 pub(super) fn is_set(word: u64, bit: usize) -> bool {
     word >> bit & 1 != 0
-}
-
-/// Sets a bit of many words.
-pub(super) fn set(words: &mut [u64], bit: usize) {
-    words[bit / WORD] |= 1 << (bit % WORD);
 }
 
 /// The bits of a word from `first` of all words on.
@@ -56,11 +64,6 @@ mod tests {
             let bytes: Vec<u8> = (0..WORD).map(|bit| u8::from(is_set(word, bit))).collect();
             prop_assert_eq!(of(bytes.first_chunk().unwrap()), word);
             let expected: Vec<usize> = (0..WORD).filter(|bit| bytes[*bit] == 1).collect();
-            let mut words = [0; 3];
-            for bit in &expected {
-                set(&mut words, WORD + bit);
-            }
-            prop_assert_eq!(words, [0, word, 0]);
             prop_assert_eq!(ones(word).collect::<Vec<_>>(), expected);
         }
 
@@ -69,9 +72,24 @@ mod tests {
             let is_on = |bit: usize| {
                 if bit < WORD { is_set(before, bit) } else { is_set(word, bit - WORD) }
             };
-            let expected: Vec<usize> =
-                (0..WORD).filter(|bit| (0..6).all(|back| is_on(WORD + bit - back))).collect();
-            prop_assert_eq!(ones(sixth_of_run(before, word)).collect::<Vec<_>>(), expected);
+            let run = |length: usize| -> Vec<usize> {
+                (0..WORD).filter(|bit| (0..length).all(|back| is_on(WORD + bit - back))).collect()
+            };
+            prop_assert_eq!(ones(nth_of_run::<4>(before, word)).collect::<Vec<_>>(), run(4));
+            prop_assert_eq!(ones(nth_of_run::<6>(before, word)).collect::<Vec<_>>(), run(6));
+        }
+
+        #[test]
+        fn bits_are_spread_into_the_word_before(word in runs()) {
+            let [before, spread] = with_those_before::<8>(word);
+            let is_on = |bit: usize| {
+                if bit < WORD { is_set(before, bit) } else { is_set(spread, bit - WORD) }
+            };
+            for bit in 0..2 * WORD {
+                let later = (bit..bit + 8).filter(|bit| (WORD..2 * WORD).contains(bit));
+                let expected = later.into_iter().any(|bit| is_set(word, bit - WORD));
+                prop_assert_eq!(is_on(bit), expected, "{}", bit);
+            }
         }
 
         #[test]

@@ -73,41 +73,35 @@ impl Counts {
     }
 
     fn count(&mut self, scan: &Scan) {
-        let (distances, first) = (scan.distances(), (self.tokens - self.scored) as usize);
-        // Runs of matches are longer than it matters where they were so before the first scored token.
-        let start = first.saturating_sub(FIRST_OF_RUN);
-        let (mut before, mut previous, mut run) = (0, 0, 0);
+        let first = (self.tokens - self.scored) as usize;
         // Recurring tokens by bin, whether copied, whether among the first of their run.
         let mut cells = [[0_u64; 4]; 33];
         let mut links = [0_u32; CHUNKS as usize];
         let mut copied_alone = 0;
-        for word in start / WORD..scan.recurring().len() {
-            let copied = scan.copied()[word] & bits::from(first, word);
-            let recurring = scan.recurring()[word];
-            self.copied += u64::from(copied.count_ones());
-            copied_alone += u64::from((copied & !recurring).count_ones());
-            for bit in bits::ones(recurring & bits::from(start, word)) {
+        let count = |bits: u64| u64::from(bits.count_ones());
+        for (word, distances) in scan.distances_in_words().iter().enumerate().skip(first / WORD) {
+            let scored = bits::from(first, word);
+            let (copied, recurring) =
+                (scan.copied()[word] & scored, scan.recurring()[word] & scored);
+            let before = word.checked_sub(1).map_or(0, |before| scan.repeating()[before]);
+            let early = !bits::nth_of_run::<FIRST_OF_RUN>(before, scan.repeating()[word]);
+            let far = recurring & bits::at_least(distances, self.min_distance as usize);
+            let near = recurring & !bits::at_least(distances, self.copy_distance as usize);
+            self.copied += count(copied);
+            copied_alone += count(copied & !recurring);
+            self.far += count(far & !copied);
+            self.far_with_copies += count(far);
+            self.far_first4 += count(far & early);
+            self.near += count(near & !copied);
+            for bit in bits::ones(recurring) {
+                let bin = u32::BITS - distances[bit].leading_zeros();
+                let is = |bits: u64| usize::from(bits::is_set(bits, bit));
+                cells[bin as usize][2 * is(copied) + is(early)] += 1;
+            }
+            for bit in bits::ones(far & !copied) {
                 let token = word * WORD + bit;
-                let distance = distances[token];
-                let goes_on = distance == before && token == previous + 1;
-                run = if goes_on { run + 1 } else { 1 };
-                (before, previous) = (distance, token);
-                if token < first {
-                    continue;
-                }
-                let (copied, is_first) = (bits::is_set(copied, bit), run <= FIRST_OF_RUN);
-                let bin = u32::BITS - distance.leading_zeros();
-                cells[bin as usize][2 * usize::from(copied) + usize::from(is_first)] += 1;
-                let is_far = u64::from(distance) >= self.min_distance;
-                let is_near = u64::from(distance) < self.copy_distance;
-                self.far_with_copies += u64::from(is_far);
-                self.far_first4 += u64::from(is_far && is_first);
-                self.near += u64::from(is_near && !copied);
-                if is_far && !copied {
-                    self.far += 1;
-                    let earlier = self.chunk((token - distance as usize) as u64);
-                    links[self.chunk(token as u64)] |= 1 << earlier;
-                }
+                let earlier = self.chunk(token - distances[bit] as usize);
+                links[self.chunk(token)] |= 1 << earlier;
             }
         }
         self.linked_pairs = links.iter().map(|earlier| u64::from(earlier.count_ones())).sum();
@@ -124,8 +118,8 @@ impl Counts {
     }
 
     /// The chunk of a position of the window.
-    fn chunk(&self, position: u64) -> usize {
-        (CHUNKS * position / self.tokens) as usize
+    fn chunk(&self, position: usize) -> usize {
+        (CHUNKS * position as u64 / self.tokens) as usize
     }
 
     /// A pair is possible where the last position of the later chunk is scored, and far from the first of the other.

@@ -2,26 +2,20 @@
 //!
 //! Two passes over the ids, both exact: hashes choose where to look, ids are compared. The first finds the last earlier
 //! occurrence of every trigram. An 8-gram can have an earlier occurrence only where six trigrams in a row have one, and
-//! can only be found again where six in a row are, so the second pass hashes few 8-grams in text that does not repeat.
+//! can only be found again where six in a row are, so the second pass looks at few 8-grams in text that does not repeat.
+//! Where the six go back equally far, the 8-gram goes back as far, and nothing is looked up.
 
 use super::bits::{self, WORD};
 
 /// Tokens of a gram that is looked up for the distance.
 const TRIGRAM: usize = 3;
-/// Tokens of a gram whose far recurrence is a copy: it has six trigrams, as [`bits::sixth_of_run`] counts.
+/// Tokens of a gram whose far recurrence is a copy.
 const COPIED_GRAM: usize = 8;
+/// Trigrams of such a gram.
+const TRIGRAMS: usize = COPIED_GRAM + 1 - TRIGRAM;
 
-/// Odd multipliers of a gram's ids.
-const MULTIPLIERS: [u32; COPIED_GRAM] = [
-    0x9e37_79b1,
-    0x85eb_ca77,
-    0xc2b2_ae3d,
-    0x27d4_eb2f,
-    0x1656_67b1,
-    0xe220_a839,
-    0x6e78_9e6b,
-    0x06c4_5d19,
-];
+/// Odd multipliers of what is hashed.
+const MULTIPLIERS: [u32; TRIGRAM] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
 
 /// Up to this many tokens, slots are many enough that a quarter of them is used at most, beyond it a half: the table of
 /// a longer window is in no cache anyway.
@@ -29,13 +23,17 @@ const TOKENS_OF_WIDE_TABLE: usize = 1 << 16;
 
 /// Memory that is used again for the next window, and what was found in the last one.
 ///
-/// About 30 to 50 bytes a token of windows up to 65,536 tokens, 22 to 34 of longer ones.
+/// About 34 to 54 bytes a token of windows up to 65,536 tokens, 26 to 38 of longer ones.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// From the end of a trigram back to that of its last earlier occurrence; 0 where there is none. In whole words.
     distances: Vec<u32>,
+    /// Of the trigrams, at the tokens where they end. In whole words.
+    hashes: Vec<u32>,
     /// A bit per token: whether that distance is above 0.
     recurring: Vec<u64>,
+    /// A bit per token: whether it is above 0 and that of the token before.
+    repeating: Vec<u64>,
     /// 1 where a later trigram is the same. In whole words.
     recurs_later: Vec<u8>,
     /// A bit per token: whether it is copied.
@@ -64,9 +62,19 @@ impl Scan {
         &self.distances[..self.tokens]
     }
 
+    /// The same in words of 64, beyond the last token filled with 0.
+    pub(super) fn distances_in_words(&self) -> &[[u32; WORD]] {
+        self.distances.as_chunks().0
+    }
+
     /// A bit per token, in words of 64: whether its distance is above 0.
     pub(super) fn recurring(&self) -> &[u64] {
         &self.recurring
+    }
+
+    /// A bit per token, in words of 64: whether its distance is above 0 and that of the token before.
+    pub(super) fn repeating(&self) -> &[u64] {
+        &self.repeating
     }
 
     /// A bit per token, in words of 64: whether it lies in an 8-gram whose last earlier occurrence is far enough back.
@@ -78,23 +86,25 @@ impl Scan {
         let words = ids.len().div_ceil(WORD);
         clear(&mut self.distances, words * WORD);
         clear(&mut self.recurs_later, words * WORD);
+        self.hashes.resize(words * WORD, 0);
         let room = if ids.len() <= TOKENS_OF_WIDE_TABLE { 4 } else { 2 };
         let bits = (room * ids.len()).next_power_of_two().ilog2().max(1);
         clear(&mut self.slots, 1 << bits);
         let slots = &mut self.slots[..];
         let last_slot = slots.len() - 1;
         let mut begins = 0;
-        // The hashes of a block are computed at once, which takes a vector of them as long as one.
-        let mut homes = [0; WORD];
         let distances = self.distances.get_mut(TRIGRAM - 1..).unwrap_or_default();
-        for (first, distances) in (0..).step_by(WORD).zip(distances.chunks_mut(WORD)) {
+        let hashes = self.hashes.get_mut(TRIGRAM - 1..).unwrap_or_default();
+        let blocks = distances.chunks_mut(WORD).zip(hashes.chunks_mut(WORD));
+        for (first, (distances, hashes)) in (0..).step_by(WORD).zip(blocks) {
             let grams = || ids[first..].array_windows::<TRIGRAM>();
-            for (home, gram) in homes.iter_mut().zip(grams()) {
-                *home = hash(gram) >> (u32::BITS - bits);
+            // The hashes of a block are computed at once, which takes a vector of them as long as one.
+            for (gram_hash, gram) in hashes.iter_mut().zip(grams()) {
+                *gram_hash = hash(gram);
             }
-            for ((home, gram), distance) in homes.iter().zip(grams()).zip(distances) {
+            for ((gram_hash, gram), distance) in hashes.iter().zip(grams()).zip(distances) {
                 begins += 1;
-                let mut slot = *home as usize & last_slot;
+                let mut slot = (gram_hash >> (u32::BITS - bits)) as usize & last_slot;
                 loop {
                     let earlier = slots[slot];
                     if earlier == 0 {
@@ -111,10 +121,24 @@ impl Scan {
                 slots[slot] = begins;
             }
         }
+        self.runs();
+    }
+
+    /// What the distances are made of, as bits.
+    fn runs(&mut self) {
         self.recurring.clear();
-        let recurs =
-            |distances: &[u32; WORD]| bits::of(&distances.map(|distance| u8::from(distance > 0)));
-        self.recurring.extend(self.distances.as_chunks().0.iter().map(recurs));
+        self.repeating.clear();
+        let mut before = 0;
+        for distances in self.distances.as_chunks::<WORD>().0 {
+            let mut equal = [u8::from(distances[0] == before); WORD];
+            for (equal, [before, own]) in equal[1..].iter_mut().zip(distances.array_windows()) {
+                *equal = u8::from(before == own);
+            }
+            before = distances[WORD - 1];
+            let recurring = bits::of(&distances.map(|distance| u8::from(distance > 0)));
+            self.recurring.push(recurring);
+            self.repeating.push(bits::of(&equal) & recurring);
+        }
     }
 
     fn copies(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
@@ -123,40 +147,59 @@ impl Scan {
         clear(&mut self.heads, 1 << bits);
         // What the chains of the last window hold is never reached from these heads.
         self.chains.resize(ids.len(), 0);
-        let (mut before, mut later_before, mut filled) = (0, 0, 0);
+        let (heads, chains) = (&mut self.heads[..], &mut self.chains[..]);
+        let last_head = heads.len() - 1;
+        let hashes = &self.hashes[..];
+        // Three of its trigrams have all tokens of an 8-gram between them.
+        let head_of = |end: usize| {
+            let of: &[u32; TRIGRAMS] = ends_at(hashes, end);
+            (hash(&[of[5], of[2], of[0]]) >> (u32::BITS - bits)) as usize & last_head
+        };
+        let (mut before, mut repeating_before, mut later_before) = (0, 0, 0);
         let later = self.recurs_later.as_chunks().0.iter().map(bits::of);
-        for ((word, &recurring), later) in self.recurring.iter().enumerate().zip(later) {
-            // Bits of the grams that may have an earlier occurrence, and of those that may have a later one.
-            let look_up = bits::sixth_of_run(before, recurring);
-            let insert = bits::sixth_of_run(later_before, later);
-            (before, later_before) = (recurring, later);
+        let words = self.recurring.iter().zip(&self.repeating).zip(self.distances.as_chunks().0);
+        for ((word, ((&recurring, &repeating), distances)), later) in words.enumerate().zip(later) {
+            // Bits of the grams that may have an earlier occurrence, of those of which it is known how far back, and of those that
+            // may have a later one.
+            let asked =
+                bits::nth_of_run::<TRIGRAMS>(before, recurring) & bits::from(copies_from, word);
+            let known = asked & bits::nth_of_run::<{ TRIGRAMS - 1 }>(repeating_before, repeating);
+            let insert = bits::nth_of_run::<TRIGRAMS>(later_before, later);
+            (before, repeating_before, later_before) = (recurring, repeating, later);
+            let mut copies = known;
+            if known != 0 {
+                copies &= bits::at_least(distances, copy_distance);
+            }
+            let look_up = asked & !known;
             for bit in bits::ones(look_up | insert) {
                 let end = word * WORD + bit;
-                let gram: &[u32; COPIED_GRAM] = gram(ids, end);
-                let head = (hash(gram) >> (u32::BITS - bits)) as usize;
-                if bits::is_set(look_up, bit) && end >= copies_from {
-                    let mut earlier = self.heads[head] as usize;
-                    while earlier > 0 && !same(self::gram::<COPIED_GRAM>(ids, earlier), gram) {
-                        earlier = self.chains[earlier] as usize;
+                let head = &mut heads[head_of(end)];
+                if bits::is_set(look_up, bit) {
+                    let gram: &[u32; COPIED_GRAM] = ends_at(ids, end);
+                    let mut earlier = *head as usize;
+                    while earlier > 0 && !same(ends_at::<COPIED_GRAM>(ids, earlier), gram) {
+                        earlier = chains[earlier] as usize;
                     }
-                    if earlier > 0 && end - earlier >= copy_distance {
-                        let first = filled.max(end + 1 - COPIED_GRAM);
-                        (first..=end).for_each(|token| bits::set(&mut self.copied, token));
-                        filled = end + 1;
-                    }
+                    let is_copy = earlier > 0 && end - earlier >= copy_distance;
+                    copies |= u64::from(is_copy) << bit;
                 }
                 if bits::is_set(insert, bit) {
-                    self.chains[end] = self.heads[head];
-                    self.heads[head] = end as u32;
+                    chains[end] = *head;
+                    *head = end as u32;
                 }
+            }
+            let [spread, own] = bits::with_those_before::<COPIED_GRAM>(copies);
+            self.copied[word] |= own;
+            if let Some(before) = word.checked_sub(1) {
+                self.copied[before] |= spread;
             }
         }
     }
 }
 
-/// The ids of the gram that ends at `end`.
-fn gram<const N: usize>(ids: &[u32], end: usize) -> &[u32; N] {
-    ids[end + 1 - N..].first_chunk().expect("it ends in the window")
+/// The `N` that end at `end`.
+fn ends_at<const N: usize>(values: &[u32], end: usize) -> &[u32; N] {
+    values[end + 1 - N..].first_chunk().expect("it ends in the window")
 }
 
 fn same<const N: usize>(one: &[u32], other: &[u32; N]) -> bool {
@@ -164,10 +207,10 @@ fn same<const N: usize>(one: &[u32], other: &[u32; N]) -> bool {
     one.iter().zip(other).map(|(one, other)| one ^ other).fold(0, |all, one| all | one) == 0
 }
 
-/// Multilinear hashing of ids (Dietzfelbinger 1996): the top bits choose a place.
-fn hash<const N: usize>(gram: &[u32; N]) -> u32 {
-    let product = |(id, multiplier): (&u32, &u32)| id.wrapping_mul(*multiplier);
-    gram.iter().zip(&MULTIPLIERS).map(product).fold(0, u32::wrapping_add)
+/// Multilinear hashing (Dietzfelbinger 1996): the top bits choose a place.
+fn hash(three: &[u32; TRIGRAM]) -> u32 {
+    let product = |(value, multiplier): (&u32, &u32)| value.wrapping_mul(*multiplier);
+    three.iter().zip(&MULTIPLIERS).map(product).fold(0, u32::wrapping_add)
 }
 
 /// Zeros, `length` of them.
