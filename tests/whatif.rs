@@ -84,6 +84,22 @@ fn what_would_be_kept_is_what_a_run_keeps() {
     }
 }
 
+#[test]
+fn what_a_setting_does_not_stand_instead_of_stays_as_in_a_run() {
+    let least =
+        "combine: least, terms: [{statistic: link_coverage}, {statistic: copy_share, weight: -1}]";
+    let workspace = workspace(&pipeline().score(least));
+    let terms =
+        "stages.score.terms=[{statistic: link_coverage}, {statistic: near_recurrence, weight: -1}]";
+    let found = whatif(&workspace, &[terms], &["--list", "1000"]);
+    assert!(!found["changes"].to_string().contains("combine"), "{}", found["changes"]);
+    let before = kept(&workspace);
+    workspace.longsift(&["run", "pipeline.yaml", "--set", terms]).success();
+    let after = kept(&workspace);
+    assert_eq!(listed(&found, "entering"), &after - &before);
+    assert!(!(&after - &before).is_empty(), "otherwise nothing is compared");
+}
+
 /// Neither needs a device, so neither asks which devices could compute with 16-bit integers.
 #[test]
 fn a_run_by_integers_has_its_report_and_its_whatif() {

@@ -190,23 +190,33 @@ pub(crate) fn whatif(
 
 /// The same overrides after those that take away what each stands instead of: another score, another kind of amount.
 fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
-    const SCORES: [&str; 4] = ["formula", "terms", "combine", "alpha"];
     const AMOUNTS: [&str; 4] = ["keep_fraction", "keep_tokens", "budgets", "min_score"];
     let recorded = pipeline_lock::flat(&manifest.lock.settings);
-    let names = |setting: &String| setting.split('=').next().unwrap_or_default().to_owned();
-    let given: Vec<String> = overrides.set.iter().map(names).collect();
+    let given: Vec<(&str, &str)> =
+        overrides.set.iter().map(|set| set.split_once('=').unwrap_or((set, ""))).collect();
+    let is_given = |path: &str| given.iter().any(|(given, _)| *given == path);
     let mut set = Vec::new();
-    for (stage, all, chosen) in [("score", SCORES, &SCORES[..2]), ("filter", AMOUNTS, &AMOUNTS[..])]
-    {
-        let path = |name: &&str| format!("stages.{stage}.{name}");
-        if chosen.iter().any(|name| given.contains(&path(name))) {
-            let paths = all.iter().map(path);
-            let others = paths.filter(|path| {
-                // Budgets of groups are settings below it.
-                let is_there = |key: &String| key == path || key.starts_with(&format!("{path}."));
-                recorded.keys().any(is_there) && !given.contains(path)
-            });
-            set.extend(others.map(|path| format!("{path}=null")));
+    for (path, value) in &given {
+        let (stage, others) = match path.rsplit_once('.') {
+            // A weight of its own stays with the score that has one.
+            Some((stage @ "stages.score", "formula")) if value.trim() == "longattn" => {
+                (stage, &["terms", "combine"][..])
+            }
+            Some((stage @ "stages.score", "formula")) => {
+                (stage, &["terms", "combine", "alpha"][..])
+            }
+            Some((stage @ "stages.score", "terms")) => (stage, &["formula", "alpha"][..]),
+            Some((stage @ "stages.filter", name)) if AMOUNTS.contains(&name) => {
+                (stage, &AMOUNTS[..])
+            }
+            _ => continue,
+        };
+        for path in others.iter().map(|name| format!("{stage}.{name}")) {
+            // Budgets of groups are settings below it.
+            let is_there = |key: &String| *key == path || key.starts_with(&format!("{path}."));
+            if recorded.keys().any(is_there) && !is_given(&path) {
+                set.push(format!("{path}=null"));
+            }
         }
     }
     set.extend(overrides.set.iter().cloned());
