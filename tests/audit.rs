@@ -4,10 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
+use arrow_array::Array;
 use serde_json::{Value, json};
 
 use crate::support::damage::{Raw, write_raw};
-use crate::support::tables::{corpus, write_parquet};
+use crate::support::tables::{
+    corpus, floats, read_scores, strings, table, token_lists, write_parquet,
+};
 use crate::support::{
     Pipeline, Tiny, Workspace, count, demo_model, files_below, read_json, result_folders,
 };
@@ -212,6 +215,56 @@ fn another_selection_changes_fates_and_no_score_of_a_window() {
             assert!(kept("second") < kept("first"), "{change}");
         }
     }
+}
+
+#[test]
+fn other_windows_of_a_document_are_another_fate() {
+    let workspace = workspace();
+    let of = |bounds: &str| {
+        pipeline().measure("lexical").score("terms: [{statistic: unique_token_share}]").filter(
+            &format!("keep_fraction: 1, guards: [{{statistic: unique_token_share, {bounds}}}]"),
+        )
+    };
+    // Half of a document's windows of one token lie on either side.
+    let tokens: Vec<u32> = (0..64).map(|at| if at < 32 { 3 } else { at }).collect();
+    let rows = table(&[("id", strings(["d"])), ("tokens", token_lists(&[tokens]))]);
+    fs::remove_dir_all(workspace.path("input")).unwrap();
+    write_parquet(&workspace.path("input/a.parquet"), &rows, 4);
+    let narrow = |pipeline: Pipeline| Pipeline {
+        tokenize: pipeline.tokenize.replace("window_tokens: 64", "window_tokens: 32"),
+        ..pipeline
+    };
+    workspace.run(&narrow(of("max: 0.5")));
+    workspace.run(&other(&narrow(of("min: 0.5"))));
+    let found = difference(&workspace, 5);
+    assert_eq!(found["documents"]["other_fate"], 1, "{found}");
+    let text = workspace.longsift(&["diff", "out.run", "other.run"]).expect(5).stdout;
+    assert!(text.contains("window 0 kept → guard_unique_token_share"), "{text}");
+}
+
+#[test]
+fn figures_that_a_guard_hides_are_no_difference() {
+    let workspace = workspace();
+    let of = |most: f64| {
+        pipeline().measure("lexical").filter(&format!(
+            "keep_fraction: 0.5, guards: [{{statistic: unique_token_share, max: {most}, before: first-layer-attention}}]"
+        ))
+    };
+    let shares = workspace.run(&pipeline().measure("lexical"));
+    assert!(count(&shares, "windows_total") > 4);
+    let scores = read_scores(&workspace.path("out.run"));
+    let mut shares = floats(&scores, "unique_token_share");
+    shares.sort_by(f64::total_cmp);
+    let strict = of(shares[shares.len() / 2] - 1e-9);
+    workspace.run(&strict);
+    workspace.run(&other(&strict));
+    let [own, fresh] = ["out.run", "other.run"].map(|run| {
+        let scores = read_scores(&workspace.path(run));
+        scores.column_by_name("dependency_strength").unwrap().null_count()
+    });
+    assert!(own == 0 && fresh > 0, "paid figures stay: {own} and {fresh}");
+    let found = difference(&workspace, 0);
+    assert_eq!(found["documents"]["other_score"], 0, "{found}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use arrow_array::{Array, Float64Array, Int32Array, Int64Array, StringArray};
 use arrow_schema::DataType;
 use serde::Serialize;
 
+use super::overview::choice::Choice;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, line_safe};
@@ -64,7 +65,22 @@ pub struct Fate {
     /// Raw figures and scores of all windows, to compare.
     #[serde(skip)]
     figures: Vec<u64>,
+    /// What was decided of each sample.
+    #[serde(skip)]
+    samples: Vec<Decided>,
 }
+
+/// What was decided of a sample.
+#[derive(Clone, Debug, PartialEq)]
+struct Decided {
+    /// None of a whole document.
+    window: Option<i32>,
+    /// Why it is not kept; none where it is.
+    reason: Option<Box<str>>,
+}
+
+/// Stands for a figure or a score that there is none of: no number has these bits.
+const NONE: u64 = u64::MAX;
 
 impl DocumentChanges {
     /// Whether nothing changed.
@@ -79,7 +95,7 @@ impl DocumentChanges {
                 return;
             }
             (Some(first), Some(second))
-                if (&first.fate, first.kept) != (&second.fate, second.kept) =>
+                if (&first.fate, &first.samples) != (&second.fate, &second.samples) =>
             {
                 self.other_fate += 1;
             }
@@ -106,6 +122,7 @@ struct Records<'a> {
     /// Tables of samples that were not selected, by path.
     dropped: HashMap<&'a str, &'a Part>,
     kept: KeptScores<'a>,
+    choice: Choice,
 }
 
 impl<'a> Records<'a> {
@@ -117,7 +134,14 @@ impl<'a> Records<'a> {
         }
         let dropped = manifest.dropped.iter().map(|part| (part.path.as_str(), part)).collect();
         let scores = manifest.scores_directory(directory)?;
-        Ok(Self { run, scores, units, dropped, kept: KeptScores::new(run) })
+        let choice = Choice::of(manifest, &scores)?;
+        Ok(Self { run, scores, units, dropped, kept: KeptScores::new(run), choice })
+    }
+
+    /// Whether a statistic is of a measure that a guard comes before.
+    fn is_guarded(&self, statistic: &str) -> bool {
+        let of = self.choice.columns.iter().find(|(_, column)| column.name == statistic);
+        of.is_some_and(|(measure, _)| self.choice.is_guarded(measure))
     }
 }
 
@@ -229,8 +253,15 @@ fn statistics(records: &Records<'_>, file: &str) -> Result<Option<BTreeSet<Strin
 
 /// What a run did with the documents of one file, by row. `compared`: the statistics that count as figures.
 fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTreeMap<i64, Fate>> {
-    let Records { run: (directory, manifest), scores: of_units, units, dropped: not_kept, kept } =
-        records;
+    let guarded: Vec<bool> = compared.iter().map(|name| records.is_guarded(name)).collect();
+    let Records {
+        run: (directory, manifest),
+        scores: of_units,
+        units,
+        dropped: not_kept,
+        kept,
+        choice,
+    } = records;
     let mut fates: BTreeMap<i64, Fate> = BTreeMap::new();
     let documents = manifest.lock.settings["output"]["samples"] == "documents";
     for record in units.get(file).into_iter().flatten() {
@@ -263,14 +294,22 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
             let row = window.input_row as i64;
             let fate = fates.entry(row).or_default();
             fate.windows += 1;
-            fate.figures
-                .extend(window.statistics.iter().map(|figure| figure.map_or(0, f64::to_bits)));
+            let sample = (!documents).then_some(window.window as i32);
+            let decided = not_selected.get(&(row, sample));
+            // What a guard spares a measure may have some of a run with other guards, and nothing depends on it.
+            let spared = decided.is_some_and(|(reason, _)| choice.spares(reason));
+            let figures = window.statistics.iter().zip(&guarded);
+            fate.figures.extend(figures.map(|(figure, guarded)| match figure {
+                Some(figure) if !(spared && *guarded) => figure.to_bits(),
+                _ => NONE,
+            }));
             // A document is one sample, however many windows it has.
             if documents && std::mem::replace(&mut document, row) == row {
                 return Ok(());
             }
-            let sample = (!documents).then_some(window.window as i32);
-            let score = if let Some((reason, score)) = not_selected.get(&(row, sample)) {
+            let reason = decided.map(|(reason, _)| reason.as_str());
+            fate.samples.push(Decided { window: sample, reason: reason.map(Box::from) });
+            let score = if let Some((reason, score)) = decided {
                 // A row of which nothing is kept has been ranked where any of its samples has.
                 if fate.kept == 0 && (fate.fate.is_empty() || reason == NOT_SELECTED) {
                     fate.fate.clone_from(reason);
@@ -281,7 +320,7 @@ fn fates(records: &mut Records<'_>, file: &str, compared: &[&str]) -> Result<BTr
                 "kept".clone_into(&mut fate.fate);
                 kept.next()?
             };
-            fate.figures.push(score.map_or(0, f64::to_bits));
+            fate.figures.push(score.map_or(NONE, f64::to_bits));
             fate.score = match (fate.score, score) {
                 (Some(before), Some(now)) => Some(before.max(now)),
                 (before, now) => before.or(now),
@@ -355,11 +394,8 @@ impl fmt::Display for DocumentChanges {
             }
         }
         for change in &self.listed {
-            let show =
-                |fate: &Option<Fate>| fate.as_ref().map_or("absent".to_owned(), Fate::in_words);
-            let (first, second) = (show(&change.first), show(&change.second));
             let place = format!("{}, row {}", change.file, change.row);
-            writeln!(f, "  {}", line_safe(&format!("{place}: {first} → {second}")))?;
+            writeln!(f, "  {}", line_safe(&format!("{place}: {}", change.in_words())))?;
         }
         let changed = self.other_fate + self.other_score + self.only_in_first + self.only_in_second;
         let more = changed - self.listed.len() as u64;
@@ -367,6 +403,28 @@ impl fmt::Display for DocumentChanges {
             writeln!(f, "  and {} more (`--documents N` lists N)", count(more))?;
         }
         Ok(())
+    }
+}
+
+impl DocumentChange {
+    fn in_words(&self) -> String {
+        let show = |fate: &Option<Fate>| fate.as_ref().map_or("absent".to_owned(), Fate::in_words);
+        let (first, second) = (show(&self.first), show(&self.second));
+        let (Some(before), Some(now)) = (&self.first, &self.second) else {
+            return format!("{first} → {second}");
+        };
+        let mut samples = before.samples.iter().zip(&now.samples);
+        let other = samples.find(|(before, now)| before.window == now.window && before != now);
+        let other = other.and_then(|(before, now)| Some((before.window?, before, now)));
+        match other.filter(|_| before.kept == now.kept) {
+            // As many are kept: which they are is the difference.
+            Some((window, before, now)) => {
+                let [before, now] =
+                    [before, now].map(|of| of.reason.as_deref().unwrap_or("kept").to_owned());
+                format!("{first} → {second}, window {window} {before} → {now}")
+            }
+            None => format!("{first} → {second}"),
+        }
     }
 }
 
