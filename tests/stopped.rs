@@ -157,6 +157,29 @@ fn scores_that_are_there_need_no_room_again() {
 }
 
 #[test]
+#[cfg_attr(
+    not(longsift_mounts),
+    ignore = "needs `unshare` and user namespaces, to mount a file system"
+)]
+fn what_writes_nothing_needs_no_room() {
+    let scenario = Scenario::first_run();
+    let workspace = Workspace::copy_of(&scenario.before);
+    let script = format!(
+        "mkdir disk; mount -t tmpfs -o size=64m none disk
+         $LONGSIFT run pipeline.yaml -q {ELSEWHERE} >summary
+         mount -o remount,size=$(du -k -s disk | cut -f1)k disk
+         head -c 1M /dev/zero >disk/fill || true
+         $LONGSIFT run pipeline.yaml -q {ELSEWHERE}
+         $LONGSIFT plan pipeline.yaml -q {ELSEWHERE} >plan
+         $LONGSIFT tokens pipeline.yaml -q {ELSEWHERE} >tokens
+         TMPDIR=$PWD/gone $LONGSIFT whatif disk/out.run -q --set stages.filter.keep_fraction=0.1 || true"
+    );
+    let answer = in_a_namespace(&workspace, &script).expect(0);
+    assert!(answer.stdout.contains("\"nothing_to_do\""), "{}", answer.all());
+    assert!(!answer.stderr.contains("are free"), "{}", answer.stderr);
+}
+
+#[test]
 #[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
 fn a_clock_that_is_wrong_or_runs_backwards_changes_no_byte() {
     let scenario = Scenario::first_run();

@@ -151,6 +151,7 @@ impl Run<'_> {
         let directory = self.directory;
         let clear = || {
             if options.fresh {
+                plan.check_space()?;
                 directory.clear(&ours)?;
                 directory.prepare()?;
             }
@@ -172,6 +173,7 @@ impl Run<'_> {
             self.restore_plan_and_lock(&known, &standing)?;
             return self.checked_again(summary);
         }
+        plan.check_space()?;
         if options.phase == Phase::Select {
             missing::refuse_missing(plan, &standing, &begun.wanted)?;
         }

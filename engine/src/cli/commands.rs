@@ -186,7 +186,11 @@ fn plan(
     options.devices_absent = cards.is_some();
     let plan = planned_with(cli, arguments, options)?;
     let sizing = cards.map(|cards| Sizing::new(&plan, &cards)).transpose()?;
-    let explanation = Explanation { plan: &plan, done: done(&plan)?, sizing };
+    let done = done(&plan)?;
+    if !done.finished {
+        plan.check_space()?;
+    }
+    let explanation = Explanation { plan: &plan, done, sizing };
     answer(
         format,
         || explanation.to_string(),

@@ -178,11 +178,14 @@ impl Plan {
             estimate,
             warnings,
         };
-        plan.check_space()?;
         Ok(plan)
     }
 
-    fn check_space(&self) -> Result<()> {
+    /// Refuses a run that would fill the disk. Not part of the proof: commands that write nothing there need no room.
+    ///
+    /// # Errors
+    /// Too little free space; a folder that cannot be looked at.
+    pub(crate) fn check_space(&self) -> Result<()> {
         let mut problems = Vec::new();
         let root = &self.directory.root;
         let to_write = match &self.options.scores_from {

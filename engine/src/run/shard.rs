@@ -24,6 +24,9 @@ impl Run<'_> {
         }
         let begun = self.begin(options, || Ok(()))?;
         let (standing, wanted) = (begun.standing, begun.wanted);
+        if standing.iter().any(Option::is_none) {
+            plan.check_space()?;
+        }
         lock::with_model(begun.lock, plan, &begun.digests).write(&directory.lock_file())?;
         self.write_whole_plan(shard)?;
         reopen::reopen_for_measures(plan, directory, &standing, &wanted, false)?;

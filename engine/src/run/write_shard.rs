@@ -42,6 +42,7 @@ impl Run<'_> {
             shard.units_reused = shard.units;
             return Ok(outcome(Summary { shard: Some(shard), ..summary }));
         }
+        plan.check_space()?;
         let scored = score::reuse(plan, &self.scores, standing)?;
         self.progress.phase("select", 1);
         let selection =

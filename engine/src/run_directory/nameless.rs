@@ -14,6 +14,8 @@ use crate::storage::files;
 
 /// How it is said that nothing can be written to a folder.
 const READ_ONLY: [ErrorKind; 2] = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
+/// How it is said that a disk is full.
+const FULL: [ErrorKind; 2] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
 
 /// A file without a name.
 #[derive(Debug)]
@@ -62,10 +64,10 @@ fn failed(folder: &Path, what: &str, error: &std::io::Error) -> Diagnostic {
         "a working file of the selection in `{}` cannot be {what}: {error}",
         folder.display()
     );
-    let hint = if READ_ONLY.contains(&error.kind()) {
-        "make the folder writable, or name another one in the environment variable `TMPDIR`"
-    } else {
+    let hint = if FULL.contains(&error.kind()) {
         "it takes about 50 bytes a sample; free some space there and run the same command to resume"
+    } else {
+        "make the folder writable, or name another one that is in the environment variable `TMPDIR`"
     };
     Diagnostic::error(Blame::Machine, message).hint(hint)
 }
