@@ -316,7 +316,7 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
     fs::write(workspace.path("saved.json"), text).unwrap();
     workspace.write("wrong.yaml", pipeline().score("calibration: saved.json").to_string());
     let message = workspace.longsift(&["plan", "wrong.yaml"]).expect(2).all();
-    assert!(message.contains("that any values could have"), "{message}");
+    assert!(message.contains("no values of `dependency_strength` have this mean"), "{message}");
     let changes: [(Change, &str); 2] = [
         (|saved| saved["groups"][0]["threshold"] = json!(1), "unknown field `threshold`"),
         (|saved| saved["groups"] = json!([saved["groups"][0], saved["groups"][0]]), "twice"),
@@ -324,6 +324,66 @@ fn a_calibration_without_what_is_selected_by_is_refused_at_plan() {
     for (change, why) in changes {
         refuses_at_plan(&workspace, change, why);
     }
+}
+
+#[test]
+fn a_calibration_of_other_settings_is_refused_at_plan_where_no_model_decides() {
+    let workspace = workspace();
+    let tokens = || {
+        Pipeline::tokens("", 64)
+            .without_model(None)
+            .measure("lexical")
+            .score("terms: [{statistic: unique_token_share}]")
+            .filter("keep_fraction: 0.5, guards: [{statistic: unique_token_share, max: 0.9}]")
+    };
+    workspace.run(&tokens());
+    fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    let saved = "stages.score.calibration=saved.json";
+    workspace
+        .write("again.yaml", Pipeline { output: "path: again".into(), ..tokens() }.to_string());
+    workspace.longsift(&["plan", "again.yaml", "--set", saved]).success();
+    for (set, line) in [
+        ("stages.score.terms=[{statistic: unique_token_share, weight: 2}]", "weight"),
+        ("stages.score.within=id", "within"),
+        ("stages.filter.guards=[{statistic: unique_token_share, max: 0.8}]", "guards"),
+        ("stages.tokenize.window_tokens=32", "window_tokens: 32, was 64"),
+        ("output.samples=documents", "samples"),
+    ] {
+        let plan = workspace.longsift(&["plan", "again.yaml", "--set", saved, "--set", set]);
+        let message = plan.expect(2).all();
+        assert!(message.contains("was made with other settings"), "{set}: {message}");
+        assert!(message.contains(line), "{set}: {message}");
+    }
+    // Of a model that nothing has read yet, what its figures depend on is not known; the rest is.
+    workspace.run(&pipeline());
+    fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
+    let new = Pipeline { output: "path: new".into(), ..pipeline() };
+    workspace.write("again.yaml", new.to_string());
+    workspace.longsift(&["plan", "again.yaml", "--set", saved]).success();
+    let set = "stages.tokenize.window_tokens=32";
+    let message = workspace.longsift(&["plan", "again.yaml", "--set", saved, "--set", set]);
+    assert!(message.expect(2).all().contains("was made with other settings"));
+}
+
+#[test]
+fn another_shortest_window_is_said_in_words() {
+    let workspace = workspace();
+    let short = |distance: u32| {
+        let short = Pipeline::tokens("", 64).without_model(None).measure("lexical");
+        let tokenize = format!("{}, short_documents: score", short.tokenize);
+        Pipeline { tokenize, ..short }
+            .measure(&format!("recurrence, min_distance_tokens: {distance}"))
+            .score("terms: [{statistic: unique_token_share}]")
+    };
+    workspace.run(&short(8));
+    workspace.write("pipeline.yaml", short(16).to_string());
+    let message = workspace.longsift(&["run", "pipeline.yaml", "--remeasure", "recurrence"]);
+    let message = message.expect(2).all();
+    assert!(
+        message
+            .contains("shortest window that is measured, in tokens: 17, was 9, for `recurrence`"),
+        "{message}"
+    );
 }
 
 /// `wrong.yaml` is refused with the calibration of the run, changed like this.
@@ -339,13 +399,18 @@ fn refuses_at_plan(workspace: &Workspace, change: Change, why: &str) {
 fn a_calibration_that_contradicts_itself_is_refused_at_plan() {
     let workspace = workspace();
     let score = "terms: [{statistic: dependency_strength, standardise: percentile}]";
+    let pipeline = || {
+        pipeline().filter(
+            "keep_fraction: 0.5, guards: [{statistic: dependency_strength, min_quantile: 0.01}]",
+        )
+    };
     workspace.run(&pipeline().score(score));
     let calibrated = pipeline().score(&format!("{score}, calibration: saved.json"));
     let calibrated = Pipeline { output: "path: again".to_owned(), ..calibrated };
     workspace.write("wrong.yaml", calibrated.to_string());
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
     workspace.longsift(&["plan", "wrong.yaml"]).success();
-    let changes: [(Change, &str); 8] = [
+    let changes: [(Change, &str); 16] = [
         (
             |saved| bins(saved, "0:1 4095:1".to_owned()),
             "in group (null): the bins of the histogram of `dependency_strength` hold 2 samples, and 24 have a score",
@@ -361,9 +426,41 @@ fn a_calibration_that_contradicts_itself_is_refused_at_plan() {
         ),
         (
             |saved| saved["groups"][0]["score_parts"][3] = json!(u64::MAX),
-            "its `score_parts` hold 18446744073709551615 samples, and 24 have a score",
+            "its `score_parts` are 10, of 18446744073709551615 samples, and 24 have a score",
         ),
-        (|saved| saved["groups"][0]["count"] = json!(25), "hold 24 samples, and 25 have a score"),
+        (|saved| saved["groups"][0]["count"] = json!(25), "of 24 samples, and 25 have a score"),
+        (
+            |saved| saved["groups"][0]["score_parts"] = json!([8, 8, 8]),
+            "its `score_parts` are 3, of 24 samples",
+        ),
+        (
+            |saved| saved["groups"][0]["score_deciles"].as_array_mut().unwrap().reverse(),
+            "its `score_deciles` do not ascend",
+        ),
+        (|saved| saved["groups"][0]["score_deciles"] = json!([]), "it has 0 deciles of 24 scores"),
+        (
+            |saved| saved["groups"][0]["thresholds"][0]["score"] = Value::Null,
+            "samples are kept, and it has no threshold",
+        ),
+        (
+            |saved| saved["groups"][0]["guards"][0] = json!({"low": 0.9, "high": 0.1}),
+            "a guard lets values from 9e-1 to 1e-1 pass",
+        ),
+        (
+            |saved| saved["groups"][0]["guards"][0] = json!({"low": null, "high": 1}),
+            "does not have the bound that the quantile of the guard on `dependency_strength` came to",
+        ),
+        (
+            |saved| saved["groups"][0]["figures"]["dependency_strength"]["mean"] = json!(2),
+            "no values of `dependency_strength` have this mean, deviation, least and greatest: 2e0,",
+        ),
+        (
+            |saved| {
+                saved["groups"][0]["figures"]["dependency_strength"]["standard_deviation"] =
+                    json!(0);
+            },
+            "no values of `dependency_strength` have this mean",
+        ),
         (
             |saved| saved["groups"][0]["kept"] = json!(25),
             "25 samples are kept, and 24 have a score",

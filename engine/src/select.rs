@@ -169,14 +169,8 @@ impl Selection {
     }
 }
 
-/// Refuses a calibration that does not have what the terms and guards of this plan need, without looking at what it was made for.
-pub fn check_fit(plan: &Plan) -> Result<()> {
-    let Some(path) = &plan.spec.score().calibration else { return Ok(()) };
-    calibration::read(plan, &Criteria::of(plan), path).map(drop)
-}
-
-/// Refuses a calibration that was not made for the scores of this plan, before anything is measured. What groups there are is
-/// only known later.
+/// Refuses a calibration that was not made for the scores of this plan, before anything is measured: by the measures that
+/// `identity` has, and all else. What groups there are is only known later.
 pub fn check_calibration(plan: &Plan, identity: &Identity) -> Result<()> {
     let Some(path) = &plan.spec.score().calibration else { return Ok(()) };
     fitting_calibration(plan, &Criteria::of(plan), path, identity).map(drop)

@@ -43,7 +43,12 @@ pub(super) fn differing(
         let hint = "add the stage to the pipeline of that run and run it again, or remove it here";
         return Ok(Some(Diagnostic::error(Blame::Pipeline, message).hint(hint)));
     }
-    let windows = now.windows.differences(&before.identity.windows);
+    let windows = now.windows.differences(&before.identity.windows).into_iter();
+    let in_words = |line: String| match line.strip_prefix("min_tokens: ") {
+        Some(values) => shortest_window(plan, values),
+        None => line,
+    };
+    let windows: Vec<String> = windows.map(in_words).collect();
     let measures = now.changed_measures(&before.identity);
     let measures = measures.into_iter().filter(|(name, _)| !remeasure.contains(name));
     let measures: Vec<(String, Vec<String>)> = measures.collect();
@@ -69,4 +74,14 @@ pub(super) fn differing(
     } else {
         "give this pipeline another `output.path`, or start anew with `--fresh`".to_owned()
     })))
+}
+
+/// The line of another `min_tokens` in words: it is no setting, but what the measures of a pipeline come to.
+fn shortest_window(plan: &Plan, values: &str) -> String {
+    let measures = plan.measures().zip(&plan.measures.columns);
+    let least = plan.measures.min_tokens;
+    let asks = measures.filter(|((_, measure), _)| measure.min_tokens() == least);
+    let asks: Vec<String> = asks.map(|(_, columns)| format!("`{}`", columns.measure)).collect();
+    let by = if asks.is_empty() { String::new() } else { format!(", for {}", asks.join(" and ")) };
+    format!("shortest window that is measured, in tokens: {values}{by}")
 }

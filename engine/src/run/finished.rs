@@ -1,6 +1,6 @@
 //! What a directory already holds: a finished selection, and files that are not ours.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ use crate::report::card;
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
-use crate::run_directory::pipeline_lock::{ModelIdentity, PipelineLock};
+use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{Part, UnitRecord};
 use crate::score;
@@ -64,34 +64,32 @@ pub fn finished(
 /// Work that the run directory has done for a plan, if it says what with.
 ///
 /// # Errors
-/// A record that cannot be read; a calibration that does not fit what the plan selects by.
+/// A record that cannot be read; a calibration that was made with other settings, as far as they are known without reading a
+/// model.
 pub fn done(plan: &Plan) -> Result<Done> {
-    select::check_fit(plan)?;
     let directory = match &plan.options.scores_from {
         Some(path) => RunDirectory::at(path)?,
         None => plan.directory.clone(),
     };
-    let Some(before) = PipelineLock::read(&directory.lock_file())? else {
-        return Ok(Done::default());
-    };
-    let mut whole_models = BTreeMap::new();
-    for whole in plan.whole_models.values() {
-        let known = before.whole_models.get(&whole.measure);
-        let Some(known) = known.filter(|known| known.identity == whole.model.identity()) else {
-            return Ok(Done::default());
-        };
-        let digests = WholeModelDigests::here(known.weights.clone());
-        whole_models.insert(whole.measure.clone(), digests);
-    }
-    let weights = match &plan.attention {
-        None => None,
-        Some(attention) => {
-            let same = |model: &ModelIdentity| model.identity == attention.model.identity();
-            let Some(model) = before.model.filter(same) else { return Ok(Done::default()) };
-            Some(model.weights)
+    let before = PipelineLock::read(&directory.lock_file())?;
+    let digests = known_digests(plan, before.as_ref())?;
+    let mut identity = identity(plan, &digests);
+    let all = identity.measures.len();
+    let measures = plan.measures().zip(&plan.measures.columns);
+    for ((place, measure), columns) in measures {
+        let is_known = (measure.needs().attention().is_none() || digests.attention.is_some())
+            && plan
+                .whole_models
+                .get(&place)
+                .is_none_or(|whole| digests.whole_models.contains_key(&whole.measure));
+        if !is_known {
+            identity.measures.remove(&columns.measure);
         }
-    };
-    let identity = identity(plan, &Digests::new(plan, weights, whole_models)?);
+    }
+    select::check_calibration(plan, &identity)?;
+    if before.is_none() || identity.measures.len() < all {
+        return Ok(Done::default());
+    }
     let refused = differing(plan, &directory, &identity, &[])?;
     if refused.is_some() {
         return Ok(Done { refused, ..Done::default() });
@@ -102,6 +100,20 @@ pub fn done(plan: &Plan) -> Result<Done> {
         (records.len(), records.iter().map(|record| record.counts.windows).sum());
     let finished = finished(plan, &identity, &standing)?.is_some();
     Ok(Done { units, windows, finished, refused })
+}
+
+/// The digests of a plan that are known without reading a model: of those that the run before had, too.
+fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> {
+    let whole_models = plan.whole_models.values().filter_map(|whole| {
+        let known = before?.whole_models.get(&whole.measure)?;
+        let same = known.identity == whole.model.identity();
+        same.then(|| (whole.measure.clone(), WholeModelDigests::here(known.weights.clone())))
+    });
+    let weights = plan.attention.as_ref().and_then(|attention| {
+        let known = before?.model.as_ref()?;
+        (known.identity == attention.model.identity()).then(|| known.weights.clone())
+    });
+    Digests::new(plan, weights, whole_models.collect())
 }
 
 fn are_in_place(parts: &[Part], directory: &RunDirectory) -> Result<bool> {

@@ -1,8 +1,9 @@
 //! Calibrations: the figures a corpus was scored and filtered with, computed here or saved by an earlier run.
 
-use longsift_stages::contract::Location;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
+use longsift_stages::contract::Location;
+use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::ColumnFigures;
 use longsift_stages::score::terms::{Scale, Scorer, Standardise};
 
@@ -63,13 +64,8 @@ pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Sco
 fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     for (index, statistic) in criteria.statistics.iter().enumerate() {
         let name = &statistic.name;
-        let Some(ColumnFigures { mean, standard_deviation, min, max }) = known.figures.get(name)
-        else {
+        if !known.figures.contains_key(name) {
             return Some(format!("figures of `{name}`"));
-        };
-        let are_finite = [mean, standard_deviation, min, max].iter().all(|of| of.is_finite());
-        if !are_finite || *standard_deviation < 0.0 || min > max {
-            return Some(format!("figures of `{name}` that any values could have"));
         }
         let takes = criteria.standardise_of(index) == Some(Standardise::Percentile);
         if takes && !known.histograms.contains_key(name) {
@@ -79,6 +75,17 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     let (guards, has) = (criteria.guards.len(), known.guards.len());
     if guards != has {
         return Some(format!("the bounds of {guards} guards: it has those of {has}"));
+    }
+    let without = criteria.guards.iter().zip(&known.guards).find(|((guard, _), bounds)| {
+        // Of samples that have scores there are quantiles, too.
+        let asked = (guard.min_quantile, guard.max_quantile);
+        known.count > 0
+            && (asked.0.is_some() && bounds.low.is_none()
+                || asked.1.is_some() && bounds.high.is_none())
+    });
+    if let Some(((guard, _), _)) = without {
+        let statistic = &guard.statistic;
+        return Some(format!("the bound that the quantile of the guard on `{statistic}` came to"));
     }
     let (cutoffs, has) =
         (criteria.filter.budgets.as_ref().map_or(1, Vec::len), known.thresholds.len());
@@ -96,8 +103,11 @@ const MOST_SAMPLES: u64 = 1 << 53;
 fn contradiction(known: &CalibratedGroup) -> Option<String> {
     let CalibratedGroup { count, kept, figures, histograms, thresholds, score_parts, .. } = known;
     let parts = score_parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
-    if *count > MOST_SAMPLES || parts != *count {
-        return Some(format!("its `score_parts` hold {parts} samples, and {count} have a score"));
+    if score_parts.len() != 10 || *count > MOST_SAMPLES || parts != *count {
+        let number = score_parts.len();
+        return Some(format!(
+            "its `score_parts` are {number}, of {parts} samples, and {count} have a score"
+        ));
     }
     if kept > count {
         return Some(format!("{kept} samples are kept, and {count} have a score"));
@@ -107,6 +117,24 @@ fn contradiction(known: &CalibratedGroup) -> Option<String> {
         return Some(format!(
             "{ties_kept} of {ties} samples with the score of a threshold are kept, and {count} have a score"
         ));
+    }
+    if let Some(what) = contradiction_of_figures(figures) {
+        return Some(what);
+    }
+    let deciles = &known.score_deciles;
+    if !deciles.is_sorted() || deciles.iter().any(|decile| decile.is_nan()) {
+        return Some("its `score_deciles` do not ascend".to_owned());
+    }
+    if deciles.is_empty() != (*count == 0) {
+        return Some(format!("it has {} deciles of {count} scores", deciles.len()));
+    }
+    if *kept > 0 && thresholds.iter().all(|of| of.score.is_none()) {
+        return Some(format!("{kept} samples are kept, and it has no threshold"));
+    }
+    let crossed = |of: &&Bounds| of.low.zip(of.high).is_some_and(|(low, high)| low > high);
+    if let Some(Bounds { low, high }) = known.guards.iter().find(crossed) {
+        let [low, high] = [low, high].map(|of| of.unwrap_or_default());
+        return Some(format!("a guard lets values from {low:e} to {high:e} pass"));
     }
     histograms.iter().find_map(|(name, histogram)| {
         let ((low, high), values) = (histogram.range(), histogram.values());
@@ -118,6 +146,22 @@ fn contradiction(known: &CalibratedGroup) -> Option<String> {
         // Samples without a score may have the statistic.
         let values = values.filter(|values| !(*count..=MOST_SAMPLES).contains(values))?;
         Some(format!("the bins of {of} hold {values} samples, and {count} have a score"))
+    })
+}
+
+/// Figures of statistics that no values have, as far as rounding leaves no doubt.
+fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option<String> {
+    figures.iter().find_map(|(name, of)| {
+        let (spread, size) = (of.max - of.min, of.max.abs().max(of.min.abs()));
+        let slack = f64::MIN_POSITIVE + 1e-9 * size;
+        let is_between = of.mean >= of.min - slack && of.mean <= of.max + slack;
+        let is_spread = of.standard_deviation <= spread + slack
+            && (of.standard_deviation > 0.0 || spread <= slack);
+        let values =
+            format!("{:e}, {:e}, {:e} and {:e}", of.mean, of.standard_deviation, of.min, of.max);
+        (!is_between || !is_spread).then(|| {
+            format!("no values of `{name}` have this mean, deviation, least and greatest: {values}")
+        })
     })
 }
 
@@ -161,8 +205,8 @@ fn damaged(message: String) -> Diagnostic {
     Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 
-/// The same, made for these scores: with the same windows, and the same settings of every measure that the selection uses. What is
-/// known before anything is measured.
+/// The same, made for these scores: with the same windows, and the same settings of every measure that the selection uses and
+/// `identity` has. What is known before anything is measured.
 pub(super) fn fitting_calibration(
     plan: &Plan,
     criteria: &Criteria,
@@ -179,7 +223,7 @@ pub(super) fn fitting_calibration(
     };
     now.measures.retain(|measure, _| used(measure));
     let mut then = calibration.identity.clone();
-    then.measures.retain(|measure, _| used(measure));
+    then.measures.retain(|measure, _| now.measures.contains_key(measure));
     let different = now.differences(&then);
     if !different.is_empty() {
         let mut problem = Diagnostic::error(
