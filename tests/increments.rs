@@ -146,6 +146,45 @@ fn the_same_corpus_has_not_moved_and_another_one_has() {
 }
 
 #[test]
+fn a_line_tells_of_the_groups_that_moved_most_and_a_file_of_all() {
+    let workspace = first_day();
+    let groups = |path: &str| Pipeline {
+        output: format!("path: {path}"),
+        ..first().score("within: id").filter("keep_fraction: 0.5")
+    };
+    let ids = || strings((0..110).map(|row| format!("d{row}")));
+    let tokens = |last: u32| {
+        let document = |row: u32| (0..640).map(|at| at * at % (3 + row % 50)).collect::<Vec<u32>>();
+        token_lists(
+            &(0..110).map(|row| document(if row == 109 { last } else { row })).collect::<Vec<_>>(),
+        )
+    };
+    for (folder, last) in [("days/one", 109), ("days/two", 0)] {
+        fs::create_dir_all(workspace.path(folder)).unwrap();
+        let rows = table(&[("id", ids()), ("tokens", tokens(last))]);
+        write_parquet(&workspace.path(folder).join("a.parquet"), &rows, 40);
+    }
+    let of = |folder: &str, pipeline: Pipeline| Pipeline {
+        input: pipeline.input.replace("path: input", &format!("path: days/{folder}")),
+        ..pipeline
+    };
+    run(&workspace, &of("one", groups("one")));
+    let known = groups("two").score("calibration: one.run/calibration.json");
+    workspace.write("pipeline.yaml", of("two", known).to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml"]).success();
+    let line = answer.summary();
+    assert_eq!(
+        (line["drift"].as_array().unwrap().len(), count(&line, "drift_left_out")),
+        (100, 10)
+    );
+    assert_eq!(line["drift"][0]["value"], "d109", "it is the only one that is another");
+    assert!(answer.stderr.contains("100 more groups moved less"), "{}", answer.stderr);
+    let all = read_json(&workspace.path("two.run/summary.json"));
+    assert_eq!(all["drift"].as_array().unwrap().len(), 110);
+    assert!(all.get("drift_left_out").is_none(), "{all}");
+}
+
+#[test]
 fn increments_that_make_no_sense_are_refused() {
     let workspace = first_day();
     let mut without = first().input("since: out.run");

@@ -1,12 +1,18 @@
 //! What a run says at its end: the JSON summary for programs, the closing table for people.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
 use crate::base::text::{bytes, count, line_safe, seconds};
-use crate::run_directory::calibration::GroupDrift;
+use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::summary::{DeviceWork, LabelCounts, LabelShares, Summary};
+
+/// Groups whose drift the table tells of.
+const GROUPS_NAMED: usize = 10;
+/// Labels that it lists.
+const LABELS_NAMED: usize = 50;
 
 /// What was kept of the samples of each label.
 #[derive(Clone, Debug)]
@@ -82,8 +88,12 @@ pub fn closing_table(
         let (all, hold) = (&summary.checks, summary.checks.iter().filter(|check| check.holds));
         line("checks", format!("{} of {} hold", hold.count(), all.len()));
     }
-    for drift in &summary.drift {
+    for drift in moved_most(&summary.drift, GROUPS_NAMED) {
         line("drift", drifted(drift));
+    }
+    let less = summary.drift.len().saturating_sub(GROUPS_NAMED);
+    if less > 0 {
+        line("", format!("{} more groups moved less: `summary.json` has them", count(less as u64)));
     }
     let spent: Vec<String> =
         times.iter().map(|(stage, time)| format!("{stage} {}", seconds(*time))).collect();
@@ -187,7 +197,13 @@ impl fmt::Display for LabelTable<'_> {
             label.as_deref().map_or_else(|| "(null)".to_owned(), line_safe)
         };
         let column = line_safe(self.column);
-        let names = self.shares.iter().map(|(label, _)| name(label).chars().count());
+        let mut shares: Vec<_> = self.shares.iter().collect();
+        let less = shares.len().saturating_sub(LABELS_NAMED);
+        if less > 0 {
+            shares.sort_by_key(|(_, counts)| Reverse(counts.samples));
+            shares.truncate(LABELS_NAMED);
+        }
+        let names = shares.iter().map(|(label, _)| name(label).chars().count());
         let width = names.max().unwrap_or(0).max(column.chars().count());
         let compared = self.compared.iter().map(|name| format!("  {name:>7}"));
         let compared: String = compared.collect();
@@ -196,7 +212,7 @@ impl fmt::Display for LabelTable<'_> {
             "\n  {column:<width$}  samples     kept   share  {:<29}{compared}",
             format!("against {overall:.1} % overall")
         )?;
-        for (label, LabelCounts { samples, kept, compared }) in self.shares {
+        for (label, LabelCounts { samples, kept, compared }) in shares {
             let share = percent(*kept, *samples);
             let points = format!("{:+.1} points", share - overall);
             write!(
@@ -211,6 +227,9 @@ impl fmt::Display for LabelTable<'_> {
                 write!(f, "  {share:>width$}", width = name.len().max(7))?;
             }
             writeln!(f)?;
+        }
+        if less > 0 {
+            writeln!(f, "  {} more have fewer samples", count(less as u64))?;
         }
         Ok(())
     }
@@ -227,6 +246,19 @@ mod tests {
             ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
         );
         assert_eq!(bytes(1_310_000_000), "1.31 GB");
+    }
+
+    #[test]
+    fn of_very_many_labels_those_with_the_most_samples_are_listed() {
+        let of = |label: u64| {
+            (Some(format!("label {label}")), LabelCounts { samples: label, ..Default::default() })
+        };
+        let shares: LabelShares = (0..1060).map(of).collect();
+        let table = LabelTable { column: "source", compared: Vec::new(), shares: &shares };
+        let text = table.to_string();
+        assert_eq!(text.matches("label ").count(), LABELS_NAMED, "{text}");
+        assert!(text.contains("label 1059") && !text.contains("label 1009 "), "{text}");
+        assert!(text.ends_with("  1,010 more have fewer samples\n"), "{text}");
     }
 
     #[test]

@@ -84,6 +84,15 @@ pub struct GroupDrift {
     pub stability_index: Option<f64>,
 }
 
+/// The groups whose scores have moved most, by their stability index; the first of those that moved alike.
+pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
+    let mut groups: Vec<&GroupDrift> = drift.iter().collect();
+    let index = |group: &GroupDrift| group.stability_index.unwrap_or(0.0);
+    groups.sort_by(|one, other| index(other).total_cmp(&index(one)));
+    groups.truncate(at_most);
+    groups
+}
+
 /// The largest calibration that is read: some hundred thousand groups, or ten thousand with four histograms of 3,000 bins
 /// each. It is read into memory.
 const MOST_BYTES: u64 = 1 << 30;

@@ -1,12 +1,16 @@
 //! The JSON summary of a run: the last line of standard output, and `summary.json`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::calibration::GroupDrift;
+use super::calibration::{GroupDrift, moved_most};
 use super::counts::is_zero;
+
+/// Groups of a column with very many values that a summary line tells of: a scheduler keeps the line, and some take 48 kB.
+const GROUPS_OF_A_LINE: usize = 100;
 
 /// The summary of a run: the last line of standard output, and `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -78,9 +82,13 @@ pub struct Summary {
     /// What measured windows; null where this run measured none.
     #[serde(default)]
     pub devices: Option<DeviceUse>,
-    /// With a saved calibration: how far the scores of each group have moved from it.
+    /// With a saved calibration: how far the scores of each group have moved from it. The line has the 100 groups that moved
+    /// most, `summary.json` all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<GroupDrift>,
+    /// Groups that moved less and are left out of `drift`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drift_left_out: u64,
     /// What the pipeline's checks found, in its order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Checked>,
@@ -122,6 +130,7 @@ impl Summary {
             shard: None,
             devices: None,
             drift: Vec::new(),
+            drift_left_out: 0,
             checks: Vec::new(),
             exit_code: 0,
             error: None,
@@ -158,9 +167,16 @@ impl Summary {
         Ok(())
     }
 
-    /// One line of JSON.
+    /// One line of JSON, of a bounded length for any number of groups.
     pub fn to_line(&self) -> String {
-        serde_json::to_string(self).expect("a summary is plain data")
+        let left_out = self.drift.len().saturating_sub(GROUPS_OF_A_LINE);
+        let mut line = Cow::Borrowed(self);
+        if left_out > 0 {
+            let most = moved_most(&self.drift, GROUPS_OF_A_LINE).into_iter().cloned().collect();
+            let line = line.to_mut();
+            (line.drift, line.drift_left_out) = (most, left_out as u64);
+        }
+        serde_json::to_string(&line).expect("a summary is plain data")
     }
 }
 

@@ -111,6 +111,7 @@ class Summary:
     shard: Shard | None
     devices: Devices | None
     drift: Sequence[Drift]
+    drift_left_out: int
     checks: Sequence[Check]
     exit_code: int
     error: str | None
@@ -128,7 +129,8 @@ class Summary:
         known["windows_not_measured"] = raw.get("windows_not_measured") or {}
         known["peak_memory_by_phase"] = raw.get("peak_memory_by_phase") or {}
         known["windows_not_sampled"] = raw.get("windows_not_sampled") or {}
-        known["windows_kept_not_measured"] = raw.get("windows_kept_not_measured") or 0
+        for name in ("windows_kept_not_measured", "drift_left_out"):
+            known[name] = raw.get(name) or 0
         if known["devices"] is not None:
             work = [_of(DeviceWork, device) for device in known["devices"].list or []]
             known["devices"] = dataclasses.replace(known["devices"], list=work)

@@ -11,6 +11,7 @@ use super::picks::{KINDS, SEED};
 use super::{Means, Overview};
 use crate::base::text::{bytes, count, line_safe, shell_word};
 use crate::report::page::{Block, Figure, Page, Section, Text, Tile};
+use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::dropped::NOT_SELECTED;
 
 /// Characters of an id that a page shows.
@@ -315,7 +316,7 @@ impl Overview {
             return None;
         }
         let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-        let row = |of: &crate::run_directory::calibration::GroupDrift| {
+        let row = |of: &GroupDrift| {
             let most = of.shifts.iter().max_by(|one, other| one.1.abs().total_cmp(&other.1.abs()));
             vec![
                 groups::name(of.value.as_deref()),
@@ -326,15 +327,11 @@ impl Overview {
                 most.map_or_else(|| "–".to_owned(), |(name, shift)| format!("{name} {shift:+.2}")),
             ]
         };
-        let mut groups: Vec<_> = drift.iter().collect();
-        groups.sort_by(|one, other| {
-            other.stability_index.unwrap_or(0.0).total_cmp(&one.stability_index.unwrap_or(0.0))
-        });
         let header =
             ["group", "samples", "kept now", "kept then", "stability index", "largest shift"];
         let lead = "Against the calibration that was used. A stability index of 0.1 is some, 0.25 much; a shift is in the \
                     calibration's standard deviations. The groups that moved most.";
-        let rows = groups.into_iter().take(24).map(row).collect();
+        let rows = moved_most(drift, 24).into_iter().map(row).collect();
         let table = Block::table(header, rows);
         Some(Section::new("drift", "Drift", lead, vec![table]))
     }
