@@ -300,7 +300,8 @@ fn a_bad_line_is_set_aside_with_file_line_and_column() {
     line(br#"{"id": "d13", "number": null, "text": ""}"#);
     bytes.extend_from_slice(document(14).to_string().as_bytes());
     let mut first = many(1100);
-    first.push_str(&json!({ "id": "late", "text": text(3, 30), "late": true }).to_string());
+    let late = json!({ "id": "late", "text": text(3, 30), "late": true }).to_string();
+    first.push_str(&late);
     let workspace =
         workspace(&[("a.jsonl", first.into_bytes()), ("b.jsonl", bytes), ("c.jsonl", Vec::new())]);
     let more = "max_document_bytes: 8192, schema: {id: string, text: string, number: int64}";
@@ -318,11 +319,7 @@ fn a_bad_line_is_set_aside_with_file_line_and_column() {
         (5, "bad_line", "line 7, column 29: trailing characters"),
         (6, "bad_line", "line 8, column 1: a JSON object is expected"),
         (7, "invalid_utf8", "line 9, column 23: bytes that are not UTF-8"),
-        (
-            8,
-            "bad_line",
-            "line 10: whilst decoding field 'number': failed to parse \"ten\" as Int64",
-        ),
+        (8, "bad_line", "line 10, column 42: field `number`: int64 cannot hold `\"ten\"`"),
         (
             10,
             "line_too_long",
@@ -355,14 +352,94 @@ fn a_bad_line_is_set_aside_with_file_line_and_column() {
     let (place, (_, message)) = files.enumerate().find(|(_, one)| is_first(one)).unwrap();
     assert_eq!(
         message,
-        "line 1101: column 'late' missing from schema: the first lines of the files do not have it; name the columns in \
-         `input.schema`"
+        format!(
+            "line 1101, column {}: field `late`: there is no column for it: the first lines of the files do not have it; name the columns in \
+             `input.schema`",
+            late.find("\"late\":").unwrap() + 1
+        )
     );
     assert_eq!(
         optional_texts(&bad, "id")[place].as_deref(),
         Some("late"),
         "what has a place is there"
     );
+}
+
+/// What lines say of a field whose column holds something else: the decoder alone would change each of them without a word.
+#[test]
+fn a_value_that_its_column_would_change_makes_a_bad_line() {
+    let values = [
+        ("1.5", None),
+        ("-1.99", None),
+        ("9007199254740993.0", None),
+        ("\" 8\"", None),
+        ("1e3", None),
+        ("8.0", Some(8)),
+        ("9007199254740993", Some(9_007_199_254_740_993)),
+    ];
+    let line = |row: usize, number: &str| {
+        format!("{{\"id\": \"v{row}\", \"number\": {number}, \"text\": \"{}\"}}\n", text(row, 20))
+    };
+    let late = values.iter().enumerate().map(|(row, (number, _))| line(row, number));
+    let late: Vec<String> = late.collect();
+    let first = many(1001);
+    let table = |lines: &str| {
+        let rows: Vec<String> = lines.lines().map(|line| format!("key\t{line}\n")).collect();
+        rows.concat()
+    };
+    let inferred = format!("{first}{}", late.concat());
+    let forms = [
+        ("a.jsonl", inferred.clone(), "", 1001, 24),
+        ("a.tsv", table(&inferred), "", 1001, 28),
+        ("a.jsonl", late.concat(), "schema: {id: string, text: string, number: int64}", 0, 24),
+    ];
+    for (name, lines, schema, before, column) in forms {
+        let workspace = workspace(&[(name, lines.into_bytes())]);
+        let pipeline = short().input("max_quarantined_fraction: 0.9").filter("keep_fraction: 1.0");
+        workspace.run(&if schema.is_empty() { pipeline } else { pipeline.input(schema) });
+        let data = read_parquet(&workspace.path("out/data"));
+        let numbers: BTreeMap<String, i64> =
+            texts(&data, "id").into_iter().zip(integers(&data, "number")).collect();
+        let bad = read_parquet(&workspace.path("out.run/quarantine"));
+        let told: BTreeMap<i64, String> = integers(&bad, "longsift_row")
+            .into_iter()
+            .zip(texts(&bad, "longsift_message"))
+            .collect();
+        assert_eq!(told.len(), 5, "{name} {schema}: {told:?}");
+        for (row, (value, expected)) in values.into_iter().enumerate() {
+            assert_eq!(
+                numbers.get(&format!("v{row}")).copied(),
+                expected,
+                "{name} {schema} {value}"
+            );
+            if expected.is_none() {
+                let message = format!(
+                    "line {}, column {column}: field `number`: int64 cannot hold `{value}`",
+                    before + row + 1
+                );
+                assert_eq!(told[&((before + row) as i64)], message, "{name} {schema}");
+            }
+        }
+    }
+}
+
+/// Ids of tokens are whole numbers, also behind the lines that said so.
+#[test]
+fn a_list_of_fractions_is_no_list_of_token_ids() {
+    let line =
+        |row: usize, ids: &Value| format!("{}\n", json!({ "id": format!("d{row}"), "ids": ids }));
+    let whole = |row: usize| json!((0..80).map(|at| (at * row) % 50).collect::<Vec<_>>());
+    let fractions = json!((0..80).map(|at| f64::from(at) + 0.9).collect::<Vec<_>>());
+    let mut lines: String = (0..1001).map(|row| line(row, &whole(row))).collect();
+    lines.push_str(&line(1001, &fractions));
+    let workspace = workspace(&[("a.jsonl", lines.into_bytes())]);
+    let mut pipeline = Pipeline::tokens("", 64).without_model(None).measure("recurrence");
+    pipeline.input = "path: input, id_column: id, tokens_column: ids".to_owned();
+    let summary = workspace.run(&pipeline.score("formula: far-recurrence"));
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (1002, 1));
+    let bad = read_parquet(&workspace.path("out.run/quarantine"));
+    let expected = "line 1002, column 22: field `ids[0]`: int64 cannot hold `0.9`";
+    assert_eq!(texts(&bad, "longsift_message"), [expected]);
 }
 
 #[test]

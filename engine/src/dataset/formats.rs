@@ -3,6 +3,7 @@
 pub(super) mod arrow_ipc;
 pub(super) mod compression;
 pub mod decode;
+mod fits;
 pub(super) mod form;
 pub(super) mod format;
 pub(super) mod kept;

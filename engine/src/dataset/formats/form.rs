@@ -1,7 +1,9 @@
 //! What a line holds: JSON, or JSON in the second column of a table separated by tabs.
 
+use arrow_schema::Fields;
 use serde::de::IgnoredAny;
 
+use super::fits;
 use super::shape::Shape;
 use crate::dataset::problem::RowProblem;
 
@@ -70,42 +72,45 @@ impl Form {
         decode(inside).map_err(Fed::Refused)
     }
 
-    /// Why a line is bad that a decoder refuses with the words of `refusal`.
-    pub(super) fn problem(self, number: u64, line: &[u8], refusal: Option<&str>) -> RowProblem {
+    /// Why a line is bad, if it is: it is not one object with the values of these columns. `strict`: an object may have no
+    /// fields without a column.
+    pub(super) fn problem(
+        self,
+        number: u64,
+        line: &[u8],
+        columns: &Fields,
+        strict: bool,
+    ) -> Option<RowProblem> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let bad = |code, place: String, why: &str| RowProblem {
-            code,
-            message: format!("{place}: {why}"),
+        let bad = |code, byte: usize, why: &str| {
+            let message = format!("line {number}, column {}: {why}", byte + 1);
+            Some(RowProblem { code, message })
         };
-        let at = |byte: usize| format!("line {number}, column {}", byte + 1);
-        if let Err(error) = std::str::from_utf8(line) {
-            return bad("invalid_utf8", at(error.valid_up_to()), "bytes that are not UTF-8");
-        }
+        let text = match std::str::from_utf8(line) {
+            Ok(text) => text,
+            Err(error) => {
+                return bad("invalid_utf8", error.valid_up_to(), "bytes that are not UTF-8");
+            }
+        };
         let start = match self {
             Self::Json => 0,
-            Self::Tsv => match memchr::memchr(b'\t', line) {
-                Some(tab) => tab + 1,
-                None => {
-                    return bad(
-                        "bad_line",
-                        format!("line {number}"),
-                        "there is no tab: the second column holds the JSON",
-                    );
-                }
-            },
+            Self::Tsv => {
+                let Some(tab) = memchr::memchr(b'\t', line) else {
+                    let why = "there is no tab: the second column holds the JSON";
+                    return bad("bad_line", line.len(), why);
+                };
+                tab + 1
+            }
         };
-        let json = &line[start..];
-        if let Err(error) = serde_json::from_slice::<IgnoredAny>(json) {
+        let json = &text[start..];
+        let misfit = fits::check(json, columns, strict).err()?;
+        // Of a line that is no JSON at all the first thing that is not is more than a value before it.
+        if let Err(error) = serde_json::from_str::<IgnoredAny>(json) {
             let message = error.to_string();
             let why = message.split(" at line ").next().unwrap_or(&message);
-            return bad("bad_line", at(start + error.column().saturating_sub(1)), why);
+            return bad("bad_line", start + error.column().saturating_sub(1), why);
         }
-        let blank = json.len() - json.trim_ascii_start().len();
-        if json.get(blank) != Some(&b'{') {
-            return bad("bad_line", at(start + blank), "a JSON object is expected");
-        }
-        let why = refusal.unwrap_or("the line is not one JSON object");
-        bad("bad_line", format!("line {number}"), why.trim_start_matches("Json error: "))
+        bad("bad_line", start + misfit.at, &misfit.to_string())
     }
 }
 
@@ -119,6 +124,8 @@ pub(super) enum Fed<E> {
 
 #[cfg(test)]
 mod tests {
+    use arrow_schema::{DataType, Field};
+
     use super::*;
 
     fn seen(line: &str) -> Option<String> {
@@ -139,23 +146,34 @@ mod tests {
 
     #[test]
     fn a_bad_line_has_its_place_and_the_reason() {
-        let of = |form: Form, line: &[u8]| {
-            let RowProblem { code, message } = form.problem(7, line, Some("Json error: whilst"));
-            format!("{code} {message}")
+        let columns = Fields::from(vec![Field::new("a", DataType::Int64, true)]);
+        let of = |form: Form, line: &[u8]| match form.problem(7, line, &columns, false) {
+            Some(RowProblem { code, message }) => format!("{code} {message}"),
+            None => "fine".to_owned(),
         };
         let json = |line: &[u8]| of(Form::Json, line);
+        assert_eq!(json(b"{\"a\": 1, \"b\": [2]}\r"), "fine");
         assert_eq!(json(b"{\"a\": }"), "bad_line line 7, column 7: expected value");
         assert_eq!(json(b"{\"a\": 1} x"), "bad_line line 7, column 10: trailing characters");
         assert_eq!(json(b" [1]"), "bad_line line 7, column 2: a JSON object is expected");
-        assert_eq!(json(b"{\"a\": 1}"), "bad_line line 7: whilst");
+        assert_eq!(
+            json(b"{\"a\": 1.5}"),
+            "bad_line line 7, column 7: field `a`: int64 cannot hold `1.5`"
+        );
+        assert_eq!(json(b"{\"a\": 1.5, }"), "bad_line line 7, column 12: key must be a string");
         assert_eq!(
             json(b"{\"\xff\": 1}"),
             "invalid_utf8 line 7, column 3: bytes that are not UTF-8"
         );
+        assert_eq!(of(Form::Tsv, b"key\t{\"a\": 1}"), "fine");
         assert_eq!(of(Form::Tsv, b"key\t{\"a\" 1}"), "bad_line line 7, column 10: expected `:`");
         assert_eq!(
+            of(Form::Tsv, b"key\t{\"a\": \"1\"}"),
+            "bad_line line 7, column 11: field `a`: int64 cannot hold `\"1\"`"
+        );
+        assert_eq!(
             of(Form::Tsv, b"{}"),
-            "bad_line line 7: there is no tab: the second column holds the JSON"
+            "bad_line line 7, column 3: there is no tab: the second column holds the JSON"
         );
     }
 }

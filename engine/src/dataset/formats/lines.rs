@@ -1,7 +1,7 @@
 //! Files of lines: JSON Lines, and tables with JSON in their second column, plain or compressed as a whole.
 //!
-//! A line that does not fit the columns is a row all the same: it is null, and bad. A line is decoded together with others and,
-//! where one of them is refused, alone.
+//! A line that does not fit the columns is a row all the same: it is null, and bad. Lines are looked through before they are
+//! decoded; a line is decoded together with others and, where one of them is bad, alone.
 
 use std::io::BufRead;
 use std::ops::Range;
@@ -125,13 +125,16 @@ impl LinesDecoder {
                 reader.next(Some(&mut some.text), limit).map_err(|error| error.to_string())?;
             let Some(line) = line else { return Err(self.ended(row)) };
             let number = line.number;
-            let problem = (line.bytes > limit).then(|| RowProblem {
-                code: "line_too_long",
-                message: format!(
+            let problem = if line.bytes > limit {
+                let message = format!(
                     "line {number} has {} bytes; lines of at most {limit} are read (4 times `max_document_bytes`)",
                     line.bytes
-                ),
-            });
+                );
+                Some(RowProblem { code: "line_too_long", message })
+            } else {
+                let columns = self.schema.fields();
+                self.lines.form.problem(number, &some.text[before..], columns, self.strict)
+            };
             some.lines.push(One { number, text: before..some.text.len(), problem });
         }
         Ok(some)
@@ -192,11 +195,11 @@ impl LinesDecoder {
 
     /// All lines at once; none where one of them is bad.
     fn together(&self, some: &Together) -> Option<RecordBatch> {
+        if some.lines.iter().any(|line| line.problem.is_some()) {
+            return None;
+        }
         let mut decoder = self.decoder(some.lines.len()).ok()?;
         for line in &some.lines {
-            if line.problem.is_some() {
-                return None;
-            }
             self.feed(&mut decoder, &some.text[line.text.clone()]).ok()?;
         }
         decoder.flush().ok()?
@@ -212,21 +215,14 @@ impl LinesDecoder {
             self.feed(&mut decoder, text)?;
             decoder.flush().map_err(said)?.ok_or_else(|| "the line is empty".to_owned())
         });
-        decoded.map_err(|why| {
-            let mut problem = self.lines.form.problem(line.number, text, Some(&why));
-            if self.strict && why.contains("missing from schema") {
-                problem.message += ": the first lines of the files do not have it; name the columns in `input.schema`";
-            }
-            problem
-        })
+        let problem =
+            |why| RowProblem { code: "bad_line", message: format!("line {}: {why}", line.number) };
+        decoded.map_err(problem)
     }
 
     fn decoder(&self, rows: usize) -> Result<Decoder, ArrowError> {
         // With room for one more a decoder never stops before the end of a line.
-        ReaderBuilder::new(Arc::clone(&self.schema))
-            .with_batch_size(rows + 1)
-            .with_strict_mode(self.strict)
-            .build_decoder()
+        ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(rows + 1).build_decoder()
     }
 
     /// Gives a line to a decoder.

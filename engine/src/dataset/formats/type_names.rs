@@ -36,7 +36,8 @@ pub(in crate::dataset) fn written(columns: &Fields) -> String {
     columns.collect::<Vec<_>>().join(", ")
 }
 
-fn name(data_type: &DataType) -> String {
+/// The name of a type.
+pub(super) fn name(data_type: &DataType) -> String {
     if let Some((name, _)) = SIMPLE.iter().find(|(_, known)| known == data_type) {
         return (*name).to_owned();
     }
