@@ -290,12 +290,27 @@ fn a_grandchild_that_keeps_the_pipes_open_holds_nothing_up() {
     let workspace = workspace();
     let summary = run(&workspace, &windows("grandchild", ""));
     assert_eq!(count(&summary, "quarantined"), 1, "{summary}");
+    assert!(grandchild_is_over(&workspace), "it ends with the program that started it");
+}
+
+/// Whether what the last program started has ended.
+fn grandchild_is_over(workspace: &Workspace) -> bool {
     let pid: i32 =
         fs::read_to_string(workspace.path("grandchild")).unwrap().trim().parse().unwrap();
     let status = fs::read_to_string(format!("/proc/{pid}/stat"));
     // Nobody may have asked how it ended.
-    let is_over = status.map_or(true, |status| status.contains(") Z "));
-    assert!(is_over, "it ends with the program that started it");
+    status.map_or(true, |status| status.contains(") Z "))
+}
+
+#[test]
+fn a_program_that_fails_after_its_last_answer_is_told_and_costs_nothing() {
+    let workspace = workspace();
+    workspace.write("pipeline.yaml", windows("fails-at-the-end", ""));
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    let told = "a program did not end well after its last answer: it ended with exit status 1; its stderr is empty";
+    assert!(answer.stderr.contains(told), "{}", answer.stderr);
+    assert_eq!(count(&answer.summary(), "quarantined"), 0);
+    assert!(grandchild_is_over(&workspace), "what it started ends, too");
 }
 
 #[test]

@@ -217,4 +217,9 @@ fn answers() {
     if let Some(mut answers) = answers {
         answers.finish().unwrap();
     }
+    if mode == "fails-at-the-end" {
+        let child = Command::new("sleep").arg("600").stdout(stdout).spawn().unwrap();
+        fs::write("grandchild", child.id().to_string()).unwrap();
+        exit(1);
+    }
 }

@@ -37,6 +37,8 @@ pub(super) struct Child {
     stderr: Option<ChildStderr>,
     questions: Questions,
     answers: Answers,
+    /// Whether it has answered all that it was asked.
+    is_done: bool,
     stderr_end: Vec<u8>,
     time: Duration,
     memory_limit_bytes: Option<u64>,
@@ -82,6 +84,7 @@ impl Child {
             stderr,
             questions: Questions::new(program),
             answers: Answers::new(program),
+            is_done: false,
             stderr_end: Vec::new(),
             time: Duration::from_secs(u64::from(settings.timeout_seconds)),
             memory_limit_bytes: settings.memory_limit_bytes,
@@ -117,6 +120,7 @@ impl Child {
         mut self,
         interrupted: &dyn Fn() -> Result<()>,
     ) -> std::result::Result<(), Failed> {
+        self.is_done = true;
         let end = self.questions.end();
         let time = Duration::from_secs(END_SECONDS);
         let closes = |child: &mut Self| {
@@ -161,11 +165,16 @@ impl Child {
             }
             // A process that it started may hold its pipes open for ever.
             if (over || closed) && now >= *ended.get_or_insert(now + LAST_WORDS) {
-                let how = (!over).then(|| "closed its stdout before it answered".to_owned());
-                return Err(self.ended(how));
+                let how = if self.is_done {
+                    "closed its stdout and did not end"
+                } else {
+                    "closed its stdout before it answered"
+                };
+                return Err(self.ended((!over).then(|| how.to_owned())));
             }
             if now >= deadline {
-                return Err(self.ended(Some(format!("had no answer after {} s", time.as_secs()))));
+                let what = if self.is_done { "did not end within" } else { "had no answer after" };
+                return Err(self.ended(Some(format!("{what} {} s", time.as_secs()))));
             }
             if let Some(limit) = self.memory_limit_bytes {
                 let used = machine::group_memory_bytes(self.process.id());
@@ -267,7 +276,9 @@ impl Child {
             };
             self.keep_stderr(&buffer[..length]);
         }
-        let how = why.unwrap_or_else(|| status.map_or("ended".to_owned(), in_words));
+        let before = if self.is_done { "" } else { " before it answered" };
+        let by_itself = || status.map_or("ended".to_owned(), in_words) + before;
+        let how = why.unwrap_or_else(by_itself);
         Failed::Ended(match stderr_in_words(&self.stderr_end) {
             Some(said) => format!("{how}; the end of its stderr: {said}"),
             None => format!("{how}; its stderr is empty"),
@@ -308,9 +319,9 @@ fn pid(process: &std::process::Child) -> Option<Pid> {
 
 fn in_words(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("ended with exit status {code} before it answered"),
-        (None, Some(signal)) => format!("was killed by signal {signal} before it answered"),
-        (None, None) => "ended before it answered".to_owned(),
+        (Some(code), _) => format!("ended with exit status {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "ended".to_owned(),
     }
 }
 
