@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::{BinaryArray, Float64Array, RecordBatch, TimestampMillisecondArray};
 use serde_json::{Value, json};
 
 use crate::support::tables::{
-    floats, read_parquet, strings, table, texts, token_lists, write_parquet,
+    floats, integers, read_parquet, strings, table, texts, token_lists, write_parquet,
 };
 use crate::support::{Workspace, count, demo_model, files_below};
 
@@ -162,6 +163,18 @@ fn kept_ids(workspace: &Workspace, whole: bool) -> Vec<Vec<u32>> {
     samples.iter().map(|sample| ids[sample].clone()).collect()
 }
 
+/// The kept samples as `selection/` has them, in the order that the manual says is that of the output.
+fn kept_by_selection(workspace: &Workspace) -> Vec<String> {
+    let selection = read_parquet(&workspace.path("out.run/selection"));
+    let kept = selection.column_by_name("kept").unwrap().as_boolean();
+    let (files, ids) = (texts(&selection, "input_file"), texts(&selection, "id"));
+    let (rows, windows) = (integers(&selection, "input_row"), integers(&selection, "window"));
+    let kept = (0..selection.num_rows()).filter(|sample| kept.value(*sample));
+    let mut kept: Vec<usize> = kept.collect();
+    kept.sort_by_key(|sample| (&files[*sample], rows[*sample], windows[*sample]));
+    kept.into_iter().map(|sample| format!("{}#{}", ids[sample], windows[sample])).collect()
+}
+
 #[test]
 fn megatron_has_the_token_ids_of_every_sample() {
     let parquet = workspace();
@@ -172,6 +185,8 @@ fn megatron_has_the_token_ids_of_every_sample() {
     assert_eq!(expected.len() as u64, count(&summary, "kept"));
     let found: Vec<Vec<u32>> = sequences(&megatron).into_iter().map(|(ids, _)| ids).collect();
     assert_eq!(found, expected, "windows are slices of their document's tokens, in its order");
+    let samples = texts(&read_parquet(&parquet.path("out/data")), "longsift_sample_id");
+    assert_eq!(kept_by_selection(&megatron), samples, "what the sequences are samples of");
     let ended = workspace();
     run(&ended, "part_bytes: 0, format: megatron, end_token: 3", HALF);
     let with_end = expected.iter().map(|ids| [&ids[..], &[3]].concat());
