@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::external::child::write_program;
 use crate::support::pages::{self, hostile, opened};
 use crate::support::tables::{labels, strings, table, write_parquet};
 use crate::support::{Pipeline, Workspace, demo_model, read_json, repository};
@@ -347,7 +348,8 @@ fn panel(workspace: &Workspace, moves: &[(&str, u32)]) -> (u64, u64, String) {
     let script = format!(
         "<script>function move(label, value) {{ document.querySelectorAll('#whatif-panel label').forEach(of => {{ \
          if (of.textContent.trim() !== label) return; \
-         of.querySelector('input').value = value; of.querySelector('input').dispatchEvent(new Event('input')); }}); }} \
+         const input = of.querySelector('input'); if (input.type === 'checkbox') {{ input.click(); return; }} \
+         input.value = value; input.dispatchEvent(new Event('input')); }}); }} \
          {}</script></main>",
         moves.concat()
     );
@@ -366,20 +368,49 @@ fn panel(workspace: &Workspace, moves: &[(&str, u32)]) -> (u64, u64, String) {
     (cells[0], cells[2], yaml)
 }
 
+/// What `whatif` says of the guards of this YAML and a fraction: samples and tokens that would be kept.
+fn whatif(workspace: &Workspace, yaml: &str, fraction: &str) -> (u64, u64) {
+    let guards = yaml.split("guards: ").nth(1).unwrap();
+    let guards = format!("stages.filter.guards={}", guards.lines().next().unwrap());
+    let fraction = format!("stages.filter.keep_fraction={fraction}");
+    let all = ["whatif", "out.run", "--set", &fraction, "--set", &guards, "--format", "json"];
+    let found: Value = serde_json::from_str(&workspace.longsift(&all).success().stdout).unwrap();
+    let then = &found["total"]["then"];
+    (then["samples"].as_u64().unwrap(), then["tokens"].as_u64().unwrap())
+}
+
+#[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn without_guards_the_panel_has_the_samples_that_lack_only_the_statistic_of_a_guard() {
+    let workspace = Workspace::new();
+    write_program(&workspace);
+    let text = |row: usize| vec!["word"; 100 + row].join(" ");
+    let input = table(&[
+        ("id", strings((0..60).map(|row| format!("d{row}")))),
+        ("text", strings((0..60).map(text))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 64);
+    let own = "external, name: own, command: [./child.sh, absent], version: \"1\", statistics: [{name: bytes, unit: bytes, \
+               doc: length}, {name: letters, kind: count, unit: letters, doc: letters}]";
+    let pipeline = recurring()
+        .measure(own)
+        .score("formula: far-recurrence")
+        .filter("keep_fraction: 0.3, guards: [{statistic: bytes, min_quantile: 0.2}]")
+        .output("report: true");
+    workspace.run(&pipeline);
+    let summary = read_json(&workspace.path("out.run/summary.json"));
+    assert!(summary["windows_dropped"]["no_bytes"].as_u64().unwrap() > 9, "{summary}");
+    let (samples, _, yaml) = panel(&workspace, &[("guards", 0)]);
+    assert_eq!(samples, whatif(&workspace, &yaml, "0.3").0, "{yaml}");
+    let all = panel(&workspace, &[("guards", 0), ("keep", 0)]);
+    assert_eq!((all.0, all.1), whatif(&workspace, &all.2, "1"));
+}
+
 #[test]
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
 fn a_guard_that_is_moved_in_the_panel_keeps_what_whatif_says_that_it_keeps() {
     let workspace = guarded();
-    let whatif = |yaml: &str| -> (u64, u64) {
-        let guards = yaml.split("guards: ").nth(1).unwrap();
-        let guards = format!("stages.filter.guards={}", guards.lines().next().unwrap());
-        let all = ["whatif", "out.run", "--set", "stages.filter.keep_fraction=1", "--set", &guards];
-        let all = [&all[..], &["--format", "json"]].concat();
-        let found = workspace.longsift(&all).success().stdout;
-        let found: Value = serde_json::from_str(&found).unwrap();
-        let then = &found["total"]["then"];
-        (then["samples"].as_u64().unwrap(), then["tokens"].as_u64().unwrap())
-    };
+    let whatif = |yaml: &str| whatif(&workspace, yaml, "1");
     let summary = read_json(&workspace.path("out.run/summary.json"));
     let now = summary["kept"].as_u64().unwrap();
     assert_eq!(panel(&workspace, &[]).0, now);

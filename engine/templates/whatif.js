@@ -114,7 +114,8 @@
       if (cell[2] > 0) { order.push([score, cell[2], cell[3]]); }
     });
     order.sort(function (a, b) { return b[0] - a[0]; });
-    var left = Math.floor(fraction * group.counted + 1e-9), found = { samples: 0, tokens: 0, score: NaN };
+    var among = passing ? group.counted : group.counted_without_guards;
+    var left = Math.floor(fraction * among + 1e-9), found = { samples: 0, tokens: 0, score: NaN };
     for (var j = 0; j < order.length && left > 0; j++) {
       var some = Math.min(left, order[j][1]);
       found.samples += some; left -= some;

@@ -322,6 +322,7 @@ fn panel_of(
         Some(panel::OfGroup {
             name,
             counted: group.counted,
+            counted_without_guards: group.counted_without_guards,
             kept: kept.samples,
             tokens: kept.tokens,
             cells: group.grid.cells()?,

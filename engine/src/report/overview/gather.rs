@@ -56,8 +56,9 @@ pub(super) struct OfGroup {
     /// By statistic of the selection.
     pub(super) statistics: Vec<Bins<FATES>>,
     pub(super) picks: Picks,
-    /// Samples that a share is one of.
+    /// Samples that a share is one of, and those that it would be one of without guards.
     pub(super) counted: u64,
+    pub(super) counted_without_guards: u64,
     pub(super) grid: Grid,
     pub(super) guarded: Guarded,
 }
@@ -170,6 +171,7 @@ impl Gathering<'_> {
             statistics: vec![Bins::new(); self.statistics.len()],
             picks: Picks::default(),
             counted: 0,
+            counted_without_guards: 0,
             grid: Grid::new(&self.sides),
             guarded: Guarded::new(&self.sides, &self.bounds),
         };
@@ -265,17 +267,29 @@ impl Gathering<'_> {
         if shown.is_some() {
             group.picks.add(unit, row, place, tokens);
         }
-        group.counted += u64::from(!row.reason.is_some_and(|reason| reason.starts_with("no_")));
-        if row.score.is_nan() {
-            return;
-        }
+        let missing = row.reason.and_then(|reason| reason.strip_prefix("no_"));
+        let is_term = |name: &str| self.choice.terms.iter().any(|term| term.statistic == name);
+        group.counted += u64::from(missing.is_none());
+        group.counted_without_guards += u64::from(!missing.is_some_and(is_term));
         let Some((scorer, guards)) = known.and_then(|known| known.scoring.as_ref()) else {
             return;
         };
         let refused = fate == Fate::Refused;
         let sides = self.sides.values(scorer.terms(row.statistics));
-        group.grid.add(sides, refused, amount);
+        let has_terms =
+            row.statistics.iter().take(self.choice.terms.len()).all(|of| of.is_finite());
+        // Without a score, because of a statistic that only a guard asks for: without guards the sample has one.
+        let for_guards =
+            refused && has_terms && !row.reason.is_some_and(|of| self.choice.spares(of));
+        let is_scored = !row.score.is_nan();
+        if is_scored || for_guards {
+            group.grid.add(sides, refused, amount);
+        }
+        let sides = if is_scored { sides } else { (f64::NAN, f64::NAN) };
         group.guarded.add(&self.bounds, guards, row.statistics, sides, amount);
+        if !is_scored {
+            return;
+        }
         if self.choice.combine == Combine::Least && !refused && shown.is_some() {
             let least = |(place, least): (usize, f64), (own, term): (usize, f64)| {
                 if term < least { (own, term) } else { (place, least) }
@@ -310,6 +324,7 @@ impl Gathered {
             statistics.for_each(|(bins, more)| bins.append(more));
             group.picks.append(more.picks);
             group.counted += more.counted;
+            group.counted_without_guards += more.counted_without_guards;
             group.grid.append(&more.grid);
             group.guarded.append(&more.guarded);
         }

@@ -139,7 +139,8 @@ impl Guarded {
         Self { axes: [Scale::new(x), Scale::new(y)], bounds, now: Vec::new() }
     }
 
-    /// Counts a sample whose sides come to these: `group` are the bounds of its group, by guard.
+    /// Counts a sample whose sides come to these: `group` are the bounds of its group, by guard. One whose sides are not finite
+    /// has its part in quantiles all the same, as in a run.
     pub(super) fn add(
         &mut self,
         bounds: &[Bound],
@@ -148,9 +149,6 @@ impl Guarded {
         (x, y): (f64, f64),
         amount: Amount,
     ) {
-        if !x.is_finite() || !y.is_finite() {
-            return;
-        }
         self.now.clear();
         let mut refused = 0;
         for (bound, counted) in bounds.iter().zip(&mut self.bounds) {
@@ -162,7 +160,8 @@ impl Guarded {
                 self.now.push((bin, refuses));
             }
         }
-        if self.now.len() < bounds.len() || refused > 1 {
+        let is_scored = x.is_finite() && y.is_finite();
+        if !is_scored || self.now.len() < bounds.len() || refused > 1 {
             return;
         }
         let ((x, x_wider), (y, y_wider)) = (self.axes[0].add(x), self.axes[1].add(y));
@@ -279,12 +278,16 @@ fn filled(of: &Counted) -> impl Iterator<Item = (i64, Amount)> {
     of.all.bins().filter(|(_, amount)| amount.samples > 0)
 }
 
-/// Quantiles that are a twentieth apart, of each group by itself.
+/// Quantiles that are a twentieth apart, of each group by itself. As in a run: the lower end is the first value that has the share
+/// below it or at it, the upper end is the first that has the rest there. Both pass, and with them all that are equal.
 fn by_quantile(bound: &Bound, counted: &[&Counted]) -> Steps {
     let mass = |amount: &Amount| if bound.tokens { amount.tokens } else { amount.samples };
+    let begins = |_: u128, with: u128, wanted: u128| {
+        if bound.high { with > wanted } else { with >= wanted }
+    };
     let own = |of: &&Counted| {
         let all: Vec<(i64, Amount)> = filled(of).collect();
-        (quantiles(&all, QUANTILES, &mass), 0)
+        (edges(&all, QUANTILES, &mass, &begins), 0)
     };
     let share = |step: u64| if bound.high { QUANTILES - step } else { step };
     let steps = (1..QUANTILES).map(|step| share(step) as f64 / QUANTILES as f64);
@@ -303,7 +306,8 @@ fn by_value(bound: &Bound, counted: &[&Counted]) -> Steps {
         filled(of).for_each(|(bin, amount)| all.add(shifted(bin, *wider), amount));
     }
     let all = all.settled();
-    let mut edges = quantiles(all, STEPS, &|amount| amount.samples);
+    let begins = |without: u128, _: u128, wanted: u128| without >= wanted;
+    let mut edges = edges(all, STEPS, &|amount| amount.samples, &begins);
     edges.dedup();
     // At the lowest bin everything passes.
     edges.retain(|edge| all.first().is_some_and(|(lowest, _)| edge > lowest));
@@ -312,18 +316,25 @@ fn by_value(bound: &Bound, counted: &[&Counted]) -> Steps {
     (steps, wider.into_iter().map(|wider| (edges.clone(), wider)).collect())
 }
 
-/// Where the shares of `all` begin that are one of so many, two, …: the first bin with this much below it.
-fn quantiles(all: &[(i64, Amount)], parts: u64, mass: &dyn Fn(&Amount) -> u64) -> Vec<i64> {
+/// Where each but the first of so many equal shares of `all` begins: the first bin of which `begins` says so, given what lies below
+/// it, the same with its own, and what lies below the share, each so many times.
+fn edges(
+    all: &[(i64, Amount)],
+    parts: u64,
+    mass: &dyn Fn(&Amount) -> u64,
+    begins: &dyn Fn(u128, u128, u128) -> bool,
+) -> Vec<i64> {
     let total: u64 = all.iter().map(|(_, amount)| mass(amount)).sum();
     let (mut below, mut edges) = (0_u64, Vec::new());
+    let times = |mass: u64| u128::from(mass) * u128::from(parts);
     for (bin, amount) in all {
+        let with = below + mass(amount);
         while (edges.len() as u64) < parts - 1
-            && u128::from(below) * u128::from(parts)
-                >= u128::from(total) * (edges.len() as u128 + 1)
+            && begins(times(below), times(with), u128::from(total) * (edges.len() as u128 + 1))
         {
             edges.push(*bin);
         }
-        below += mass(amount);
+        below = with;
     }
     let end = all.last().map_or(0, |(bin, _)| bin + 1);
     edges.resize(parts as usize - 1, end);
@@ -346,6 +357,8 @@ fn shown(group: &Guarded, cells: &[([i64; 4], Both)]) -> Option<Cells> {
 
 #[cfg(test)]
 mod tests {
+    use longsift_stages::contract::Decimal;
+    use longsift_stages::filter::guards::{Guard, Verdict};
     use longsift_stages::score::terms::Combine;
 
     use super::*;
@@ -415,12 +428,51 @@ mod tests {
         assert_eq!(collapse(&bounds, &mut [&mut parts]), collapsed);
         assert!((collapsed.0[0].steps[3] - 0.2).abs() < 1e-12);
         assert!((collapsed.0[1].steps[3] - 0.8).abs() < 1e-12);
-        // The fifth with the lowest values fails.
+        // What is below the quantile fails.
         let mut values: Vec<f64> = all.iter().map(|sample| sample[0]).collect();
         values.sort_by(f64::total_cmp);
-        let expected = all.iter().filter(|of| of[0] >= values[1200] && of[1] <= 60.0).count();
+        let expected = all.iter().filter(|of| of[0] >= values[1199] && of[1] <= 60.0).count();
         let found = passing(collapsed.1[0].as_ref().unwrap(), 0, 4);
         assert!(found.abs_diff(expected as u64) < 60, "{found} {expected}");
+    }
+
+    #[test]
+    fn equal_values_pass_a_moved_quantile_together_as_in_a_run() {
+        let sides = Sides::of(Combine::Sum, &[Some("a")]);
+        // Seven values, most of them zeros, and a group where all are equal; tokens that differ.
+        let values = |equal: bool| {
+            (0..700_u64).map(move |n| if equal || n % 3 > 0 { 0.0 } else { (n % 7) as f64 / 8.0 })
+        };
+        let tokens = |n: u64| 1 + n * n % 50;
+        for (equal, high, weigh) in (0..8)
+            .map(|n| (n & 1 > 0, n & 2 > 0, if n & 4 > 0 { Weigh::Tokens } else { Weigh::Samples }))
+        {
+            let bounds = [Bound { tokens: weigh == Weigh::Tokens, ..bound(0, high, true, 0.5) }];
+            let mut guarded = Guarded::new(&sides, &bounds);
+            for (n, value) in (0..).zip(values(equal)) {
+                // One in five has no score, and its value is one of the group all the same.
+                let score = if n % 5 == 0 { f64::NAN } else { n as f64 };
+                let amount = Amount { samples: 1, tokens: tokens(n) };
+                guarded.add(&bounds, &[Bounds::default()], &[value], (score, 0.0), amount);
+            }
+            let (sliding, cells) = collapse(&bounds, &mut [&mut guarded]);
+            let all: Vec<f64> = values(equal).collect();
+            let all_tokens: Vec<u64> = (0..700).map(tokens).collect();
+            for (step, quantile) in sliding[0].steps.iter().enumerate() {
+                let quantile = Some(Decimal(*quantile));
+                let (min_quantile, max_quantile) =
+                    if high { (None, quantile) } else { (quantile, None) };
+                let (statistic, min, max, before) = ("a".to_owned(), None, None, None);
+                let guard =
+                    Guard { statistic, min, max, min_quantile, max_quantile, weigh, before };
+                let exact = guard.bounds_of(&all, &all_tokens);
+                let scored = all.iter().enumerate().filter(|(n, _)| n % 5 > 0);
+                let expected =
+                    scored.filter(|(_, value)| exact.judge(**value) == Verdict::Passes).count();
+                let found = passing(cells[0].as_ref().unwrap(), 0, step as u64 + 1);
+                assert_eq!(found, expected as u64, "{equal} {high} {weigh:?} {quantile:?}");
+            }
+        }
     }
 
     #[test]

@@ -57,8 +57,9 @@ struct Side {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct OfGroup {
     pub(super) name: String,
-    /// The samples that a share is one of.
+    /// The samples that a share is one of, and those that it would be one of without guards.
     pub(super) counted: u64,
+    pub(super) counted_without_guards: u64,
     /// Those that are kept, and their tokens.
     pub(super) kept: u64,
     pub(super) tokens: u64,
@@ -161,7 +162,9 @@ impl Panel {
         }
         if !self.bounds.is_empty() {
             let said = "A guard moves in steps, and is answered from larger cells than the rest. One that is moved alone is \
-                        counted; several together are taken as independent of each other inside a cell.";
+                        counted, a quantile to a bin of its statistic; several together are taken as independent of each \
+                        other inside a cell. A sample without the statistic of a guard only takes part when all guards are \
+                        unticked.";
             blocks.push(Block::Note(said.to_owned()));
         }
         blocks.push(Block::Panel(data));
