@@ -112,6 +112,16 @@ fn no_text_shows_no_text_and_an_input_that_is_gone_shows_why() {
     assert!(page(&workspace, &[]).contains("secret"));
     assert!(!page(&workspace, &["--no-text"]).contains("secret"));
     assert!(!report(&workspace, &["--no-text"]).to_string().contains("secret"));
+    assert_eq!(report(&workspace, &[])["without_input"], Value::Null);
+    // Written anew, with a row less.
+    write_parquet(&workspace.path("input/a.parquet"), &input.slice(0, 19), 8);
+    let figures = report(&workspace, &[]);
+    assert!(!figures.to_string().contains("secret"));
+    let why = "1 of 1 input files changed after they were scored, the first is `a.parquet`";
+    assert_eq!(figures["without_input"], why);
+    let said =
+        format!("The input cannot be read any more as it was scored, so texts are missing: {why}");
+    assert!(page(&workspace, &[]).contains(&said));
     fs::remove_file(workspace.path("input/a.parquet")).unwrap();
     let figures = report(&workspace, &[]);
     assert!(!figures.to_string().contains("secret"));

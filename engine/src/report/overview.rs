@@ -18,7 +18,7 @@ mod page;
 mod panel;
 mod picks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -114,7 +114,7 @@ pub(crate) struct Overview {
     panel: Option<Panel>,
     /// Rows that could not be scored, by code.
     quarantined: BTreeMap<String, u64>,
-    /// Why there are no texts and labels, if so.
+    /// Why texts and labels are missing, if so: of the whole input, or of files that are not what was scored.
     without_input: Option<String>,
 }
 
@@ -260,7 +260,7 @@ impl Overview {
             machine,
             panel,
             quarantined: counts.quarantined,
-            without_input: sources.input.err(),
+            without_input: sources.input.err().or_else(|| changed(manifest, &by_name)),
         })
     }
 
@@ -296,6 +296,18 @@ fn known<'a>(
         known.entry(group.value.as_deref()).or_default().place = Some(place);
     }
     known
+}
+
+/// What is said of files that are not what was scored, given the units that are: how many, and the first of them by name.
+fn changed(manifest: &Manifest, same: &HashMap<String, usize>) -> Option<String> {
+    let all: BTreeSet<&str> = manifest.units.iter().map(|record| record.file.as_str()).collect();
+    let others = manifest.units.iter().filter(|record| !same.contains_key(&record.unit));
+    let others: BTreeSet<&str> = others.map(|record| record.file.as_str()).collect();
+    let (first, changed) = (others.first()?, count(others.len() as u64));
+    let all = count(all.len() as u64);
+    Some(format!(
+        "{changed} of {all} input files changed after they were scored, the first is `{first}`"
+    ))
 }
 
 /// Groups that are neither shown nor in the panel, because there are too many.

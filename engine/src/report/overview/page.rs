@@ -245,7 +245,7 @@ impl Overview {
         let mut blocks = Vec::new();
         if let Some(why) = &self.without_input {
             blocks.push(Block::Note(format!(
-                "The input cannot be read any more, so there are no texts: {}",
+                "The input cannot be read any more as it was scored, so texts are missing: {}",
                 line_safe(why)
             )));
         }
