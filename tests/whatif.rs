@@ -151,7 +151,8 @@ fn what_would_need_measuring_is_refused_by_name() {
     for (setting, words) in [
         ("stages.tokenize.window_tokens=32", "stages.tokenize.window_tokens: 32, was 64"),
         ("stages.recurrence.min_distance_fraction=0.25", "stages.recurrence.min_distance_fraction"),
-        ("output.compression=none", "output.compression"),
+        ("output.compression=none", "this changes what is written, not what is kept"),
+        ("output.samples=documents", "documents would be ranked instead of windows"),
         (loose, "first-layer-attention: a guard before it spared windows"),
         ("stages.score.terms=[{statistic: gzip_ratio}]", "gzip_ratio"),
     ] {

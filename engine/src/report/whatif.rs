@@ -23,6 +23,7 @@ use crate::run_directory::units::{self, UnitRecord};
 use crate::run_directory::{facts, pipeline_lock, selected};
 use crate::select::samples::Sample;
 use crate::select::{self, Selection};
+use crate::spec::pipeline::Samples;
 use crate::spec::{Overrides, Spec};
 
 /// What another selection would do.
@@ -237,10 +238,15 @@ fn changes(spec: &Spec, manifest: &Manifest) -> Result<Vec<String>> {
     let (written, measured): (Vec<&String>, Vec<&String>) = others
         .into_iter()
         .partition(|line| line.starts_with("output.") || line.starts_with("name:"));
-    let message = if measured.is_empty() {
-        "this changes what is written, not what is kept"
-    } else {
+    let message = if !measured.is_empty() {
         "this would need measuring"
+    } else if written.iter().any(|line| line.starts_with("output.samples:")) {
+        match spec.pipeline.output.samples {
+            Samples::Documents => "documents would be ranked instead of windows",
+            Samples::Windows => "windows would be ranked instead of documents",
+        }
+    } else {
+        "this changes what is written, not what is kept"
     };
     let mut problem = Diagnostic::error(Blame::Pipeline, message);
     for line in measured.into_iter().chain(written) {
