@@ -141,7 +141,7 @@ fn a_small_screen_shows_the_tables_of_a_curve_whole() {
     workload(&workspace);
     let arguments = ["tune", "pipeline.yaml", "--seconds", "0.05", "--html", "tuned.html"];
     workspace.longsift(&arguments).success();
-    let beyond = pages::beyond_a_screen(&workspace.path("tuned.html"), 400);
+    let beyond = pages::beyond_a_screen(&workspace.path("tuned.html"), 400, "th,td,pre");
     let (cells, beyond) = beyond.split_once(':').unwrap();
     assert!(cells.len() > "of 9".len() && beyond.is_empty(), "{cells}: {beyond}");
 }

@@ -226,6 +226,37 @@ fn a_page_stays_small_whatever_texts_ids_and_groups_are_made_of() {
 }
 
 #[test]
+#[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
+fn a_long_name_does_not_widen_a_page_and_an_empty_one_is_told() {
+    let workspace = Workspace::new();
+    let long = "https://example.org/a/path/that/never/has/a/blank";
+    let groups: Vec<Option<&str>> = (0..40).map(|row| Some([long, ""][row % 2])).collect();
+    let text = |row: usize| format!("document {row} {}", "says this and that ".repeat(30 + row));
+    let input = table(&[
+        ("id", strings((0..40).map(|row| format!("d{row}")))),
+        ("group", labels(&groups)),
+        ("text", strings((0..40).map(text))),
+    ]);
+    write_parquet(&workspace.path("input/a.parquet"), &input, 16);
+    let pipeline = recurring()
+        .score("formula: far-recurrence, within: group")
+        .output("report_by: group, report: true");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    let run = workspace.longsift(&["run", "pipeline.yaml"]).success();
+    let told = workspace.longsift(&["report", "out.run"]).success();
+    let asked = workspace.longsift(&["whatif", "out.run"]).success();
+    for said in [run.stderr, told.stdout, asked.stdout] {
+        assert!(said.contains("(empty)"), "{said}");
+    }
+    let path = workspace.path("out.run/report.html");
+    let page = fs::read_to_string(&path).unwrap();
+    assert!(page.contains("<summary>(empty)</summary>") && !page.contains("<summary></summary>"));
+    let found = pages::beyond_a_screen(&path, 400, "main,summary");
+    let (elements, beyond) = found.split_once(':').unwrap();
+    assert!(elements.len() >= "of 5".len() && beyond.is_empty(), "{elements}: {beyond}");
+}
+
+#[test]
 fn groups_that_the_panel_leaves_out_are_told() {
     let workspace = Workspace::new();
     let ids = || (0..4100).map(|row| format!("d{row}"));

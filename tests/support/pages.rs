@@ -59,13 +59,13 @@ pub(crate) fn opened(page: &Path, folder: &Path) -> (String, Vec<String>) {
     (String::from_utf8_lossy(&answer.stdout).into_owned(), console.collect())
 }
 
-/// Cells of tables and texts as they are that do not end within a screen of so many pixels.
-pub(crate) fn beyond_a_screen(page: &Path, pixels: u32) -> String {
+/// How many elements of these names there are, and the texts of those that do not end within a screen of so many pixels.
+pub(crate) fn beyond_a_screen(page: &Path, pixels: u32, names: &str) -> String {
     let name = page.file_name().unwrap().to_str().unwrap();
     let frame = format!(
         "<iframe src=\"{name}\" width={pixels} height=2000></iframe><pre></pre><script>onload = () => {{\
            const beyond = element => element.getBoundingClientRect().right > {pixels} || element.scrollWidth > {pixels};\
-           const all = document.querySelector('iframe').contentDocument.querySelectorAll('th,td,pre');\
+           const all = document.querySelector('iframe').contentDocument.querySelectorAll('{names}');\
            document.querySelector('pre').textContent = 'of ' + all.length + ':' +\
              [...all].filter(beyond).map(element => element.textContent);\
          }}</script>"

@@ -37,6 +37,16 @@ pub(crate) fn line_safe(text: &str) -> String {
     text.chars().map(printable).collect()
 }
 
+/// The value of a group or a label as people read it: text that stays on its line, and never nothing.
+pub(crate) fn value_name(value: &str) -> String {
+    if value.is_empty() { "(empty)".to_owned() } else { line_safe(value) }
+}
+
+/// The same in backticks, where there is something to put into them.
+pub(crate) fn quoted_value(value: &str) -> String {
+    if value.is_empty() { value_name(value) } else { quoted(value) }
+}
+
 /// The same JSON, with what a terminal obeys inside its strings as `\uXXXX`. Line breaks stand between values only.
 pub(crate) fn json_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
@@ -144,6 +154,11 @@ mod tests {
         let rows = [row(&["", "one", "two"]), row(&["längest", "1"]), row(&["b", "22", ""])];
         assert_eq!(table(&rows), ["         one  two", "längest    1", "b         22"]);
         assert!(table(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_value_without_a_letter_has_a_name() {
+        assert_eq!(["", " ", "a\n"].map(value_name), ["(empty)", " ", "a\\u{a}"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use crate::base::text::{bytes, count, line_safe, seconds};
+use crate::base::text::{bytes, count, line_safe, quoted_value, seconds, value_name};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
 use crate::run_directory::summary::{DeviceWork, LabelCounts, LabelShares, Summary};
 
@@ -159,7 +159,7 @@ fn drifted(drift: &GroupDrift) -> String {
         drift.shifts.iter().map(|(statistic, shift)| format!("{statistic} {shift:+.2}")).collect();
     format!(
         "{}{} scores, stability index {}; {} kept, {} when calibrated; {} deviations",
-        drift.value.as_ref().map_or(String::new(), |value| format!("`{value}`: ")),
+        drift.value.as_ref().map_or(String::new(), |value| format!("{}: ", quoted_value(value))),
         count(drift.count),
         drift.stability_index.map_or("unknown".to_owned(), |index| format!("{index:.3}")),
         percent(drift.kept_fraction),
@@ -194,7 +194,7 @@ impl fmt::Display for LabelTable<'_> {
         let percent = |kept: u64, all: u64| 100.0 * kept as f64 / all.max(1) as f64;
         let overall = percent(of_all(|counts| counts.kept), of_all(|counts| counts.samples));
         let name = |label: &Option<String>| {
-            label.as_deref().map_or_else(|| "(null)".to_owned(), line_safe)
+            label.as_deref().map_or_else(|| "(null)".to_owned(), value_name)
         };
         let column = line_safe(self.column);
         let mut shares: Vec<_> = self.shares.iter().collect();

@@ -11,7 +11,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::parallel;
 use crate::base::stop::Stop;
-use crate::base::text::{count, line_safe, table};
+use crate::base::text::{count, line_safe, table, value_name};
 use crate::plan::Plan;
 use crate::plan::identity::{AttentionDigests, Digests, Kernels, WholeModelDigests, identity};
 use crate::plan::options::PlanOptions;
@@ -434,7 +434,7 @@ impl fmt::Display for WhatIf {
         let mut groups: Vec<&OfGroup> = self.groups.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.change.all.samples));
         for group in groups.iter().take(PRINTED) {
-            let name = group.value.as_deref().map_or_else(|| "-".to_owned(), line_safe);
+            let name = group.value.as_deref().map_or_else(|| "-".to_owned(), value_name);
             let score = match group.thresholds_then.as_slice() {
                 [Some(score)] => format!("{score:.4}"),
                 [None] => "nothing".to_owned(),
@@ -487,7 +487,7 @@ impl fmt::Display for Moved {
             write!(f, "#{window}")?;
         }
         if let Some(group) = &self.group {
-            write!(f, "  {}", line_safe(group))?;
+            write!(f, "  {}", value_name(group))?;
         }
         let (now, then) = (score(self.score_now), score(self.score_then));
         write!(f, "  score {now}, then {then}  {}", self.reason)

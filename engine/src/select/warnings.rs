@@ -10,7 +10,7 @@ use super::drift;
 use super::gather::Gathered;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::text::count;
+use crate::base::text::{count, quoted_value};
 use crate::run_directory::calibration::GroupDrift;
 
 /// Groups that a message names.
@@ -18,7 +18,7 @@ const NAMED: usize = 10;
 
 /// A group as people call it.
 pub(super) fn name(value: Option<&str>) -> String {
-    value.map_or("(null)".to_owned(), |value| format!("`{value}`"))
+    value.map_or("(null)".to_owned(), quoted_value)
 }
 
 /// The first of many things, and how many more there are.

@@ -24,7 +24,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
-use crate::base::text::{count, line_safe, quoted, table};
+use crate::base::text::{count, line_safe, quoted, quoted_value, table};
 use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
@@ -545,7 +545,7 @@ impl Explanation {
             let group = own
                 .group
                 .as_deref()
-                .map_or(String::new(), |group| format!(" of {}", quoted(group)));
+                .map_or(String::new(), |group| format!(" of {}", quoted_value(group)));
             format!(", {} of {} samples{group}", count(rank), count(own.of))
         });
         let weakest = own.weakest.as_ref().map_or(String::new(), |name| {

@@ -178,25 +178,21 @@ pub(super) fn stacked(label: &str, sides: &[&str], rows: &[(&str, Vec<u64>)]) ->
     drawing
 }
 
-/// The kept share of each row, and that of all as a dashed line.
+/// The kept share of each row, and that of all as a dashed line. A name has a line of its own: it may be wider than the drawing,
+/// and the figures are to be read all the same.
 pub(super) fn shares(label: &str, rows: &[(String, [u64; 2])], overall: f64) -> Drawing {
-    let row = 36.0;
+    let row = 50.0;
     let most = rows.iter().map(|(_, [all, kept])| *kept as f64 / (*all).max(1) as f64);
     let scale = (WIDTH - 2.0) / most.fold(overall, f64::max).max(1e-9);
     let height = row * rows.len() as f64 + 20.0;
     let mut drawing = drawing(height, label);
     for (index, (name, [all, kept])) in rows.iter().enumerate() {
         let y = row * index as f64;
-        let said = format!(
-            "{} · {} of {} · {}",
-            line_safe(name),
-            count(*kept),
-            count(*all),
-            share(*kept, *all)
-        );
-        drawing.text((0.0, y + 13.0), "start", said);
+        let said = format!("{} of {} · {}", count(*kept), count(*all), share(*kept, *all));
+        drawing.text((0.0, y + 13.0), "start", line_safe(name));
+        drawing.text((0.0, y + 27.0), "start", said);
         let width = scale * *kept as f64 / (*all).max(1) as f64;
-        drawing.rect((0.0, y + 18.0), (width, 12.0), colour::BLUE, "");
+        drawing.rect((0.0, y + 32.0), (width, 12.0), colour::BLUE, "");
     }
     let x = scale * overall;
     drawing.dashed((x, 16.0), (x, height - 18.0), colour::VERMILLION);
@@ -304,6 +300,13 @@ mod tests {
         assert!(svg.contains("3 · 75.0 %") && !svg.contains("<b>"), "{svg}");
         assert!(svg.contains(r#"<rect x="84.5" y="54" width="253.5""#), "{svg}");
         assert!(svg.contains(r#"<rect x="0" y="90" width="84.5""#), "{svg}");
+    }
+
+    #[test]
+    fn the_figures_of_a_share_are_read_however_long_its_name_is() {
+        let rows = [("n".repeat(400), [200, 30])];
+        let svg = shares("Kept", &rows, 0.1).render().unwrap();
+        assert!(svg.contains(">30 of 200 · 15.0 %</text>"), "{svg}");
     }
 
     #[test]

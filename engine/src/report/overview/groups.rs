@@ -12,7 +12,7 @@ use super::excerpts::{self, Excerpt};
 use super::gather::{Fate, OfGroup};
 use super::picks::{Kind, Pick};
 use crate::base::error::Result;
-use crate::base::text::{count, line_safe};
+use crate::base::text::{count, value_name};
 use crate::plan::Plan;
 use crate::report::amount::Amount;
 use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift};
@@ -173,9 +173,13 @@ const LONGEST_NAME: usize = 48;
 
 /// What the group of a value is called.
 pub(super) fn name(value: Option<&str>) -> String {
-    let Some(value) = value else { return "without a group".to_owned() };
+    value.map_or_else(|| "without a group".to_owned(), short)
+}
+
+/// The value of a group or a label, cut where it is longer than a drawing is wide.
+pub(super) fn short(value: &str) -> String {
     let mut letters = value.chars();
-    let name = line_safe(&letters.by_ref().take(LONGEST_NAME).collect::<String>());
+    let name = value_name(&letters.by_ref().take(LONGEST_NAME).collect::<String>());
     if letters.next().is_some() { name + "…" } else { name }
 }
 

@@ -194,7 +194,8 @@ impl Overview {
             .shares
             .iter()
             .map(|(label, counts)| {
-                (label.clone().unwrap_or_else(|| "without a label".to_owned()), *counts)
+                let name = label.as_deref().map_or("without a label".to_owned(), groups::short);
+                (name, *counts)
             })
             .collect();
         let overall = self.kept.samples as f64 / self.all().samples.max(1) as f64;
