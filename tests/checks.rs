@@ -83,13 +83,23 @@ fn a_check_that_does_not_hold_writes_nothing_and_keeps_the_scores() {
     let text = with(&["figure: samples_kept, min: 1", "figure: rows_kept_share, min: 0.9"]);
     let line = 1 + text.lines().position(|line| line.contains("0.9")).unwrap();
     workspace.write("pipeline.yaml", &text);
-    let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
+    let files = ["--summary-file", "summary.json", "--metrics-textfile", "metrics.prom"];
+    let answer = workspace.longsift(&[&["run", "pipeline.yaml"][..], &files].concat()).expect(6);
     let place = format!("pipeline.yaml:{line}:");
     let why = "the check of rows_kept_share does not hold: it is 0.";
     assert!(answer.stderr.contains(&place) && answer.stderr.contains(why), "{}", answer.stderr);
     assert!(answer.stderr.contains("at least 0.9 is asked for"), "{}", answer.stderr);
     let summary = answer.summary();
     assert_eq!((&summary["status"], &summary["exit_code"]), (&"failed".into(), &6.into()));
+    // What is known of the result that was refused is in the summary, for whoever reads only that.
+    let checks = &summary["checks"];
+    assert_eq!((&checks[0]["holds"], &checks[1]["holds"]), (&true.into(), &false.into()));
+    let share = summary["rows_kept"].as_f64().unwrap() / summary["rows_in"].as_f64().unwrap();
+    assert!(share > 0.0 && checks[1]["value"] == share, "{summary}");
+    assert!(summary["error"].as_str().unwrap().starts_with(why), "{summary}");
+    assert_eq!(crate::support::read_json(&workspace.path("summary.json")), summary);
+    let metrics = fs::read_to_string(workspace.path("metrics.prom")).unwrap();
+    assert!(metrics.contains("longsift_samples{pipeline=\"pipeline\"} 0\n"), "{metrics}");
     let data = workspace.path("out/data");
     assert!(!data.exists() || fs::read_dir(data).unwrap().next().is_none(), "nothing is written");
     assert!(!workspace.path("out.run/staging").exists(), "what was staged is gone");
@@ -111,6 +121,11 @@ fn a_finished_run_is_checked_again() {
     workspace.write("pipeline.yaml", with(&["figure: samples_kept, max: 1"]));
     let answer = workspace.longsift(&["run", "pipeline.yaml"]).expect(6);
     assert!(answer.stderr.contains("at most 1 is asked for"), "{}", answer.stderr);
+    let summary = answer.summary();
+    assert_eq!(
+        (&summary["status"], &summary["checks"][0]["holds"]),
+        (&"failed".into(), &false.into())
+    );
     let warn = ["run", "pipeline.yaml", "--set", "checks.0.severity=warn"];
     let answer = workspace.longsift(&warn).success();
     assert!(answer.stderr.contains("warning: the check of samples_kept"), "{}", answer.stderr);
@@ -176,6 +191,8 @@ fn drift_may_end_a_run() {
     };
     let answer = run("fail").expect(6);
     assert!(answer.stderr.contains("have moved from the calibration"), "{}", answer.stderr);
+    let drift = &answer.summary()["drift"];
+    assert!(drift[0].as_object().is_some_and(|group| !group.is_empty()), "{drift}");
     assert!(run("warn").success().stderr.contains("warning: the scores have moved"));
     run("fail").expect(6);
     let answer = workspace.longsift(&["plan", "pipeline.yaml", "--set", &set("fail")]).expect(2);

@@ -20,7 +20,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::{self, Result};
+use crate::base::error::{self, Failure, Result};
 use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::plan::shard::Shard;
@@ -78,6 +78,26 @@ pub struct Outcome {
     pub labels: Option<LabelShares>,
     /// What a user should know.
     pub warnings: Vec<Diagnostic>,
+    /// Why the result did not take its place in the output, if so: the summary has what is known of it.
+    pub refused: Option<Failure>,
+}
+
+impl Outcome {
+    /// What was done, without more to say of it.
+    fn of(summary: Summary) -> Self {
+        Self { summary, labels: None, warnings: Vec::new(), refused: None }
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// The result was refused.
+    pub fn accepted(self) -> Result<Self> {
+        match self.refused {
+            Some(refused) => Err(refused),
+            None => Ok(self),
+        }
+    }
 }
 
 /// A run that holds its directory.

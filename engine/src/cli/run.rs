@@ -76,8 +76,12 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
             ));
         }
     };
-    report_warnings(cli, outcome.warnings.iter());
     let mut summary = outcome.summary;
+    if let Some(refused) = &outcome.refused {
+        failed_status(refused).clone_into(&mut summary.status);
+        return Ok(ended(cli, arguments, &mut observers, refused, Some(&plan), summary));
+    }
+    report_warnings(cli, outcome.warnings.iter());
     summary.run_id.clone_from(&arguments.run_id);
     if summary.status == "nothing_to_do" {
         summary.exit_code = arguments.nothing_to_do_exit;
@@ -161,9 +165,21 @@ pub(super) fn failed(
     failure: &Failure,
     plan: Option<&Plan>,
 ) -> u8 {
-    report_failure(cli, failure);
     let run_dir = plan.map_or(String::new(), |plan| plan.directory.absolute());
-    let mut summary = Summary::new(failed_status(failure), run_dir);
+    let summary = Summary::new(failed_status(failure), run_dir);
+    ended(cli, arguments, observers, failure, plan, summary)
+}
+
+/// The same with what is known of the run.
+fn ended(
+    cli: &Cli,
+    arguments: &RunArguments,
+    observers: &mut Observers,
+    failure: &Failure,
+    plan: Option<&Plan>,
+    mut summary: Summary,
+) -> u8 {
+    report_failure(cli, failure);
     summary.run_id.clone_from(&arguments.run_id);
     summary.exit_code = failure.exit_code();
     summary.error = Some(failure.to_string());

@@ -6,26 +6,36 @@ use std::path::PathBuf;
 use longsift_stages::score::settings::OnDrift;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::plan::Plan;
 use crate::run_directory::selected;
 use crate::run_directory::summary::{Checked, Summary};
 use crate::select::warnings;
 use crate::spec::assertions::{Check, CheckSeverity, Figure, Of, Take};
 
+/// What the checks of a pipeline found.
+pub struct Found {
+    /// By check, in their order.
+    pub checks: Vec<Checked>,
+    /// Of those that do not hold and only warn.
+    pub warnings: Vec<Diagnostic>,
+    /// Why the result is refused, if it is: every check that does not hold, at its place in the pipeline; scores that have
+    /// moved, with `on_drift: fail`.
+    pub refused: Option<Failure>,
+}
+
 /// What the checks of `plan` find in a result: its summary, and the tables of its selection, which are only asked for where a
-/// check looks at samples. Returns what each found and the warnings of those that only warn.
+/// check looks at samples.
 ///
 /// Cost: one pass over the light columns of the selection where a check looks at samples, else none.
 ///
 /// # Errors
-/// Every check that does not hold, at its place in the pipeline; scores that have moved, with `on_drift: fail`; a table that
-/// cannot be read.
+/// A table that cannot be read.
 pub fn check(
     plan: &Plan,
     summary: &Summary,
     selection: impl FnOnce() -> Result<Vec<PathBuf>>,
-) -> Result<(Vec<Checked>, Vec<Diagnostic>)> {
+) -> Result<Found> {
     let checks = &plan.spec.pipeline.checks;
     let mut samples: Vec<Option<Samples>> = checks.iter().map(Samples::of).collect();
     if samples.iter().any(Option::is_some) {
@@ -73,7 +83,8 @@ pub fn check(
         let problem = Diagnostic::error(Blame::Check, moved.message).at(place);
         broken.push(problem.hint(moved.hint.unwrap_or_default()));
     }
-    if broken.is_empty() { Ok((found, warned)) } else { Err(broken.into()) }
+    let refused = (!broken.is_empty()).then(|| broken.into());
+    Ok(Found { checks: found, warnings: warned, refused })
 }
 
 const HINT: &str = "nothing was written over what stood in the output, and scores are kept: change the selection or the check, \

@@ -3,7 +3,7 @@
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::machine::peak_memory_bytes;
-use crate::report::checked;
+use crate::report::checked::{self, Found};
 use crate::run::{Outcome, Run};
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::summary::Summary;
@@ -64,8 +64,9 @@ impl Run<'_> {
             let tables = manifest.selection.iter().map(|part| self.directory.root.join(&part.path));
             Ok(tables.collect())
         };
-        let (checks, warnings) = checked::check(self.plan, &before, tables)?;
-        Ok(Outcome { warnings, ..self.nothing_to_do(Summary { checks, ..before }) })
+        let Found { checks, warnings, refused } = checked::check(self.plan, &before, tables)?;
+        let done = self.nothing_to_do(Summary { checks, ..before });
+        Ok(Outcome { warnings, refused, ..done })
     }
 
     /// The answer of a run that found everything done; `before` is the summary of the run that did it.
@@ -83,7 +84,7 @@ impl Run<'_> {
             windows_scored: 0,
             ..before
         };
-        Outcome { summary, labels: None, warnings: Vec::new() }
+        Outcome::of(summary)
     }
 }
 

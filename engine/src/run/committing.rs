@@ -54,14 +54,12 @@ impl Run<'_> {
             lie.get(path.as_path()).map_or(path.clone(), |from| from.to_path_buf())
         };
         let paths = || Ok(manifest.selection.iter().map(tables).collect());
-        let (checks, warned) = match checked::check(plan, &summary, paths) {
-            Ok(found) => found,
-            Err(refused) => {
-                directory.remove_attempts()?;
-                return Err(refused);
-            }
-        };
-        summary.checks = checks;
+        let found = checked::check(plan, &summary, paths)?;
+        summary.checks = found.checks;
+        if found.refused.is_some() {
+            directory.remove_attempts()?;
+            return Ok(Outcome { refused: found.refused, ..Outcome::of(summary) });
+        }
         if plan.spec.pipeline.output.report {
             let made = || self.report(&folders.records, &manifest, &summary, &selection, &tables);
             manifest.report = self.progress.timed("report", made)?;
@@ -73,8 +71,8 @@ impl Run<'_> {
         }
         alone.check()?;
         self.commit(&folders.records, &manifest, &staged, &selection, &summary, alone)?;
-        let warnings = [selection.warnings, warned].concat();
-        Ok(Outcome { summary, labels, warnings })
+        let warnings = [selection.warnings, found.warnings].concat();
+        Ok(Outcome { labels, warnings, ..Outcome::of(summary) })
     }
 
     /// What writes a selection. Shards put their parts where only the same selection of the same version looks.

@@ -20,7 +20,7 @@ impl Run<'_> {
         if plan.units.is_empty() {
             let mut summary = self.shard_figures("nothing_to_do", &context::Scored::default());
             summary.shard = Some(shard_summary(shard, SharedWork::default(), 0));
-            return Ok(Outcome { summary, labels: None, warnings: Vec::new() });
+            return Ok(Outcome::of(summary));
         }
         let begun = self.begin(options, || Ok(()))?;
         let (standing, wanted) = (begun.standing, begun.wanted);
@@ -47,7 +47,7 @@ impl Run<'_> {
         summary.shard = Some(shard_summary(shard, work, scored.counts.rows_scored));
         let facts = json!({ "shard": summary.shard });
         events::append_shared(directory, "shard_finished", facts)?;
-        Ok(Outcome { summary, labels: None, warnings: Vec::new() })
+        Ok(Outcome::of(summary))
     }
 
     /// A summary of scored units: nothing is selected yet.

@@ -28,7 +28,7 @@ impl Run<'_> {
             ..ShardSummary::default()
         };
         if own.is_empty() {
-            return Ok(outcome(Summary {
+            return Ok(Outcome::of(Summary {
                 shard: Some(shard),
                 ..self.base_summary("nothing_to_do")
             }));
@@ -40,7 +40,7 @@ impl Run<'_> {
         summary.rows_in = own.iter().map(|&unit| plan.units[unit].rows).sum();
         if finished(plan, &lock.identity, &standing)?.is_some() {
             shard.units_reused = shard.units;
-            return Ok(outcome(Summary { shard: Some(shard), ..summary }));
+            return Ok(Outcome::of(Summary { shard: Some(shard), ..summary }));
         }
         plan.check_space()?;
         let scored = score::reuse(plan, &self.scores, standing)?;
@@ -63,11 +63,7 @@ impl Run<'_> {
         note_kept(&mut summary, &done.fates);
         Ok(Outcome {
             warnings: selection.warnings,
-            ..outcome(Summary { shard: Some(shard), ..summary })
+            ..Outcome::of(Summary { shard: Some(shard), ..summary })
         })
     }
-}
-
-fn outcome(summary: Summary) -> Outcome {
-    Outcome { summary, labels: None, warnings: Vec::new() }
 }

@@ -89,7 +89,7 @@ pub struct Summary {
     /// Groups that moved less and are left out of `drift`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drift_left_out: u64,
-    /// What the pipeline's checks found, in its order.
+    /// What the pipeline's checks found, in its order. Where one refuses the result, the counts are those of what was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Checked>,
     /// The exit code.
@@ -141,6 +141,11 @@ impl Summary {
     pub fn phases_by_memory(&self) -> Vec<(&'static str, u64)> {
         let known = |phase| Some((phase, *self.peak_memory_by_phase.get(phase)?));
         ["plan", "table", "score", "select", "write"].into_iter().filter_map(known).collect()
+    }
+
+    /// Rows that the run has in the output: none where it failed, whatever it would have kept.
+    pub fn rows_written(&self) -> u64 {
+        if self.error.is_none() { self.kept } else { 0 }
     }
 
     /// Both accounting equations; a violation is a bug.
