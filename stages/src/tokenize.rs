@@ -2,6 +2,7 @@
 
 mod added;
 mod budget;
+mod chat_json;
 pub mod chat_template;
 mod compose;
 mod encoded;

@@ -4,13 +4,16 @@
 //! bounded number of steps.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
+use fancy_regex::Regex;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::chat_json::tojson;
 use crate::model::folder_files::read_small_file;
 
 /// The largest `tokenizer_config.json` or template that is read.
@@ -21,6 +24,11 @@ const MOST_STEPS: u64 = 5_000_000;
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The other place, and that of special tokens.
 const CONFIG_FILE: &str = "tokenizer_config.json";
+
+/// The block by which transformers notes where the model speaks. It writes what is in it.
+static GENERATION: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("a regular expression")
+});
 
 /// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -126,7 +134,9 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |why: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, why))
         });
-        let template = environment.template_from_str(&self.source).map_err(wrong)?;
+        environment.add_filter("tojson", tojson);
+        let source = GENERATION.replace_all(&self.source, "${1}${2}with${3}");
+        let template = environment.template_from_str(&source).map_err(wrong)?;
         let special_tokens = minijinja::Value::from(Serde(&self.special_tokens));
         let rendered = |messages: &[Message]| {
             template.render(context! {
@@ -211,6 +221,61 @@ mod tests {
             refused.ends_with("cannot render the conversation: system comes first"),
             "{refused}"
         );
+    }
+
+    /// The answers are those of transformers 5.23 with the same template and conversation.
+    #[test]
+    fn json_and_the_block_around_answers_are_those_of_transformers() {
+        let said = |template: &str| {
+            rendered(template, &[("user", "it's <a> & \"b\" \u{e9}\u{1f600}\u{7f}\n")])
+                .unwrap()
+                .text
+        };
+        assert_eq!(
+            said("{{ messages[0].content | tojson }}"),
+            "\"it's <a> & \\\"b\\\" \u{e9}\u{1f600}\u{7f}\\n\""
+        );
+        assert_eq!(
+            said("{{ messages | tojson }}"),
+            "[{\"role\": \"user\", \"content\": \"it's <a> & \\\"b\\\" \u{e9}\u{1f600}\u{7f}\\n\"}]"
+        );
+        assert_eq!(
+            said("{{ messages[0] | tojson(indent=2) }}"),
+            "{\n  \"role\": \"user\",\n  \"content\": \"it's <a> & \\\"b\\\" \u{e9}\u{1f600}\u{7f}\\n\"\n}"
+        );
+        assert_eq!(
+            said(
+                "{{ {'b': [1, 2.5, 1e-05, 1e+16, true, none], 'a': {}, 'c': []} | tojson(separators=(',', ':'), sort_keys=true) }}"
+            ),
+            "{\"a\":{},\"b\":[1,2.5,1e-05,1e+16,true,null],\"c\":[]}"
+        );
+        assert_eq!(
+            said("{{ {'b': [[], [1]], 'a': {}} | tojson(indent=4) }}"),
+            "{\n    \"b\": [\n        [],\n        [\n            1\n        ]\n    ],\n    \"a\": {}\n}"
+        );
+        assert_eq!(
+            said("{{ messages[0].content | tojson(ensure_ascii=true) }}"),
+            "\"it's <a> & \\\"b\\\" \\u00e9\\ud83d\\ude00\\u007f\\n\""
+        );
+        assert_eq!(
+            said("{{ [1, {'a': 2}] | tojson(indent='\\t', separators=[';', '=']) }}"),
+            "[\n\t1;\n\t{\n\t\t\"a\"=2\n\t}\n]"
+        );
+        assert_eq!(said("{{ 'a' | tojson(true) }}"), "\"a\"");
+        assert_eq!(
+            said(
+                "{% for m in messages %}\n  {%- generation -%}\n [{{ m.role }}]\n  {%- endgeneration %}\n{% endfor %}."
+            ),
+            "[user]."
+        );
+        assert_eq!(
+            said(
+                "{% generation %}\n{% set x = 1 %}{{ x }}{% endgeneration %}{% if x is defined %}yes{% else %}no{% endif %}"
+            ),
+            "1no"
+        );
+        let error = rendered("{{ nothing | tojson }}", &[]).unwrap_err();
+        assert!(error.contains("no JSON can be made of nothing"), "{error}");
     }
 
     #[test]
