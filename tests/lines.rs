@@ -355,7 +355,7 @@ fn a_bad_line_is_set_aside_with_file_line_and_column() {
         format!(
             "line 1101, column {}: field `late`: there is no column for it: the first lines of the files do not have it; name the columns in \
              `input.schema`",
-            late.find("\"late\":").unwrap() + 1
+            late.find("\"late\":").unwrap() + 1 + "\"late\":".len()
         )
     );
     assert_eq!(

@@ -9,6 +9,9 @@ use arrow_array::timezone::Tz;
 use arrow_array::types::Date32Type;
 use arrow_cast::parse::{Parser, string_to_datetime};
 use arrow_schema::{DataType, Fields};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::type_names;
 use crate::base::text::quoted;
@@ -57,80 +60,68 @@ impl fmt::Display for Misfit {
 /// Looks through a line. `strict`: objects may have no fields without a column.
 ///
 /// # Errors
-/// The first thing that is not JSON or not of its column.
+/// The first thing that is not JSON, or else the first that is not of its column.
 pub(super) fn check(line: &str, columns: &Fields, strict: bool) -> Result<(), Misfit> {
-    let mut scan = Scan { line, at: 0, strict };
-    scan.blank();
-    if scan.peek() != Some(b'{') {
-        return Err(Misfit::new(scan.at, "a JSON object is expected"));
+    let looked = Looked { line, strict };
+    let Members(members) = serde_json::from_str(line).map_err(|error| looked.no_json(&error))?;
+    if ["\\ud", "\\uD"].iter().any(|surrogate| line.contains(surrogate)) {
+        // Strings that no column holds are not looked into, and the decoder stumbles over half of a pair in them, too.
+        serde_json::from_str::<Value>(line).map_err(|error| looked.no_json(&error))?;
     }
-    scan.object(columns)?;
-    scan.blank();
-    if scan.at < line.len() {
-        return Err(Misfit::new(scan.at, "trailing characters"));
-    }
-    Ok(())
+    looked.fields(&members, columns)
 }
 
-/// A place in a line. What reads a value begins at its first byte and ends behind its last.
-struct Scan<'a> {
+/// The fields of an object and their values as they are written, in their order.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Members<'de>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a JSON object is expected")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut object: M) -> Result<Self::Value, M::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = object.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// A line that is looked through.
+struct Looked<'a> {
     line: &'a str,
-    at: usize,
     strict: bool,
 }
 
-impl<'a> Scan<'a> {
-    fn peek(&self) -> Option<u8> {
-        self.line.as_bytes().get(self.at).copied()
+impl<'a> Looked<'a> {
+    /// Where a part of the line begins.
+    fn place(&self, part: &str) -> usize {
+        part.as_ptr() as usize - self.line.as_ptr() as usize
     }
 
-    fn eat(&mut self, byte: u8) -> bool {
-        let is_there = self.peek() == Some(byte);
-        self.at += usize::from(is_there);
-        is_there
-    }
-
-    fn expect(&mut self, byte: u8) -> Result<(), Misfit> {
-        let is_there = self.eat(byte);
-        is_there
-            .then_some(())
-            .ok_or_else(|| Misfit::new(self.at, format!("expected `{}`", char::from(byte))))
-    }
-
-    fn blank(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
+    /// What is said of a line that is not one object of JSON.
+    fn no_json(&self, error: &serde_json::Error) -> Misfit {
+        if error.is_data() {
+            let blank = self.line.len() - self.line.trim_ascii_start().len();
+            return Misfit::new(blank, "a JSON object is expected");
         }
+        let message = error.to_string();
+        let why = message.split(" at line ").next().unwrap_or(&message);
+        Misfit::new(error.column().saturating_sub(1), why)
     }
 
-    /// A value of a type.
-    fn value(&mut self, data_type: &DataType) -> Result<(), Misfit> {
-        match (self.peek(), data_type) {
-            (Some(b'{'), DataType::Struct(fields)) => return self.object(fields),
-            (Some(b'{'), DataType::Map(entries, _)) => {
-                if let DataType::Struct(pair) = entries.data_type() {
-                    return self.members(|scan, name, _| {
-                        scan.value(pair[1].data_type()).map_err(|misfit| misfit.in_field(name))
-                    });
-                }
-            }
-            (Some(b'['), DataType::List(item)) => return self.list(item.data_type()),
-            _ => {}
-        }
-        let start = self.at;
-        self.skip()?;
-        let value = &self.line[start..self.at];
-        if holds(data_type, value) {
-            return Ok(());
-        }
-        let name = type_names::name(data_type);
-        let name = name.split('<').next().unwrap_or(&name);
-        Err(Misfit::new(start, format!("{name} cannot hold {}", quoted(value))))
-    }
-
-    fn object(&mut self, fields: &Fields) -> Result<(), Misfit> {
+    fn fields(&self, members: &[(String, &'a RawValue)], fields: &Fields) -> Result<(), Misfit> {
         let mut next = 0;
-        self.members(|scan, name, at| {
+        for (name, value) in members {
             // Most objects have their fields in the order of the columns.
             let place = match fields.get(next) {
                 Some(field) if field.name() == name => Some(next),
@@ -139,200 +130,59 @@ impl<'a> Scan<'a> {
             match place {
                 Some(place) => {
                     next = place + 1;
-                    scan.value(fields[place].data_type()).map_err(|misfit| misfit.in_field(name))
+                    let data_type = fields[place].data_type();
+                    self.value(value.get(), data_type).map_err(|misfit| misfit.in_field(name))?;
                 }
-                None if scan.strict => {
+                None if self.strict => {
                     let why = "there is no column for it: the first lines of the files do not have it; name the columns in `input.schema`";
-                    Err(Misfit::new(at, why).in_field(name))
+                    return Err(Misfit::new(self.place(value.get()), why).in_field(name));
                 }
-                None => scan.skip(),
+                None => {}
             }
-        })
-    }
-
-    /// An object: of each field its name and where that begins, with the scan at its value.
-    fn members(
-        &mut self,
-        mut member: impl FnMut(&mut Self, &str, usize) -> Result<(), Misfit>,
-    ) -> Result<(), Misfit> {
-        self.expect(b'{')?;
-        self.blank();
-        if self.eat(b'}') {
-            return Ok(());
-        }
-        loop {
-            let at = self.at;
-            let name = unescaped(self.name()?);
-            member(self, &name, at)?;
-            self.blank();
-            if self.eat(b'}') {
-                return Ok(());
-            }
-            self.expect(b',')?;
-            self.blank();
-        }
-    }
-
-    fn list(&mut self, item: &DataType) -> Result<(), Misfit> {
-        self.expect(b'[')?;
-        self.blank();
-        if self.eat(b']') {
-            return Ok(());
-        }
-        for place in 0.. {
-            self.value(item).map_err(|misfit| misfit.in_item(place))?;
-            self.blank();
-            if self.eat(b']') {
-                break;
-            }
-            self.expect(b',')?;
-            self.blank();
         }
         Ok(())
     }
 
-    /// Any value, without recursion: what has no column may nest as deep as it likes.
-    fn skip(&mut self) -> Result<(), Misfit> {
-        let mut open = Vec::new();
-        loop {
-            let end = match self.peek() {
-                Some(b'{') => Some(b'}'),
-                Some(b'[') => Some(b']'),
-                _ => None,
-            };
-            match end {
-                Some(end) => {
-                    self.at += 1;
-                    self.blank();
-                    if !self.eat(end) {
-                        open.push(end);
-                        if end == b'}' {
-                            self.name()?;
-                        }
-                        continue;
-                    }
-                }
-                None => self.scalar()?,
+    /// A value of a type, as it is written.
+    fn value(&self, value: &'a str, data_type: &DataType) -> Result<(), Misfit> {
+        let parsed = "what is within a line of JSON is JSON";
+        match (value.as_bytes()[0], data_type) {
+            (b'{', DataType::Struct(fields)) => {
+                let Members(members) = serde_json::from_str(value).expect(parsed);
+                return self.fields(&members, fields);
             }
-            loop {
-                let Some(end) = open.last().copied() else { return Ok(()) };
-                self.blank();
-                if self.eat(end) {
-                    open.pop();
-                    continue;
-                }
-                self.expect(b',')?;
-                self.blank();
-                if end == b'}' {
-                    self.name()?;
-                }
-                break;
+            (b'{', DataType::Map(entries, _)) => {
+                let Members(members) = serde_json::from_str(value).expect(parsed);
+                let DataType::Struct(pair) = entries.data_type() else { return Ok(()) };
+                return members.iter().try_for_each(|(name, value)| {
+                    let found = self.value(value.get(), pair[1].data_type());
+                    found.map_err(|misfit| misfit.in_field(name))
+                });
             }
-        }
-    }
-
-    /// The name of a field, up to its value.
-    fn name(&mut self) -> Result<&'a str, Misfit> {
-        let start = self.at;
-        self.string()?;
-        let name = &self.line[start..self.at];
-        self.blank();
-        self.expect(b':')?;
-        self.blank();
-        Ok(name)
-    }
-
-    fn scalar(&mut self) -> Result<(), Misfit> {
-        let word = match self.peek() {
-            Some(b'"') => return self.string(),
-            Some(b'-' | b'0'..=b'9') => return self.number(),
-            Some(b'n') => "null",
-            Some(b't') => "true",
-            _ => "false",
-        };
-        if !self.line.as_bytes()[self.at..].starts_with(word.as_bytes()) {
-            return Err(Misfit::new(self.at, "expected value"));
-        }
-        self.at += word.len();
-        Ok(())
-    }
-
-    fn number(&mut self) -> Result<(), Misfit> {
-        self.eat(b'-');
-        if !self.eat(b'0') {
-            self.digits()?;
-        }
-        if self.eat(b'.') {
-            self.digits()?;
-        }
-        if self.eat(b'e') || self.eat(b'E') {
-            let _ = self.eat(b'+') || self.eat(b'-');
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    fn digits(&mut self) -> Result<(), Misfit> {
-        let start = self.at;
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
-        if self.at == start { Err(Misfit::new(start, "invalid number")) } else { Ok(()) }
-    }
-
-    fn string(&mut self) -> Result<(), Misfit> {
-        self.expect(b'"')?;
-        loop {
-            let left = &self.line.as_bytes()[self.at..];
-            let Some(end) = memchr::memchr2(b'"', b'\\', left) else {
-                return Err(Misfit::new(self.line.len(), "EOF while parsing a string"));
-            };
-            let plain = &left[..end];
-            // Without a stop at the first one, this takes many bytes at a time.
-            if plain.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < b' ' {
-                let before = plain.iter().take_while(|byte| **byte >= b' ').count();
-                return Err(Misfit::new(self.at + before, "a control character in a string"));
+            (b'[', DataType::List(item)) => {
+                let items: Vec<&RawValue> = serde_json::from_str(value).expect(parsed);
+                return items.iter().enumerate().try_for_each(|(place, value)| {
+                    let found = self.value(value.get(), item.data_type());
+                    found.map_err(|misfit| misfit.in_item(place))
+                });
             }
-            self.at += end;
-            if self.eat(b'"') {
-                return Ok(());
-            }
-            self.escape()?;
+            _ if holds(data_type, value) => return Ok(()),
+            _ => {}
         }
-    }
-
-    fn escape(&mut self) -> Result<(), Misfit> {
-        let at = self.at;
-        let length = match self.line.as_bytes().get(at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
-            Some(b'u') => match (self.unit(at), self.unit(at + 6)) {
-                (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => 12,
-                (Some(0xD800..=0xDFFF), _) => {
-                    return Err(Misfit::new(at, "one half of a surrogate pair in a string"));
-                }
-                (Some(_), _) => 6,
-                (None, _) => return Err(Misfit::new(at, "invalid escape")),
-            },
-            _ => return Err(Misfit::new(at, "invalid escape")),
-        };
-        self.at += length;
-        Ok(())
-    }
-
-    /// The unit of UTF-16 that is escaped at a place, if one is.
-    fn unit(&self, at: usize) -> Option<u16> {
-        let digits = self.line.get(at..at + 6)?.strip_prefix("\\u")?;
-        let is_hexadecimal = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-        is_hexadecimal.then(|| u16::from_str_radix(digits, 16).ok()).flatten()
+        let name = type_names::name(data_type);
+        let name = name.split('<').next().unwrap_or(&name);
+        Err(Misfit::new(self.place(value), format!("{name} cannot hold {}", quoted(value))))
     }
 }
 
-/// What a string of JSON, with its quotes, says.
-fn unescaped(string: &str) -> Cow<'_, str> {
-    if !string.contains('\\') {
-        return Cow::Borrowed(&string[1..string.len() - 1]);
+/// What a string of JSON says; none of another value.
+fn text_of(value: &str) -> Option<Cow<'_, str>> {
+    let inside = value.strip_prefix('"')?.strip_suffix('"')?;
+    if inside.contains('\\') {
+        serde_json::from_str(value).ok().map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(inside))
     }
-    Cow::Owned(serde_json::from_str(string).expect("a string of JSON"))
 }
 
 /// Whether a column of that type says the same as a value of JSON.
@@ -340,9 +190,8 @@ fn holds(data_type: &DataType, value: &str) -> bool {
     if value == "null" {
         return true;
     }
-    let text = value.starts_with('"').then_some(value);
     match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 => text.is_some(),
+        DataType::Utf8 | DataType::LargeUtf8 => text_of(value).is_some(),
         DataType::Boolean => matches!(value, "true" | "false"),
         DataType::Int8 => is_whole::<i8>(value),
         DataType::Int16 => is_whole::<i16>(value),
@@ -355,8 +204,8 @@ fn holds(data_type: &DataType, value: &str) -> bool {
         // These parse no string of JSON, and of its numbers those that are too large become infinite.
         DataType::Float32 => value.parse().is_ok_and(f32::is_finite),
         DataType::Float64 => value.parse().is_ok_and(f64::is_finite),
-        DataType::Date32 => text.is_some_and(|text| Date32Type::parse(&unescaped(text)).is_some()),
-        DataType::Timestamp(..) => text.is_some_and(is_instant),
+        DataType::Date32 => text_of(value).is_some_and(|text| Date32Type::parse(&text).is_some()),
+        DataType::Timestamp(..) => text_of(value).is_some_and(|text| is_instant(&text)),
         // Objects and lists are looked into where they are expected.
         _ => false,
     }
@@ -374,7 +223,7 @@ fn is_whole<T: TryFrom<i128>>(value: &str) -> bool {
 
 fn is_instant(text: &str) -> bool {
     let utc: Tz = "+00:00".parse().expect("an offset");
-    string_to_datetime(&utc, &unescaped(text)).is_ok()
+    string_to_datetime(&utc, text).is_ok()
 }
 
 #[cfg(test)]
@@ -385,7 +234,6 @@ mod tests {
     use arrow_json::ReaderBuilder;
     use arrow_schema::{Field, Schema};
     use proptest::prelude::*;
-    use serde_json::Value;
 
     use super::*;
 
@@ -488,12 +336,12 @@ mod tests {
         );
         assert!(
             said(meta, r#"{"meta": {"b": 1}}"#)
-                .starts_with("10: field `meta.b`: there is no column for it")
+                .starts_with("15: field `meta.b`: there is no column for it")
         );
-        assert_eq!(said(meta, r#"{"b\ud800": 1}"#), "3: one half of a surrogate pair in a string");
+        assert_eq!(said(meta, r#"{"b\ud800": 1}"#), "9: unexpected end of hex escape");
         assert_eq!(
             said(meta, "{\"meta\": \"a\u{1}\"}"),
-            "11: field `meta`: a control character in a string"
+            "10: control character (\\u0000-\\u001F) found while parsing a string"
         );
     }
 
