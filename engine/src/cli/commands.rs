@@ -107,7 +107,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             answer(*format, || overview.to_string(), || overview.json())?;
             // Last: whatever is wrong with the page's place, the answer is there.
             if let Some(path) = html {
-                atomic::write_atomic(path, overview.page().as_bytes())?;
+                atomic::write_answer(path, overview.page().as_bytes())?;
             }
             Ok(DONE)
         }
@@ -238,13 +238,13 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
     })?;
     if let Some(path) = &arguments.json {
         let json = serde_json::to_vec_pretty(&bench).expect("plain data");
-        atomic::write_atomic(path, &json)?;
+        atomic::write_answer(path, &json)?;
     }
     if let Some(path) = &arguments.chart {
-        atomic::write_atomic(path, chart::draw(&bench).as_bytes())?;
+        atomic::write_answer(path, chart::draw(&bench).as_bytes())?;
     }
     if let Some(path) = &arguments.html {
-        atomic::write_atomic(path, chart::page(&bench, &command_line()).as_bytes())?;
+        atomic::write_answer(path, chart::page(&bench, &command_line()).as_bytes())?;
     }
     print(&bench.to_string())?;
     Ok(DONE)
@@ -343,7 +343,7 @@ fn tune(
     let plan = planned(cli, arguments)?;
     let tuned = tune::tune(&plan, seconds, &stop)?;
     if let Some(path) = html {
-        atomic::write_atomic(path, tuned.page(&command_line()).as_bytes())?;
+        atomic::write_answer(path, tuned.page(&command_line()).as_bytes())?;
     }
     answer(format, || tuned.to_string(), || serde_json::to_value(&tuned).expect("plain data"))
 }

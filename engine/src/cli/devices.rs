@@ -30,7 +30,7 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         let mut out = std::io::stdout();
         if let Some(path) = &arguments.html {
             monitor.add(survey.clone());
-            atomic::write_atomic(path, monitor.page().as_bytes())?;
+            atomic::write_answer(path, monitor.page().as_bytes())?;
         }
         let shown = write!(out, "{clear}{}\n{survey}\n", survey.time).and_then(|()| out.flush());
         looks += 1;

@@ -59,7 +59,7 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     answer(arguments.format, || found.to_string(), || json)?;
     // Last: whatever is wrong with the page's place, the answer is there.
     if let Some(path) = &arguments.html {
-        atomic::write_atomic(path, found.page(&command_line()).as_bytes())?;
+        atomic::write_answer(path, found.page(&command_line()).as_bytes())?;
     }
     Ok(DONE)
 }

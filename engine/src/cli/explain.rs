@@ -23,7 +23,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     )?;
     // Last: whatever is wrong with the page's place, the answer is there.
     if let Some(path) = &arguments.html {
-        atomic::write_atomic(path, found.page(&command_line()).as_bytes())?;
+        atomic::write_answer(path, found.page(&command_line()).as_bytes())?;
     }
     Ok(DONE)
 }

@@ -41,10 +41,10 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
     )?;
     // Last: whatever is wrong with a file's place, the answer is there.
     if let Some(path) = &arguments.html {
-        atomic::write_atomic(path, map.page(&command_line()).as_bytes())?;
+        atomic::write_answer(path, map.page(&command_line()).as_bytes())?;
     }
     if let Some(path) = &arguments.png {
-        atomic::write_atomic(path, &map.png())?;
+        atomic::write_answer(path, &map.png())?;
     }
     if let Some(path) = &arguments.parquet {
         map.write_parquet(path)?;

@@ -21,7 +21,7 @@ const RUNNING: &str = "longsift_running";
 pub fn write_running(path: &Path, pipeline: &str, standing: Standing) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = running(pipeline, standing, &String::from_utf8_lossy(&before));
-    atomic::write_atomic(path, text.as_bytes())?;
+    atomic::write_answer(path, text.as_bytes())?;
     Ok(())
 }
 
@@ -53,7 +53,7 @@ fn running(pipeline: &str, standing: Standing, before: &str) -> String {
 pub fn write(path: &Path, pipeline: &str, summary: &Summary) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = text(pipeline, summary, clock::seconds(), &String::from_utf8_lossy(&before));
-    atomic::write_atomic(path, text.as_bytes())?;
+    atomic::write_answer(path, text.as_bytes())?;
     Ok(())
 }
 

@@ -129,6 +129,17 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<Written, StorageError> 
     file.commit()
 }
 
+/// Writes what a user wants at a path: into the device or the pipe that is there, of which a file must not take the place, and
+/// else as [`write_atomic`].
+pub fn write_answer(path: &Path, bytes: &[u8]) -> Result<(), StorageError> {
+    let found = fs::metadata(path).map(|found| found.file_type());
+    if found.is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let opened = fs::OpenOptions::new().write(true).open(path);
+        return opened.and_then(|mut file| file.write_all(bytes)).map_err(failed("write", path));
+    }
+    write_atomic(path, bytes).map(drop)
+}
+
 /// Writes a whole file if there is none of that name. Returns whether it did: of several writers one does.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<bool, StorageError> {
     if let Some((store, address)) = store(path) {
@@ -179,6 +190,24 @@ mod tests {
         );
         assert_eq!(read_limited(&path, 3).unwrap(), b"abc");
         assert_eq!(names(folder.path()), ["a.txt"]);
+    }
+
+    #[test]
+    fn an_answer_goes_into_a_pipe_and_takes_the_place_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, file) = (folder.path().join("pipe"), folder.path().join("file"));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let other = pipe.clone();
+        let reader = std::thread::spawn(move || fs::read(other).unwrap());
+        write_answer(&pipe, b"abc").unwrap();
+        assert_eq!(reader.join().unwrap(), b"abc");
+        assert!(!fs::metadata(&pipe).unwrap().is_file(), "it is a pipe as before");
+        write_answer(&file, b"longer").unwrap();
+        write_answer(&file, b"abc").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"abc");
+        write_answer(Path::new("/dev/null"), b"abc").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
     #[test]
