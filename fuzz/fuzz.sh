@@ -27,9 +27,10 @@ folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 cargo run --quiet --locked -- run pipelines/demo.yaml --limit 3 --quiet --set "output.path=$folder/out" \
   --set input.max_quarantined_fraction=1 --set stages.tokenize.short_documents=score > "$folder/summary"
-copy scores "$folder"/out.run/scores/*.parquet
-copy table "$folder"/out/data/*.parquet
-head -c 64 "$folder"/out/data/*.parquet > "$folder/bytes"
+# A run of the first rows has an output of its own.
+copy scores "$folder"/out.limit-3.run/scores/*.parquet
+copy table "$folder"/out.limit-3/data/*.parquet
+head -c 64 "$folder"/out.limit-3/data/*.parquet > "$folder/bytes"
 copy windows "$folder/bytes"
 
 for target in "${targets[@]}"; do
