@@ -410,7 +410,7 @@ fn a_calibration_that_contradicts_itself_is_refused_at_plan() {
     workspace.write("wrong.yaml", calibrated.to_string());
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
     workspace.longsift(&["plan", "wrong.yaml"]).success();
-    let changes: [(Change, &str); 16] = [
+    let changes: [(Change, &str); 17] = [
         (
             |saved| bins(saved, "0:1 4095:1".to_owned()),
             "in group (null): the bins of the histogram of `dependency_strength` hold 2 samples, and 24 have a score",
@@ -449,6 +449,13 @@ fn a_calibration_that_contradicts_itself_is_refused_at_plan() {
         (
             |saved| saved["groups"][0]["guards"][0] = json!({"low": null, "high": 1}),
             "does not have the bound that the quantile of the guard on `dependency_strength` came to",
+        ),
+        (
+            |saved| {
+                saved["groups"][0]["figures"]["dependency_strength"] =
+                    json!({"mean": 0.5, "standard_deviation": -0.1, "min": 0.5, "max": 0.5});
+            },
+            "this mean, deviation, least and greatest: 5e-1, -1e-1, 5e-1 and 5e-1",
         ),
         (
             |saved| saved["groups"][0]["figures"]["dependency_strength"]["mean"] = json!(2),

@@ -155,7 +155,7 @@ fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option
         let (spread, size) = (of.max - of.min, of.max.abs().max(of.min.abs()));
         let slack = f64::MIN_POSITIVE + 1e-9 * size;
         let is_between = of.mean >= of.min - slack && of.mean <= of.max + slack;
-        let is_spread = of.standard_deviation <= spread + slack
+        let is_spread = (0.0..=spread + slack).contains(&of.standard_deviation)
             && (of.standard_deviation > 0.0 || spread <= slack);
         let values =
             format!("{:e}, {:e}, {:e} and {:e}", of.mean, of.standard_deviation, of.min, of.max);
