@@ -19,7 +19,7 @@ use crate::base::text::quoted;
 /// The whole numbers that the decoder reads exactly where they are written with a fraction of zeros: it takes those for float64.
 const EXACT: RangeInclusive<i128> = -(1 << 53)..=1 << 53;
 
-/// What of a line does not fit.
+/// Why a line does not fit its columns.
 #[derive(Debug)]
 pub(super) struct Misfit {
     /// The byte where it begins.
@@ -191,7 +191,7 @@ fn holds(data_type: &DataType, value: &str) -> bool {
         return true;
     }
     match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 => text_of(value).is_some(),
+        DataType::Utf8 | DataType::LargeUtf8 => value.starts_with('"'),
         DataType::Boolean => matches!(value, "true" | "false"),
         DataType::Int8 => is_whole::<i8>(value),
         DataType::Int16 => is_whole::<i16>(value),
