@@ -276,13 +276,15 @@ impl Gathering<'_> {
         };
         let refused = fate == Fate::Refused;
         let sides = self.sides.values(scorer.terms(row.statistics));
-        let has_terms =
-            row.statistics.iter().take(self.choice.terms.len()).all(|of| of.is_finite());
-        // Without a score, because of a statistic that only a guard asks for: without guards the sample has one.
-        let for_guards =
-            refused && has_terms && !row.reason.is_some_and(|of| self.choice.spares(of));
         let is_scored = !row.score.is_nan();
-        if is_scored || for_guards {
+        // Without a score, because of a statistic that only a guard asks for: without guards the sample has one.
+        let for_guards = || {
+            let mut terms = row.statistics.iter().take(self.choice.terms.len());
+            refused
+                && terms.all(|of| of.is_finite())
+                && !row.reason.is_some_and(|of| self.choice.spares(of))
+        };
+        if is_scored || for_guards() {
             group.grid.add(sides, refused, amount);
         }
         let sides = if is_scored { sides } else { (f64::NAN, f64::NAN) };
