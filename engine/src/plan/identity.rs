@@ -136,9 +136,9 @@ pub fn whole_model_digests(
 ) -> Result<BTreeMap<String, WholeModelDigests>> {
     let mut digests = BTreeMap::new();
     for WholeModelPlan { measure, model, .. } in models.values() {
-        let known = known.get(measure).filter(|known| known.identity == model.identity());
-        let weights = if let Some(known) = known {
-            known.weights.clone()
+        let known = known.get(measure).and_then(|known| known.weights_of(&model.identity()));
+        let weights = if let Some(weights) = known {
+            weights
         } else {
             let digest = model.weights_digest(&|| stop.check().is_ok());
             let digest = digest.map_err(|why| Failure::from(Diagnostic::from(why)))?;

@@ -90,8 +90,8 @@ impl Run<'_> {
         before: Option<ModelIdentity>,
     ) -> Result<String> {
         let model = &attention.model;
-        if let Some(before) = before.filter(|before| before.identity == model.identity()) {
-            return Ok(before.weights);
+        if let Some(weights) = before.and_then(|before| before.weights_of(&model.identity())) {
+            return Ok(weights);
         }
         match known_weights_digest(model, &self.plan.cache_folder) {
             Some(digest) => Ok(digest),

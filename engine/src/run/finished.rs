@@ -106,13 +106,13 @@ pub fn done(plan: &Plan) -> Result<Done> {
 fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> {
     let whole_models = plan.whole_models.values().filter_map(|whole| {
         let known = before?.whole_models.get(&whole.measure)?;
-        let same = known.identity == whole.model.identity();
-        same.then(|| (whole.measure.clone(), WholeModelDigests::here(known.weights.clone())))
+        let weights = known.weights_of(&whole.model.identity())?;
+        Some((whole.measure.clone(), WholeModelDigests::here(weights)))
     });
-    let weights = plan.attention.as_ref().and_then(|attention| {
-        let known = before?.model.as_ref()?;
-        (known.identity == attention.model.identity()).then(|| known.weights.clone())
-    });
+    let weights = plan
+        .attention
+        .as_ref()
+        .and_then(|attention| before?.model.as_ref()?.weights_of(&attention.model.identity()));
     Digests::new(plan, weights, whole_models.collect())
 }
 

@@ -67,6 +67,13 @@ pub struct ModelIdentity {
     pub weights: String,
 }
 
+impl ModelIdentity {
+    /// The digest of its weights, where a model of this identity is still the same.
+    pub fn weights_of(&self, identity: &str) -> Option<String> {
+        (self.identity == identity).then(|| self.weights.clone())
+    }
+}
+
 impl PipelineLock {
     /// Reads a lock, if there is one.
     pub fn read(path: &Path) -> Result<Option<Self>> {
