@@ -169,9 +169,13 @@ impl Run<'_> {
             return Ok(self.nothing_to_do(Summary::new("nothing_to_do", String::new())));
         }
         let directory = self.directory;
+        // What is finished may be all that is asked for, and then nothing is written.
+        let may_be_done = !options.fresh && directory.is_finished()?;
+        if !may_be_done {
+            plan.check_space()?;
+        }
         let clear = || {
             if options.fresh {
-                plan.check_space()?;
                 directory.clear(&ours)?;
                 directory.prepare()?;
             }
@@ -193,7 +197,9 @@ impl Run<'_> {
             self.restore_plan_and_lock(&known, &standing)?;
             return self.checked_again(summary);
         }
-        plan.check_space()?;
+        if may_be_done {
+            plan.check_space()?;
+        }
         if options.phase == Phase::Select {
             missing::refuse_missing(plan, &standing, &begun.wanted)?;
         }

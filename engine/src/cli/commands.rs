@@ -208,7 +208,7 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
             let known = longsift_stages::model::known_weights_digest(&attention.model, folder);
             Some(match known {
                 Some(weights) => weights,
-                None => attention.open_table(folder, &|_, _| {})?.weights_digest,
+                None => plan.open_table(attention, &|_, _| {})?.weights_digest,
             })
         }
     };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use longsift_stages::contract::{Address, Location, Scheme};
-use longsift_stages::model::{ModelFolder, ModelProblem};
+use longsift_stages::model::{ModelFolder, ModelProblem, OpenedTable};
 use longsift_stages::tokenize::encoder::Encoder;
 
 use super::attention::Attention;
@@ -186,7 +186,6 @@ impl Plan {
     /// # Errors
     /// Too little free space; a folder that cannot be looked at.
     pub(crate) fn check_space(&self) -> Result<()> {
-        let mut problems = Vec::new();
         let root = &self.directory.root;
         let to_write = match &self.options.scores_from {
             Some(_) => self.estimate.bytes_to_write(u64::MAX),
@@ -194,25 +193,50 @@ impl Plan {
             None if self.estimate.bytes_to_write(0) <= files::free_bytes(root)? => 0,
             None => self.estimate.bytes_to_write(self.directory.scores_bytes()?),
         };
-        for (what, folder, bytes, place) in [
-            ("the table cache", &self.cache_folder, self.estimate.cache_bytes, MODEL),
-            ("the scores and the output", root, to_write, "output.path"),
-        ] {
-            let free = files::free_bytes(folder)?;
-            if bytes > free {
-                problems.push(
-                    Diagnostic::error(Blame::Machine, format!(
-                        "{what} in `{}` may take {}, but only {} are free",
-                        folder.display(),
-                        crate::base::text::bytes(bytes),
-                        crate::base::text::bytes(free)
-                    ))
-                    .at(self.spec.at(place))
-                    .hint("free some space, or put it on another disk (`cache_folder`, `output.path`)"),
-                );
-            }
-        }
+        let output = self.lacks_room("the scores and the output", root, to_write, "output.path")?;
+        let problems: Vec<Diagnostic> =
+            self.table_lacks_room()?.into_iter().chain(output).collect();
         if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
+    }
+
+    /// Opens the table of a measure of attention, or builds it where the cache has room for it.
+    ///
+    /// # Errors
+    /// Too little free space; a damaged model; files that cannot be read or written.
+    pub(crate) fn open_table(
+        &self,
+        attention: &Attention,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<OpenedTable> {
+        match self.table_lacks_room()? {
+            Some(problem) => Err(problem.into()),
+            None => attention.open_table(&self.cache_folder, progress),
+        }
+    }
+
+    fn table_lacks_room(&self) -> Result<Option<Diagnostic>> {
+        self.lacks_room("the table cache", &self.cache_folder, self.estimate.cache_bytes, MODEL)
+    }
+
+    fn lacks_room(
+        &self,
+        what: &str,
+        folder: &Path,
+        bytes: u64,
+        place: &str,
+    ) -> Result<Option<Diagnostic>> {
+        let free = files::free_bytes(folder)?;
+        let problem = || {
+            let message = format!(
+                "{what} in `{}` may take {}, but only {} are free",
+                folder.display(),
+                crate::base::text::bytes(bytes),
+                crate::base::text::bytes(free)
+            );
+            let hint = "free some space, or put it on another disk (`cache_folder`, `output.path`)";
+            Diagnostic::error(Blame::Machine, message).at(self.spec.at(place)).hint(hint)
+        };
+        Ok((bytes > free).then(problem))
     }
 }
 

@@ -20,9 +20,8 @@ impl Run<'_> {
         let progress = self.progress;
         progress.phase("table", spec.vocabulary_size);
         let rows_built = |done, _| progress.reached(done);
-        let opened = progress.timed("load-partial-model", || {
-            attention.open_table(&plan.cache_folder, &rows_built)
-        })?;
+        let opened =
+            progress.timed("load-partial-model", || plan.open_table(attention, &rows_built))?;
         tracing::info!(
             from_cache = opened.from_cache,
             bytes_read = opened.bytes_read,

@@ -251,7 +251,7 @@ fn with_evaluator<T>(
     let Some(attention) = &plan.attention else {
         return run(None, &identity(plan, &Digests::new(plan, None, whole)?));
     };
-    let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    let opened = plan.open_table(attention, &|_, _| {})?;
     let identity = identity(plan, &Digests::new(plan, Some(opened.weights_digest), whole)?);
     let longest = wanted.lengths.last().copied().unwrap_or_default();
     let mask = attention.measure.mask;

@@ -254,7 +254,7 @@ fn window_of(cut: &CutDocument, number: u32, place: &Place) -> Result<TokenWindo
 }
 
 fn open(plan: &Plan, attention: &Attention, tokens: usize) -> Result<FirstLayer> {
-    let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    let opened = plan.open_table(attention, &|_, _| {})?;
     let spec = attention.model.spec().clone();
     Ok(FirstLayer::new(spec, opened.table, attention.measure.mask, tokens))
 }

@@ -63,7 +63,7 @@ pub struct Tuned {
 /// Measures the devices of `plan`, `seconds` for each setting.
 pub fn tune(plan: &Plan, seconds: f64, stop: &Stop) -> Result<Tuned> {
     let attention = plan.needed_attention()?;
-    let opened = attention.open_table(&plan.cache_folder, &|_, _| {})?;
+    let opened = plan.open_table(attention, &|_, _| {})?;
     let settings = &attention.measure;
     let tokens = plan.spec.tokenize().window_tokens as usize;
     let layer =

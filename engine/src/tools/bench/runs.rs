@@ -28,7 +28,7 @@ pub(super) fn measure(
     if let Some(attention) = &plan.attention {
         longest = attention.model.spec().trained_positions().unwrap_or(u64::MAX);
         // The table is built before anything is measured.
-        attention.open_table(&plan.cache_folder, &|_, _| {})?;
+        plan.open_table(attention, &|_, _| {})?;
     }
     drop(plan);
     let whole = Setting { window: None, threads, rows };

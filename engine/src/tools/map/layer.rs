@@ -119,8 +119,7 @@ impl<'a> Looked<'a> {
     ) -> Result<BlockShares> {
         match self {
             Self::First(attention) => {
-                let opened =
-                    attention.open_table(&plan.cache_folder, &|done, _| progress.reached(done))?;
+                let opened = plan.open_table(attention, &|done, _| progress.reached(done))?;
                 let (spec, mask) = (self.spec().clone(), attention.measure.mask);
                 let layer = FirstLayer::new(spec, opened.table, mask, ids.len());
                 Ok(layer.block_attention(self.kernel(), ids, ends, head, sampled))
