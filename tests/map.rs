@@ -1,6 +1,7 @@
 //! `longsift map`: how the blocks of a document attend to each other.
 
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 
 use arrow_array::builder::{ListBuilder, StringBuilder, StructBuilder};
@@ -177,6 +178,27 @@ fn shares_sum_to_one_lift_is_share_over_even_and_every_form_has_the_same_numbers
     }
     let again = map(&workspace, &["--document", "d0", "--block-tokens", "37", "--threads", "3"]);
     assert_eq!(again["block_attention"], found["block_attention"]);
+}
+
+#[test]
+fn a_pipe_gets_the_file_and_stays_a_pipe() {
+    let workspace = of_tokens(&[ids(50)]);
+    let forms: [(&str, &[u8], &[u8]); 3] = [
+        ("--html", b"<!doctype html>", b"</html>"),
+        ("--png", b"\x89PNG", b"IEND\xaeB`\x82"),
+        ("--parquet", b"PAR1", b"PAR1"),
+    ];
+    for (option, begin, end) in forms {
+        let made = Command::new("mkfifo").arg(workspace.path("pipe")).status().unwrap();
+        assert!(made.success());
+        let pipe = workspace.path("pipe");
+        let reader = std::thread::spawn(move || fs::read(pipe).unwrap());
+        map(&workspace, &["--document", "d0", option, "pipe"]);
+        assert!(!fs::metadata(workspace.path("pipe")).unwrap().is_file(), "{option}");
+        let read = reader.join().unwrap();
+        assert!(read.starts_with(begin) && read.ends_with(end), "{option}");
+        fs::remove_file(workspace.path("pipe")).unwrap();
+    }
 }
 
 fn integers_of(batch: &arrow_array::RecordBatch, name: &str) -> Vec<i64> {

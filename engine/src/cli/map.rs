@@ -47,7 +47,7 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
         atomic::write_answer(path, &map.png())?;
     }
     if let Some(path) = &arguments.parquet {
-        map.write_parquet(path)?;
+        atomic::write_answer(path, &map.parquet())?;
     }
     Ok(DONE)
 }

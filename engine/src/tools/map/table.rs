@@ -1,22 +1,22 @@
 //! A map as a Parquet table: a row for each pair of blocks.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+
 use super::Map;
-use crate::base::error::Result;
-use crate::dataset::part::PartWriter;
-use crate::spec::pipeline::Compression;
 
 impl Map {
-    /// Writes the table. The footer's key `longsift_map` has the rest of the answer, as JSON.
-    ///
-    /// # Errors
-    /// A place that cannot be written to.
-    pub(crate) fn write_parquet(&self, path: &Path) -> Result<()> {
+    /// The table as a file's bytes, about 100 a cell before compression: like the picture, it fits in memory and can go into a
+    /// pipe. The footer's key `longsift_map` has the rest of the answer, as JSON.
+    pub(crate) fn parquet(&self) -> Vec<u8> {
         let blocks = self.blocks.len();
         let pairs = (0..blocks * blocks).map(|cell| (cell / blocks, cell % blocks));
         let (queries, keys): (Vec<usize>, Vec<usize>) = pairs.unzip();
@@ -61,10 +61,17 @@ impl Map {
         for matrix in ["block_attention", "uniform_attention", "lift"] {
             about.as_object_mut().map(|about| about.remove(matrix));
         }
-        let metadata = [("longsift_map".to_owned(), about.to_string())];
-        let mut writer = PartWriter::create(path, &schema, &metadata, Compression::Zstd)?;
-        writer.write(&batch)?;
-        writer.finish()?;
-        Ok(())
+        let about = KeyValue::new("longsift_map".to_owned(), about.to_string());
+        file(&batch, about).expect("a writer into memory takes numbers and texts")
     }
+}
+
+fn file(batch: &RecordBatch, about: KeyValue) -> Result<Vec<u8>, ParquetError> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_key_value_metadata(Some(vec![about]))
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
+    writer.write(batch)?;
+    writer.into_inner()
 }
