@@ -17,13 +17,13 @@ const TRIGRAMS: usize = COPIED_GRAM + 1 - TRIGRAM;
 /// Odd multipliers of what is hashed.
 const MULTIPLIERS: [u32; TRIGRAM] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
 
-/// Up to this many tokens, slots are many enough that a quarter of them is used at most, beyond it a half: the table of
-/// a longer window is in no cache anyway.
-const TOKENS_OF_WIDE_TABLE: usize = 1 << 16;
+/// Slots a token, by the tokens of a window up to which they are so many: the fewer are taken, the fewer trigrams meet another's,
+/// as long as a second-level cache holds the table. That of a longer window is in no cache anyway.
+const SLOTS: [(usize, usize); 3] = [(1 << 14, 8), (1 << 16, 4), (usize::MAX, 2)];
 
 /// Memory that is used again for the next window, and what was found in the last one.
 ///
-/// About 34 to 54 bytes a token of windows up to 65,536 tokens, 26 to 38 of longer ones.
+/// About 50 to 86 bytes a token of windows up to 16,384 tokens, 34 to 54 up to 65,536, 26 to 38 of longer ones.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// From the end of a trigram back to that of its last earlier occurrence; 0 where there is none. In whole words.
@@ -87,7 +87,8 @@ impl Scan {
         clear(&mut self.distances, words * WORD);
         clear(&mut self.recurs_later, words * WORD);
         self.hashes.resize(words * WORD, 0);
-        let room = if ids.len() <= TOKENS_OF_WIDE_TABLE { 4 } else { 2 };
+        let room =
+            SLOTS.iter().find(|(tokens, _)| ids.len() <= *tokens).map_or(1, |(_, slots)| *slots);
         let bits = (room * ids.len()).next_power_of_two().ilog2().max(1);
         clear(&mut self.slots, 1 << bits);
         let slots = &mut self.slots[..];
