@@ -566,3 +566,19 @@ fn an_evaluation_asks_programs_too() {
     let evaluation = read_json(&workspace.path("evaluated/evaluation.json"));
     assert!(evaluation["S48"]["statistics"]["bytes"].is_string(), "{evaluation}");
 }
+
+#[test]
+fn a_dry_run_of_an_evaluation_measures_one_window_where_that_takes_long() {
+    let asked = |mode: &str| {
+        let workspace = workspace();
+        workspace.write("pipeline.yaml", windows(mode, ""));
+        let arguments =
+            ["evaluate", "pipeline.yaml", "--windows", "48", "--dry-run", "--format", "json"];
+        let answer = workspace.longsift(&arguments).success().stdout;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert!(answer["lengths"]["48"]["seconds"]["own"].as_f64().unwrap() > 0.0, "{answer}");
+        calls(&workspace, "row")
+    };
+    assert_eq!(asked("slow"), 1);
+    assert!(asked("honest") > 2, "a few more, where the first was quick");
+}

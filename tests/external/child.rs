@@ -188,6 +188,7 @@ fn answers() {
         }
         match mode {
             "reversed" => rows.reverse(),
+            "slow" => thread::sleep(Duration::from_millis(1200)),
             "short" => drop(rows.pop()),
             "repeated" => {
                 let again =

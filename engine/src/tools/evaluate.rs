@@ -52,8 +52,10 @@ use windows::{Category, Place};
 /// figures some sixteen bytes each.
 const BATCH_TOKENS: u64 = 4 << 20;
 
-/// Windows that a dry run measures of each length.
+/// Windows that a dry run measures of each length, unless the first takes as long as that: what it takes for the first time alone,
+/// to start threads and fill caches, is little beside a second.
 const TIMED_WINDOWS: usize = 16;
+const LONG_WINDOW: Duration = Duration::from_secs(1);
 
 /// What is evaluated.
 #[derive(Clone, Debug)]
@@ -610,7 +612,8 @@ impl Evaluator<'_> {
         let mut lengths = BTreeMap::new();
         for tokens in self.wanted.lengths.clone() {
             let (of_length, windows) = self.count(&sample, tokens);
-            // A few windows of as many documents as it takes, once to warm caches up and once for the time.
+            // A few windows of as many documents as it takes. The first one warms caches up; where it takes long, as with a whole
+            // model, it tells the time as well.
             let found = sample.categories.values().flat_map(|of| of.of_length(tokens, self.wanted));
             let mut ids: Vec<Vec<u32>> = Vec::new();
             for found in found {
@@ -622,9 +625,12 @@ impl Evaluator<'_> {
                 }
             }
             self.measurer.only_timed = true;
-            self.measurer.measure(&ids)?;
-            self.measurer.took.iter_mut().for_each(|took| *took = (Duration::ZERO, 0));
-            self.measurer.measure(&ids)?;
+            let first = &ids[..ids.len().min(1)];
+            self.measurer.measure(first)?;
+            if self.measurer.took.iter().map(|(time, _)| *time).sum::<Duration>() < LONG_WINDOW {
+                self.measurer.took.iter_mut().for_each(|took| *took = (Duration::ZERO, 0));
+                self.measurer.measure(&ids)?;
+            }
             let seconds = self.plan.measures.columns.iter().zip(&self.measurer.took).filter_map(
                 |(of, (time, measured))| {
                     let each = time.as_secs_f64() / *measured as f64;
