@@ -218,7 +218,10 @@ fn an_evaluation_again_measures_nothing_and_a_part_is_the_same_part() {
     assert_eq!(evaluated(&workspace, &small_pipeline(), &[]), first);
     assert_eq!(std::fs::read(&journal).unwrap(), written, "nothing was measured");
 
-    let part = evaluated(&workspace, &small_pipeline(), &["--only", "pieces_2,dup"]);
+    let arguments = ["--only", "pieces_2,dup", "--html", "part.html"];
+    let part = evaluated(&workspace, &small_pipeline(), &arguments);
+    let page = std::fs::read_to_string(workspace.path("part.html")).unwrap();
+    assert!(page.contains("built of them in 3 ways") && !page.contains("pieces_8: "), "{page}");
     assert_eq!(std::fs::read(&journal).unwrap(), written, "nothing was measured");
     let kinds: Vec<&String> = part["S256"]["kinds"].as_object().unwrap().keys().collect();
     assert_eq!(kinds, ["dup", "pieces_2", "whole"]);

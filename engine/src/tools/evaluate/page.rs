@@ -15,6 +15,9 @@ use crate::report::page::{Block, Page, Section, Tile};
 impl Evaluation {
     /// One HTML file. `command` repeats it.
     pub(crate) fn page(&self, command: &str) -> String {
+        let is_built =
+            |kind: &&Kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name));
+        let built = || KINDS.iter().filter(is_built);
         let mut sections = Vec::new();
         for of in self.lengths.values() {
             of.sections(&mut sections);
@@ -23,9 +26,7 @@ impl Evaluation {
             "kinds",
             "What was built",
             "All kinds have as many tokens as the window they were made of.",
-            vec![Block::List(
-                KINDS.iter().map(|kind| format!("{}: {}", kind.name, kind.doc)).collect(),
-            )],
+            vec![Block::List(built().map(|kind| format!("{}: {}", kind.name, kind.doc)).collect())],
         ));
         sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
         let documents = |of: &OfLength| of.documents.values().sum::<u64>();
@@ -36,10 +37,11 @@ impl Evaluation {
         let page = Page {
             title: format!("What the scores of {} separate", self.pipeline),
             kicker: format!("longsift evaluate · seed {}", self.seed),
-            lead: "Documents of this corpus, and windows built of them in fifteen ways: what ought to rank below a whole window, \
-                   and does it? These figures show what a score tells apart here, not that selecting by it trains a better \
-                   model."
-                .to_owned(),
+            lead: format!(
+                "Documents of this corpus, and windows built of them in {} ways: what ought to rank below a whole window, and \
+                 does it? These figures show what a score tells apart here, not that selecting by it trains a better model.",
+                built().count()
+            ),
             tiles: tiles.collect(),
             sections,
         };
@@ -141,12 +143,6 @@ impl OfLength {
             blocks.push(Block::List(self.notes.clone()));
         }
         blocks
-    }
-
-    /// The score first, then the others by name.
-    fn reports(&self) -> impl Iterator<Item = (&String, &Report)> {
-        let score = self.reports.get_key_value("score");
-        score.into_iter().chain(self.reports.iter().filter(|(name, _)| *name != "score"))
     }
 
     fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Drawing {

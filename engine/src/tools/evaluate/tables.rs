@@ -238,6 +238,13 @@ impl OfLength {
         )
     }
 
+    /// The score first, then the others by name, layer 2 before layer 10.
+    pub(super) fn reports(&self) -> impl Iterator<Item = (&String, &Report)> {
+        let mut all: Vec<_> = self.reports.iter().collect();
+        all.sort_by_cached_key(|&(name, _)| (name != "score", words(name)));
+        all.into_iter()
+    }
+
     fn verdicts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nVerdicts")?;
         for verdict in &self.verdicts {
@@ -259,13 +266,18 @@ impl OfLength {
         row: impl Fn(&Report) -> Vec<String>,
     ) -> fmt::Result {
         let rows: Vec<(String, Vec<String>)> =
-            self.reports.iter().map(|(name, report)| (name.clone(), row(report))).collect();
+            self.reports().map(|(name, report)| (name.clone(), row(report))).collect();
         if rows.iter().all(|(_, cells)| cells.iter().all(|cell| cell == "-")) {
             return Ok(());
         }
         writeln!(f, "\n{title}")?;
         grid(f, header, &rows)
     }
+}
+
+/// The words of a name, numbers among them as numbers.
+fn words(name: &str) -> Vec<(&str, u64)> {
+    name.split('_').map(|word| word.parse().map_or((word, 0), |number| ("", number))).collect()
 }
 
 /// Heads that are listed with their intervals.
@@ -320,4 +332,19 @@ fn grid(
     let rows = rows.iter().map(|(name, cells)| row(name, cells));
     let rows: Vec<Vec<String>> = std::iter::once(row("", header)).chain(rows).collect();
     table(&rows).iter().try_for_each(|line| writeln!(f, "  {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_listed_by_their_numbers() {
+        let mut names = ["layer_10", "layer_2_heads_1", "copy_share", "layer_2", "layer_9_negated"];
+        names.sort_by_cached_key(|name| words(name));
+        assert_eq!(
+            names,
+            ["copy_share", "layer_2", "layer_2_heads_1", "layer_9_negated", "layer_10"]
+        );
+    }
 }
