@@ -24,9 +24,57 @@ pub(crate) fn post(
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
-    let answer = runtime.block_on(request.send()).map_err(|error| in_full(&error))?;
+    // Not before the runtime runs: sending starts a timer of it.
+    let answer = runtime.block_on(async { request.send().await });
+    let answer = answer.map_err(|error| in_full(&error))?;
     match answer.status() {
         status if status.is_success() => Ok(()),
         status => Err(format!("the answer is {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What arrives at a server that answers `status`, and what the sender is told.
+    fn sent(status: &'static str) -> (String, Result<(), String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/events", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut arrived = Vec::new();
+            let mut buffer = [0; 4096];
+            while !arrived.ends_with(b"{}") {
+                let read = stream.read(&mut buffer).unwrap();
+                assert!(read > 0, "{}", String::from_utf8_lossy(&arrived));
+                arrived.extend(&buffer[..read]);
+            }
+            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+            String::from_utf8(arrived).unwrap().to_lowercase()
+        });
+        let told = post(&url, Some("key"), "{}".to_owned(), Duration::from_mins(1));
+        (server.join().unwrap(), told)
+    }
+
+    #[test]
+    fn a_document_arrives_with_its_type_and_key() {
+        let (arrived, told) = sent("201 Created");
+        assert_eq!(told, Ok(()));
+        assert!(arrived.starts_with("post /events http/1.1\r\n"), "{arrived}");
+        assert!(arrived.contains("content-type: application/json\r\n"), "{arrived}");
+        assert!(arrived.contains("authorization: bearer key\r\n"), "{arrived}");
+    }
+
+    #[test]
+    fn whoever_does_not_take_it_is_told_of() {
+        assert_eq!(sent("503 Busy").1, Err("the answer is 503 Service Unavailable".to_owned()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        drop(listener);
+        assert!(post(&url, None, "{}".to_owned(), Duration::from_mins(1)).is_err());
     }
 }
