@@ -24,7 +24,7 @@ pub(crate) fn post(
     if let Some(key) = key {
         request = request.bearer_auth(key);
     }
-    // Not before the runtime runs: sending starts a timer of it.
+    // `send` starts a timer at once, which panics outside a running runtime.
     let answer = runtime.block_on(async { request.send().await });
     let answer = answer.map_err(|error| in_full(&error))?;
     match answer.status() {
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// What arrives at a server that answers `status`, and what the sender is told.
+    /// The request as a server that answers `status` receives it, and the sender's result.
     fn sent(status: &'static str) -> (String, Result<(), String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/events", listener.local_addr().unwrap());
@@ -56,21 +56,21 @@ mod tests {
             write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
             String::from_utf8(arrived).unwrap().to_lowercase()
         });
-        let told = post(&url, Some("key"), "{}".to_owned(), Duration::from_mins(1));
-        (server.join().unwrap(), told)
+        let result = post(&url, Some("key"), "{}".to_owned(), Duration::from_mins(1));
+        (server.join().unwrap(), result)
     }
 
     #[test]
     fn a_document_arrives_with_its_type_and_key() {
-        let (arrived, told) = sent("201 Created");
-        assert_eq!(told, Ok(()));
+        let (arrived, result) = sent("201 Created");
+        assert_eq!(result, Ok(()));
         assert!(arrived.starts_with("post /events http/1.1\r\n"), "{arrived}");
         assert!(arrived.contains("content-type: application/json\r\n"), "{arrived}");
         assert!(arrived.contains("authorization: bearer key\r\n"), "{arrived}");
     }
 
     #[test]
-    fn whoever_does_not_take_it_is_told_of() {
+    fn a_refusal_and_a_missing_server_are_reported() {
         assert_eq!(sent("503 Busy").1, Err("the answer is 503 Service Unavailable".to_owned()));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());

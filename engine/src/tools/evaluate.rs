@@ -52,9 +52,10 @@ use windows::{Category, Place};
 /// figures some sixteen bytes each.
 const BATCH_TOKENS: u64 = 4 << 20;
 
-/// Windows that a dry run measures of each length, unless the first takes as long as that: what it takes for the first time alone,
-/// to start threads and fill caches, is little beside a second.
+/// Windows that a dry run measures of each length.
 const TIMED_WINDOWS: usize = 16;
+/// A dry run measures only the first window where that takes at least this long: starting threads and filling caches is little
+/// beside it.
 const LONG_WINDOW: Duration = Duration::from_secs(1);
 
 /// What is evaluated.

@@ -17,9 +17,15 @@ const TRIGRAMS: usize = COPIED_GRAM + 1 - TRIGRAM;
 /// Odd multipliers of what is hashed.
 const MULTIPLIERS: [u32; TRIGRAM] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d];
 
-/// Slots a token, by the tokens of a window up to which they are so many: the fewer are taken, the fewer trigrams meet another's,
-/// as long as a second-level cache holds the table. That of a longer window is in no cache anyway.
-const SLOTS: [(usize, usize); 3] = [(1 << 14, 8), (1 << 16, 4), (usize::MAX, 2)];
+/// Slots a token of a window of so many tokens. More slots mean fewer collisions, as long as the second-level cache holds the table;
+/// that of a long window fits no cache.
+const fn slots_a_token(tokens: usize) -> usize {
+    match tokens {
+        0..=16_384 => 8,
+        16_385..=65_536 => 4,
+        _ => 2,
+    }
+}
 
 /// Memory that is used again for the next window, and what was found in the last one.
 ///
@@ -87,9 +93,7 @@ impl Scan {
         clear(&mut self.distances, words * WORD);
         clear(&mut self.recurs_later, words * WORD);
         self.hashes.resize(words * WORD, 0);
-        let room =
-            SLOTS.iter().find(|(tokens, _)| ids.len() <= *tokens).map_or(1, |(_, slots)| *slots);
-        let bits = (room * ids.len()).next_power_of_two().ilog2().max(1);
+        let bits = (slots_a_token(ids.len()) * ids.len()).next_power_of_two().ilog2().max(1);
         clear(&mut self.slots, 1 << bits);
         let slots = &mut self.slots[..];
         let last_slot = slots.len() - 1;
