@@ -10,6 +10,7 @@ Needs ../shared and pyarrow. Attention at 8,192 tokens takes a quarter of an hou
 import argparse
 import json
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow
@@ -34,18 +35,18 @@ SCORES = [
 ]
 
 
-def write_corpus(path: Path) -> None:
-    """The shared corpora as one table; books by their language."""
-    ids, contents, categories = [], [], []
+def write_corpus(path: Path, categories: Collection[str] = (), cut: int = 0) -> None:
+    """The shared corpora as one table; books by their language. Of some categories alone, and the first `cut` characters of each
+    document, where that is asked for."""
+    rows = []
     for corpus in ("books", "code", "papers"):
         for row in pyarrow.parquet.read_table(SHARED / f"corpora/{corpus}.parquet").to_pylist():
             language = [tag[5:] for tag in row["tags"] if tag.startswith("lang:")]
-            ids.append(row["data_id"])
-            contents.append(row["text"])
-            categories.append(f"books:{language[0]}" if corpus == "books" else row["source"])
+            category = f"books:{language[0]}" if corpus == "books" else row["source"]
+            if not categories or category in categories:
+                rows.append({"id": row["data_id"], "text": row["text"][: cut or None], "category": category})
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pyarrow.table({"id": ids, "text": contents, "category": categories})
-    pyarrow.parquet.write_table(table, path, row_group_size=16)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=16)
 
 
 def evaluated(arguments: argparse.Namespace, folder: Path, score: str) -> dict:

@@ -148,12 +148,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from evaluate_corpora import write_corpus
 
     corpus = arguments.folder / "corpus.parquet"
-    write_corpus(corpus)
     # The model knows English and code; what is cut from a document gives it one window instead of four.
-    rows = [row for row in pyarrow.parquet.read_table(corpus).to_pylist() if row["category"] in CATEGORIES]
-    texts = [row["text"][: arguments.cut] if arguments.cut else row["text"] for row in rows]
-    table = pyarrow.table({"id": [row["id"] for row in rows], "text": texts, "category": [row["category"] for row in rows]})
-    pyarrow.parquet.write_table(table, corpus, row_group_size=16)
+    write_corpus(corpus, CATEGORIES, arguments.cut)
     layers = list(range(LAYERS))
     (arguments.folder / "evaluate.yaml").write_text(
         "version: 1\nname: whole-model\ninput: {path: corpus.parquet, id_column: id, text_column: text}\nstages:\n"
