@@ -85,7 +85,7 @@ mod tests {
         #[test]
         fn rows_come_back_within_half_a_unit_and_no_product_leaves_32_bits(
             row in proptest::collection::vec(-1.0_f32..1.0, 1..300),
-            power in -120_i32..120, outlier in proptest::option::of(0_usize..300),
+            power in -120_i32..114, outlier in proptest::option::of(0_usize..300),
         ) {
             let mut row: Vec<f32> = row.iter().map(|value| value * 2.0_f32.powi(power)).collect();
             if let Some(at) = outlier {
