@@ -115,3 +115,25 @@ fn check(scenario: &Scenario) {
 mod a_run_that_met_any_fault_is_finished_by_the_next_one {
     crate::support::scenarios::for_each_scenario!(super::check);
 }
+
+/// What the sample leaves out and once went wrong: a journal that could not be locked was one of another process, and figures that
+/// were paid for were lost; a footer that the disk did not hand over was the data's fault.
+#[test]
+#[cfg_attr(not(longsift_preload), ignore = "needs LD_PRELOAD: Linux with glibc")]
+fn journals_without_locks_and_footers_that_are_not_handed_over() {
+    for (scenario, action, operation, after) in [
+        (Scenario::measure_replaced(), "EIO", "read out.run/scores/", "stat out.run/scores/"),
+        (Scenario::guard_tightened(), "ENOLCK", "lock out.run/journal/", ""),
+    ] {
+        let traced = Workspace::copy_of(&scenario.before).with_fault(&scenario.arguments, None);
+        let is_meant = |fault: &Fault| {
+            let at = |index: Option<usize>| index.map_or("", |index| &traced.operations[index]);
+            let (before, of) = (at(fault.at.checked_sub(2)), at(fault.at.checked_sub(1)));
+            let is_there = of.starts_with(operation) && before.starts_with(after);
+            fault.action == action && !fault.stays && is_there
+        };
+        let meant = all_faults(&traced.operations).into_iter().filter(is_meant);
+        let hit = meant.filter(|fault| inject(&scenario, fault).is_some()).count();
+        assert!(hit > 2, "{action} at {operation}: {hit}");
+    }
+}

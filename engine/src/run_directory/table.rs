@@ -38,10 +38,7 @@ impl Table<'_> {
     ) -> Result<()> {
         let file = OpenFile::open(self.path)?;
         let source = file.clone();
-        let failed = |why: String| match source.refused() {
-            Some(refused) => self.problem(Blame::Machine, refused),
-            None => self.damaged(&why),
-        };
+        let failed = |why: String| self.failed(&source, &why);
         let reader = guarded(|| {
             let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
             let fields = builder.schema().fields().iter().enumerate();
@@ -57,13 +54,25 @@ impl Table<'_> {
     }
 
     /// The columns and the number of rows, by the footer.
+    ///
+    /// # Errors
+    /// A file that cannot be read, by the machine's fault or its own.
     pub(crate) fn shape(&self) -> Result<(SchemaRef, u64)> {
         let file = OpenFile::open(self.path)?;
+        let source = file.clone();
         let builder = guarded(|| ParquetRecordBatchReaderBuilder::try_new(file))
-            .map_err(|why| self.damaged(&why))?;
+            .map_err(|why| self.failed(&source, &why))?;
         let rows = builder.metadata().file_metadata().num_rows();
         let rows = u64::try_from(rows).map_err(|_| self.damaged(&"it claims negative rows"))?;
         Ok((builder.schema().clone(), rows))
+    }
+
+    /// Says why reading stopped: the machine did not hand over the bytes of `source`, or they are not a table.
+    fn failed(&self, source: &OpenFile, why: &dyn Display) -> Failure {
+        match source.refused() {
+            Some(refused) => self.problem(Blame::Machine, refused),
+            None => self.damaged(why),
+        }
     }
 
     /// Says that the file is not the table it should be.

@@ -160,7 +160,7 @@ impl Kept {
         let windows = units::fingerprint(&plan.dataset, unit, &content);
         let header = Header { windows, measures: measures.collect(), carried: Vec::new() };
         let path = context.directory.answers().join(unit.name());
-        let (journal, known) = Journal::open(&path, &header)?;
+        let (journal, known) = Journal::open(&path, &header, context.alone)?;
         let is_own = journal.path() == path;
         Ok(Self { journal, known, is_own })
     }

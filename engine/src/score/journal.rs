@@ -79,9 +79,14 @@ pub struct Journal {
 
 impl Journal {
     /// Opens the journal of a unit and returns the figures that it already holds of measures of the header. A journal of other
-    /// windows is started afresh. Where another process writes to it, this one gets a journal of its own.
-    pub fn open(path: &Path, header: &Header) -> Result<(Self, HashMap<FigureKey, Figures>)> {
-        let (path, claim) = claim(path)?;
+    /// windows is started afresh. Where another process writes to it, this one gets a journal of its own. `alone`: there is no
+    /// other that a file system without locks could not tell of.
+    pub fn open(
+        path: &Path,
+        header: &Header,
+        alone: bool,
+    ) -> Result<(Self, HashMap<FigureKey, Figures>)> {
+        let (path, claim) = claim(path, alone)?;
         let bytes = files::read_if_present(&path)?.unwrap_or_default();
         let Replayed { finished, whole, same } = replay(&bytes, header);
         if same {
@@ -162,11 +167,13 @@ pub fn is_claimed(path: &Path) -> Result<bool> {
 }
 
 /// Locks the journal at `path`, or one beside it whose name no other process uses. A file system without locks cannot
-/// say who else writes: there every process has its own.
-fn claim(path: &Path) -> Result<(PathBuf, File)> {
+/// say who else writes: there every process has its own, unless it is alone.
+fn claim(path: &Path, alone: bool) -> Result<(PathBuf, File)> {
     let file = files::open_read_write(path)?;
-    if file.try_lock().is_ok() {
-        return Ok((path.to_owned(), file));
+    match file.try_lock() {
+        Ok(()) => return Ok((path.to_owned(), file)),
+        Err(TryLockError::Error(_)) if alone => return Ok((path.to_owned(), file)),
+        Err(_) => {}
     }
     let own = beside(path);
     let file = files::open_read_write(&own)?;
@@ -288,7 +295,7 @@ mod tests {
     }
 
     fn open(path: &Path, header: &Header) -> (Journal, HashMap<FigureKey, Figures>) {
-        Journal::open(path, header).unwrap()
+        Journal::open(path, header, false).unwrap()
     }
 
     fn figures(seed: f64) -> Figures {

@@ -27,7 +27,7 @@ pub(super) struct OpenJournal {
 }
 
 /// Opens the journal of a unit. `carried`: what it is to keep besides the measures of the plan and what it keeps already; none
-/// beside other processes, whose parts of a unit must be the same.
+/// beside other processes, whose parts of a unit must be the same: that there is a list says that this one is alone.
 pub(super) fn open_journal(
     plan: &Plan,
     directory: &RunDirectory,
@@ -41,6 +41,7 @@ pub(super) fn open_journal(
     });
     let windows = units::fingerprint(&plan.dataset, unit, &wanted.windows);
     let path = journal_path(directory, unit);
+    let alone = carried.is_some();
     let carried = match carried {
         Some(more) => {
             let known = Header::measures_at(&path, &windows)?;
@@ -49,7 +50,7 @@ pub(super) fn open_journal(
         None => Vec::new(),
     };
     let header = Header { windows, measures: measures.collect(), carried: carried.clone() };
-    let (journal, finished) = Journal::open(&path, &header)?;
+    let (journal, finished) = Journal::open(&path, &header, alone)?;
     Ok(OpenJournal { journal, finished, carried })
 }
 

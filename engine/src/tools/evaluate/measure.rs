@@ -77,7 +77,8 @@ impl<'a> Measurer<'a> {
             measures: measures.collect(),
             carried: Vec::new(),
         };
-        let (journal, finished) = Journal::open(&folder.join(JOURNAL), &header)?;
+        // Another evaluation may write there.
+        let (journal, finished) = Journal::open(&folder.join(JOURNAL), &header, false)?;
         let measures = header.measures.len();
         Ok(Self {
             plan,
