@@ -255,7 +255,8 @@ fn compact(slice: RecordBatch, bytes: u64) -> RecordBatch {
     take_record_batch(&slice, &all).unwrap_or(slice)
 }
 
-fn codec(compression: Compression) -> Codec {
+/// How Parquet files are compressed, at the level that this project writes all of them.
+pub(crate) fn codec(compression: Compression) -> Codec {
     match compression {
         Compression::Zstd => {
             Codec::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL).expect("3 is a level of Zstandard"))

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
-
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
 use super::Map;
+use crate::dataset::part::codec;
+use crate::spec::pipeline::Compression;
 
 impl Map {
     /// The table as a file's bytes, about 100 a cell before compression: like the picture, it fits in memory and can go into a
@@ -68,7 +68,7 @@ impl Map {
 
 fn file(batch: &RecordBatch, about: KeyValue) -> Result<Vec<u8>, ParquetError> {
     let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_compression(codec(Compression::Zstd))
         .set_key_value_metadata(Some(vec![about]))
         .build();
     let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
