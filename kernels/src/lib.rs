@@ -2,7 +2,7 @@
 //!
 //! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
 //! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other. [`TableWindow`] feeds it from a layer-zero table, [`project`] builds such a table
-//! and [`MappedFile`] opens one. [`KeyValues`] is attention with values: what a layer of a whole model computes. [`reference_statistics`] is the same arithmetic as plain float64 loops.
+//! and [`MappedFile`] opens one. [`KeyValues`] is attention with values: what a layer of a whole model computes. [`reference_statistics`] is the same arithmetic as plain float64 loops. [`recurrence`] needs token ids alone.
 //!
 //! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
 //! map. It knows nothing of model families, files of a pipeline or devices.
@@ -25,6 +25,7 @@ mod panels;
 mod pointwise;
 mod project;
 mod projected;
+pub mod recurrence;
 mod reference;
 mod rope;
 mod simd;

@@ -9,9 +9,10 @@ use std::error::Error;
 use std::fs;
 
 use corpora::{shared, texts, token_bytes, tokenizer};
+use longsift_kernels::recurrence::{Counts, Scan};
 use longsift_stages::contract::{Decimal, FarDistance, Figures, Kind, Measure, Value, Window, hex};
 use longsift_stages::first_layer_attention::FirstLayerAttention;
-use longsift_stages::measures::recurrence::{Counts, Recurrence, Scan};
+use longsift_stages::measures::recurrence::Recurrence;
 use longsift_stages::measures::{Compression, Lexical};
 use longsift_stages::score::presets::Formula;
 use longsift_stages::score::terms::{Scale, Scorer, Standardise};
@@ -86,7 +87,7 @@ fn check(
 ) -> Outcome<()> {
     let settings = Recurrence { min_distance_tokens, ..Recurrence::default() };
     let mut scan = Scan::default();
-    let counts = Counts::of(ids, settings.distance(), &mut scan);
+    let counts = settings.counts(ids, &mut scan);
     assert_eq!(
         counts,
         Counts {
@@ -109,7 +110,7 @@ fn check(
     );
     if let (Some(d), Some(c), Some(r)) = (expected.d, expected.c, expected.r) {
         scan.window(ids, counts.copy_distance as usize, 0);
-        let copied = |token: usize| (scan.copied()[token / 64] >> (token % 64) & 1) as u8;
+        let copied = |token: usize| u8::from(scan.is_copied(token));
         assert_eq!(scan.distances(), d, "{name}");
         assert_eq!((0..ids.len()).map(copied).collect::<Vec<_>>(), c, "{name}");
         let runs = d.iter().zip(&r).enumerate().all(|(t, (&distance, &run))| {
@@ -210,7 +211,9 @@ fn recurrence_has_every_figure_of_the_cases_made_by_hand() -> Outcome<()> {
 fn a_distance_in_tokens_that_a_fraction_means_counts_the_same() -> Outcome<()> {
     for Case { name, ids, min_distance_tokens, expected } in own_reference()?.cases {
         if min_distance_tokens.is_none() {
-            let count = |distance| Counts::of(&ids, distance, &mut Scan::default());
+            let tokens = ids.len() as u64;
+            let count =
+                |distance: FarDistance| Counts::of(&ids, distance.of(tokens), &mut Scan::default());
             let fraction = FarDistance::Fraction(Decimal(0.125));
             let tokens = FarDistance::Tokens(u32::try_from(expected.min_distance)?);
             assert_eq!(count(tokens), count(fraction), "{name}");

@@ -1,19 +1,14 @@
 //! Measures, per window, how much of it was said far before: of its token ids alone.
 
-mod bits;
-mod count;
-mod scan;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 
+use longsift_kernels::recurrence::{Counts, Scan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-
-pub use count::Counts;
-pub use scan::Scan;
 
 use crate::contract::{
     Column, Decimal, FarDistance, Figures, Kind, Measure, Merge, Orientation, Unmeasured, Value,
@@ -52,6 +47,11 @@ impl Recurrence {
             (None, fraction) => FarDistance::Fraction(fraction.unwrap_or(Decimal(0.125))),
         }
     }
+
+    /// What is counted in a window. The memory of `scan` is used again.
+    pub fn counts(&self, ids: &[u32], scan: &mut Scan) -> Counts {
+        Counts::of(ids, self.distance().of(ids.len() as u64), scan)
+    }
 }
 
 /// A token of the second half of a window that the two before it would find earlier.
@@ -71,17 +71,15 @@ impl Recurrence {
     /// What the figures of a window count, token by token, ascending. `far_recurrence` is the number of links that are far by the
     /// tokens of the second half.
     pub fn links(&self, ids: &[u32]) -> Vec<Link> {
-        let tokens = ids.len() as u64;
-        let (distance, first) = (self.distance().of(tokens), (tokens - tokens / 2) as usize);
         let mut scan = Scan::default();
-        scan.window(ids, tokens.div_ceil(16) as usize, first);
+        let counts = self.counts(ids, &mut scan);
         let link = |token: usize| {
             let back = scan.distances()[token] as usize;
-            let copied = bits::is_set(scan.copied()[token / bits::WORD], token % bits::WORD);
-            let far = !copied && back as u64 >= distance;
+            let copied = scan.is_copied(token);
+            let far = !copied && back as u64 >= counts.min_distance;
             (back > 0).then(|| Link { token, earlier: token - back, copied, far })
         };
-        (first..ids.len()).filter_map(link).collect()
+        (ids.len() - ids.len() / 2..ids.len()).filter_map(link).collect()
     }
 }
 
@@ -161,7 +159,7 @@ impl Measure for Recurrence {
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
         thread_local!(static SCAN: RefCell<Scan> = RefCell::default());
-        let counts = SCAN.with_borrow_mut(|scan| Counts::of(window.ids, self.distance(), scan));
+        let counts = SCAN.with_borrow_mut(|scan| self.counts(window.ids, scan));
         let share = |count| Value::number(counts.share(count));
         Ok(Figures(vec![
             share(counts.far),

@@ -3,10 +3,11 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use longsift_kernels::recurrence::Scan;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::compression::zlib_bytes;
-use super::recurrence::{Counts, Recurrence, Scan};
+use super::recurrence::Recurrence;
 
 /// Rates of one core: by the processor time of the calling thread, which other programs do not lengthen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,7 +23,7 @@ pub struct Speed {
 /// Measures the recurrence of windows, and compresses their text, in turn: ids and text of each window. Takes about twice
 /// `each` of processor time, and once over all windows at least.
 pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
-    let (distance, mut scan) = (Recurrence::default().distance(), Scan::default());
+    let (settings, mut scan) = (Recurrence::default(), Scan::default());
     let (mut recurrence, mut zlib) = (Timed::default(), Timed::default());
     let tokens: usize = windows.iter().map(|(ids, _)| ids.len()).sum();
     let bytes: usize = windows.iter().map(|(_, text)| text.len()).sum();
@@ -31,7 +32,7 @@ pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
         if recurrence.spent <= zlib.spent {
             recurrence.round(|| {
                 for (ids, _) in windows {
-                    black_box(Counts::of(ids, distance, &mut scan));
+                    black_box(settings.counts(ids, &mut scan));
                 }
             });
         } else {

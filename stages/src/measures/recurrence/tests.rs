@@ -98,7 +98,7 @@ fn distance() -> impl Strategy<Value = FarDistance> {
 }
 
 fn copied_tokens(scan: &Scan, tokens: usize) -> Vec<bool> {
-    (0..tokens).map(|token| scan.copied()[token / 64] >> (token % 64) & 1 != 0).collect()
+    (0..tokens).map(|token| scan.is_copied(token)).collect()
 }
 
 proptest! {
@@ -106,8 +106,9 @@ proptest! {
     fn counts_are_those_of_the_definition(windows in prop::collection::vec(window(), 1..4), distance in distance()) {
         let mut scan = Scan::default();
         for ids in windows {
-            let got = Counts::of(&ids, distance, &mut scan);
-            let (expected, distances, copied) = by_definition(&ids, distance.of(ids.len() as u64) as usize);
+            let far = distance.of(ids.len() as u64);
+            let got = Counts::of(&ids, far, &mut scan);
+            let (expected, distances, copied) = by_definition(&ids, far as usize);
             prop_assert_eq!(&got, &expected, "{:?}", ids);
             prop_assert_eq!(scan.distances(), &distances);
             // A scored token has the same copies, whether those of the others are known or not.
@@ -123,7 +124,8 @@ proptest! {
     fn other_names_for_the_same_tokens_change_nothing(ids in window(), distance in distance()) {
         // Odd multipliers are bijections of 32 bits.
         let renamed: Vec<u32> = ids.iter().map(|id| id.wrapping_mul(0x9e37_79b1)).collect();
-        let counts = |ids: &[u32]| Counts::of(ids, distance, &mut Scan::default());
+        let far = distance.of(ids.len() as u64);
+        let counts = |ids: &[u32]| Counts::of(ids, far, &mut Scan::default());
         prop_assert_eq!(counts(&ids), counts(&renamed));
     }
 }

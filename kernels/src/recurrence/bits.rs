@@ -4,6 +4,7 @@
 pub(super) const WORD: usize = 64;
 
 /// The bits of 64 bytes that are 0 or 1.
+#[inline(always)]
 pub(super) fn of(bytes: &[u8; WORD]) -> u64 {
     // The product gathers the lowest bits of eight bytes in its highest byte.
     let gathered =
@@ -12,6 +13,7 @@ pub(super) fn of(bytes: &[u8; WORD]) -> u64 {
 }
 
 /// The bits of values that are at least `bound`; values are below 2^31.
+#[inline(always)]
 pub(super) fn at_least(values: &[u32; WORD], bound: usize) -> u64 {
     // Signed numbers, which every processor compares in vectors.
     let bound = i32::try_from(bound).unwrap_or(i32::MAX);
@@ -19,6 +21,7 @@ pub(super) fn at_least(values: &[u32; WORD], bound: usize) -> u64 {
 }
 
 /// The bits of `word` that are the `N`th or later of bits set in a row; `before` is the word before.
+#[inline(always)]
 pub(super) fn nth_of_run<const N: usize>(before: u64, word: u64) -> u64 {
     let both = u128::from(word) << WORD | u128::from(before);
     let all = (1..N).fold(both, |all, back| all & both << back);
@@ -26,6 +29,7 @@ pub(super) fn nth_of_run<const N: usize>(before: u64, word: u64) -> u64 {
 }
 
 /// The bits of `word` and the `N - 1` before each, in the word before and in this one.
+#[inline(always)]
 pub(super) fn with_those_before<const N: usize>(word: u64) -> [u64; 2] {
     let word = u128::from(word) << WORD;
     let all = (1..N).fold(word, |all, back| all | word >> back);
@@ -33,6 +37,7 @@ pub(super) fn with_those_before<const N: usize>(word: u64) -> [u64; 2] {
 }
 
 /// Places of the bits that are set, ascending.
+#[inline(always)]
 pub(super) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let lowest = (word != 0).then(|| word.trailing_zeros() as usize);
@@ -42,11 +47,13 @@ pub(super) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
 }
 
 /// Whether a bit is set.
+#[inline(always)]
 pub(super) fn is_set(word: u64, bit: usize) -> bool {
     word >> bit & 1 != 0
 }
 
 /// The bits of a word from `first` of all words on.
+#[inline(always)]
 pub(super) fn from(first: usize, word: usize) -> u64 {
     let skipped = first.saturating_sub(word * WORD);
     if skipped < WORD { u64::MAX << skipped } else { 0 }

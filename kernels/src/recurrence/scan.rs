@@ -6,6 +6,7 @@
 //! Where the six go back equally far, the 8-gram goes back as far, and nothing is looked up.
 
 use super::bits::{self, WORD};
+use super::work::{Work, run};
 
 /// Tokens of a gram that is looked up for the distance.
 const TRIGRAM: usize = 3;
@@ -58,9 +59,18 @@ impl Scan {
     /// of the tokens from `copies_from` on.
     pub fn window(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
         assert!(u32::try_from(ids.len()).is_ok(), "windows have at most 2^24 tokens");
-        self.tokens = ids.len();
-        self.trigrams(ids);
-        self.copies(ids, copy_distance, copies_from);
+        run(Scanning { scan: self, ids, copy_distance, copies_from });
+    }
+
+    /// The same without any processor's own instructions.
+    #[cfg(test)]
+    pub(super) fn window_anywhere(
+        &mut self,
+        ids: &[u32],
+        copy_distance: usize,
+        copies_from: usize,
+    ) {
+        Scanning { scan: self, ids, copy_distance, copies_from }.run();
     }
 
     /// `[tokens]`: how far back the last earlier occurrence of the trigram that ends here ends; 0 where there is none.
@@ -88,6 +98,12 @@ impl Scan {
         &self.copied
     }
 
+    /// Whether a token lies in such an 8-gram.
+    pub fn is_copied(&self, token: usize) -> bool {
+        bits::is_set(self.copied[token / WORD], token % WORD)
+    }
+
+    #[inline(always)]
     fn trigrams(&mut self, ids: &[u32]) {
         let words = ids.len().div_ceil(WORD);
         clear(&mut self.distances, words * WORD);
@@ -130,6 +146,7 @@ impl Scan {
     }
 
     /// What the distances are made of, as bits.
+    #[inline(always)]
     fn runs(&mut self) {
         self.recurring.clear();
         self.repeating.clear();
@@ -146,6 +163,7 @@ impl Scan {
         }
     }
 
+    #[inline(always)]
     fn copies(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
         clear(&mut self.copied, self.recurring.len());
         let bits = ids.len().next_power_of_two().ilog2().max(1);
@@ -202,17 +220,38 @@ impl Scan {
     }
 }
 
+/// A window to be scanned.
+struct Scanning<'a> {
+    scan: &'a mut Scan,
+    ids: &'a [u32],
+    copy_distance: usize,
+    copies_from: usize,
+}
+
+impl Work for Scanning<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { scan, ids, copy_distance, copies_from } = self;
+        scan.tokens = ids.len();
+        scan.trigrams(ids);
+        scan.copies(ids, copy_distance, copies_from);
+    }
+}
+
 /// The `N` that end at `end`.
+#[inline(always)]
 fn ends_at<const N: usize>(values: &[u32], end: usize) -> &[u32; N] {
     values[end + 1 - N..].first_chunk().expect("it ends in the window")
 }
 
+#[inline(always)]
 fn same<const N: usize>(one: &[u32], other: &[u32; N]) -> bool {
     // One comparison at the end instead of one for each id: which id differs cannot be predicted.
     one.iter().zip(other).map(|(one, other)| one ^ other).fold(0, |all, one| all | one) == 0
 }
 
 /// Multilinear hashing (Dietzfelbinger 1996): the top bits choose a place.
+#[inline(always)]
 fn hash(three: &[u32; TRIGRAM]) -> u32 {
     let product = |(value, multiplier): (&u32, &u32)| value.wrapping_mul(*multiplier);
     three.iter().zip(&MULTIPLIERS).map(product).fold(0, u32::wrapping_add)

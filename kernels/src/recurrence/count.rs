@@ -2,7 +2,7 @@
 
 use super::bits::{self, WORD};
 use super::scan::Scan;
-use crate::contract::FarDistance;
+use super::work::{Work, run};
 
 /// Of how many parts of a window pairs are linked.
 const CHUNKS: u64 = 32;
@@ -43,23 +43,43 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts a window of any length, of ids up to 2^32 - 1.
+    /// Counts a window of any length, of ids up to 2^32 - 1; from `min_distance` on a recurrence is far.
     ///
     /// Cost: linear in text; the memory of `scan` is used again.
-    pub fn of(ids: &[u32], distance: FarDistance, scan: &mut Scan) -> Self {
-        let tokens = ids.len() as u64;
-        let copy_distance = tokens.div_ceil(16);
-        scan.window(ids, copy_distance as usize, (tokens - tokens / 2) as usize);
+    pub fn of(ids: &[u32], min_distance: u64, scan: &mut Scan) -> Self {
+        let mut counts = Self::none(ids.len(), min_distance);
+        scan.window(ids, counts.copy_distance as usize, counts.first());
+        run(Counting { counts: &mut counts, scan });
+        counts
+    }
+
+    /// The same without any processor's own instructions.
+    #[cfg(test)]
+    pub(super) fn of_anywhere(ids: &[u32], min_distance: u64, scan: &mut Scan) -> Self {
+        let mut counts = Self::none(ids.len(), min_distance);
+        scan.window_anywhere(ids, counts.copy_distance as usize, counts.first());
+        Counting { counts: &mut counts, scan }.run();
+        counts
+    }
+
+    /// Of a window of so many tokens, nothing counted yet.
+    fn none(tokens: usize, min_distance: u64) -> Self {
+        let tokens = tokens as u64;
         let mut counts = Self {
             tokens,
             scored: tokens / 2,
-            min_distance: distance.of(tokens),
-            copy_distance,
+            min_distance,
+            copy_distance: tokens.div_ceil(16),
             ..Self::default()
         };
         counts.possible_pairs = counts.possible_pairs();
-        counts.count(scan);
         counts
+    }
+
+    /// The first token that is scored.
+    #[inline(always)]
+    fn first(&self) -> usize {
+        (self.tokens - self.scored) as usize
     }
 
     /// `count / scored`; none in a window without scored tokens.
@@ -72,8 +92,9 @@ impl Counts {
         (self.possible_pairs > 0).then(|| self.linked_pairs as f64 / self.possible_pairs as f64)
     }
 
+    #[inline(always)]
     fn count(&mut self, scan: &Scan) {
-        let first = (self.tokens - self.scored) as usize;
+        let first = self.first();
         // Recurring tokens by bin, whether copied, whether among the first of their run.
         let mut cells = [[0_u64; 4]; 33];
         let mut links = [0_u32; CHUNKS as usize];
@@ -118,6 +139,7 @@ impl Counts {
     }
 
     /// The chunk of a position of the window.
+    #[inline(always)]
     fn chunk(&self, position: usize) -> usize {
         (CHUNKS * position as u64 / self.tokens) as usize
     }
@@ -136,5 +158,18 @@ impl Counts {
                 .count() as u64
         };
         scored.map(far).sum()
+    }
+}
+
+/// Counting what a scan found.
+struct Counting<'a> {
+    counts: &'a mut Counts,
+    scan: &'a Scan,
+}
+
+impl Work for Counting<'_> {
+    #[inline(always)]
+    fn run(self) {
+        self.counts.count(self.scan);
     }
 }

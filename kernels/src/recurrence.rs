@@ -1,0 +1,49 @@
+//! What recurs in the token ids of a window, and from how far: whole numbers, the same on every machine.
+
+mod bits;
+mod count;
+mod scan;
+mod work;
+
+pub use count::Counts;
+pub use scan::Scan;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Text as words of few and many, with passages that stand there twice.
+    fn ids(seed: u64, tokens: usize) -> Vec<u32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize
+        };
+        let mut ids: Vec<u32> = Vec::new();
+        while ids.len() < tokens {
+            if next() % 20 == 0 && !ids.is_empty() {
+                let from = next() % ids.len();
+                let passage = ids[from..ids.len().min(from + next() % 40)].to_vec();
+                ids.extend(passage);
+            } else {
+                ids.push((next() % 11 * (next() % 7)) as u32);
+            }
+        }
+        ids.truncate(tokens);
+        ids
+    }
+
+    #[test]
+    fn processors_with_and_without_vectors_find_the_same() {
+        for (seed, tokens) in [(1, 0), (2, 2), (3, 63), (4, 64), (5, 1000), (6, 5000)] {
+            let ids = ids(seed, tokens);
+            let (mut scan, mut plain) = (Scan::default(), Scan::default());
+            let counts = Counts::of(&ids, tokens as u64 / 8, &mut scan);
+            let expected = Counts::of_anywhere(&ids, tokens as u64 / 8, &mut plain);
+            assert_eq!(counts, expected, "seed {seed}");
+            assert!(tokens < 1000 || (counts.far > 0 && counts.copied > 0), "seed {seed}");
+            assert_eq!(scan.distances(), plain.distances());
+            assert_eq!(scan.copied(), plain.copied());
+        }
+    }
+}
