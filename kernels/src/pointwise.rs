@@ -95,30 +95,42 @@ impl Task<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match self {
-            Self::Pointwise(Pointwise::Silu, numbers) => each(simd, numbers, silu),
-            Self::Pointwise(Pointwise::GeluTanh, numbers) => each(simd, numbers, gelu_tanh),
-            Self::Pointwise(Pointwise::Softcap(cap), numbers) => {
-                let (inverse, cap) = (simd.splat(1.0 / cap), simd.splat(cap));
-                each(simd, numbers, |simd, x| simd.mul(cap, tanh(simd, simd.mul(x, inverse))));
-            }
+            Self::Pointwise(function, numbers) => function.of_each(simd, numbers),
             Self::Absorb(sums, logits) => absorb(simd, sums, logits),
         }
     }
 }
 
-/// Applies `function` to every number; the last few are padded to a vector.
-#[inline(always)]
-fn each<S: Simd>(simd: S, numbers: &mut [f32], function: impl Fn(S, S::Vector) -> S::Vector) {
-    let mut vectors = numbers.chunks_exact_mut(S::LANES);
-    for vector in &mut vectors {
-        simd.store(function(simd, simd.load(vector)), vector);
+// What is called for every vector is a function that must be inlined: a closure, or a function that is passed on, gets none of a
+// kernel's instructions, and then hands every vector over in memory.
+
+impl Pointwise {
+    /// Applies it to every number; the last few are padded to a vector.
+    #[inline(always)]
+    fn of_each<S: Simd>(self, simd: S, numbers: &mut [f32]) {
+        let mut vectors = numbers.chunks_exact_mut(S::LANES);
+        for vector in &mut vectors {
+            simd.store(self.of(simd, simd.load(vector)), vector);
+        }
+        let rest = vectors.into_remainder();
+        let mut padded = [0.0; 16];
+        padded[..rest.len()].copy_from_slice(rest);
+        let result = self.of(simd, simd.load(&padded));
+        simd.store(result, &mut padded);
+        rest.copy_from_slice(&padded[..rest.len()]);
     }
-    let rest = vectors.into_remainder();
-    let mut padded = [0.0; 16];
-    padded[..rest.len()].copy_from_slice(rest);
-    let result = function(simd, simd.load(&padded));
-    simd.store(result, &mut padded);
-    rest.copy_from_slice(&padded[..rest.len()]);
+
+    #[inline(always)]
+    fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+        match self {
+            Self::Silu => silu(simd, x),
+            Self::GeluTanh => gelu_tanh(simd, x),
+            Self::Softcap(cap) => {
+                let bounded = tanh(simd, simd.mul(x, simd.splat(1.0 / cap)));
+                simd.mul(simd.splat(cap), bounded)
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -142,6 +154,14 @@ fn gated<S: Simd>(simd: S, x: S::Vector, y: S::Vector) -> S::Vector {
     simd.div(x, simd.add(simd.splat(1.0), simd.exp2(exponent)))
 }
 
+/// `e^(x - largest)`.
+#[inline(always)]
+fn relative_exp<S: Simd>(simd: S, x: S::Vector, largest: f32) -> S::Vector {
+    let exponent = simd.sub(x, simd.splat(largest));
+    let exponent = simd.mul(exponent, simd.splat(std::f32::consts::LOG2_E));
+    simd.exp2(simd.max(simd.splat(FLOOR), exponent))
+}
+
 #[inline(always)]
 fn absorb<S: Simd>(simd: S, sums: &mut LogSumExp, logits: &[f32]) {
     let width = logits.len() / sums.largest.len().max(1);
@@ -159,18 +179,17 @@ fn absorb<S: Simd>(simd: S, sums: &mut LogSumExp, logits: &[f32]) {
         for x in rest {
             found = if found > *x { found } else { *x };
         }
-        let unit = simd.splat(std::f32::consts::LOG2_E);
-        let relative = |x: S::Vector| {
-            let x = simd.mul(simd.sub(x, simd.splat(found)), unit);
-            simd.exp2(simd.max(simd.splat(FLOOR), x))
-        };
         let mut total = simd.splat(0.0);
         for vector in vectors.chunks_exact(S::LANES) {
-            total = simd.add(total, relative(simd.load(vector)));
+            total = simd.add(total, relative_exp(simd, simd.load(vector), found));
         }
         let mut padded = [f32::MIN; 16];
         padded[..rest.len()].copy_from_slice(rest);
-        let last = simd.select(0..rest.len(), relative(simd.load(&padded)), simd.splat(0.0));
+        let last = simd.select(
+            0..rest.len(),
+            relative_exp(simd, simd.load(&padded), found),
+            simd.splat(0.0),
+        );
         let moved = (f64::from(*largest) - f64::from(found)).exp();
         *sum = *sum * moved + f64::from(simd.sum(simd.add(total, last)));
         *largest = found;
