@@ -421,6 +421,8 @@ impl<'a> Block<'a> {
     fn collect(&self, rows: Range<usize>, softmax: &OnlineSoftmax) -> PartSums {
         let Window { shape, segments, bins, .. } = self.window;
         let group = shape.group();
+        let bins_of_segments: Vec<_> =
+            (0..segments.count()).map(|segment| segments.bin(segment)).collect();
         let mut sums = PartSums {
             far_mass: vec![0.0; group],
             far_square: vec![0.0; group],
@@ -437,8 +439,8 @@ impl<'a> Block<'a> {
                 sums.far_square[head] += weight * finished.far_square;
                 sums.rows[row] += finished.far_mass;
                 sums.row_squares[row] += finished.far_square;
-                for (segment, mass) in finished.masses.iter().enumerate() {
-                    if let Some(bin) = segments.bin(segment) {
+                for (mass, bin) in finished.masses.iter().zip(&bins_of_segments) {
+                    if let Some(bin) = *bin {
                         sums.histogram[bin] += weight * mass * finished.scale;
                     }
                 }

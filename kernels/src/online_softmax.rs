@@ -135,6 +135,7 @@ impl OnlineSoftmax {
         let near = Near::of(segments, position, &keys, first);
         let (mut key, end_of_pieces) =
             (keys.start, near.as_ref().map_or(keys.end, |near| near.start));
+        let mut cut = CutVector::none(simd);
         while key < end_of_pieces {
             while segments.end(segment, position) <= key {
                 segment += 1;
@@ -142,10 +143,16 @@ impl OnlineSoftmax {
             let end = end_of_pieces.min(segments.end(segment, position));
             let columns = key - first..end - first;
             let (mass, square) = match (bounded, segments.far.contains(&segment)) {
-                (true, true) => sum_exp2::<S, true, true>(simd, values, columns, offset),
-                (true, false) => sum_exp2::<S, true, false>(simd, values, columns, offset),
-                (false, true) => sum_exp2::<S, false, true>(simd, values, columns, offset),
-                (false, false) => sum_exp2::<S, false, false>(simd, values, columns, offset),
+                (true, true) => sum_exp2::<S, true, true>(simd, values, columns, offset, &mut cut),
+                (true, false) => {
+                    sum_exp2::<S, true, false>(simd, values, columns, offset, &mut cut)
+                }
+                (false, true) => {
+                    sum_exp2::<S, false, true>(simd, values, columns, offset, &mut cut)
+                }
+                (false, false) => {
+                    sum_exp2::<S, false, false>(simd, values, columns, offset, &mut cut)
+                }
             };
             masses[segment] += f64::from(mass);
             self.squares[row] += f64::from(square);
@@ -235,21 +242,51 @@ fn relative_exp2<S: Simd, const BOUNDED: bool>(
     if BOUNDED { simd.exp2(x) } else { simd.exp2(simd.max(simd.splat(FLOOR), simd.sub(x, offset))) }
 }
 
+/// A vector that one piece of a row ends in and the next begins in: its exponentials are taken once.
+struct CutVector<S: Simd> {
+    powers: S::Vector,
+    /// The column that it begins at; none at first.
+    at: usize,
+}
+
+impl<S: Simd> CutVector<S> {
+    #[inline(always)]
+    fn none(simd: S) -> Self {
+        Self { powers: simd.splat(0.0), at: usize::MAX }
+    }
+
+    /// The exponentials of the vector at column `at`.
+    #[inline(always)]
+    fn take<const BOUNDED: bool>(
+        &mut self,
+        simd: S,
+        logits: &[f32],
+        at: usize,
+        offset: S::Vector,
+    ) -> S::Vector {
+        if self.at != at {
+            self.at = at;
+            self.powers = relative_exp2::<S, BOUNDED>(simd, &logits[at..], offset);
+        }
+        self.powers
+    }
+}
+
 /// `Σ 2^(x - offset)` over the logits at `columns`, not empty, and the sum of squares of the same terms if wanted.
-/// Terms are added lane by lane, ascending, then the lanes in halves.
+/// Terms are added lane by lane, ascending, then the lanes in halves. `cut` is that of the piece before.
 #[inline(always)]
 fn sum_exp2<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
     simd: S,
     logits: &[f32],
     columns: Range<usize>,
     offset: f32,
+    cut: &mut CutVector<S>,
 ) -> (f32, f32) {
     let (zero, offset) = (simd.splat(0.0), simd.splat(offset));
     let parts = Parts::of::<S>(&columns);
     let (mut mass, mut square) = (zero, zero);
     if let Some((at, lanes)) = parts.head {
-        let power = relative_exp2::<S, BOUNDED>(simd, &logits[at..], offset);
-        mass = simd.select(lanes, power, zero);
+        mass = simd.select(lanes, cut.take::<BOUNDED>(simd, logits, at, offset), zero);
         square = simd.mul(mass, mass);
     }
     for logits in logits[parts.whole].chunks_exact(S::LANES) {
@@ -260,8 +297,7 @@ fn sum_exp2<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
         }
     }
     if let Some((at, lanes)) = parts.tail {
-        let power = relative_exp2::<S, BOUNDED>(simd, &logits[at..], offset);
-        let power = simd.select(lanes, power, zero);
+        let power = simd.select(lanes, cut.take::<BOUNDED>(simd, logits, at, offset), zero);
         mass = simd.add(mass, power);
         square = simd.mul_add(power, power, square);
     }
