@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         "longsift_avx512_vnni",
         "longsift_amx",
     ];
-    probe::set(&[&processor[..], &["longsift_cxx"]].concat());
+    probe::set(&[&processor[..], &["longsift_cxx", "longsift_zlib"]].concat());
     println!("cargo::rerun-if-changed=src/cuda/device");
     for variable in ["LONGSIFT_CUDA_ARCHITECTURES", "NVCC", "CUDA_HOME", "CUDA_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");

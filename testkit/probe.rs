@@ -10,7 +10,7 @@ use std::process::Command;
 type Probe = (&'static str, fn() -> bool);
 
 /// Every cfg that a build script may ask for.
-const PROBES: [Probe; 13] = [
+const PROBES: [Probe; 14] = [
     ("longsift_shared", shared),
     ("longsift_preload", preload),
     ("longsift_mounts", mounts),
@@ -18,6 +18,7 @@ const PROBES: [Probe; 13] = [
     ("longsift_browser", browser),
     ("longsift_cxx", cxx),
     ("longsift_pyarrow", pyarrow),
+    ("longsift_zlib", zlib),
     ("longsift_io_counts", io_counts),
     ("longsift_avx2", || processor_has(&["avx2", "fma"])),
     ("longsift_avx512", || processor_has(&["avx512f", "avx512dq"])),
@@ -78,6 +79,11 @@ fn browser() -> bool {
 /// Python with Arrow, for the example programs.
 fn pyarrow() -> bool {
     succeeds("python3", &["-c", "import pyarrow"])
+}
+
+/// The zlib that programs of this system are linked with.
+fn zlib() -> bool {
+    succeeds("python3", &["-c", "import ctypes; ctypes.CDLL('libz.so.1')"])
 }
 
 /// A C++ compiler, for the emulation of the code for GPUs.

@@ -6,6 +6,8 @@
 mod case;
 mod clock;
 mod limits;
+mod zlib;
 
 pub use case::{BlockCost, Case, Speed};
 pub use limits::Limits;
+pub use zlib::SystemZlib;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use longsift_stages::measures::speed::recurrence_speed;
+use longsift_stages::measures::speed::{LEVEL, recurrence_speed};
 use longsift_stages::model::LayerZeroTable;
 use longsift_stages::tokenize::Encoder;
 
@@ -19,7 +19,7 @@ use crate::score::prepare::prepare;
 
 /// Text that is tokenised, in bytes.
 const TEXT_BYTES: usize = 16 << 20;
-/// Processor time of recurrence, and again of zlib, for each length of windows.
+/// Processor time of recurrence, and again of each compressor, for each length of windows.
 const OF_RECURRENCE: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(
@@ -70,8 +70,8 @@ fn tokenize(
     Ok(())
 }
 
-/// Recurrence on one core, beside a zlib stream for each window of the same text in the same seconds. Documents are joined, so
-/// that there are windows of every length.
+/// Recurrence on one core, beside zlib streams for each window of the same text in the same seconds. Documents are joined, so that
+/// there are windows of every length.
 fn recurrence(
     encoder: &Encoder,
     documents: &[Document],
@@ -96,16 +96,15 @@ fn recurrence(
             continue;
         }
         let speed = recurrence_speed(&windows, OF_RECURRENCE);
-        let rates = [
-            ("tokens, 1 core", speed.tokens, "tokens/s"),
-            ("their text, 1 core", speed.text, "bytes/s"),
-            ("zlib level 6 of it", speed.zlib, "bytes/s"),
-            ("as fast as zlib", speed.text / speed.zlib, "times"),
-        ];
-        for (series, value, unit) in rates {
-            let series = series.to_owned();
+        let mut add = |series: String, value, unit| {
             let (at, at_unit) = (tokens as f64, "tokens");
             figures.add(Figure { group: "recurrence", series, at, at_unit, value, unit });
+        };
+        add("tokens, 1 core".to_owned(), speed.tokens, "tokens/s");
+        add("their text, 1 core".to_owned(), speed.text, "bytes/s");
+        for (compressor, rate) in speed.compressors {
+            add(format!("{compressor}, level {LEVEL}"), rate, "bytes/s");
+            add(format!("as fast as {compressor}"), speed.text / rate, "times");
         }
     }
     Ok(())
