@@ -47,7 +47,7 @@ impl SystemZlib {
     ///
     /// # Panics
     /// If the library fails although it has room.
-    pub fn compressed_bytes(&self, text: &[u8], level: i32, room: &mut Vec<u8>) -> usize {
+    pub fn compressed_bytes(&self, text: &[u8], level: u32, room: &mut Vec<u8>) -> usize {
         // Twice the text and more is beyond the bound of any version.
         room.resize(2 * text.len() + 1024, 0);
         let mut bytes = room.len() as c_ulong;
@@ -58,7 +58,7 @@ impl SystemZlib {
                 &raw mut bytes,
                 text.as_ptr(),
                 text.len() as c_ulong,
-                level,
+                level as c_int,
             )
         };
         assert_eq!(code, 0, "zlib {} compresses {} bytes", self.version, text.len());

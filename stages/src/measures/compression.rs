@@ -128,9 +128,12 @@ fn deflate_gain(text: &[u8], half: usize, whole: u64) -> Option<f64> {
     Some(1.0 - (whole as f64 - first) / second)
 }
 
+/// The level of all streams: the default of flate2 and of zlib.
+pub const LEVEL: u32 = 6;
+
 /// Bytes of `text` as a zlib stream of level 6.
 pub fn zlib_bytes(text: &[u8]) -> u64 {
-    let mut stream = ZlibEncoder::new(Written(0), Level::new(6));
+    let mut stream = ZlibEncoder::new(Written(0), Level::new(LEVEL));
     stream.write_all(text).expect(NO_WRITE_FAILS);
     stream.finish().expect(NO_WRITE_FAILS).0
 }

@@ -7,11 +7,9 @@ use longsift_kernels::bench::SystemZlib;
 use longsift_kernels::recurrence::Scan;
 use rustix::time::{ClockId, clock_gettime};
 
+pub use super::compression::LEVEL;
 use super::compression::zlib_bytes;
 use super::recurrence::Recurrence;
-
-/// The level of the compressors.
-pub const LEVEL: i32 = 6;
 
 /// Rates of one core: by the processor time of the calling thread, which other programs do not lengthen.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,60 +18,74 @@ pub struct Speed {
     pub tokens: f64,
     /// Bytes a second of recurrence: of the text that the tokens stand for.
     pub text: f64,
-    /// Bytes a second of a zlib stream of level 6 for each window, by compressor: zlib-rs, which measures compression here and is two
-    /// to three times as fast as zlib, and the zlib of this system where it has one.
+    /// Bytes a second of a zlib stream of level 6 for each window, by compressor: zlib-rs, which measures compression here and is about
+    /// twice as fast as zlib, and the zlib of this system where it has one.
     pub compressors: Vec<(String, f64)>,
 }
 
 /// Measures the recurrence of windows, and compresses their text, in turn: ids and text of each window. Takes about three times
 /// `each` of processor time, and once over all windows at least.
 pub fn recurrence_speed(windows: &[(&[u32], &[u8])], each: Duration) -> Speed {
-    let (settings, mut scan) = (Recurrence::default(), Scan::default());
-    let (system, mut room) = (SystemZlib::load(), Vec::new());
-    let names = std::iter::once("zlib-rs".to_owned())
-        .chain(system.iter().map(|zlib| format!("zlib {}", zlib.version())));
-    let names: Vec<String> = names.collect();
-    let mut turns: Vec<Timed> = (0..=names.len()).map(|_| Timed::default()).collect();
+    let mut contenders = contenders();
     loop {
         // Whoever is behind: all take the same time, the faster ones in more rounds.
-        let place = (0..turns.len()).min_by_key(|place| turns[*place].spent);
-        let place = place.expect("recurrence is there");
-        if turns[place].spent > each {
+        let behind = contenders.iter_mut().min_by_key(|contender| contender.spent);
+        let behind = behind.expect("recurrence is there");
+        if behind.spent > each {
             break;
         }
-        turns[place].round(|| {
-            for (ids, text) in windows {
-                match (place, &system) {
-                    (0, _) => _ = black_box(settings.counts(ids, &mut scan)),
-                    (2, Some(zlib)) => {
-                        black_box(zlib.compressed_bytes(text, LEVEL, &mut room));
-                    }
-                    _ => _ = black_box(zlib_bytes(text)),
-                }
-            }
-        });
+        behind.round(windows);
     }
     let tokens: usize = windows.iter().map(|(ids, _)| ids.len()).sum();
     let bytes: usize = windows.iter().map(|(_, text)| text.len()).sum();
-    let rates = turns[1..].iter().map(|turns| turns.rate(bytes));
+    let (recurrence, compressors) = contenders.split_first().expect("recurrence is there");
+    let rate = |compressor: &Contender| (compressor.name.clone(), compressor.rate(bytes));
     Speed {
-        tokens: turns[0].rate(tokens),
-        text: turns[0].rate(bytes),
-        compressors: names.into_iter().zip(rates).collect(),
+        tokens: recurrence.rate(tokens),
+        text: recurrence.rate(bytes),
+        compressors: compressors.iter().map(rate).collect(),
     }
 }
 
+/// Recurrence, then the compressors that there are.
+fn contenders() -> Vec<Contender> {
+    let (settings, mut scan) = (Recurrence::default(), Scan::default());
+    let recurrence = Contender::new("recurrence", move |ids, _| {
+        black_box(settings.counts(ids, &mut scan));
+    });
+    let own = Contender::new("zlib-rs", |_, text| {
+        black_box(zlib_bytes(text));
+    });
+    let system = SystemZlib::load().map(|zlib| {
+        let mut room = Vec::new();
+        Contender::new(&format!("zlib {}", zlib.version()), move |_, text| {
+            black_box(zlib.compressed_bytes(text, LEVEL, &mut room));
+        })
+    });
+    [recurrence, own].into_iter().chain(system).collect()
+}
+
+/// What is done with the ids and the text of a window.
+type WindowWork = Box<dyn FnMut(&[u32], &[u8])>;
+
 /// Rounds of the same work.
-#[derive(Default)]
-struct Timed {
+struct Contender {
+    name: String,
+    work: WindowWork,
     rounds: u32,
     spent: Duration,
 }
 
-impl Timed {
-    fn round(&mut self, work: impl FnOnce()) {
+impl Contender {
+    fn new(name: &str, work: impl FnMut(&[u32], &[u8]) + 'static) -> Self {
+        Self { name: name.to_owned(), work: Box::new(work), rounds: 0, spent: Duration::ZERO }
+    }
+
+    fn round(&mut self, windows: &[(&[u32], &[u8])]) {
         let start = processor_time();
-        work();
+        for (ids, text) in windows {
+            (self.work)(ids, text);
+        }
         self.rounds += 1;
         self.spent += processor_time().saturating_sub(start);
     }
