@@ -56,8 +56,7 @@ pub(super) fn float8(byte: u8) -> f32 {
 
 /// Little-endian 32-bit words.
 pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
-    let word = |four: &[u8]| u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-    bytes.chunks_exact(4).map(word).collect()
+    aligned(bytes).into_owned()
 }
 
 /// `count` bits (at most 32) of packed words from bit `start` on, counted from the lowest bit of the first word.
