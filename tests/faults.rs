@@ -127,8 +127,8 @@ fn journals_without_locks_and_footers_that_are_not_handed_over() {
     ] {
         let traced = Workspace::copy_of(&scenario.before).with_fault(&scenario.arguments, None);
         let is_meant = |fault: &Fault| {
-            let at = |index: Option<usize>| index.map_or("", |index| &traced.operations[index]);
-            let (before, of) = (at(fault.at.checked_sub(2)), at(fault.at.checked_sub(1)));
+            let before = fault.at.checked_sub(2).map_or("", |index| &traced.operations[index]);
+            let of = &traced.operations[fault.at - 1];
             let is_there = of.starts_with(operation) && before.starts_with(after);
             fault.action == action && !fault.stays && is_there
         };
