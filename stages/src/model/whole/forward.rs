@@ -76,7 +76,7 @@ impl WholeModel {
         &self,
         index: usize,
         layer: &Layer<'_>,
-        ropes: &Ropes,
+        ropes: &Ropes<'_>,
         states: &mut [Vec<f32>],
         go_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<Vec<f64>>, ModelProblem> {

@@ -114,7 +114,7 @@ impl WholeModel {
 /// Adds the sums over a layer's attention matrices to the figures of each window; false where `go_on` says no meanwhile.
 fn add_attention(
     asks: &QueryKeys<'_>,
-    ropes: &Ropes,
+    ropes: &Ropes<'_>,
     request: &LayersRequest,
     states: &[Vec<f32>],
     figures: &mut [ForwardFigures],

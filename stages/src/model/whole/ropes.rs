@@ -6,59 +6,84 @@ use super::located::WholeModel;
 use crate::model::rope::RopeSpec;
 
 /// Tables of cosines and sines.
-#[derive(Default)]
-pub(super) struct Ropes(Vec<(Rotation, usize, Rope)>);
+pub(super) struct Ropes<'a> {
+    needed: Needed<'a>,
+    /// As many as there are rotations.
+    tables: Vec<Rope>,
+}
 
-impl Ropes {
+impl<'a> Ropes<'a> {
     /// Those of all layers below `depth` for windows of these lengths. Where frequencies depend on the length, it is the
     /// window's.
     pub(super) fn of(
-        model: &WholeModel,
+        model: &'a WholeModel,
         depth: usize,
         lengths: impl Iterator<Item = usize>,
     ) -> Self {
-        let mut lengths: Vec<usize> = lengths.collect();
-        lengths.sort_unstable_by(|one, other| other.cmp(one));
-        lengths.dedup();
-        let mut ropes = Self::default();
-        for spec in model.layers[..depth].iter().filter_map(|layer| layer.spec.rope.as_ref()) {
-            for tokens in &lengths {
-                let rotation = spec.rotation(*tokens);
-                if ropes.found(&rotation, *tokens).is_none() {
-                    let table = rotation.table(*tokens);
-                    ropes.0.push((rotation, *tokens, table));
-                }
-            }
-        }
-        ropes
-    }
-
-    fn found(&self, rotation: &Rotation, tokens: usize) -> Option<&Rope> {
-        let same = |(of, length, _): &&(Rotation, usize, Rope)| of == rotation && *length >= tokens;
-        self.0.iter().find(same).map(|(_, _, table)| table)
+        let needed = Needed::by(model, depth, lengths);
+        let tables =
+            needed.rotations.iter().map(|(rotation, longest)| rotation.table(*longest)).collect();
+        Self { needed, tables }
     }
 
     /// The rotations of a layer for a window of `tokens`.
     pub(super) fn get(&self, spec: Option<&RopeSpec>, tokens: usize) -> Option<&Rope> {
-        let rotation = spec?.rotation(tokens);
-        Some(self.found(&rotation, tokens).expect("there is a table for every layer and length"))
+        let (_, lengths) = self.needed.specs.iter().find(|(known, _)| Some(*known) == spec)?;
+        let fitting = lengths.iter().filter(|(longest, _)| *longest >= tokens);
+        let (_, table) = fitting.min().expect("there is a table for every layer and length");
+        Some(&self.tables[*table])
     }
 
-    /// Bytes of the tables that [`Self::of`] would hold.
+    /// Bytes of the tables that [`Self::of`] would hold for all layers.
     pub(super) fn bytes(model: &WholeModel, lengths: &[u64]) -> u64 {
-        let mut lengths = lengths.to_vec();
+        let lengths = lengths.iter().map(|tokens| *tokens as usize);
+        let needed = Needed::by(model, model.layers.len(), lengths);
+        let bytes = |(rotation, longest): &(Rotation, usize)| {
+            (longest * rotation.inverse_frequencies.len() * 2 * size_of::<f32>()) as u64
+        };
+        needed.rotations.iter().map(bytes).sum()
+    }
+}
+
+/// Which rotations are needed, and by whom.
+#[derive(Default)]
+struct Needed<'a> {
+    /// With the longest window of each.
+    rotations: Vec<(Rotation, usize)>,
+    /// Every kind of rotary embedding, with the longest window of each rotation that it needs and the place of that.
+    specs: Vec<(&'a RopeSpec, Vec<(usize, usize)>)>,
+}
+
+impl<'a> Needed<'a> {
+    fn by(model: &'a WholeModel, depth: usize, lengths: impl Iterator<Item = usize>) -> Self {
+        let mut lengths: Vec<usize> = lengths.collect();
         lengths.sort_unstable_by(|one, other| other.cmp(one));
-        let mut known: Vec<Rotation> = Vec::new();
-        let mut bytes = 0;
-        for spec in model.layers.iter().filter_map(|layer| layer.spec.rope.as_ref()) {
-            for tokens in &lengths {
-                let rotation = spec.rotation(*tokens as usize);
-                if !known.contains(&rotation) {
-                    bytes += tokens * rotation.inverse_frequencies.len() as u64 * 8;
-                    known.push(rotation);
-                }
+        let mut needed = Self::default();
+        for spec in model.layers[..depth].iter().filter_map(|layer| layer.spec.rope.as_ref()) {
+            if needed.specs.iter().all(|(known, _)| *known != spec) {
+                needed.add(spec, &lengths);
             }
         }
-        bytes
+        needed
+    }
+
+    /// Adds what windows of these lengths need, the longest first. A forward pass asks for the memory of many windows many
+    /// times, so frequencies are computed only where the length changes them.
+    fn add(&mut self, spec: &'a RopeSpec, lengths: &[usize]) {
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        for &tokens in lengths {
+            let same_up_to = spec.same_frequencies_up_to(tokens as u64);
+            if places.last().is_none_or(|(longest, _)| same_up_to < *longest as u64) {
+                let rotation = spec.rotation(tokens);
+                let fits =
+                    |(of, longest): &(Rotation, usize)| *of == rotation && *longest >= tokens;
+                let place = self.rotations.iter().position(fits).unwrap_or_else(|| {
+                    self.rotations.push((rotation, tokens));
+                    self.rotations.len() - 1
+                });
+                places.push((tokens, place));
+            }
+        }
+        self.specs.push((spec, places));
     }
 }
