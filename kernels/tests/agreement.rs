@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{EXPONENTIAL, ROW, Random, Rounded, check, close, supported};
+use common::{EXPONENTIAL, ROW, Random, Rounded, Stored, check, close, supported};
 use longsift_kernels::{
     AttentionShape, ElementType, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, RowSample,
     WindowSums, attention_statistics, head_statistics, reference_rows,
@@ -120,7 +120,7 @@ proptest! {
     fn the_number_of_threads_never_changes_a_bit(
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(),
     ) {
-        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: true });
         for kernel in supported() {
             let mut runs = [1, 2, 5].map(|threads| {
@@ -136,7 +136,7 @@ proptest! {
     fn how_the_heads_are_grouped_never_changes_a_bit(
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), cut in any::<prop::sample::Index>(),
     ) {
-        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: false });
         let cut = cut.index(shape.key_heads + 1);
         for kernel in supported() {
@@ -157,7 +157,7 @@ proptest! {
     fn integers_give_the_same_bits_on_every_processor(
         shape in shapes(), distance in distances(), seed: u64, hooks in hooks(), spread in 0.1_f32..200.0,
     ) {
-        let source = Random { head_dim: shape.head_dim, seed, spread };
+        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread }, &shape);
         let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: true });
         let sums = |kernel| bits(&attention_statistics(kernel, &shape, &rules, &measure, &source));
         let portable = sums(Kernel::PortableInt16);
@@ -319,8 +319,8 @@ proptest! {
     fn sampled_rows_are_rows_of_the_whole_and_their_weights_count(
         shape in shapes(), distance in distances(), hooks in hooks(), seed: u64, every in 1_usize..9,
     ) {
-        let (source, rules) =
-            (Random { head_dim: shape.head_dim, seed, spread: 3.0 }, rules(&hooks, &shape));
+        let rules = rules(&hooks, &shape);
+        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let positions: Vec<usize> = (0..shape.tokens)
             .filter(|row| (row * 7 + seed as usize % 11).is_multiple_of(every))
             .collect();
@@ -331,7 +331,7 @@ proptest! {
         let [bf16, int16] = [ElementType::Bf16, ElementType::Int16].map(|numbers| {
             let head_dim = shape.head_dim;
             let rounded = Rounded { source: &source, rules: &rules, head_dim, numbers };
-            reference_by_row(&shape, &rules, distance, &rounded)
+            reference_by_row(&shape, &rules, distance, &Stored::of(&rounded, &shape))
         });
         let weighted = |rows: &[Vec<f64>]| -> Vec<f64> {
             let of = |row: &Vec<f64>| {

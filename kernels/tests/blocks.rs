@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{EXPONENTIAL, Random, Rounded, supported};
+use std::collections::HashMap;
+use std::ops::Range;
+
+use common::{EXPONENTIAL, Random, Rounded, Stored, supported};
 use longsift_kernels::{
     AttentionShape, BlockAttention, Kernel, LogitRules, MOST_BLOCKS, OneHead, QueryKeySource,
     RowSample, reference_rows,
@@ -62,32 +65,70 @@ fn ends(tokens: usize, cuts: &[prop::sample::Index]) -> Vec<usize> {
     ends
 }
 
-/// Shares in float64; `head` alone where it is given, and of each row as many times as `weight` says.
-fn reference(
-    shape: &AttentionShape,
-    rules: &LogitRules,
-    ends: &[usize],
-    source: &dyn QueryKeySource,
-    only: Option<usize>,
-    weight: impl Fn(usize) -> f64,
-) -> Vec<Option<f64>> {
-    let block_of = |token: usize| ends.iter().position(|end| token < *end).expect("a block");
-    let mut masses = vec![0.0; ends.len() * ends.len()];
-    let mut rows = vec![0.0; ends.len()];
-    (0..shape.tokens).for_each(|row| rows[block_of(row)] += weight(row));
-    let heads = if only.is_some() { 1 } else { shape.query_heads };
-    reference_rows(shape, rules, source, |head, row, probabilities| {
-        if only.is_none_or(|only| only == head) {
-            for (key, probability) in probabilities.iter().enumerate() {
-                masses[block_of(row) * ends.len() + block_of(key)] += weight(row) * probability;
+/// The attention of every row of every query head to each block, in float64.
+struct Reference<'a> {
+    shape: &'a AttentionShape,
+    ends: &'a [usize],
+    /// `[query_heads, tokens, blocks]`
+    masses: Vec<f64>,
+}
+
+impl<'a> Reference<'a> {
+    fn new(
+        shape: &'a AttentionShape,
+        rules: &LogitRules,
+        ends: &'a [usize],
+        source: &dyn QueryKeySource,
+    ) -> Self {
+        let blocks: Vec<usize> = blocks(ends);
+        let mut masses = vec![0.0; shape.query_heads * shape.tokens * ends.len()];
+        reference_rows(shape, rules, source, |head, row, probabilities| {
+            let masses = &mut masses[(head * shape.tokens + row) * ends.len()..][..ends.len()];
+            for (block, probability) in blocks.iter().zip(probabilities) {
+                masses[*block] += probability;
+            }
+        });
+        Self { shape, ends, masses }
+    }
+
+    /// As the kernels of the numbers of `kernel` see a source.
+    fn rounded(
+        kernel: Kernel,
+        shape: &'a AttentionShape,
+        rules: &LogitRules,
+        ends: &'a [usize],
+        source: &dyn QueryKeySource,
+    ) -> Self {
+        let (head_dim, numbers) = (shape.head_dim, kernel.element_type());
+        let rounded = Rounded { source, rules, head_dim, numbers };
+        Self::new(shape, rules, ends, &Stored::of(&rounded, shape))
+    }
+
+    /// The shares of some heads, each row as many times as `weight` says.
+    fn shares(&self, heads: Range<usize>, weight: impl Fn(usize) -> f64) -> Vec<Option<f64>> {
+        let (tokens, count) = (self.shape.tokens, self.ends.len());
+        let (mut masses, mut rows) = (vec![0.0; count * count], vec![0.0; count]);
+        for (row, block) in blocks(self.ends).into_iter().enumerate() {
+            let weight = weight(row);
+            rows[block] += weight;
+            for head in heads.clone() {
+                let of_row = &self.masses[(head * tokens + row) * count..][..count];
+                let masses = &mut masses[block * count..][..count];
+                masses.iter_mut().zip(of_row).for_each(|(sum, mass)| *sum += weight * mass);
             }
         }
-    });
-    let share = |(cell, mass): (usize, f64)| {
-        let rows = rows[cell / ends.len()];
-        (rows > 0.0).then(|| mass / (rows * heads as f64))
-    };
-    masses.into_iter().enumerate().map(share).collect()
+        let share = |(cell, mass): (usize, f64)| {
+            let rows = rows[cell / count];
+            (rows > 0.0).then(|| mass / (rows * heads.len() as f64))
+        };
+        masses.into_iter().enumerate().map(share).collect()
+    }
+}
+
+/// The block of every token.
+fn blocks(ends: &[usize]) -> Vec<usize> {
+    let tokens = 0..*ends.last().expect("a window has a block");
+    tokens.map(|token| ends.partition_point(|end| *end <= token)).collect()
 }
 
 fn assert_close(kernel: Kernel, got: &[Option<f64>], want: &[Option<f64>]) {
@@ -113,7 +154,7 @@ proptest! {
         shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..90),
         seed: u64, head in any::<prop::sample::Index>(), every in 1_usize..5,
     ) {
-        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let (rules, ends) = (fitted(&rules, &shape), ends(shape.tokens, &cuts));
         let head = head.index(shape.query_heads);
         let positions: Vec<usize> =
@@ -123,24 +164,30 @@ proptest! {
         let weight = |row: usize| sample.as_ref().map_or(1.0, |sample| {
             sample.positions.binary_search(&row).map_or(0.0, |place| sample.weights[place])
         });
+        let mut references = HashMap::new();
         for kernel in supported() {
-            let rounded = Rounded {
-                source: &source, rules: &rules, head_dim: shape.head_dim, numbers: kernel.element_type(),
-            };
+            let want = references.entry(kernel.element_type()).or_insert_with(|| {
+                let reference = Reference::rounded(kernel, &shape, &rules, &ends, &source);
+                let heads = 0..shape.query_heads;
+                [
+                    reference.shares(heads.clone(), |_| 1.0),
+                    reference.shares(heads, weight),
+                    reference.shares(head..head + 1, |_| 1.0),
+                ]
+            });
             let whole = 0..shape.key_heads;
             let mut all = BlockAttention::new(&ends, None);
             all.add_heads(kernel, &shape, &rules, &source, whole.clone());
-            assert_close(kernel, &all.shares(), &reference(&shape, &rules, &ends, &rounded, None, |_| 1.0));
+            assert_close(kernel, &all.shares(), &want[0]);
 
             let mut drawn = BlockAttention::new(&ends, sample.clone());
             drawn.add_heads(kernel, &shape, &rules, &source, whole);
-            assert_close(kernel, &drawn.shares(), &reference(&shape, &rules, &ends, &rounded, None, weight));
+            assert_close(kernel, &drawn.shares(), &want[1]);
 
             let (of_head, rules_of_head, one) = OneHead::new(&shape, &rules, &source, head);
             let mut single = BlockAttention::new(&ends, None);
             single.add_heads(kernel, &of_head, &rules_of_head, &one, 0..1);
-            let want = reference(&shape, &rules, &ends, &rounded, Some(head), |_| 1.0);
-            assert_close(kernel, &single.shares(), &want);
+            assert_close(kernel, &single.shares(), &want[2]);
         }
     }
 
@@ -148,7 +195,7 @@ proptest! {
     fn neither_threads_nor_groups_of_heads_change_a_bit(
         shape in shapes(), rules in rules(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..30), seed: u64,
     ) {
-        let source = Random { head_dim: shape.head_dim, seed, spread: 3.0 };
+        let source = Stored::of(&Random { head_dim: shape.head_dim, seed, spread: 3.0 }, &shape);
         let (rules, ends) = (fitted(&rules, &shape), ends(shape.tokens, &cuts));
         for kernel in supported() {
             let taken = |threads: usize, together: usize| {
@@ -173,7 +220,7 @@ proptest! {
         let alike = LogitRules { softcap: None, alibi_slopes: None, sinks: None, ..fitted(&rules, &shape) };
         let ends = ends(shape.tokens, &cuts);
         let source = Random { head_dim: shape.head_dim, seed: 1, spread: 0.0 };
-        let want = reference(&shape, &alike, &ends, &source, None, |_| 1.0);
+        let want = Reference::new(&shape, &alike, &ends, &source).shares(0..shape.query_heads, |_| 1.0);
         let got = BlockAttention::new(&ends, None).uniform_shares(&alike);
         assert_close(Kernel::PortableF32, &got, &want);
     }
@@ -183,21 +230,19 @@ proptest! {
 fn a_thousand_blocks_of_long_rows_keep_their_shares() {
     // Segments in the thousands, logits that leave the bound, and rows whose offset moves.
     let shape = AttentionShape { tokens: 2100, query_heads: 2, key_heads: 1, head_dim: 16 };
-    let source = Random { head_dim: 16, seed: 5, spread: 30.0 };
+    let source = Stored::of(&Random { head_dim: 16, seed: 5, spread: 30.0 }, &shape);
     let rules = LogitRules::causal(16);
     let mut ends: Vec<usize> = (1..MOST_BLOCKS).map(|end| 2 * end).collect();
     ends.push(shape.tokens);
+    let mut references = HashMap::new();
     for kernel in supported() {
-        let rounded = Rounded {
-            source: &source,
-            rules: &rules,
-            head_dim: shape.head_dim,
-            numbers: kernel.element_type(),
-        };
+        let want = references.entry(kernel.element_type()).or_insert_with(|| {
+            Reference::rounded(kernel, &shape, &rules, &ends, &source).shares(0..2, |_| 1.0)
+        });
         let mut all = BlockAttention::new(&ends, None);
         all.add_heads(kernel, &shape, &rules, &source, 0..1);
         let shares = all.shares();
-        assert_close(kernel, &shares, &reference(&shape, &rules, &ends, &rounded, None, |_| 1.0));
+        assert_close(kernel, &shares, want);
         for row in shares.chunks_exact(ends.len()) {
             let sum: f64 = row.iter().flatten().sum();
             assert!((sum - 1.0).abs() < 1e-12, "{}: {sum}", kernel.name());

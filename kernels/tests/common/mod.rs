@@ -77,6 +77,55 @@ impl QueryKeySource for Random {
     }
 }
 
+/// The queries and keys of a source, drawn once for all who ask.
+pub(crate) struct Stored {
+    head_dim: usize,
+    tokens: usize,
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+}
+
+impl Stored {
+    pub(crate) fn of(source: &dyn QueryKeySource, shape: &AttentionShape) -> Self {
+        let &AttentionShape { tokens, query_heads, key_heads, head_dim } = shape;
+        let mut stored = Self {
+            head_dim,
+            tokens,
+            queries: vec![0.0; query_heads * tokens * head_dim],
+            keys: vec![0.0; key_heads * tokens * head_dim],
+        };
+        for head in 0..query_heads {
+            source.queries(
+                head,
+                0..tokens,
+                &mut stored.queries[head * tokens * head_dim..][..tokens * head_dim],
+            );
+        }
+        for head in 0..key_heads {
+            source.keys(
+                head,
+                0..tokens,
+                &mut stored.keys[head * tokens * head_dim..][..tokens * head_dim],
+            );
+        }
+        stored
+    }
+
+    fn copy(&self, numbers: &[f32], head: usize, rows: Range<usize>, out: &mut [f32]) {
+        let first = (head * self.tokens + rows.start) * self.head_dim;
+        out.copy_from_slice(&numbers[first..][..rows.len() * self.head_dim]);
+    }
+}
+
+impl QueryKeySource for Stored {
+    fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.copy(&self.queries, head, rows, out);
+    }
+    fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+        self.copy(&self.keys, head, rows, out);
+    }
+}
+
 /// A source as the kernels for `numbers` see it: queries rounded after their scale, which is then taken off again, and
 /// keys.
 pub(crate) struct Rounded<'a> {
@@ -149,10 +198,11 @@ pub(crate) fn check(
 ) {
     let measure = Measure { distance, rows: true };
     let slack = slack * few_rows(shape.tokens.saturating_sub(distance));
+    let source = &Stored::of(source, shape);
     let exact = reference_statistics(shape, rules, &measure, source);
     let rounded = |numbers| {
         let source = Rounded { source, rules, head_dim: shape.head_dim, numbers };
-        reference_statistics(shape, rules, &measure, &source)
+        reference_statistics(shape, rules, &measure, &Stored::of(&source, shape))
     };
     let bf16 = supported()
         .any(|kernel| kernel.element_type() == ElementType::Bf16)
