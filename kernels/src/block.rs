@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::kernel::Kernel;
 use crate::masks::visible_keys;
 use crate::online_softmax::{BOUND, Logits, OnlineSoftmax};
-use crate::panels::{norm, regroup};
+use crate::panels::{Layout, Packing};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{LANE_INDICES, Portable, Simd, tanh};
@@ -24,6 +24,7 @@ use crate::tile::{LOGIT_STRIDE, PortableTile, TILE_KEYS, Tile};
 use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
 use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
+use crate::work::{Work, run};
 
 /// Strips are at least this high.
 const LEAST_STRIP_ROWS: usize = 24;
@@ -65,8 +66,8 @@ pub(crate) struct SegmentSums {
 pub(crate) struct Scratch {
     /// `[block rows, head_dim]`
     gathered: Vec<f32>,
-    /// `[block rows, depth]`
-    converted: Vec<u32>,
+    /// `[MOST_STRIP_ROWS, Layout::buffer]`
+    buffer: Vec<u32>,
     /// `[group, block rows, depth]`: scaled queries in panels.
     queries: Words,
     /// `[group, strips of a block]`: the largest norm of a strip's scaled queries.
@@ -83,11 +84,12 @@ const STRIP_WORDS: usize = MOST_STRIP_ROWS * LOGIT_STRIDE;
 impl Scratch {
     pub(crate) fn new(window: &Window<'_>) -> Self {
         let (group, head_dim) = (window.shape.group(), window.shape.head_dim);
-        let depth = window.kernel.layout().depth(head_dim);
+        let layout = window.kernel.layout();
+        let depth = layout.depth(head_dim);
         let rows = window.block_rows();
         Self {
             gathered: vec![0.0; rows * head_dim],
-            converted: vec![0; rows * depth],
+            buffer: vec![0; MOST_STRIP_ROWS * layout.buffer(head_dim)],
             queries: Words::new(group * rows * depth),
             norms: vec![0.0; group * rows / LEAST_STRIP_ROWS],
             logits: [Words::new(STRIP_WORDS), Words::new(STRIP_WORDS)],
@@ -97,9 +99,11 @@ impl Scratch {
 
     /// Heap bytes of one thread's buffers.
     pub(crate) fn bytes(kernel: Kernel, shape: &AttentionShape, segments: usize) -> u64 {
-        let (group, depth) = (shape.group(), kernel.layout().depth(shape.head_dim));
+        let (group, layout) = (shape.group(), kernel.layout());
+        let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
         let rows = block_rows(shape, shape.tokens);
-        let floats = rows * (shape.head_dim + depth) + group * rows / LEAST_STRIP_ROWS;
+        let floats =
+            rows * shape.head_dim + MOST_STRIP_ROWS * buffer + group * rows / LEAST_STRIP_ROWS;
         (floats * size_of::<f32>()) as u64
             + Words::bytes(group * rows * depth)
             + 2 * Words::bytes(STRIP_WORDS)
@@ -236,7 +240,12 @@ impl<'a> Block<'a> {
     /// panel by panel and a few rows at a time, so that units which do only the one or the other stay busy.
     #[inline(always)]
     fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
-        self.load_queries(tile, scratch); // before the session: a source may run work of its own on this thread
+        run(Loading {
+            block: self,
+            layout: tile.layout(),
+            strip_rows: T::STRIP_ROWS,
+            scratch: &mut *scratch,
+        }); // before the session: a source may run work of its own on this thread
         let mut session = tile.begin();
         let Scratch { queries, norms, logits: [logits, ahead], softmax, .. } = scratch;
         let (mut logits, mut ahead) = (logits.floats(), ahead.floats());
@@ -349,35 +358,35 @@ impl<'a> Block<'a> {
     /// Gathers the block's queries and packs them, scaled so that their products with keys are final logits in units
     /// of log2 (or, with a softcap, the argument of its tanh).
     #[inline(always)]
-    fn load_queries<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
+    fn load_queries(&self, layout: Layout, strip_rows: usize, scratch: &mut Scratch) {
         let Window { shape, rules, .. } = self.window;
-        let (group, head_dim, layout) = (shape.group(), shape.head_dim, tile.layout());
+        let (group, head_dim) = (shape.group(), shape.head_dim);
         let depth = layout.depth(head_dim);
         let unit = match rules.softcap {
             Some(cap) => 1.0 / f64::from(cap),
             None => std::f64::consts::LOG2_E,
         };
         let unit = unit * f64::from(rules.scale);
-        let gathered = &mut scratch.gathered[..self.rows.len() * head_dim];
-        let converted = &mut scratch.converted[..self.rows.len() * depth];
-        scratch.norms.fill(0.0);
-        let heads = scratch.queries.chunks_exact_mut(self.height * depth);
-        let norms = scratch.norms.chunks_exact_mut(self.height / T::STRIP_ROWS);
+        let Scratch { gathered, buffer, queries, norms, .. } = scratch;
+        let gathered = &mut gathered[..self.rows.len() * head_dim];
+        let heads = queries.chunks_exact_mut(self.height * depth);
+        let norms = norms.chunks_exact_mut(self.height / strip_rows);
         for (head, (panels, norms)) in heads.zip(norms).enumerate() {
             self.window.gather(self.key_head * group + head, self.rows.clone(), gathered);
-            let rows = gathered.chunks_exact_mut(head_dim).zip(converted.chunks_exact_mut(depth));
-            for (row, (gathered, converted)) in rows.enumerate() {
-                let position = self.window.position(self.rows.start + row);
-                let scale = rules.query_scale.as_ref();
-                let scale = scale.map_or(1.0, |scale| f64::from(scale[position]));
-                layout.convert(gathered, Some(unit * scale), converted);
-                let largest = &mut norms[row / T::STRIP_ROWS];
-                *largest = largest.max(norm(gathered));
-            }
-            if layout.query_rows > 0 {
-                regroup(converted, depth, layout.query_rows, panels);
-            } else {
-                panels[..converted.len()].copy_from_slice(converted);
+            let strips = gathered.chunks_mut(strip_rows * head_dim).enumerate();
+            let panels = panels.chunks_exact_mut(strip_rows * depth);
+            for (((strip, rows), panels), largest) in strips.zip(panels).zip(norms) {
+                for (row, query) in rows.chunks_exact_mut(head_dim).enumerate() {
+                    let row = self.rows.start + strip * strip_rows + row;
+                    let scale = rules.query_scale.as_ref();
+                    let scale = scale.map_or(1.0, |scale| scale[self.window.position(row)]);
+                    let scale = unit * f64::from(scale);
+                    for value in query {
+                        *value = (f64::from(*value) * scale) as f32;
+                    }
+                }
+                let width = layout.query_rows;
+                *largest = Packing { layout, width, rows, head_dim, buffer, panels }.run();
             }
         }
         scratch.softmax.clear(&self.window.segments);
@@ -447,6 +456,23 @@ impl<'a> Block<'a> {
             }
         }
         sums
+    }
+}
+
+/// A block whose queries are to be loaded: apart from its walk, whose registers that would take.
+struct Loading<'a, 'b> {
+    block: &'a Block<'b>,
+    layout: Layout,
+    strip_rows: usize,
+    scratch: &'a mut Scratch,
+}
+
+impl Work for Loading<'_, '_> {
+    type Found = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.block.load_queries(self.layout, self.strip_rows, self.scratch);
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use crate::norm::rms_norm;
 use crate::rope::Rope;
 use crate::statistics::{AttentionShape, QueryKeySource};
 
@@ -203,7 +204,7 @@ impl<'a> TableWindow<'a> {
                 rope.rotate(position, out);
             }
             if let Some((epsilon, weight)) = norm {
-                normalise(out, epsilon, weight);
+                rms_norm(out, epsilon, weight, 0.0);
             }
         }
     }
@@ -218,15 +219,6 @@ impl QueryKeySource for TableWindow<'_> {
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         let norm = self.head_norms.map(|norms| (norms.epsilon, &norms.key_weight[..]));
         self.gather(self.query_heads + head, rows, norm, out);
-    }
-}
-
-/// RMS norm of one head's row; the mean square in float64.
-fn normalise(row: &mut [f32], epsilon: f64, weight: &[f32]) {
-    let square = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>();
-    let factor = 1.0 / (square / row.len() as f64 + epsilon).sqrt();
-    for (x, weight) in row.iter_mut().zip(weight) {
-        *x = (f64::from(*x) * factor * f64::from(*weight)) as f32;
     }
 }
 

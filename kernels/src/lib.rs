@@ -1,11 +1,14 @@
 //! Attention statistics of one window without the S×S matrix: the hot path of longsift.
 //!
 //! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
-//! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other. [`TableWindow`] feeds it from a layer-zero table, [`project`] builds such a table
-//! and [`MappedFile`] opens one. [`KeyValues`] is attention with values: what a layer of a whole model computes. [`reference_statistics`] is the same arithmetic as plain float64 loops. [`recurrence`] needs token ids alone.
+//! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other. [`TableWindow`]
+//! feeds it from a layer-zero table, [`project`] builds such a table and [`MappedFile`] opens one. [`KeyValues`] is attention
+//! with values: what a layer of a whole model computes. [`reference_statistics`] is the same arithmetic as plain float64 loops.
+//! [`recurrence`] needs token ids alone.
 //!
-//! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, and the memory
-//! map. It knows nothing of model families, files of a pipeline or devices.
+//! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, the memory map, a setting
+//! of the allocator, and the zlib of the system, which [`bench`](mod@bench) measures beside recurrence. It knows nothing of model
+//! families, files of a pipeline or devices.
 
 mod allocator;
 mod attend;
@@ -20,6 +23,7 @@ mod int16;
 mod kernel;
 mod mapped;
 mod masks;
+mod norm;
 mod online_softmax;
 mod panels;
 mod pointwise;
@@ -38,6 +42,7 @@ mod tile;
 mod trigonometry;
 mod window;
 mod words;
+mod work;
 
 pub use allocator::return_freed_arrays;
 pub use attend::{Asking, AttendScratch, KeyValues};
@@ -45,6 +50,7 @@ pub use block_attention::{BlockAttention, BlockShares, MOST_BLOCKS, OneHead};
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
 pub use kernel::{ElementType, Kernel};
 pub use mapped::{MapError, MappedFile};
+pub use norm::{layer_norm, rms_norm};
 pub use pointwise::{LogSumExp, Pointwise};
 pub use project::{PackedWeights, project};
 pub use projected::{ProjectedWindow, Side, WindowRows};

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::kernel::Kernel;
-use crate::panels::pack;
+use crate::panels::regroup;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
 #[cfg(target_arch = "aarch64")]
@@ -53,12 +53,12 @@ impl PackedWeights {
         for start in (0..hidden).step_by(DEPTH) {
             let depth = DEPTH.min(hidden - start);
             if outputs > 0 {
-                pack(
-                    &weights[start..],
+                regroup(
+                    bytemuck::cast_slice(&weights[start..]),
                     hidden,
                     depth,
                     width,
-                    &mut panels[start * padded..][..depth * padded],
+                    bytemuck::cast_slice_mut(&mut panels[start * padded..][..depth * padded]),
                 );
             }
         }
@@ -155,7 +155,8 @@ impl PackedWeights {
         for start in (0..self.hidden).step_by(DEPTH) {
             let depth = DEPTH.min(self.hidden - start);
             let packed = &mut packed[..rows.next_multiple_of(HEIGHT) * depth];
-            pack(&x[start..], self.hidden, depth, HEIGHT, packed);
+            let words = bytemuck::cast_slice_mut(packed);
+            regroup(bytemuck::cast_slice(&x[start..]), self.hidden, depth, HEIGHT, words);
             let weights = &self.panels[start * padded..][..depth * padded];
             for (panel, weights) in weights.chunks_exact(depth * width).enumerate() {
                 let columns = panel * width..self.outputs.min((panel + 1) * width);

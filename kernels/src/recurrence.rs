@@ -3,7 +3,6 @@
 mod bits;
 mod count;
 mod scan;
-mod work;
 
 pub use count::Counts;
 pub use scan::Scan;
@@ -34,6 +33,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(not(longsift_avx2), ignore = "needs a processor with AVX2")]
     fn processors_with_and_without_vectors_find_the_same() {
         for (seed, tokens) in [(1, 0), (2, 2), (3, 63), (4, 64), (5, 1000), (6, 5000)] {
             let ids = ids(seed, tokens);

@@ -3,9 +3,8 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-#[cfg(target_arch = "x86_64")]
-use crate::kernel::Kernel;
 use crate::trigonometry::sine_cosine;
+use crate::work::{Work, run};
 
 /// Which two dimensions turn together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,35 +93,36 @@ impl Rope {
         let cos = &self.cos[position * pairs..][..pairs];
         let sin = &self.sin[position * pairs..][..pairs];
         let row = &mut row[..self.rotary_dims];
-        #[cfg(target_arch = "x86_64")]
-        if Kernel::Avx2F32.is_supported() {
-            // SAFETY: the kernel is supported: AVX2 is there.
-            return unsafe { turn_avx2(self.style, row, cos, sin) };
-        }
-        turn(self.style, row, cos, sin);
+        run(Turning { style: self.style, row, cos, sin });
     }
 }
 
-/// [`turn`] in vectors of eight: products and sums are rounded one by one in either, so the bits are the same.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn turn_avx2(style: RopeStyle, row: &mut [f32], cos: &[f32], sin: &[f32]) {
-    turn(style, row, cos, sin);
+/// One row to be turned. Products and sums are rounded one by one, whatever the vectors.
+struct Turning<'a> {
+    style: RopeStyle,
+    row: &'a mut [f32],
+    cos: &'a [f32],
+    sin: &'a [f32],
 }
 
-#[inline(always)]
-fn turn(style: RopeStyle, row: &mut [f32], cos: &[f32], sin: &[f32]) {
-    match style {
-        RopeStyle::Half => {
-            let (first, second) = row.split_at_mut(cos.len());
-            for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+impl Work for Turning<'_> {
+    type Found = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { style, row, cos, sin } = self;
+        match style {
+            RopeStyle::Half => {
+                let (first, second) = row.split_at_mut(cos.len());
+                for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
             }
-        }
-        RopeStyle::Interleaved => {
-            let turned = row.as_chunks_mut::<2>().0;
-            for (([a, b], cos), sin) in turned.iter_mut().zip(cos).zip(sin) {
-                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+            RopeStyle::Interleaved => {
+                let turned = row.as_chunks_mut::<2>().0;
+                for (([a, b], cos), sin) in turned.iter_mut().zip(cos).zip(sin) {
+                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                }
             }
         }
     }

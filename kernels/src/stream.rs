@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::block::{Keys, PartSums, Scratch, block_sums};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
-use crate::panels::{norm, regroup};
+use crate::panels::Packing;
 use crate::statistics::{
     AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
     histogram_bins,
@@ -15,6 +15,7 @@ use crate::statistics::{
 use crate::tile::TILE_KEYS;
 use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
+use crate::work::run;
 
 /// Blocks that should be under way at once: enough to keep many threads busy to the end. Key heads are packed together
 /// until a round has as many.
@@ -202,10 +203,11 @@ pub(crate) fn walk_bytes(
     let layout = kernel.layout();
     let depth = layout.depth(shape.head_dim);
     let block = Scratch::bytes(kernel, shape, segments);
-    let packing = (TILE_KEYS * (shape.head_dim + depth) * size_of::<f32>()) as u64;
+    let packing = (TILE_KEYS * shape.head_dim + layout.keys * layout.buffer(shape.head_dim))
+        * size_of::<f32>();
     Words::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
         + (heads * tiles * size_of::<f32>()) as u64
-        + threads as u64 * block.max(packing)
+        + threads as u64 * block.max(packing as u64)
 }
 
 /// Key heads whose keys are packed together: one for long windows, more where one alone would leave threads idle.
@@ -221,19 +223,13 @@ fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [
     let depth = layout.depth(head_dim);
     let tiles = panels.par_chunks_mut(TILE_KEYS * depth).zip(norms).enumerate();
     tiles.for_each_init(
-        || (vec![0.0; TILE_KEYS * head_dim], vec![0; TILE_KEYS * depth]),
-        |(gathered, converted), (tile, (panels, largest))| {
+        || (vec![0.0; TILE_KEYS * head_dim], vec![0; layout.keys * layout.buffer(head_dim)]),
+        |(gathered, buffer), (tile, (panels, largest))| {
             let rows = tile * TILE_KEYS..tokens.min((tile + 1) * TILE_KEYS);
             let gathered = &mut gathered[..rows.len() * head_dim];
-            let converted = &mut converted[..rows.len() * depth];
             window.source.keys(head, rows, gathered);
-            *largest = 0.0;
-            let rows = gathered.chunks_exact_mut(head_dim).zip(converted.chunks_exact_mut(depth));
-            for (gathered, converted) in rows {
-                layout.convert(gathered, None, converted);
-                *largest = largest.max(norm(gathered));
-            }
-            regroup(converted, depth, layout.keys, panels);
+            let (rows, width) = (&*gathered, layout.keys);
+            *largest = run(Packing { layout, width, rows, head_dim, buffer, panels });
         },
     );
 }

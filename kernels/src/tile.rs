@@ -141,9 +141,11 @@ impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, 
         let panels = queries.chunks_exact(ROWS * depth).take(rows.div_ceil(ROWS));
         for (queries, logits) in panels.zip(logits.chunks_mut(ROWS * LOGIT_STRIDE)) {
             let products = multiply::<S, ROWS, VECTORS>(self.0, queries, keys);
-            for (products, logits) in products.iter().zip(logits.chunks_mut(LOGIT_STRIDE)) {
+            // Known to be as long as this, it is written from registers.
+            let logits = &mut logits[..(ROWS - 1) * LOGIT_STRIDE + width];
+            for (row, products) in products.iter().enumerate() {
                 for (index, product) in products.iter().enumerate() {
-                    self.0.store(*product, &mut logits[index * S::LANES..]);
+                    self.0.store(*product, &mut logits[row * LOGIT_STRIDE + index * S::LANES..]);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::bits::{self, WORD};
 use super::scan::Scan;
-use super::work::{Work, run};
+use crate::work::{Work, run};
 
 /// Of how many parts of a window pairs are linked.
 const CHUNKS: u64 = 32;
@@ -168,6 +168,8 @@ struct Counting<'a> {
 }
 
 impl Work for Counting<'_> {
+    type Found = ();
+
     #[inline(always)]
     fn run(self) {
         self.counts.count(self.scan);

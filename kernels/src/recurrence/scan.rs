@@ -6,7 +6,7 @@
 //! Where the six go back equally far, the 8-gram goes back as far, and nothing is looked up.
 
 use super::bits::{self, WORD};
-use super::work::{Work, run};
+use crate::work::{Work, run};
 
 /// Tokens of a gram that is looked up for the distance.
 const TRIGRAM: usize = 3;
@@ -229,6 +229,8 @@ struct Scanning<'a> {
 }
 
 impl Work for Scanning<'_> {
+    type Found = ();
+
     #[inline(always)]
     fn run(self) {
         let Self { scan, ids, copy_distance, copies_from } = self;

@@ -95,16 +95,14 @@ impl Check {
 
     fn new() -> Self {
         let rows_from = |first: usize| {
-            let mut words = vec![0; AMX.keys * Self::DEPTH];
-            for (row, words) in words.chunks_exact_mut(Self::DEPTH).enumerate() {
-                let number = |d| Self::number(first + row, d);
-                let mut values: Vec<f32> = (0..2 * Self::DEPTH).map(number).collect();
-                AMX.convert(&mut values, None, words);
-            }
-            words
+            let width = 2 * Self::DEPTH;
+            let number = |at: usize| Self::number(first + at / width, at % width);
+            let rows: Vec<f32> = (0..AMX.keys * width).map(number).collect();
+            AMX.words(&rows, width, &mut vec![0; AMX.keys * Self::DEPTH]).to_vec()
         };
         let mut keys = vec![0; AMX.keys * Self::DEPTH];
-        crate::panels::regroup(&rows_from(Self::KEYS), Self::DEPTH, AMX.keys, &mut keys);
+        let words = rows_from(Self::KEYS);
+        crate::panels::regroup(&words, Self::DEPTH, Self::DEPTH, AMX.keys, &mut keys);
         Self { queries: rows_from(0), keys }
     }
 

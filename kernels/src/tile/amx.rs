@@ -251,17 +251,13 @@ mod tests {
             let number = |row: usize, d: usize| ((row * 37 + d * 11) % 17) as f32 - 8.0;
             let depth = AMX.depth(head_dim);
             let pack = |shift: usize| {
-                let mut words = vec![7; SPAN * depth];
-                for (row, words) in words.chunks_exact_mut(depth).enumerate() {
-                    let mut values: Vec<f32> =
-                        (0..head_dim).map(|d| number(row + shift, d)).collect();
-                    AMX.convert(&mut values, None, words);
-                }
-                words
+                let number = |at: usize| number(at / head_dim + shift, at % head_dim);
+                let rows: Vec<f32> = (0..SPAN * head_dim).map(number).collect();
+                AMX.words(&rows, head_dim, &mut vec![7; SPAN * depth]).to_vec()
             };
             let queries = pack(0);
             let mut keys = vec![9; SPAN * depth];
-            regroup(&pack(100), depth, AMX.keys, &mut keys);
+            regroup(&pack(100), depth, depth, AMX.keys, &mut keys);
             for (at, product) in modelled(&queries, &keys).into_iter().enumerate() {
                 let (query, key) = (at / SPAN, at % SPAN);
                 let want: f32 =

@@ -80,9 +80,11 @@ impl Tile for Bf16DotTile {
                     sums[1] = self.multiply_add(query, right, sums[1]);
                 }
             }
-            for (sums, logits) in sums.iter().zip(logits.chunks_mut(LOGIT_STRIDE)) {
-                self.0.store(sums[0], logits);
-                self.0.store(sums[1], &mut logits[16..]);
+            // Known to be as long as this, they are written from registers.
+            let logits = &mut logits[..(ROWS - 1) * LOGIT_STRIDE + WIDTH];
+            for (row, sums) in sums.iter().enumerate() {
+                self.0.store(sums[0], &mut logits[row * LOGIT_STRIDE..]);
+                self.0.store(sums[1], &mut logits[row * LOGIT_STRIDE + 16..]);
             }
         }
     }

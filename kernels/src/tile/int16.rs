@@ -92,12 +92,15 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P,
                     }
                 }
             }
-            let rows = sums.iter().zip(query_factors).zip(logits.chunks_mut(LOGIT_STRIDE));
-            for ((sums, query_factor), logits) in rows {
+            // Known to be as long as this, they are written from registers.
+            let logits = &mut logits[..(ROWS - 1) * LOGIT_STRIDE + width];
+            let (key_factors, query_factors) = (&key_factors[..width], &query_factors[..ROWS]);
+            for (row, sums) in sums.iter().enumerate() {
+                let query_factor = f32::from_bits(query_factors[row]);
                 for (index, sums) in sums.iter().enumerate() {
                     let at = index * P::LANES;
-                    let query_factor = f32::from_bits(*query_factor);
-                    self.0.store(*sums, &key_factors[at..], query_factor, &mut logits[at..]);
+                    let logits = &mut logits[row * LOGIT_STRIDE + at..];
+                    self.0.store(*sums, &key_factors[at..], query_factor, logits);
                 }
             }
         }

@@ -1,33 +1,14 @@
-//! The norms of all families, one row at a time. Means are summed in f64 in the order of the row.
+//! The norms of all families, one row at a time.
+
+use longsift_kernels::{layer_norm, rms_norm};
 
 use super::spec::Norm;
 
 /// Normalises one row in place. `weight` and `bias` are as long as the row, or empty: 1 and 0 then.
 pub(crate) fn normalise(norm: &Norm, weight: &[f32], bias: &[f32], row: &mut [f32]) {
-    let count = row.len() as f64;
     match *norm {
-        Norm::Rms { eps, offset } => {
-            let square: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-            let factor = 1.0 / (square / count + eps).sqrt();
-            if weight.is_empty() {
-                for x in row.iter_mut() {
-                    *x = (f64::from(*x) * factor) as f32;
-                }
-            }
-            for (x, weight) in row.iter_mut().zip(weight) {
-                *x = (f64::from(*x) * factor * (f64::from(*weight) + offset)) as f32;
-            }
-        }
-        Norm::Layer { eps, offset } => {
-            let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
-            let square: f64 = row.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum();
-            let factor = 1.0 / (square / count + eps).sqrt();
-            for (index, x) in row.iter_mut().enumerate() {
-                let weight = weight.get(index).map_or(1.0, |weight| f64::from(*weight) + offset);
-                let bias = bias.get(index).map_or(0.0, |bias| f64::from(*bias));
-                *x = ((f64::from(*x) - mean) * factor * weight + bias) as f32;
-            }
-        }
+        Norm::Rms { eps, offset } => rms_norm(row, eps, weight, offset),
+        Norm::Layer { eps, offset } => layer_norm(row, eps, weight, offset, bias),
         Norm::None => {}
     }
 }
