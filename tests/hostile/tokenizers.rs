@@ -111,14 +111,14 @@ fn patterns_that_do_not_compile_are_refused() {
 /// and end.
 #[test]
 fn patterns_that_backtrack_for_ever_cost_the_row_that_they_do_it_on() {
-    for (pattern, letters, bad_rows) in [
-        (r"(?:a+)+(?=b)|\S|\s", 100_000, &[Some(1)][..]),
-        (r"(?:a|aa)+(?!a)b|\S|\s", 100_000, &[Some(1)]),
-        (r"(a*)*\1b|\S|\s", 100_000, &[Some(1)]),
-        (r"a(?=a*b)|\S|\s", 40_000, &[]),
-        (r"a+b|\S|\s", 40_000, &[]),
+    for (pattern, bad_rows) in [
+        (r"(?:a+)+(?=b)|\S|\s", &[Some(1)][..]),
+        (r"(?:a|aa)+(?!a)b|\S|\s", &[Some(1)]),
+        (r"(a*)*\1b|\S|\s", &[Some(1)]),
+        (r"a(?=a*b)|\S|\s", &[]),
+        (r"a+b|\S|\s", &[]),
     ] {
-        let bad = "a".repeat(letters);
+        let bad = "a".repeat(100_000);
         let workspace = workspace(&[prose(), bad, prose()], |tokenizer| {
             tokenizer["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": [
                 { "type": "Split", "behavior": "Isolated", "invert": false, "pattern": { "Regex": pattern } },
