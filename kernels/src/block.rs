@@ -3,14 +3,13 @@
 use std::ops::Range;
 
 use crate::kernel::Kernel;
-use crate::masks::visible_keys;
-use crate::online_softmax::{BOUND, Logits, OnlineSoftmax};
+use crate::online_softmax::{BOUND, FinishedStrip, Logits, OnlineSoftmax, STRIP_ROWS, Strip};
 use crate::panels::{Layout, Packing};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
-use crate::simd::{LANE_INDICES, Portable, Simd, tanh};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::{Neon, Twice};
+use crate::simd::{Portable, Simd, tanh};
 use crate::statistics::{AttentionShape, LogitRules};
 use crate::steps::{Step, Steps};
 use crate::tile::int16::PortableInt16Tile;
@@ -19,17 +18,12 @@ use crate::tile::{
     Avx2Tile, Avx512Tile, amx::AmxTile, bf16_dot::Bf16DotTile, int16::avx2::Avx2Int16Tile,
     int16::avx512::Avx512Int16Tile,
 };
-use crate::tile::{LOGIT_STRIDE, PortableTile, TILE_KEYS, Tile};
+use crate::tile::{MOST_CHUNK_KEYS, PortableTile, TILE_KEYS, Tile};
 #[cfg(target_arch = "aarch64")]
 use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
 use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
 use crate::work::{Work, run};
-
-/// Strips are at least this high.
-const LEAST_STRIP_ROWS: usize = 24;
-/// Strips are at most this high.
-const MOST_STRIP_ROWS: usize = 32;
 
 /// The keys of one head.
 #[derive(Clone, Copy)]
@@ -66,20 +60,22 @@ pub(crate) struct SegmentSums {
 pub(crate) struct Scratch {
     /// `[block rows, head_dim]`
     gathered: Vec<f32>,
-    /// `[MOST_STRIP_ROWS, Layout::buffer]`
+    /// `[STRIP_ROWS, Layout::buffer]`
     buffer: Vec<u32>,
     /// `[group, block rows, depth]`: scaled queries in panels.
     queries: Words,
     /// `[group, strips of a block]`: the largest norm of a strip's scaled queries.
     norms: Vec<f32>,
-    /// Two strips of logits, each `[MOST_STRIP_ROWS, LOGIT_STRIDE]`.
+    /// Two chunks of a strip's logits, each `[MOST_CHUNK_KEYS, STRIP_ROWS]`.
     logits: [Words; 2],
-    /// `[group · block rows]`
+    /// `[strips of a block]`: the rows of each query head.
+    strips: Vec<Strip>,
+    /// `[group, strips of a block]`
     softmax: OnlineSoftmax,
 }
 
-/// Words of one strip's logits.
-const STRIP_WORDS: usize = MOST_STRIP_ROWS * LOGIT_STRIDE;
+/// Words of a chunk of a strip's logits.
+const CHUNK_WORDS: usize = MOST_CHUNK_KEYS * STRIP_ROWS;
 
 impl Scratch {
     pub(crate) fn new(window: &Window<'_>) -> Self {
@@ -89,11 +85,12 @@ impl Scratch {
         let rows = window.block_rows();
         Self {
             gathered: vec![0.0; rows * head_dim],
-            buffer: vec![0; MOST_STRIP_ROWS * layout.buffer(head_dim)],
+            buffer: vec![0; STRIP_ROWS * layout.buffer(head_dim)],
             queries: Words::new(group * rows * depth),
-            norms: vec![0.0; group * rows / LEAST_STRIP_ROWS],
-            logits: [Words::new(STRIP_WORDS), Words::new(STRIP_WORDS)],
-            softmax: OnlineSoftmax::new(group * rows, window.segments.count()),
+            norms: vec![0.0; group * rows / STRIP_ROWS],
+            logits: [Words::new(CHUNK_WORDS), Words::new(CHUNK_WORDS)],
+            strips: Vec::with_capacity(rows / STRIP_ROWS),
+            softmax: OnlineSoftmax::new(group * rows / STRIP_ROWS, window.segments.count()),
         }
     }
 
@@ -102,12 +99,12 @@ impl Scratch {
         let (group, layout) = (shape.group(), kernel.layout());
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
         let rows = block_rows(shape, shape.tokens);
-        let floats =
-            rows * shape.head_dim + MOST_STRIP_ROWS * buffer + group * rows / LEAST_STRIP_ROWS;
-        (floats * size_of::<f32>()) as u64
+        let strips = rows / STRIP_ROWS;
+        let floats = rows * shape.head_dim + STRIP_ROWS * buffer + group * strips;
+        (floats * size_of::<f32>() + strips * size_of::<Strip>()) as u64
             + Words::bytes(group * rows * depth)
-            + 2 * Words::bytes(STRIP_WORDS)
-            + OnlineSoftmax::bytes(group * rows, segments)
+            + 2 * Words::bytes(CHUNK_WORDS)
+            + OnlineSoftmax::bytes(group * strips, segments)
     }
 }
 
@@ -121,7 +118,7 @@ pub(crate) fn block_sums(
 ) -> Vec<PartSums> {
     let block = Block::new(window, key_head, rows, keys);
     block.take(scratch);
-    block.parts().map(|rows| block.collect(rows, &scratch.softmax)).collect()
+    run(Collecting { block: &block, softmax: &scratch.softmax })
 }
 
 /// The attention of rows `rows` of the query heads of `key_head`, at most a block of them, part by part, by the window's
@@ -199,9 +196,9 @@ impl<'a> Block<'a> {
         self.rows.clone().step_by(PART_ROWS).map(move |first| first..end.min(first + PART_ROWS))
     }
 
-    /// Where the softmax of a measured row of a query head of the group is kept.
-    fn state(&self, head: usize, row: usize) -> usize {
-        head * self.height + row - self.rows.start
+    /// Where the softmax of a strip of a query head of the group is kept.
+    fn state(&self, head: usize, strip: usize) -> usize {
+        head * (self.height / STRIP_ROWS) + strip
     }
 
     /// Meets all keys of the block's rows: their softmax is then in `scratch`.
@@ -236,129 +233,97 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Takes the block's steps: the products of one step are formed while the softmax of the step before is summed,
-    /// panel by panel and a few rows at a time, so that units which do only the one or the other stay busy.
+    /// Takes the block's steps: the products of a step are formed while the softmax of the step before is summed, so that
+    /// units which do only the one or the other stay busy.
     #[inline(always)]
     fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
-        run(Loading {
-            block: self,
-            layout: tile.layout(),
-            strip_rows: T::STRIP_ROWS,
-            scratch: &mut *scratch,
-        }); // before the session: a source may run work of its own on this thread
+        run(Loading { block: self, layout: tile.layout(), scratch: &mut *scratch }); // before the session: a source may run work of its own on this thread
         let mut session = tile.begin();
-        let Scratch { queries, norms, logits: [logits, ahead], softmax, .. } = scratch;
-        let (mut logits, mut ahead) = (logits.floats(), ahead.floats());
-        let width = tile.layout().keys;
-        let mut steps = Steps::new(self.window, &self.rows, T::STRIP_ROWS);
-        let mut step = steps.next();
-        if let Some(step) = &step {
-            for panel in step.panels(width) {
-                self.multiply(tile, &mut session, step, panel, queries, logits);
+        let Scratch { queries, norms, logits: [logits, ahead], strips, softmax, .. } = scratch;
+        let (mut logits, mut ahead) =
+            (logits.floats().as_chunks_mut().0, ahead.floats().as_chunks_mut().0);
+        let mut steps = Steps::new(self.window, &self.rows, T::CHUNK_KEYS);
+        let (mut next, mut current) = (steps.next(), None);
+        loop {
+            if let Some(step) = &next {
+                self.multiply(tile, &mut session, step, queries, ahead);
             }
-        }
-        while let Some(current) = step {
-            let next = steps.next();
-            let bounded = self.is_bounded(&current, T::STRIP_ROWS, norms, softmax);
-            let panels = next.as_ref().map_or(0..0, |next| next.panels(width));
-            let parts = panels.len().max(1);
-            let mut row = 0;
-            for part in 0..parts {
-                if let Some(next) = &next {
-                    let panel = panels.start + part;
-                    self.multiply(tile, &mut session, next, panel, queries, ahead);
-                }
-                let end = current.rows.len() * (part + 1) / parts;
-                self.sum_rows(tile.simd(), &current, row..end, bounded, logits, softmax);
-                row = end;
+            if let Some(step) = &current {
+                self.sum(tile.simd(), step, strips, norms, logits, softmax);
             }
             (logits, ahead) = (ahead, logits);
-            step = next;
+            current = next;
+            if current.is_none() {
+                return;
+            }
+            next = steps.next();
         }
     }
 
-    /// The products of a step's queries with one panel of keys, written to the columns of those keys.
+    /// The products of a step's keys with its queries.
     #[inline(always)]
     fn multiply<T: Tile>(
         &self,
         tile: T,
         session: &mut T::Session,
         step: &Step,
-        panel: usize,
         queries: &[u32],
-        logits: &mut [f32],
+        logits: &mut Logits,
     ) {
-        let depth = tile.layout().depth(self.window.shape.head_dim);
-        let width = tile.layout().keys;
-        let first = (step.head * self.height + step.strip * T::STRIP_ROWS) * depth;
-        let queries = &queries[first..][..T::STRIP_ROWS * depth];
-        let keys = &self.keys.panels[panel * width * depth..][..width * depth];
-        let logits = &mut logits[panel * width - step.tile..];
-        tile.multiply(session, queries, keys, step.rows.len(), logits);
-    }
-
-    /// Sums rows `rows` of a strip whose products are done.
-    #[inline(always)]
-    fn sum_rows<S: Simd>(
-        &self,
-        simd: S,
-        step: &Step,
-        rows: Range<usize>,
-        bounded: bool,
-        logits: &mut [f32],
-        softmax: &mut OnlineSoftmax,
-    ) {
-        let Window { shape, rules, segments, .. } = self.window;
-        for row in rows {
-            let measured = step.rows.start + row;
-            let position = self.window.position(measured);
-            let seen = visible_keys(rules, shape.tokens, position);
-            let seen = seen.start.max(step.keys.start)..seen.end.min(step.keys.end);
-            if seen.is_empty() {
-                continue;
-            }
-            let logits = &mut logits[row * LOGIT_STRIDE..][..LOGIT_STRIDE];
-            if rules.softcap.is_some() || rules.alibi_slopes.is_some() {
-                let head = self.key_head * shape.group() + step.head;
-                apply_softcap_and_alibi(
-                    simd,
-                    rules,
-                    head,
-                    position,
-                    seen.clone(),
-                    step.tile,
-                    logits,
-                );
-            }
-            let state = self.state(step.head, measured);
-            let logits = Logits { values: logits, first: step.tile, bounded };
-            softmax.absorb(simd, state, position, seen, &logits, segments);
+        let layout = tile.layout();
+        let (depth, width) = (layout.depth(self.window.shape.head_dim), layout.keys);
+        let first = self.state(step.head, step.strip) * STRIP_ROWS * depth;
+        let queries = &queries[first..][..STRIP_ROWS * depth];
+        for panel in step.panels(width) {
+            let keys = &self.keys.panels[panel * width * depth..][..width * depth];
+            let logits = &mut logits[panel * width - step.first..];
+            tile.multiply(session, keys, queries, step.rows, logits);
         }
     }
 
-    /// Whether the logits of a step are known to be so small that they need no offset: `|q·k| <= ‖q‖·‖k‖`.
+    /// Sums a step whose products are done.
     #[inline(always)]
-    fn is_bounded(
+    fn sum<S: Simd>(
         &self,
+        simd: S,
         step: &Step,
-        strip_rows: usize,
+        strips: &[Strip],
         norms: &[f32],
-        softmax: &OnlineSoftmax,
-    ) -> bool {
+        logits: &mut Logits,
+        softmax: &mut OnlineSoftmax,
+    ) {
+        let Window { shape, rules, segments, .. } = self.window;
+        let (strip, keys) = (&strips[step.strip], step.keys());
+        if step.is_first() {
+            let state = self.state(step.head, step.strip);
+            let bounded = self.is_bounded(step, norms[state], softmax);
+            softmax.open(state, strip, keys.start, bounded, segments);
+        }
+        if rules.softcap.is_some() || rules.alibi_slopes.is_some() {
+            let head = self.key_head * shape.group() + step.head;
+            let logits = &mut logits[keys.start - step.first..keys.end - step.first];
+            apply_softcap_and_alibi(simd, rules, head, strip, keys.start, logits);
+        }
+        softmax.absorb(simd, strip, &keys, step.first, logits, segments);
+        if step.is_last() {
+            softmax.close(simd, strip);
+        }
+    }
+
+    /// Whether the logits of a strip's tile are known to be so small that they need no offset: `|q·k| <= ‖q‖·‖k‖`.
+    #[inline(always)]
+    fn is_bounded(&self, step: &Step, norm: f32, softmax: &OnlineSoftmax) -> bool {
         let rules = self.window.rules;
-        let strips = self.height / strip_rows;
-        let norm = norms[step.head * strips + step.strip];
-        let state = self.state(step.head, step.rows.start);
         rules.softcap.is_none()
             && rules.alibi_slopes.is_none()
             && norm * self.keys.norms[step.tile / TILE_KEYS] <= BOUND
-            && softmax.are_at_zero(state..state + step.rows.len())
+            && softmax.are_at_zero(self.state(step.head, step.strip), step.rows)
     }
 
     /// Gathers the block's queries and packs them, scaled so that their products with keys are final logits in units
     /// of log2 (or, with a softcap, the argument of its tanh).
     #[inline(always)]
-    fn load_queries(&self, layout: Layout, strip_rows: usize, scratch: &mut Scratch) {
+    fn load_queries(&self, layout: Layout, scratch: &mut Scratch) {
         let Window { shape, rules, .. } = self.window;
         let (group, head_dim) = (shape.group(), shape.head_dim);
         let depth = layout.depth(head_dim);
@@ -367,17 +332,16 @@ impl<'a> Block<'a> {
             None => std::f64::consts::LOG2_E,
         };
         let unit = unit * f64::from(rules.scale);
-        let Scratch { gathered, buffer, queries, norms, .. } = scratch;
+        let Scratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
         let gathered = &mut gathered[..self.rows.len() * head_dim];
         let heads = queries.chunks_exact_mut(self.height * depth);
-        let norms = norms.chunks_exact_mut(self.height / strip_rows);
+        let norms = norms.chunks_exact_mut(self.height / STRIP_ROWS);
         for (head, (panels, norms)) in heads.zip(norms).enumerate() {
             self.window.gather(self.key_head * group + head, self.rows.clone(), gathered);
-            let strips = gathered.chunks_mut(strip_rows * head_dim).enumerate();
-            let panels = panels.chunks_exact_mut(strip_rows * depth);
-            for (((strip, rows), panels), largest) in strips.zip(panels).zip(norms) {
-                for (row, query) in rows.chunks_exact_mut(head_dim).enumerate() {
-                    let row = self.rows.start + strip * strip_rows + row;
+            let rows = strips_of(&self.rows).zip(gathered.chunks_mut(STRIP_ROWS * head_dim));
+            let panels = panels.chunks_exact_mut(STRIP_ROWS * depth);
+            for (((strip, rows), panels), largest) in rows.zip(panels).zip(norms) {
+                for (row, query) in strip.zip(rows.chunks_exact_mut(head_dim)) {
                     let scale = rules.query_scale.as_ref();
                     let scale = scale.map_or(1.0, |scale| scale[self.window.position(row)]);
                     let scale = unit * f64::from(scale);
@@ -385,11 +349,13 @@ impl<'a> Block<'a> {
                         *value = (f64::from(*value) * scale) as f32;
                     }
                 }
-                let width = layout.query_rows;
-                *largest = Packing { layout, width, rows, head_dim, buffer, panels }.run();
+                let (width, whole) = (layout.queries, false);
+                *largest = Packing { layout, width, whole, rows, head_dim, buffer, panels }.run();
             }
         }
-        scratch.softmax.clear(&self.window.segments);
+        strips.clear();
+        strips.extend(strips_of(&self.rows).map(|rows| Strip::new(self.window, &rows)));
+        softmax.clear();
     }
 
     /// The logit of a query head of the group that joins the softmax's denominator, in units of log2.
@@ -399,6 +365,26 @@ impl<'a> Block<'a> {
         Some(f64::from(sinks[self.key_head * shape.group() + head]) * std::f64::consts::LOG2_E)
     }
 
+    /// The strips of some rows of a query head, finished: with the rows and how many of the window each stands for.
+    #[inline(always)]
+    fn finished<'s>(
+        &self,
+        head: usize,
+        rows: &Range<usize>,
+        softmax: &'s OnlineSoftmax,
+    ) -> impl Iterator<Item = (Range<usize>, [f64; STRIP_ROWS], FinishedStrip<'s>)> {
+        let sink = self.sink(head);
+        strips_of(rows).map(move |rows| {
+            let strip = (rows.start - self.rows.start) / STRIP_ROWS;
+            let finished = softmax.finish(self.state(head, strip), sink, &self.window.segments);
+            let mut weights = [0.0; STRIP_ROWS];
+            for (weight, row) in weights.iter_mut().zip(rows.clone()) {
+                *weight = self.window.weight(row);
+            }
+            (rows, weights, finished)
+        })
+    }
+
     /// Adds up finished rows by segments of queries and keys.
     fn collect_segments(
         &self,
@@ -406,7 +392,6 @@ impl<'a> Block<'a> {
         softmax: &OnlineSoftmax,
         ends: &[usize],
     ) -> SegmentSums {
-        let Window { shape, segments, .. } = self.window;
         let segment_of = |row: usize| {
             let position = self.window.position(row);
             ends.partition_point(|end| *end <= position)
@@ -414,19 +399,28 @@ impl<'a> Block<'a> {
         let first = segment_of(rows.start);
         let last = segment_of(rows.end - 1);
         let mut masses = vec![0.0; (last - first + 1) * ends.len()];
-        for head in 0..shape.group() {
-            let sink = self.sink(head);
-            for row in rows.clone() {
-                let finished = softmax.finish(self.state(head, row), sink, segments);
-                let scale = self.window.weight(row) * finished.scale;
-                let sums = &mut masses[(segment_of(row) - first) * ends.len()..];
-                sums.iter_mut().zip(finished.masses).for_each(|(sum, mass)| *sum += scale * mass);
+        for head in 0..self.window.shape.group() {
+            for (rows, weights, finished) in self.finished(head, &rows, softmax) {
+                let scales = products(&weights, &finished.scales);
+                let mut from = 0;
+                while from < rows.len() {
+                    let segment = segment_of(rows.start + from);
+                    let same = |lane: &usize| segment_of(rows.start + lane) == segment;
+                    let to = (from + 1..rows.len()).find(|lane| !same(lane));
+                    let lanes = from..to.unwrap_or(rows.len());
+                    let sums = &mut masses[(segment - first) * ends.len()..];
+                    for (sum, masses) in sums.iter_mut().zip(finished.masses) {
+                        *sum += sum_of_products(&scales, masses, &lanes);
+                    }
+                    from = lanes.end;
+                }
             }
         }
         SegmentSums { first, masses }
     }
 
     /// Adds up finished rows.
+    #[inline(always)]
     fn collect(&self, rows: Range<usize>, softmax: &OnlineSoftmax) -> PartSums {
         let Window { shape, segments, bins, .. } = self.window;
         let group = shape.group();
@@ -440,17 +434,17 @@ impl<'a> Block<'a> {
             row_squares: vec![0.0; rows.len()],
         };
         for head in 0..group {
-            let sink = self.sink(head);
-            for (row, measured) in rows.clone().enumerate() {
-                let finished = softmax.finish(self.state(head, measured), sink, segments);
-                let weight = self.window.weight(measured);
-                sums.far_mass[head] += weight * finished.far_mass;
-                sums.far_square[head] += weight * finished.far_square;
-                sums.rows[row] += finished.far_mass;
-                sums.row_squares[row] += finished.far_square;
-                for (mass, bin) in finished.masses.iter().zip(&bins_of_segments) {
+            for (of_strip, weights, finished) in self.finished(head, &rows, softmax) {
+                let (lanes, first) = (0..of_strip.len(), of_strip.start - rows.start);
+                let FinishedStrip { far_masses, far_squares, masses, scales } = finished;
+                sums.far_mass[head] += sum_of_products(&weights, &far_masses, &lanes);
+                sums.far_square[head] += sum_of_products(&weights, &far_squares, &lanes);
+                add(&mut sums.rows[first..], &far_masses[lanes.clone()]);
+                add(&mut sums.row_squares[first..], &far_squares[lanes.clone()]);
+                let scales = products(&weights, &scales);
+                for (masses, bin) in masses.iter().zip(&bins_of_segments) {
                     if let Some(bin) = *bin {
-                        sums.histogram[bin] += weight * mass * finished.scale;
+                        sums.histogram[bin] += sum_of_products(&scales, masses, &lanes);
                     }
                 }
             }
@@ -459,11 +453,61 @@ impl<'a> Block<'a> {
     }
 }
 
+/// Some rows of a block, from the first row of a strip on, strip by strip.
+fn strips_of(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let end = rows.end;
+    rows.clone().step_by(STRIP_ROWS).map(move |first| first..end.min(first + STRIP_ROWS))
+}
+
+#[inline(always)]
+fn add(to: &mut [f64], values: &[f64]) {
+    to.iter_mut().zip(values).for_each(|(to, value)| *to += value);
+}
+
+#[inline(always)]
+fn products(a: &[f64; STRIP_ROWS], b: &[f64; STRIP_ROWS]) -> [f64; STRIP_ROWS] {
+    std::array::from_fn(|lane| a[lane] * b[lane])
+}
+
+/// `Σ a·b` of some lanes: every eighth together, then the eight in halves.
+#[inline(always)]
+fn sum_of_products(a: &[f64; STRIP_ROWS], b: &[f64; STRIP_ROWS], lanes: &Range<usize>) -> f64 {
+    let mut terms = products(a, b);
+    terms[..lanes.start].fill(0.0);
+    terms[lanes.end..].fill(0.0);
+    let mut sums = [0.0; 8];
+    for terms in terms.as_chunks::<8>().0 {
+        for (sum, term) in sums.iter_mut().zip(terms) {
+            *sum += term;
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+/// A block whose finished rows are to be added up.
+struct Collecting<'a, 'b> {
+    block: &'a Block<'b>,
+    softmax: &'a OnlineSoftmax,
+}
+
+impl Work for Collecting<'_, '_> {
+    type Found = Vec<PartSums>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<PartSums> {
+        let mut parts = Vec::with_capacity(self.block.rows.len().div_ceil(PART_ROWS));
+        for rows in self.block.parts() {
+            parts.push(self.block.collect(rows, self.softmax));
+        }
+        parts
+    }
+}
+
 /// A block whose queries are to be loaded: apart from its walk, whose registers that would take.
 struct Loading<'a, 'b> {
     block: &'a Block<'b>,
     layout: Layout,
-    strip_rows: usize,
     scratch: &'a mut Scratch,
 }
 
@@ -472,37 +516,37 @@ impl Work for Loading<'_, '_> {
 
     #[inline(always)]
     fn run(self) {
-        self.block.load_queries(self.layout, self.strip_rows, self.scratch);
+        self.block.load_queries(self.layout, self.scratch);
     }
 }
 
-/// Turns products into logits where the model does more than scale: softcap, then `ALiBi`. Column 0 of `logits` is key
-/// `first`; columns beside those of `keys` may change as well.
+/// Turns products into logits where the model does more than scale: softcap, then `ALiBi`. `logits` begin with those of key
+/// `first`.
 #[inline(always)]
 fn apply_softcap_and_alibi<S: Simd>(
     simd: S,
     rules: &LogitRules,
     head: usize,
-    row: usize,
-    keys: Range<usize>,
+    strip: &Strip,
     first: usize,
-    logits: &mut [f32],
+    logits: &mut Logits,
 ) {
-    let start = (keys.start - first) / S::LANES * S::LANES;
-    let logits = &mut logits[start..(keys.end - first).next_multiple_of(S::LANES)];
     if let Some(cap) = rules.softcap {
         let cap = simd.splat((f64::from(cap) * std::f64::consts::LOG2_E) as f32);
-        for logits in logits.chunks_exact_mut(S::LANES) {
+        for logits in logits.as_flattened_mut().chunks_exact_mut(S::LANES) {
             simd.store(simd.mul(cap, tanh(simd, simd.load(logits))), logits);
         }
     }
     if let Some(slopes) = &rules.alibi_slopes {
         let slope = simd.splat((f64::from(slopes[head]) * std::f64::consts::LOG2_E) as f32);
-        let distance = (first + start) as f32 - row as f32;
-        let mut distance = simd.add(simd.splat(distance), simd.load(&LANE_INDICES));
-        for logits in logits.chunks_exact_mut(S::LANES) {
-            simd.store(simd.mul_add(slope, distance, simd.load(logits)), logits);
-            distance = simd.add(distance, simd.splat(S::LANES as f32));
+        let positions = strip.positions_from(first);
+        for (key, logits) in logits.iter_mut().enumerate() {
+            let key = simd.splat(key as f32);
+            let vectors = logits.chunks_exact_mut(S::LANES);
+            for (logits, positions) in vectors.zip(positions.chunks_exact(S::LANES)) {
+                let distance = simd.sub(key, simd.load(positions));
+                simd.store(simd.mul_add(slope, distance, simd.load(logits)), logits);
+            }
         }
     }
 }

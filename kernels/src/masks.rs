@@ -68,11 +68,6 @@ impl Segments {
         usize::from(self.first_keys > 0)
     }
 
-    /// Keys at the window's start that are set apart.
-    pub(crate) fn first_keys(&self) -> usize {
-        self.first_keys
-    }
-
     /// Segments that end before the keys `ends`, ascending, the last of which is the window's end; none is far.
     pub(crate) fn ending_at(ends: &[usize]) -> Self {
         Self { cut: Cut::Keys(ends.to_vec()), first_keys: 0, far: 0..0 }
@@ -116,6 +111,27 @@ impl Segments {
         }
     }
 
+    /// The segment of a key in the row at `row`.
+    #[inline(always)]
+    pub(crate) fn of(&self, key: usize, row: usize) -> usize {
+        if key < self.first_keys {
+            return 0;
+        }
+        self.apart()
+            + match &self.cut {
+                Cut::Distances(distances) => {
+                    distances.partition_point(|distance| key + distance > row)
+                }
+                Cut::Keys(ends) => ends.partition_point(|end| *end <= key),
+            }
+    }
+
+    /// From which distance on keys are in `segment` and not in one behind it; nothing where its end does not depend on the row.
+    #[inline(always)]
+    pub(crate) fn distance(&self, segment: usize) -> Option<usize> {
+        self.distances().get(segment.checked_sub(self.apart())?).copied()
+    }
+
     /// The histogram bin of `segment`; `None` for the keys after the row and those that are set apart, and where keys cut
     /// the segments.
     pub(crate) fn bin(&self, segment: usize) -> Option<usize> {
@@ -146,6 +162,7 @@ mod tests {
         assert_eq!((segments.count(), segments.far.clone(), segments.bin(0)), (3, 0..0, None));
         for row in [0, 5, 9] {
             assert_eq!([0, 1, 2].map(|segment| segments.end(segment, row)), [3, 4, 10]);
+            assert_eq!([0, 2, 3, 4, 9].map(|key| segments.of(key, row)), [0, 0, 1, 2, 2]);
         }
     }
 
@@ -158,6 +175,7 @@ mod tests {
             let segments = segments(tokens, distance).without_first_keys(first_keys);
             for key in 0..tokens {
                 let segment = (0..segments.count()).find(|&s| key < segments.end(s, row)).expect("the last has no end");
+                prop_assert_eq!(segments.of(key, row), segment);
                 let counts = key >= first_keys;
                 let bin = (counts && key <= row).then(|| distance_bin(row - key));
                 prop_assert_eq!(segments.bin(segment), bin);

@@ -1,14 +1,27 @@
-//! The softmax of one row, met tile by tile: sums of exponentials per distance segment, in O(1) memory a row.
+//! The softmax of a strip of rows, met chunk by chunk: sums of exponentials per segment, in O(1) memory a row.
+//!
+//! A vector holds the logits of one key and as many rows, so a row is summed in its own lane, key after key: no sum crosses
+//! lanes. Rows lie beside each other, so a segment of theirs ends at neighbouring keys: there, and where not every row sees a
+//! key, lanes are masked. What is decided for several rows is decided for a group of as many as the longest vector has, so
+//! that vectors of any length give the same bits.
 //!
 //! Exponentials are float32, relative to an offset: zero where the logits are known to be small, else one that follows the
-//! row's largest logit lazily. What they sum to within a tile is added up in float64.
+//! row's largest logit lazily. A few at a time are added up in float32, what they sum to in float64.
 
 use std::ops::Range;
 
-use crate::masks::Segments;
+use crate::masks::{Segments, visible_keys};
 use crate::simd::{Simd, exp2};
+use crate::window::Window;
 
-/// A logit may exceed the offset by this many powers of two before the offset moves. A tile of 256 squares of `2^32`
+/// Rows of a strip: two of the longest vectors. Divides the rows of a part.
+pub(crate) const STRIP_ROWS: usize = 32;
+/// Rows of a group: a multiple of every vector's lanes.
+const GROUP_ROWS: usize = 16;
+/// Groups of a strip.
+const GROUPS: usize = STRIP_ROWS / GROUP_ROWS;
+
+/// A logit may exceed the offset by this many powers of two before the offset moves. A tile of 288 squares of `2^32`
 /// is far from the largest float32.
 const SLACK: f32 = 32.0;
 
@@ -16,213 +29,562 @@ const SLACK: f32 = 32.0;
 /// their squares are still normal numbers.
 const FLOOR: f32 = -62.0;
 
-/// Logits known to lie within this of zero need no offset: a tile of 256 squares of `2^56` fits a float32, and squares
+/// Logits known to lie within this of zero need no offset: a tile of 288 squares of `2^56` fits a float32, and squares
 /// of `2^-56` are normal numbers.
 pub(crate) const BOUND: f32 = 56.0;
 
-/// Running sums of many rows. Logits are in units of log2.
+/// The rows of a strip: where they are in the window and what they see. Lanes without a row repeat the last one.
+pub(crate) struct Strip {
+    rows: usize,
+    positions: [i32; STRIP_ROWS],
+    /// The first key that each row sees.
+    starts: [i32; STRIP_ROWS],
+    /// One past the last key that each row sees.
+    ends: [i32; STRIP_ROWS],
+}
+
+impl Strip {
+    /// The strip of measured rows `rows`, one to [`STRIP_ROWS`].
+    pub(crate) fn new(window: &Window<'_>, rows: &Range<usize>) -> Self {
+        let tokens = window.shape.tokens;
+        let positions: [usize; STRIP_ROWS] =
+            std::array::from_fn(|lane| window.position((rows.start + lane).min(rows.end - 1)));
+        Self::at(positions, rows.len(), |position| visible_keys(window.rules, tokens, position))
+    }
+
+    fn at(
+        positions: [usize; STRIP_ROWS],
+        rows: usize,
+        visible: impl Fn(usize) -> Range<usize>,
+    ) -> Self {
+        let number = |at: usize| i32::try_from(at).expect("a window has fewer than 2^31 tokens");
+        Self {
+            rows,
+            positions: positions.map(number),
+            starts: positions.map(|position| number(visible(position).start)),
+            ends: positions.map(|position| number(visible(position).end)),
+        }
+    }
+
+    /// The position of each row less `origin`: small numbers are exact.
+    #[inline(always)]
+    pub(crate) fn positions_from(&self, origin: usize) -> [f32; STRIP_ROWS] {
+        self.positions.map(|position| (position - origin as i32) as f32)
+    }
+
+    #[inline(always)]
+    fn position(&self, lane: usize) -> usize {
+        self.positions[lane] as usize
+    }
+
+    /// Of the keys `keys` those that some of the lanes see, or that lie between such keys, and whether each lane sees all of
+    /// these.
+    #[inline(always)]
+    fn seen(&self, lanes: &Range<usize>, keys: &Range<usize>) -> (Range<usize>, bool) {
+        let (first, last) = (lanes.start, lanes.end - 1);
+        let seen =
+            keys.start.max(self.starts[first] as usize)..keys.end.min(self.ends[last] as usize);
+        let whole =
+            self.starts[last] as usize <= seen.start && self.ends[first] as usize >= seen.end;
+        (seen, whole)
+    }
+}
+
+/// Running sums of many strips. Logits are in units of log2.
 pub(crate) struct OnlineSoftmax {
-    /// `[rows]`: what exponentials are relative to; minus infinity until a row has met a key. Wherever the floor is used,
-    /// a row's exponentials sum to one or more with those of the tile: what is cut off is nothing beside them.
+    /// `[strips, STRIP_ROWS]`: what exponentials are relative to; minus infinity until a row has met a key. Wherever the floor
+    /// is used, a row's exponentials sum to one or more with those of the tile: what is cut off is nothing beside them.
     offsets: Vec<f32>,
-    /// `[rows]`: `Σ 2^(2·(logit - offset))` over far keys.
+    /// `[strips, STRIP_ROWS]`: `Σ 2^(2·(logit - offset))` over far keys.
     squares: Vec<f64>,
-    /// `[rows]`: the segment of the next key.
-    current: Vec<usize>,
-    /// `[rows, segments]`: `Σ 2^(logit - offset)`.
+    /// `[strips, segments, STRIP_ROWS]`: `Σ 2^(logit - offset)`.
     masses: Vec<f64>,
+    /// `[strips]`: segments from the first to the last that has a key.
+    met: Vec<usize>,
+    /// `[strips]`: no offset is zero beside a mass below one.
+    settled: Vec<bool>,
     segments: usize,
+    open: Open,
 }
 
-/// Logits of one row, in units of log2.
-pub(crate) struct Logits<'a> {
-    /// Columns beside those that are asked for may hold anything.
-    pub(crate) values: &'a [f32],
-    /// The key that column 0 stands for.
-    pub(crate) first: usize,
-    /// Promises that what is asked for lies within [`BOUND`] of zero and the row
-    /// [is at zero](OnlineSoftmax::are_at_zero).
-    pub(crate) bounded: bool,
+/// The strip whose keys of a tile are being added.
+struct Open {
+    strip: usize,
+    bounded: bool,
+    /// By group: the segment of the next key in the group's last row, or one before it.
+    next: [usize; GROUPS],
+    /// By group: the segment that the sums are of.
+    summed: [usize; GROUPS],
+    /// What is not in the strip's masses and squares yet.
+    masses: [f32; STRIP_ROWS],
+    squares: [f32; STRIP_ROWS],
 }
 
-/// What one row gives once all its keys have passed.
-pub(crate) struct FinishedRow<'a> {
+/// Logits of a strip: of each key those of all rows.
+pub(crate) type Logits = [[f32; STRIP_ROWS]];
+
+/// What a strip gives once all keys have passed; by row, but for rows that the strip does not have.
+pub(crate) struct FinishedStrip<'a> {
     /// Far mass, `Σ p` over far keys.
-    pub(crate) far_mass: f64,
+    pub(crate) far_masses: [f64; STRIP_ROWS],
     /// `Σ p²` over far keys.
-    pub(crate) far_square: f64,
-    /// `[segments]`: unnormalised mass; times `scale` it is the row's attention. Where keys cut segments, none behind the last
-    /// key that the row sees.
-    pub(crate) masses: &'a [f64],
+    pub(crate) far_squares: [f64; STRIP_ROWS],
+    /// `[segments]`: unnormalised mass; times `scales` it is the rows' attention. No segment behind the last one that has a key.
+    pub(crate) masses: &'a [[f64; STRIP_ROWS]],
     /// One over the softmax's denominator, 0 for a row that sees no key.
-    pub(crate) scale: f64,
+    pub(crate) scales: [f64; STRIP_ROWS],
 }
 
 impl OnlineSoftmax {
-    pub(crate) fn new(rows: usize, segments: usize) -> Self {
+    pub(crate) fn new(strips: usize, segments: usize) -> Self {
         Self {
-            offsets: vec![f32::NEG_INFINITY; rows],
-            squares: vec![0.0; rows],
-            current: vec![0; rows],
-            masses: vec![0.0; rows * segments],
+            offsets: vec![f32::NEG_INFINITY; strips * STRIP_ROWS],
+            squares: vec![0.0; strips * STRIP_ROWS],
+            masses: vec![0.0; strips * segments * STRIP_ROWS],
+            met: vec![0; strips],
+            settled: vec![true; strips],
             segments,
+            open: Open {
+                strip: 0,
+                bounded: false,
+                next: [0; GROUPS],
+                summed: [0; GROUPS],
+                masses: [0.0; STRIP_ROWS],
+                squares: [0.0; STRIP_ROWS],
+            },
         }
     }
 
-    /// Heap bytes of `rows` rows.
-    pub(crate) fn bytes(rows: usize, segments: usize) -> u64 {
-        (rows
-            * (size_of::<f32>()
-                + size_of::<f64>()
-                + size_of::<usize>()
-                + segments * size_of::<f64>())) as u64
+    /// Heap bytes of `strips` strips.
+    pub(crate) fn bytes(strips: usize, segments: usize) -> u64 {
+        let of_row = size_of::<f32>() + size_of::<f64>() + segments * size_of::<f64>();
+        (strips * (STRIP_ROWS * of_row + size_of::<usize>() + size_of::<bool>())) as u64
     }
 
-    /// Forgets all keys, which these segments have sorted.
-    pub(crate) fn clear(&mut self, segments: &Segments) {
+    /// Forgets all keys.
+    pub(crate) fn clear(&mut self) {
         self.offsets.fill(f32::NEG_INFINITY);
         self.squares.fill(0.0);
-        if segments.ends().is_some() {
-            // Nothing lies behind the segment of a row's last key, and there may be a thousand.
-            for (masses, last) in self.masses.chunks_exact_mut(self.segments).zip(&self.current) {
-                masses[..=*last].fill(0.0);
-            }
-        } else {
-            self.masses.fill(0.0);
+        // Nothing lies behind the last segment that was met, and there may be a thousand.
+        let strips = self.masses.chunks_exact_mut(self.segments * STRIP_ROWS);
+        for (masses, met) in strips.zip(&mut self.met) {
+            masses[..*met * STRIP_ROWS].fill(0.0);
+            *met = 0;
         }
-        self.current.fill(0);
+        self.settled.fill(true);
     }
 
-    /// Whether no offset has moved: exponentials of the rows `rows` may still be taken of the logits as they are.
-    pub(crate) fn are_at_zero(&self, rows: Range<usize>) -> bool {
-        self.offsets[rows].iter().all(|&offset| offset == 0.0 || offset == f32::NEG_INFINITY)
+    /// Whether no offset of the first `rows` rows of a strip has moved: their exponentials may still be taken of the logits as
+    /// they are.
+    pub(crate) fn are_at_zero(&self, strip: usize, rows: usize) -> bool {
+        let offsets = &self.offsets[strip * STRIP_ROWS..][..rows];
+        offsets.iter().all(|&offset| offset == 0.0 || offset == f32::NEG_INFINITY)
     }
 
-    /// Adds the keys `keys` of the row at window position `position`. Calls for one row come with ascending keys, at
-    /// least one each. One pass over the logits where they are bounded, else one more to find the largest.
+    /// Begins a tile's keys of a strip, from `key` on. `bounded` promises that the logits lie within [`BOUND`] of zero and the
+    /// strip's rows [are at zero](Self::are_at_zero).
+    #[inline(always)]
+    pub(crate) fn open(
+        &mut self,
+        strip: usize,
+        rows: &Strip,
+        key: usize,
+        bounded: bool,
+        segments: &Segments,
+    ) {
+        let offsets = &mut self.offsets[strip * STRIP_ROWS..][..STRIP_ROWS];
+        let (offsets, of_no_row) = offsets.split_at_mut(rows.rows);
+        of_no_row.fill(f32::INFINITY); // which nothing exceeds: whatever their logits are, rows beside them do not notice
+        if bounded {
+            offsets.fill(0.0);
+            self.settled[strip] = false;
+        } else if !self.settled[strip] {
+            self.settle(strip);
+        }
+        let last_row = |group: usize| rows.position((group + 1) * GROUP_ROWS - 1);
+        let next = std::array::from_fn(|group| segments.of(key, last_row(group)));
+        let none = [0.0; STRIP_ROWS];
+        self.open = Open { strip, bounded, next, summed: next, masses: none, squares: none };
+    }
+
+    /// Adds the keys `keys` of the strip that is open, whose first logits are those of key `first`: ascending from call to call.
+    /// One pass over the logits where they are bounded, else one more to find the largest. Spoils the logits.
     #[inline(always)]
     pub(crate) fn absorb<S: Simd>(
         &mut self,
         simd: S,
-        row: usize,
-        position: usize,
-        keys: Range<usize>,
-        logits: &Logits<'_>,
+        rows: &Strip,
+        keys: &Range<usize>,
+        first: usize,
+        logits: &mut Logits,
         segments: &Segments,
     ) {
-        let &Logits { values, first, bounded } = logits;
-        let mut segment = self.current[row];
-        // 1. The offset follows the largest logit.
-        if bounded {
-            self.offsets[row] = 0.0;
-        } else {
-            self.rebase(row, largest(simd, values, keys.start - first..keys.end - first));
+        for group in 0..rows.rows.div_ceil(GROUP_ROWS) {
+            let lanes = group * GROUP_ROWS..(group + 1) * GROUP_ROWS;
+            let (seen, whole) = rows.seen(&lanes, keys);
+            if seen.is_empty() {
+                continue;
+            }
+            let part = Part { rows, group, seen, whole, first };
+            if self.open.bounded {
+                self.absorb_part::<S, true>(simd, &part, logits, segments);
+            } else {
+                self.follow(simd, &part, logits);
+                self.absorb_part::<S, false>(simd, &part, logits, segments);
+            }
         }
-        let offset = self.offsets[row];
-        // 2. Exponentials and their sums, segment by segment.
-        let masses = &mut self.masses[row * self.segments..(row + 1) * self.segments];
-        if let Some(ends) = segments.ends() {
-            let short = Short::of::<S>(ends, segment, &keys, first);
-            if let Some(short) = short {
-                self.current[row] = if bounded {
-                    short.sum::<S, true>(simd, values, offset, masses)
-                } else {
-                    short.sum::<S, false>(simd, values, offset, masses)
-                };
+    }
+
+    /// Ends the strip that is open.
+    #[inline(always)]
+    pub(crate) fn close<S: Simd>(&mut self, simd: S, rows: &Strip) {
+        for group in 0..rows.rows.div_ceil(GROUP_ROWS) {
+            self.flush(simd, group);
+        }
+    }
+
+    /// Adds a part of a chunk: pieces of segments as they are where all rows share them, else row by row.
+    #[inline(always)]
+    fn absorb_part<S: Simd, const BOUNDED: bool>(
+        &mut self,
+        simd: S,
+        part: &Part<'_>,
+        logits: &mut Logits,
+        segments: &Segments,
+    ) {
+        let Part { group, ref seen, whole, first, .. } = *part;
+        let (nearest, farthest) = part.positions();
+        let mut segment = self.open.next[group];
+        while segments.end(segment, farthest) <= seen.start {
+            segment += 1;
+        }
+        self.open.next[group] = segment;
+        let shared = segments.end(segment, nearest) >= seen.end || segments.ends().is_some();
+        if !(whole && shared) {
+            return self.absorb_lanes::<S, BOUNDED>(simd, part, segment, logits, segments);
+        }
+        let mut key = seen.start;
+        loop {
+            let end = segments.end(segment, nearest).min(seen.end);
+            if self.open.summed[group] != segment {
+                self.flush(simd, group);
+                self.open.summed[group] = segment;
+            }
+            let piece = &logits[key - first..end - first];
+            if segments.far.contains(&segment) {
+                self.add_piece::<S, BOUNDED, true>(simd, group, piece);
+            } else {
+                self.add_piece::<S, BOUNDED, false>(simd, group, piece);
+            }
+            if end == seen.end {
                 return;
             }
+            (key, segment) = (end, segment + 1);
         }
-        let near = Near::of(segments, position, &keys, first);
-        let (mut key, end_of_pieces) =
-            (keys.start, near.as_ref().map_or(keys.end, |near| near.start));
-        let mut cut = CutVector::none(simd);
-        while key < end_of_pieces {
-            while segments.end(segment, position) <= key {
+    }
+
+    /// Adds keys that are in one segment of all rows of a group.
+    #[inline(always)]
+    fn add_piece<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
+        &mut self,
+        simd: S,
+        group: usize,
+        piece: &Logits,
+    ) {
+        let offsets = &self.offsets[self.open.strip * STRIP_ROWS..][..STRIP_ROWS];
+        for lane in vectors::<S>(group) {
+            let offset = simd.load(&offsets[lane..]);
+            let (mass, square) = sum_exp2::<S, BOUNDED, SQUARES>(simd, piece, lane, offset);
+            let to = &mut self.open.masses[lane..];
+            simd.store(simd.add(simd.load(to), mass), to);
+            if SQUARES {
+                let to = &mut self.open.squares[lane..];
+                simd.store(simd.add(simd.load(to), square), to);
+            }
+        }
+    }
+
+    /// Adds a part in which rows see different keys, or sort them into different segments, from `segment` on.
+    #[inline(always)]
+    fn absorb_lanes<S: Simd, const BOUNDED: bool>(
+        &mut self,
+        simd: S,
+        part: &Part<'_>,
+        first_segment: usize,
+        logits: &mut Logits,
+        segments: &Segments,
+    ) {
+        let Part { group, ref seen, whole, first, .. } = *part;
+        let (nearest, farthest) = part.positions();
+        let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+        let logits = &mut logits[..seen.end - first];
+        for lane in vectors::<S>(group) {
+            let offset = simd.load(&self.offsets[self.open.strip * STRIP_ROWS + lane..]);
+            let (starts, ends) = part.sight(simd, lane);
+            let mut at = simd.splat((seen.start - first) as f32);
+            for logits in &mut logits[seen.start - first..] {
+                let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
+                let power = if whole { power } else { simd.between(starts, at, ends, power, zero) };
+                simd.store(power, &mut logits[lane..]);
+                at = simd.add(at, one);
+            }
+            let mut segment = first_segment;
+            // Where the segment begins in the row that is in it first, and in the row that is in it last.
+            let (mut from, mut from_all, mut low) = (seen.start, seen.start, zero);
+            loop {
+                let high = part.ends_of(simd, lane, segments, segment);
+                let (end, end_of_all) =
+                    (segments.end(segment, farthest), segments.end(segment, nearest));
+                let to = end.min(seen.end).max(from);
+                let mut sums = (zero, zero);
+                let shared = from_all.min(to)..end_of_all.clamp(from_all.min(to), to);
+                let masked = Masked { logits, first, lane, low, high };
+                masked.add(simd, from..shared.start, &mut sums);
+                for powers in &logits[shared.start - first..shared.end - first] {
+                    let power = simd.load(&powers[lane..]);
+                    sums = (simd.add(sums.0, power), simd.mul_add(power, power, sums.1));
+                }
+                masked.add(simd, shared.end..to, &mut sums);
+                let (mass, square) = sums;
+                let square = segments.far.contains(&segment).then_some(square);
+                self.add(simd, segment, lane, mass, square);
+                if end_of_all >= seen.end {
+                    break;
+                }
+                (from, from_all) = (from.max(end_of_all), from_all.max(end));
+                low = simd.max(low, high);
                 segment += 1;
             }
-            let end = end_of_pieces.min(segments.end(segment, position));
-            let columns = key - first..end - first;
-            let (mass, square) = match (bounded, segments.far.contains(&segment)) {
-                (true, true) => sum_exp2::<S, true, true>(simd, values, columns, offset, &mut cut),
-                (true, false) => {
-                    sum_exp2::<S, true, false>(simd, values, columns, offset, &mut cut)
-                }
-                (false, true) => {
-                    sum_exp2::<S, false, true>(simd, values, columns, offset, &mut cut)
-                }
-                (false, false) => {
-                    sum_exp2::<S, false, false>(simd, values, columns, offset, &mut cut)
-                }
-            };
-            masses[segment] += f64::from(mass);
-            self.squares[row] += f64::from(square);
-            key = end;
         }
-        if let Some(near) = near {
-            let logits = &values[near.start - first..][..NEAR];
-            let masses = &mut masses[near.segment..];
-            if bounded {
-                sum_nearest_exp2::<S, true>(simd, logits, offset, masses);
+    }
+
+    /// Moves the offsets of rows whose largest logit exceeds them by too much.
+    #[inline(always)]
+    fn follow<S: Simd>(&mut self, simd: S, part: &Part<'_>, logits: &Logits) {
+        let Part { group, ref seen, whole, first, .. } = *part;
+        let none = simd.splat(f32::NEG_INFINITY);
+        let logits = &logits[seen.start - first..seen.end - first];
+        let offsets = &self.offsets[self.open.strip * STRIP_ROWS..][..STRIP_ROWS];
+        let (mut all, mut moves) = ([f32::NEG_INFINITY; STRIP_ROWS], false);
+        for lane in vectors::<S>(group) {
+            let mut largest = none;
+            if whole {
+                for logits in logits {
+                    largest = simd.max(largest, simd.load(&logits[lane..]));
+                }
             } else {
-                sum_nearest_exp2::<S, false>(simd, logits, offset, masses);
+                let (starts, ends) = part.sight(simd, lane);
+                for (key, logits) in logits.iter().enumerate() {
+                    let at = simd.splat((seen.start - first + key) as f32);
+                    let seen = simd.between(starts, at, ends, simd.load(&logits[lane..]), none);
+                    largest = simd.max(largest, seen);
+                }
             }
+            let limit = simd.add(simd.load(&offsets[lane..]), simd.splat(SLACK));
+            moves |= simd.any_above(largest, limit);
+            simd.store(largest, &mut all[lane..]);
         }
-        self.current[row] = segment;
-    }
-
-    /// Moves the row's offset: up where `largest` exceeds it by too much; down where the keys so far were bounded, so
-    /// that it is zero, and weigh less than one in all: what lies further below would be cut off too near to them.
-    fn rebase(&mut self, row: usize, largest: f32) {
-        if self.offsets[row] == 0.0 && largest < 0.0 {
-            // A row may have a thousand segments: as soon as those from the first on weigh enough, the rest does not matter.
-            let masses = &self.masses[row * self.segments..(row + 1) * self.segments];
-            let mut mass = 0.0;
-            let weighs_less = masses.iter().all(|of_segment| {
-                mass += of_segment;
-                mass < 1.0
-            });
-            if weighs_less {
-                self.move_offset(row, exponent(mass));
-            }
-        }
-        if largest > self.offsets[row] + SLACK {
-            self.move_offset(row, largest);
+        if moves {
+            self.flush(simd, group);
+            self.raise(&all);
         }
     }
 
-    /// Makes the row's sums relative to `offset`.
-    fn move_offset(&mut self, row: usize, offset: f32) {
+    /// As [`Self::follow`], where it is known that an offset moves. `largest` is by row.
+    #[cold]
+    fn raise(&mut self, largest: &[f32; STRIP_ROWS]) {
+        let strip = self.open.strip;
+        for (lane, largest) in largest.iter().enumerate() {
+            if *largest > self.offsets[strip * STRIP_ROWS + lane] + SLACK {
+                self.move_offset(strip, lane, *largest);
+            }
+        }
+    }
+
+    /// Moves down the offsets of rows whose keys so far were bounded, so that it is zero, and weigh less than one in all: what
+    /// lies further below would be cut off too near to them.
+    #[cold]
+    fn settle(&mut self, strip: usize) {
+        for lane in 0..STRIP_ROWS {
+            if self.offsets[strip * STRIP_ROWS + lane] != 0.0 {
+                continue;
+            }
+            let masses = &self.masses[strip * self.segments * STRIP_ROWS..];
+            let masses = masses.chunks_exact(STRIP_ROWS).take(self.met[strip]);
+            let mass: f64 = masses.map(|masses| masses[lane]).sum();
+            if mass == 0.0 {
+                self.offsets[strip * STRIP_ROWS + lane] = f32::NEG_INFINITY; // no key yet
+            } else if mass < 1.0 {
+                self.move_offset(strip, lane, exponent(mass));
+            }
+        }
+        self.settled[strip] = true;
+    }
+
+    /// Makes a row's sums relative to `offset`.
+    fn move_offset(&mut self, strip: usize, lane: usize, offset: f32) {
+        let row = strip * STRIP_ROWS + lane;
         let factor = exp2(f64::from(self.offsets[row]) - f64::from(offset));
-        for mass in &mut self.masses[row * self.segments..(row + 1) * self.segments] {
-            *mass *= factor;
+        let masses = &mut self.masses[strip * self.segments * STRIP_ROWS..];
+        for masses in masses.chunks_exact_mut(STRIP_ROWS).take(self.met[strip]) {
+            masses[lane] *= factor;
         }
         self.squares[row] *= factor * factor;
         self.offsets[row] = offset;
     }
 
-    /// The row's attention. `sink` (a logit in units of log2) joins the denominator.
+    /// Adds what was summed of a group's segment to the strip's sums.
+    #[inline(always)]
+    fn flush<S: Simd>(&mut self, simd: S, group: usize) {
+        let zero = simd.splat(0.0);
+        for lane in vectors::<S>(group) {
+            let Open { summed, masses, squares, .. } = &mut self.open;
+            let segment = summed[group];
+            let (mass, square) = (simd.load(&masses[lane..]), simd.load(&squares[lane..]));
+            simd.store(zero, &mut masses[lane..]);
+            simd.store(zero, &mut squares[lane..]);
+            self.add(simd, segment, lane, mass, Some(square));
+        }
+    }
+
+    /// Adds a vector's sums of a segment to those of the strip that is open.
+    #[inline(always)]
+    fn add<S: Simd>(
+        &mut self,
+        simd: S,
+        segment: usize,
+        lane: usize,
+        mass: S::Vector,
+        square: Option<S::Vector>,
+    ) {
+        let strip = self.open.strip;
+        self.met[strip] = self.met[strip].max(segment + 1);
+        let at = (strip * self.segments + segment) * STRIP_ROWS + lane;
+        add_to(simd, mass, &mut self.masses[at..]);
+        if let Some(square) = square {
+            add_to(simd, square, &mut self.squares[strip * STRIP_ROWS + lane..]);
+        }
+    }
+
+    /// The attention of a strip's rows. `sink` (a logit in units of log2) joins the denominator.
+    #[inline(always)]
     pub(crate) fn finish(
         &self,
-        row: usize,
+        strip: usize,
         sink: Option<f64>,
         segments: &Segments,
-    ) -> FinishedRow<'_> {
-        let mut masses = &self.masses[row * self.segments..(row + 1) * self.segments];
-        let offset = f64::from(self.offsets[row]);
-        let total: f64 = if segments.ends().is_some() {
-            // There may be a thousand, and of most rows the last ones are beyond what they see.
-            masses = &masses[..=self.current[row]];
-            sum_by_lanes(masses)
-        } else {
-            masses.iter().sum()
+    ) -> FinishedStrip<'_> {
+        let offsets = &self.offsets[strip * STRIP_ROWS..][..STRIP_ROWS];
+        let masses = &self.masses[strip * self.segments * STRIP_ROWS..];
+        let masses = &masses.as_chunks::<STRIP_ROWS>().0[..self.met[strip]];
+        let far = segments.far.start.min(masses.len())..segments.far.end.min(masses.len());
+        let total = sum_of_segments(masses);
+        let mut scales = [0.0; STRIP_ROWS];
+        for lane in 0..STRIP_ROWS {
+            let sink = sink.map_or(0.0, |sink| exp2(sink - f64::from(offsets[lane])));
+            // No exponential is zero: a row of nothing sees no key.
+            scales[lane] = if total[lane] == 0.0 { 0.0 } else { 1.0 / (total[lane] + sink) };
+        }
+        let mut far_masses = sum_of_segments(&masses[far]);
+        let mut far_squares = [0.0; STRIP_ROWS];
+        far_squares.copy_from_slice(&self.squares[strip * STRIP_ROWS..][..STRIP_ROWS]);
+        for lane in 0..STRIP_ROWS {
+            far_masses[lane] *= scales[lane];
+            far_squares[lane] *= scales[lane] * scales[lane];
+        }
+        FinishedStrip { far_masses, far_squares, masses, scales }
+    }
+}
+
+/// The first lane of each vector of a group.
+#[inline(always)]
+fn vectors<S: Simd>(group: usize) -> impl Iterator<Item = usize> {
+    (0..GROUP_ROWS / S::LANES).map(move |vector| group * GROUP_ROWS + vector * S::LANES)
+}
+
+/// A group of a strip's rows, and keys of a chunk.
+struct Part<'a> {
+    rows: &'a Strip,
+    group: usize,
+    /// Keys that some row sees, or that lie between such keys; not empty.
+    seen: Range<usize>,
+    /// Whether each row sees all of them.
+    whole: bool,
+    /// The chunk's first key.
+    first: usize,
+}
+
+impl Part<'_> {
+    /// Where the group's first and last row are in the window.
+    #[inline(always)]
+    fn positions(&self) -> (usize, usize) {
+        let first = self.group * GROUP_ROWS;
+        (self.rows.position(first), self.rows.position(first + GROUP_ROWS - 1))
+    }
+
+    /// By lane, a key of the window as one of the chunk: from 0 to the number of keys up to the last that is seen.
+    #[inline(always)]
+    fn counted<S: Simd>(&self, simd: S, keys: &[i32]) -> S::Vector {
+        let (first, most) = (self.first as i32, (self.seen.end - self.first) as i32);
+        let mut counts = [0.0; GROUP_ROWS];
+        for (count, key) in counts.iter_mut().zip(&keys[..S::LANES]) {
+            *count = (key - first).clamp(0, most) as f32;
+        }
+        simd.load(&counts)
+    }
+
+    /// By lane of the vector from `lane` on, where the keys begin and end that it sees.
+    #[inline(always)]
+    fn sight<S: Simd>(&self, simd: S, lane: usize) -> (S::Vector, S::Vector) {
+        let Strip { starts, ends, .. } = self.rows;
+        (self.counted(simd, &starts[lane..]), self.counted(simd, &ends[lane..]))
+    }
+
+    /// By lane of the vector from `lane` on, where a segment ends.
+    #[inline(always)]
+    fn ends_of<S: Simd>(
+        &self,
+        simd: S,
+        lane: usize,
+        segments: &Segments,
+        segment: usize,
+    ) -> S::Vector {
+        let Some(distance) = segments.distance(segment) else {
+            let end = segments.end(segment, 0).saturating_sub(self.first);
+            return simd.splat(end.min(self.seen.end - self.first) as f32);
         };
-        let scale = if offset == f64::NEG_INFINITY {
-            0.0 // no visible key
-        } else {
-            1.0 / (total + sink.map_or(0.0, |sink| exp2(sink - offset)))
-        };
-        let far_mass = masses[segments.far.clone()].iter().sum::<f64>() * scale;
-        FinishedRow { far_mass, far_square: self.squares[row] * scale * scale, masses, scale }
+        let nearer = 1 - distance as i32;
+        let mut ends = [0; GROUP_ROWS];
+        for (end, position) in ends.iter_mut().zip(&self.rows.positions[lane..][..S::LANES]) {
+            *end = position + nearer;
+        }
+        self.counted(simd, &ends)
+    }
+}
+
+/// Powers of a chunk's keys in the lanes from `lane` on, each of which has a segment's keys from `low` to `high`.
+struct Masked<'a, S: Simd> {
+    logits: &'a Logits,
+    /// The chunk's first key.
+    first: usize,
+    lane: usize,
+    low: S::Vector,
+    high: S::Vector,
+}
+
+impl<S: Simd> Masked<'_, S> {
+    /// Adds the powers of some keys, and their squares, where they are the lane's.
+    #[inline(always)]
+    fn add(&self, simd: S, keys: Range<usize>, (mass, square): &mut (S::Vector, S::Vector)) {
+        let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+        let mut at = simd.splat((keys.start - self.first) as f32);
+        for powers in &self.logits[keys.start - self.first..keys.end - self.first] {
+            let power = simd.load(&powers[self.lane..]);
+            let power = simd.between(self.low, at, self.high, power, zero);
+            *mass = simd.add(*mass, power);
+            *square = simd.mul_add(power, power, *square);
+            at = simd.add(at, one);
+        }
     }
 }
 
@@ -242,337 +604,166 @@ fn relative_exp2<S: Simd, const BOUNDED: bool>(
     if BOUNDED { simd.exp2(x) } else { simd.exp2(simd.max(simd.splat(FLOOR), simd.sub(x, offset))) }
 }
 
-/// A vector that one piece of a row ends in and the next begins in: its exponentials are taken once.
-struct CutVector<S: Simd> {
-    powers: S::Vector,
-    /// The column that it begins at; none at first.
-    at: usize,
-}
-
-impl<S: Simd> CutVector<S> {
-    #[inline(always)]
-    fn none(simd: S) -> Self {
-        Self { powers: simd.splat(0.0), at: usize::MAX }
-    }
-
-    /// The exponentials of the vector at column `at`.
-    #[inline(always)]
-    fn take<const BOUNDED: bool>(
-        &mut self,
-        simd: S,
-        logits: &[f32],
-        at: usize,
-        offset: S::Vector,
-    ) -> S::Vector {
-        if self.at != at {
-            self.at = at;
-            self.powers = relative_exp2::<S, BOUNDED>(simd, &logits[at..], offset);
-        }
-        self.powers
-    }
-}
-
-/// `Σ 2^(x - offset)` over the logits at `columns`, not empty, and the sum of squares of the same terms if wanted.
-/// Terms are added lane by lane, ascending, then the lanes in halves. `cut` is that of the piece before.
+/// By lane `Σ 2^(x - offset)` over some keys' logits, and the sum of squares of the same terms if wanted. Even and odd keys are
+/// added up apart: an addition need not wait for the one before.
 #[inline(always)]
 fn sum_exp2<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
     simd: S,
-    logits: &[f32],
-    columns: Range<usize>,
-    offset: f32,
-    cut: &mut CutVector<S>,
-) -> (f32, f32) {
-    let (zero, offset) = (simd.splat(0.0), simd.splat(offset));
-    let parts = Parts::of::<S>(&columns);
-    let (mut mass, mut square) = (zero, zero);
-    if let Some((at, lanes)) = parts.head {
-        mass = simd.select(lanes, cut.take::<BOUNDED>(simd, logits, at, offset), zero);
-        square = simd.mul(mass, mass);
-    }
-    for logits in logits[parts.whole].chunks_exact(S::LANES) {
-        let power = relative_exp2::<S, BOUNDED>(simd, logits, offset);
-        mass = simd.add(mass, power);
-        if SQUARES {
-            square = simd.mul_add(power, power, square);
-        }
-    }
-    if let Some((at, lanes)) = parts.tail {
-        let power = simd.select(lanes, cut.take::<BOUNDED>(simd, logits, at, offset), zero);
-        mass = simd.add(mass, power);
-        square = simd.mul_add(power, power, square);
-    }
-    (simd.sum(mass), if SQUARES { simd.sum(square) } else { 0.0 })
-}
-
-/// The sum of numbers, eight at a time side by side.
-fn sum_by_lanes(numbers: &[f64]) -> f64 {
-    let mut sums = [0.0; 8];
-    let chunks = numbers.chunks_exact(sums.len());
-    let rest: f64 = chunks.remainder().iter().sum();
-    for chunk in chunks {
-        sums.iter_mut().zip(chunk).for_each(|(sum, number)| *sum += number);
-    }
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + e) + (c + g)) + ((b + f) + (d + h)) + rest
-}
-
-/// Exponentials of so many columns are kept at a time: a tile, and the whole vectors that it begins and ends in.
-const KEPT: usize = 288;
-
-/// Keys of a row whose segments are, on average, so short that exponentials are taken of all of them at once: else a vector would
-/// be computed again for every segment that it lies in.
-struct Short<'a> {
-    ends: &'a [usize],
-    /// The segment of the first key.
-    segment: usize,
-    keys: Range<usize>,
-    /// The key that column 0 stands for.
-    first: usize,
-}
-
-impl<'a> Short<'a> {
-    /// `None` where segments are longer. `segment` is at or before that of the first key.
-    #[inline(always)]
-    fn of<S: Simd>(
-        ends: &'a [usize],
-        mut segment: usize,
-        keys: &Range<usize>,
-        first: usize,
-    ) -> Option<Self> {
-        while ends[segment] <= keys.start {
-            segment += 1;
-        }
-        let touched = 1 + ends[segment..].partition_point(|end| *end < keys.end);
-        let start = (keys.start - first) / S::LANES * S::LANES;
-        let columns = (keys.end - first).next_multiple_of(S::LANES) - start;
-        (touched * 2 * S::LANES > keys.len() && columns <= KEPT).then(|| Self {
-            ends,
-            segment,
-            keys: keys.clone(),
-            first,
-        })
-    }
-
-    /// Adds `Σ 2^(x - offset)` of the keys of each segment to its mass; the segment of the last key.
-    #[inline(always)]
-    fn sum<S: Simd, const BOUNDED: bool>(
-        self,
-        simd: S,
-        logits: &[f32],
-        offset: f32,
-        masses: &mut [f64],
-    ) -> usize {
-        let Self { ends, mut segment, keys, first } = self;
-        let offset = simd.splat(offset);
-        let start = (keys.start - first) / S::LANES * S::LANES;
-        let end = (keys.end - first).next_multiple_of(S::LANES);
-        let mut powers = [0.0_f32; KEPT];
-        let vectors = powers.chunks_exact_mut(S::LANES);
-        for (logits, powers) in logits[start..end].chunks_exact(S::LANES).zip(vectors) {
-            simd.store(relative_exp2::<S, BOUNDED>(simd, logits, offset), powers);
-        }
-        let base = first + start;
-        let mut key = keys.start;
-        loop {
-            let end = ends[segment].min(keys.end);
-            masses[segment] += f64::from(sum_of_four(&powers[key - base..end - base]));
-            if end == keys.end {
-                return segment;
+    logits: &Logits,
+    lane: usize,
+    offset: S::Vector,
+) -> (S::Vector, S::Vector) {
+    assert!(lane + S::LANES <= STRIP_ROWS, "lanes of a strip");
+    let zero = simd.splat(0.0);
+    let (mut masses, mut squares) = ([zero; 2], [zero; 2]);
+    let (pairs, odd) = logits.as_chunks::<2>();
+    for pair in pairs {
+        for (index, logits) in pair.iter().enumerate() {
+            let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
+            masses[index] = simd.add(masses[index], power);
+            if SQUARES {
+                squares[index] = simd.mul_add(power, power, squares[index]);
             }
-            (key, segment) = (end, segment + 1);
         }
     }
+    if let [logits] = odd {
+        let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
+        masses[0] = simd.add(masses[0], power);
+        if SQUARES {
+            squares[0] = simd.mul_add(power, power, squares[0]);
+        }
+    }
+    (simd.add(masses[0], masses[1]), simd.add(squares[0], squares[1]))
 }
 
-/// The sum of a few numbers, four at a time side by side.
+/// Adds a vector's lanes to the first of `to`.
 #[inline(always)]
-fn sum_of_four(numbers: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; 4];
-    let chunks = numbers.chunks_exact(4);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        sums.iter_mut().zip(chunk).for_each(|(sum, number)| *sum += number);
-    }
-    let sum = (sums[0] + sums[2]) + (sums[1] + sums[3]);
-    rest.iter().fold(sum, |sum, number| sum + number)
-}
-
-/// Distances of a row's nearest keys, whose seven segments are summed together.
-const NEAR: usize = 64;
-/// Segments of those keys: distances `[32, 64)`, `[16, 32)`, `[8, 16)`, `[4, 8)`, 2 and 3, 1, and 0.
-const NEAR_SEGMENTS: usize = 7;
-
-/// A row's nearest keys, all of them among those to be added.
-struct Near {
-    /// The farthest of them.
-    start: usize,
-    /// Its segment.
-    segment: usize,
-}
-
-impl Near {
-    /// `None` where a key is missing, lies before column 0, or is far, and where keys cut the segments.
-    #[inline(always)]
-    fn of(segments: &Segments, position: usize, keys: &Range<usize>, first: usize) -> Option<Self> {
-        if segments.distances().is_empty() {
-            return None;
-        }
-        let start = (position + 1).checked_sub(NEAR)?;
-        let segment = segments.count().checked_sub(1 + NEAR_SEGMENTS)?;
-        let there = keys.end == position + 1 && start >= keys.start && start >= first;
-        let there = there && start >= segments.first_keys();
-        let cut_by_powers = segments.far.end <= segment
-            && segments.end(segment, position) == position + 1 - NEAR / 2
-            && (segment == 0 || segments.end(segment - 1, position) <= start);
-        (there && cut_by_powers).then_some(Self { start, segment })
+fn add_to<S: Simd>(simd: S, vector: S::Vector, to: &mut [f64]) {
+    let mut lanes = [0.0_f32; GROUP_ROWS];
+    simd.store(vector, &mut lanes);
+    for (to, value) in to[..S::LANES].iter_mut().zip(lanes) {
+        *to += f64::from(value);
     }
 }
 
-/// Adds `Σ 2^(x - offset)` of a row's nearest keys, the farthest first, to the masses of their segments.
+/// By row, the sum over segments, ascending.
 #[inline(always)]
-fn sum_nearest_exp2<S: Simd, const BOUNDED: bool>(
-    simd: S,
-    logits: &[f32],
-    offset: f32,
-    masses: &mut [f64],
-) {
-    let offset = simd.splat(offset);
-    let mut powers = [0.0_f32; NEAR];
-    for (logits, powers) in logits.chunks_exact(S::LANES).zip(powers.chunks_exact_mut(S::LANES)) {
-        simd.store(relative_exp2::<S, BOUNDED>(simd, logits, offset), powers);
-    }
-    let vectors = |powers: &[f32]| {
-        let mut sum = simd.splat(0.0);
-        for powers in powers.chunks_exact(S::LANES) {
-            sum = simd.add(sum, simd.load(powers));
+fn sum_of_segments(masses: &[[f64; STRIP_ROWS]]) -> [f64; STRIP_ROWS] {
+    let mut sums = [0.0; STRIP_ROWS];
+    for masses in masses {
+        for lane in 0..STRIP_ROWS {
+            sums[lane] += masses[lane];
         }
-        f64::from(simd.sum(sum))
-    };
-    let p = &powers[NEAR - 16..];
-    let pair = |at: usize| p[at] + p[at + 1];
-    masses[0] += vectors(&powers[..32]);
-    masses[1] += vectors(&powers[32..48]);
-    masses[2] += f64::from((pair(0) + pair(2)) + (pair(4) + pair(6)));
-    masses[3] += f64::from(pair(8) + pair(10));
-    masses[4] += f64::from(pair(12));
-    masses[5] += f64::from(p[14]);
-    masses[6] += f64::from(p[15]);
-}
-
-/// The largest of the logits at `columns`, not empty.
-#[inline(always)]
-fn largest<S: Simd>(simd: S, logits: &[f32], columns: Range<usize>) -> f32 {
-    let none = simd.splat(f32::NEG_INFINITY);
-    let parts = Parts::of::<S>(&columns);
-    let mut largest = none;
-    if let Some((at, lanes)) = parts.head {
-        largest = simd.select(lanes, simd.load(&logits[at..]), none);
     }
-    for logits in logits[parts.whole].chunks_exact(S::LANES) {
-        largest = simd.max(simd.load(logits), largest);
-    }
-    if let Some((at, lanes)) = parts.tail {
-        largest = simd.max(simd.select(lanes, simd.load(&logits[at..]), none), largest);
-    }
-    simd.largest(largest)
-}
-
-/// A range of columns cut at whole vectors, which start at multiples of their length.
-struct Parts {
-    /// Where a first, partial vector begins, and which of its lanes are meant.
-    head: Option<(usize, Range<usize>)>,
-    /// Columns of the whole vectors.
-    whole: Range<usize>,
-    /// As `head`, after the whole vectors.
-    tail: Option<(usize, Range<usize>)>,
-}
-
-impl Parts {
-    #[inline(always)]
-    fn of<S: Simd>(columns: &Range<usize>) -> Self {
-        let (before, after) = (columns.start % S::LANES, columns.end % S::LANES);
-        let (first, last) = (columns.start - before, columns.end - after);
-        if before == 0 {
-            let tail = (after > 0).then_some((last, 0..after));
-            return Self { head: None, whole: first..last, tail };
-        }
-        if first == last {
-            return Self { head: Some((first, before..after)), whole: last..last, tail: None };
-        }
-        let tail = (after > 0).then_some((last, 0..after));
-        Self { head: Some((first, before..S::LANES)), whole: first + S::LANES..last, tail }
-    }
+    sums
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Portable;
+    use crate::simd::{Portable, PortableFused, Twice};
     use crate::statistics::{AttentionShape, Measure};
     use proptest::prelude::*;
 
-    /// One row over `logits`, met in pieces of `piece` keys, against float64; returns the worst relative error.
-    fn worst_error(
-        logits: &[f32],
-        piece: usize,
-        distance: usize,
-        sink: Option<f64>,
-        bounded: bool,
-    ) -> f64 {
-        worst_error_of(logits, piece, distance, sink, |_| bounded)
-    }
+    /// The first key of the window that any row sees.
+    const FIRST: usize = 5;
 
-    /// As [`worst_error`]; `is_bounded` says of the piece that starts at a key whether its logits are.
-    fn worst_error_of(
+    /// The rows at the end of a window of `logits`, each of which has these logits with the keys up to itself, against float64:
+    /// the worst relative error. Keys come in tiles of `tile` and chunks of `chunk`; `is_bounded` says of the tile that starts at
+    /// a key whether its logits are.
+    fn worst_error_of<S: Simd>(
+        simd: S,
         logits: &[f32],
-        piece: usize,
-        distance: usize,
+        (tile, chunk): (usize, usize),
+        (distance, first_keys): (usize, usize),
         sink: Option<f64>,
         is_bounded: impl Fn(usize) -> bool,
     ) -> f64 {
         let tokens = logits.len();
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
-        let segments = Segments::new(&shape, &Measure { distance, rows: false });
-        let mut softmax = OnlineSoftmax::new(1, segments.count());
-        for start in (0..tokens).step_by(piece) {
-            let end = tokens.min(start + piece);
+        let segments = Segments::new(&shape, &Measure { distance, rows: false })
+            .without_first_keys(first_keys);
+        let lowest = (FIRST + tokens).saturating_sub(STRIP_ROWS);
+        let last = FIRST + tokens - 1;
+        let positions = std::array::from_fn(|lane| (lowest + lane).min(last));
+        let visible = |position: usize| FIRST..(position + 1).max(FIRST);
+        let strip = Strip::at(positions, (last + 1 - lowest).min(STRIP_ROWS), visible);
+        let mut softmax = OnlineSoftmax::new(2, segments.count());
+        for start in (0..tokens).step_by(tile) {
+            let end = tokens.min(start + tile);
             let bounded = is_bounded(start);
-            // The piece begins at a column of its own, between columns that hold nonsense.
-            let column = start % 5;
-            let mut columns =
-                vec![f32::NAN; (column + piece + 2).next_multiple_of(Portable::LANES)];
-            columns[column..column + end - start].copy_from_slice(&logits[start..end]);
-            assert!(softmax.are_at_zero(0..1) || !bounded);
-            // Column 0 would be a key before the first one, were there a window before it.
-            let position = tokens - 1 + 5;
-            let keys = start + 5..end + 5;
-            let logits = Logits { values: &columns, first: keys.start - column, bounded };
-            softmax.absorb(Portable, 0, position, keys, &logits, &segments);
+            assert!(softmax.are_at_zero(1, strip.rows) || !bounded);
+            softmax.open(1, &strip, start + FIRST, bounded, &segments);
+            for start in (start..end).step_by(chunk) {
+                let keys = start + FIRST..end.min(start + chunk) + FIRST;
+                // The chunk begins before its first key, with logits that are nonsense, as those are of keys that a row does not see.
+                let first = keys.start - start % 3;
+                let of_key = |key: usize| {
+                    positions.map(|position| {
+                        if visible(position).contains(&key) {
+                            logits[key - FIRST]
+                        } else {
+                            f32::NAN
+                        }
+                    })
+                };
+                let mut logits: Vec<_> = (first..keys.end).map(of_key).collect();
+                softmax.absorb(simd, &strip, &keys, first, &mut logits, &segments);
+            }
+            softmax.close(simd, &strip);
         }
-        let row = softmax.finish(0, sink, &segments);
+        let finished = softmax.finish(1, sink, &segments);
+        let error = |lane: usize| {
+            let seen = &logits[..visible(positions[lane]).len()];
+            let largest = seen.iter().fold(f64::NEG_INFINITY, |best, &x| best.max(f64::from(x)));
+            let power = |x: f64| (x - largest).exp2();
+            let total =
+                seen.iter().map(|&x| power(f64::from(x))).sum::<f64>() + sink.map_or(0.0, power);
+            let is_far =
+                |key: usize| key + FIRST >= first_keys && key + FIRST + distance <= positions[lane];
+            let far: Vec<f64> = (0..seen.len())
+                .filter(|key| is_far(*key))
+                .map(|key| power(f64::from(seen[key])) / total)
+                .collect();
+            let (mass, square) = (far.iter().sum::<f64>(), far.iter().map(|p| p * p).sum::<f64>());
+            // What is below the floor counts as the floor: so much beside a row of 1, and its square.
+            let error = |got: f64, want: f64, least: f64| (got - want).abs() / want.max(least);
+            let mass = error(finished.far_masses[lane], mass, 1e-10);
+            let square = error(finished.far_squares[lane], square, 1e-25);
+            if mass.is_nan() || square.is_nan() { f64::NAN } else { mass.max(square) }
+        };
+        let errors = (0..strip.rows).filter(|lane| positions[*lane] >= FIRST).map(error);
+        errors.fold(
+            0.0,
+            |worst: f64, error| {
+                if worst.is_nan() || worst > error { worst } else { error }
+            },
+        )
+    }
 
-        let largest = logits.iter().fold(f64::NEG_INFINITY, |best, &x| best.max(f64::from(x)));
-        let power = |x: f64| (x - largest).exp2();
-        let total =
-            logits.iter().map(|&x| power(f64::from(x))).sum::<f64>() + sink.map_or(0.0, power);
-        let far: Vec<f64> = logits[..tokens.saturating_sub(distance)]
-            .iter()
-            .map(|&x| power(f64::from(x)) / total)
-            .collect();
-        let (mass, square) = (far.iter().sum::<f64>(), far.iter().map(|p| p * p).sum::<f64>());
-        // What is below the floor counts as the floor: so much beside a row of 1, and its square.
-        let error = |got: f64, want: f64, least: f64| (got - want).abs() / want.max(least);
-        error(row.far_mass, mass, 1e-10).max(error(row.far_square, square, 1e-25))
+    fn worst_error(
+        logits: &[f32],
+        tile: usize,
+        distance: usize,
+        sink: Option<f64>,
+        bounded: bool,
+    ) -> f64 {
+        worst_error_of(Portable, logits, (tile, 24), (distance, 0), sink, |_| bounded)
     }
 
     proptest! {
         #[test]
-        fn pieces_of_any_size_merge_to_the_dense_softmax(
-            logits in prop::collection::vec(-40.0_f32..40.0, 1..700), piece in 1_usize..300, distance in 0_usize..700,
-            sink in proptest::option::of(-30.0_f64..60.0), bounded: bool,
+        fn chunks_of_any_size_merge_to_the_dense_softmax(
+            logits in prop::collection::vec(-40.0_f32..40.0, 1..700), tile in 1_usize..300, chunk in 1_usize..40,
+            distance in 0_usize..700, first_keys in prop_oneof![Just(0_usize), 0_usize..60], sink in proptest::option::of(-30.0_f64..60.0), bounded: bool,
         ) {
-            let error = worst_error(&logits, piece, distance, sink, bounded);
+            let sizes = (tile, chunk);
+            let error = worst_error_of(Portable, &logits, sizes, (distance, first_keys), sink, |_| bounded);
             prop_assert!(error < 4e-6, "{error:e}");
+            let fused = worst_error_of(PortableFused, &logits, sizes, (distance, first_keys), sink, |_| bounded);
+            let twice =
+                worst_error_of(Twice::new(PortableFused), &logits, sizes, (distance, first_keys), sink, |_| bounded);
+            prop_assert_eq!(fused.to_bits(), twice.to_bits());
         }
     }
 
@@ -588,7 +779,8 @@ mod tests {
     fn keys_below_bounded_ones_that_are_themselves_below_zero_keep_their_distance() {
         for (bounded, rest) in [(-50.0, -70.0), (-50.0, -110.0), (-55.0, -64.0), (-1.0, -64.0)] {
             let logits = [[bounded; 64], [rest; 64], [rest + 0.5; 64]].concat();
-            let error = worst_error_of(&logits, 64, 3, None, |start| start == 0);
+            let error =
+                worst_error_of(Portable, &logits, (64, 24), (3, 0), None, |start| start == 0);
             assert!(error < 4e-6, "{bounded}, then {rest}: {error:e}");
         }
     }
@@ -596,7 +788,8 @@ mod tests {
     #[test]
     fn a_row_of_small_mass_is_followed_upwards_again() {
         let logits = [[-50.0; 64], [-70.0; 64], [30.0; 64], [-20.0; 64]].concat();
-        assert!(worst_error_of(&logits, 64, 3, None, |start| start == 0) < 4e-6);
+        let error = worst_error_of(Portable, &logits, (64, 24), (3, 0), None, |start| start == 0);
+        assert!(error < 4e-6, "{error:e}");
     }
 
     #[test]

@@ -14,10 +14,12 @@ pub(crate) struct Layout {
     pub(crate) element_type: ElementType,
     /// A row's words are padded with zeros to a multiple of this.
     pub(crate) depth_multiple: usize,
-    /// Queries of one panel; 0: rows stay as they are.
-    pub(crate) query_rows: usize,
+    /// Queries of one panel, side by side in vectors.
+    pub(crate) queries: usize,
     /// Keys of one panel.
     pub(crate) keys: usize,
+    /// Whether keys stay rows: a panel of theirs is `[keys, depth]`.
+    pub(crate) whole_keys: bool,
 }
 
 impl Layout {
@@ -87,14 +89,16 @@ fn rounded(value: f32) -> u32 {
 /// Rows to be packed as a kernel wants them.
 pub(crate) struct Packing<'a> {
     pub(crate) layout: Layout,
-    /// Rows of a panel, [`Layout::query_rows`] or [`Layout::keys`].
+    /// Rows of a panel, [`Layout::queries`] or [`Layout::keys`].
     pub(crate) width: usize,
+    /// Whether rows stay as they are.
+    pub(crate) whole: bool,
     /// `[rows, head_dim]`
     pub(crate) rows: &'a [f32],
     pub(crate) head_dim: usize,
-    /// Room for the words of a panel's rows, or of all rows where they stay as they are: [`Layout::buffer`] each.
+    /// Room for the words of a panel's rows: [`Layout::buffer`] each.
     pub(crate) buffer: &'a mut [u32],
-    /// `[⌈rows/width⌉, depth, width]`, or `[rows, depth]` where the width is 0.
+    /// `[⌈rows/width⌉, depth, width]`, or `[rows, depth]` where rows stay as they are.
     pub(crate) panels: &'a mut [u32],
 }
 
@@ -104,17 +108,17 @@ impl Work for Packing<'_> {
 
     #[inline(always)]
     fn run(self) -> f32 {
-        let Self { layout, width, rows, head_dim, buffer, panels } = self;
+        let Self { layout, width, whole, rows, head_dim, buffer, panels } = self;
         let depth = layout.depth(head_dim);
-        if width == 0 {
-            let words = layout.words(rows, head_dim, buffer);
-            panels[..words.len()].copy_from_slice(words);
-            return largest_norm(rows, head_dim);
-        }
         let mut largest = 0.0_f32;
-        let panels = panels.chunks_exact_mut(depth * width);
+        let panels = panels.chunks_mut(depth * width);
         for (rows, panel) in rows.chunks(width * head_dim).zip(panels) {
-            regroup(layout.words(rows, head_dim, buffer), depth, depth, width, panel);
+            let words = layout.words(rows, head_dim, buffer);
+            if whole {
+                panel[..words.len()].copy_from_slice(words);
+            } else {
+                regroup(words, depth, depth, width, panel);
+            }
             largest = largest.max(largest_norm(rows, head_dim));
         }
         largest
@@ -149,13 +153,18 @@ pub(crate) fn regroup(rows: &[u32], stride: usize, depth: usize, width: usize, p
 /// Writes four rows to the columns of a panel from `lane` on.
 #[inline(always)]
 fn interleave(rows: [&[u32]; 4], lane: usize, width: usize, panel: &mut [u32]) {
-    let squares = rows.map(|row| row.as_chunks::<4>().0);
+    let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]].map(|row| row.as_chunks::<4>().0);
     let mut to = panel.chunks_exact_mut(4 * width);
-    for (index, to) in to.by_ref().enumerate() {
-        let square = transposed(squares.map(|row| row[index]));
-        for (words, to) in square.iter().zip(to.chunks_exact_mut(width)) {
-            to[lane..lane + 4].copy_from_slice(words);
-        }
+    let squares = a.iter().zip(b).zip(c.iter().zip(d));
+    for (((a, b), (c, d)), to) in squares.zip(to.by_ref()) {
+        let columns = transposed(Four::of(a), Four::of(b), Four::of(c), Four::of(d));
+        let (first, rest) = to.split_at_mut(width);
+        let (second, rest) = rest.split_at_mut(width);
+        let (third, fourth) = rest.split_at_mut(width);
+        columns.0.write(&mut first[lane..lane + 4]);
+        columns.1.write(&mut second[lane..lane + 4]);
+        columns.2.write(&mut third[lane..lane + 4]);
+        columns.3.write(&mut fourth[lane..lane + 4]);
     }
     let tails = rows.map(|row| row.as_chunks::<4>().1);
     for (d, to) in to.into_remainder().chunks_exact_mut(width).enumerate() {
@@ -163,33 +172,71 @@ fn interleave(rows: [&[u32]; 4], lane: usize, width: usize, panel: &mut [u32]) {
     }
 }
 
-/// Rows become columns. The compiler takes the words one by one where it is not told the shuffles, at twice the time.
+/// Four words in a register. Arrays of arrays would pass through memory, where words that were written one by one are read
+/// together, at several times the time.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Four(std::arch::x86_64::__m128i);
+
+#[cfg(target_arch = "x86_64")]
+impl Four {
+    #[inline(always)]
+    fn of(words: &[u32; 4]) -> Self {
+        Self(bytemuck::cast(*words))
+    }
+
+    /// `to` has room for four.
+    #[inline(always)]
+    fn write(self, to: &mut [u32]) {
+        to.copy_from_slice(&bytemuck::cast::<_, [u32; 4]>(self.0));
+    }
+}
+
+/// Rows become columns.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn transposed(square: [[u32; 4]; 4]) -> [[u32; 4]; 4] {
+fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
     use std::arch::x86_64::{
-        __m128i, _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+        _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
     };
-    let [a, b, c, d]: [__m128i; 4] = square.map(bytemuck::cast);
     // SAFETY: every x86-64 processor has SSE2.
-    let columns = unsafe {
-        let (low, high) = (_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
-        let (low_after, high_after) = (_mm_unpacklo_epi32(c, d), _mm_unpackhi_epi32(c, d));
-        [
-            _mm_unpacklo_epi64(low, low_after),
-            _mm_unpackhi_epi64(low, low_after),
-            _mm_unpacklo_epi64(high, high_after),
-            _mm_unpackhi_epi64(high, high_after),
-        ]
-    };
-    columns.map(bytemuck::cast)
+    unsafe {
+        let (low, high) = (_mm_unpacklo_epi32(a.0, b.0), _mm_unpackhi_epi32(a.0, b.0));
+        let (low_after, high_after) = (_mm_unpacklo_epi32(c.0, d.0), _mm_unpackhi_epi32(c.0, d.0));
+        (
+            Four(_mm_unpacklo_epi64(low, low_after)),
+            Four(_mm_unpackhi_epi64(low, low_after)),
+            Four(_mm_unpacklo_epi64(high, high_after)),
+            Four(_mm_unpackhi_epi64(high, high_after)),
+        )
+    }
+}
+
+/// Four words.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Clone, Copy)]
+struct Four([u32; 4]);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Four {
+    #[inline(always)]
+    fn of(words: &[u32; 4]) -> Self {
+        Self(*words)
+    }
+
+    /// `to` has room for four.
+    #[inline(always)]
+    fn write(self, to: &mut [u32]) {
+        to.copy_from_slice(&self.0);
+    }
 }
 
 /// Rows become columns.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-fn transposed(square: [[u32; 4]; 4]) -> [[u32; 4]; 4] {
-    std::array::from_fn(|column| square.map(|row| row[column]))
+fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
+    let column = |index: usize| Four([a.0[index], b.0[index], c.0[index], d.0[index]]);
+    (column(0), column(1), column(2), column(3))
 }
 
 /// The largest Euclidean length of rows of `head_dim` numbers, never too small by more than 1e-5 of it; infinite where a
@@ -230,15 +277,24 @@ fn squares_by_lanes(row: &[f32]) -> [f32; NORM_LANES] {
 /// The sum of each row, from the first number to the last, four rows side by side.
 #[inline(always)]
 fn sums_of_four(rows: &[[f32; NORM_LANES]; 4]) -> [f32; 4] {
-    let [a, b, c, d]: [[[u32; 4]; NORM_LANES / 4]; 4] = bytemuck::cast(*rows);
     let mut sums = [0.0_f32; 4];
-    for part in 0..NORM_LANES / 4 {
-        for column in transposed([a[part], b[part], c[part], d[part]]) {
-            let column: [f32; 4] = bytemuck::cast(column);
-            for (sum, value) in sums.iter_mut().zip(column) {
-                *sum += value;
-            }
+    let mut add = |column: Four| {
+        let mut values = [0; 4];
+        column.write(&mut values);
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += f32::from_bits(value);
         }
+    };
+    let [a, b, c, d] = rows;
+    let four = |row: &[f32; NORM_LANES], part: usize| {
+        Four::of(&std::array::from_fn(|lane| row[4 * part + lane].to_bits()))
+    };
+    for part in 0..NORM_LANES / 4 {
+        let columns = transposed(four(a, part), four(b, part), four(c, part), four(d, part));
+        add(columns.0);
+        add(columns.1);
+        add(columns.2);
+        add(columns.3);
     }
     sums
 }
@@ -290,8 +346,13 @@ mod tests {
 
     #[test]
     fn rows_become_float32_words_or_pairs_of_bf16_with_zeros_behind() {
-        let layout =
-            Layout { element_type: ElementType::F32, depth_multiple: 1, query_rows: 4, keys: 8 };
+        let layout = Layout {
+            element_type: ElementType::F32,
+            depth_multiple: 1,
+            queries: 8,
+            keys: 4,
+            whole_keys: false,
+        };
         assert_eq!((layout.depth(3), layout.buffer(3)), (3, 0));
         let words = layout.words(&[3.0, -6.0, 1.5], 3, &mut []);
         assert_eq!(words, [3.0_f32, -6.0, 1.5].map(f32::to_bits));

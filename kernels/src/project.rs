@@ -47,7 +47,7 @@ impl PackedWeights {
         assert!(hidden > 0 && weights.len().is_multiple_of(hidden), "weights are rows of {hidden}");
         let outputs = weights.len() / hidden;
         assert!(bias.is_none_or(|bias| bias.len() == outputs), "one bias per output");
-        let width = kernel.layout().keys;
+        let width = kernel.layout().queries;
         let padded = outputs.next_multiple_of(width);
         let mut panels = vec![0.0; padded * hidden];
         for start in (0..hidden).step_by(DEPTH) {

@@ -12,6 +12,7 @@ mod exponential;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
+#[cfg(any(target_arch = "aarch64", test))]
 mod twice;
 mod vector;
 
@@ -23,6 +24,7 @@ pub(crate) use exponential::{exp2, tanh};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
 pub(crate) use portable::{Portable, PortableFused};
+#[cfg(any(target_arch = "aarch64", test))]
 pub(crate) use twice::Twice;
 pub(crate) use vector::Simd;
 

@@ -3,63 +3,91 @@
 use std::ops::Range;
 
 use crate::masks::visible_keys;
+use crate::online_softmax::STRIP_ROWS;
 use crate::tile::TILE_KEYS;
 use crate::window::Window;
 
-/// A strip of rows of one head against one tile of keys.
+/// A strip of rows of one head against a chunk of keys.
+#[derive(Clone)]
 pub(crate) struct Step {
     /// The query head within the group.
     pub(crate) head: usize,
     /// The strip within the block.
     pub(crate) strip: usize,
-    /// Its rows in the window.
-    pub(crate) rows: Range<usize>,
-    /// The tile's first key.
+    /// How many rows of it there are.
+    pub(crate) rows: usize,
+    /// The first key of the tile that the chunk is of.
     pub(crate) tile: usize,
-    /// Keys of the tile that some row of the strip sees, or that lie between such keys; not empty.
-    pub(crate) keys: Range<usize>,
+    /// The chunk's first key.
+    pub(crate) first: usize,
+    /// Keys of the tile that some row of the strip sees, or that lie between such keys.
+    seen: Range<usize>,
+    /// Keys of a chunk.
+    chunk: usize,
 }
 
 impl Step {
+    /// Keys of the chunk that some row of the strip sees, or that lie between such keys; not empty.
+    pub(crate) fn keys(&self) -> Range<usize> {
+        self.seen.start.max(self.first)..self.seen.end.min(self.first + self.chunk)
+    }
+
+    /// Whether it is the strip's first in the tile.
+    pub(crate) fn is_first(&self) -> bool {
+        self.first <= self.seen.start
+    }
+
+    /// Whether it is the strip's last in the tile.
+    pub(crate) fn is_last(&self) -> bool {
+        self.first + self.chunk >= self.seen.end
+    }
+
     /// Panels of `width` keys that hold the step's keys.
     pub(crate) fn panels(&self, width: usize) -> Range<usize> {
-        self.keys.start / width..self.keys.end.div_ceil(width)
+        let keys = self.keys();
+        keys.start / width..keys.end.div_ceil(width)
+    }
+
+    /// The one after it in the same tile.
+    fn next(&self) -> Option<Self> {
+        (!self.is_last()).then(|| Self { first: self.first + self.chunk, ..self.clone() })
     }
 }
 
-/// The steps of a block, in the order they are taken: keys from far to near, so that each row meets its keys ascending.
+/// The steps of a block, in the order they are taken: keys from far to near, so that each row meets its keys ascending; within
+/// a tile of keys, strip after strip.
 pub(crate) struct Steps<'a> {
     window: &'a Window<'a>,
     /// Rows of the block.
     rows: Range<usize>,
-    strip_rows: usize,
+    chunk: usize,
     strips: usize,
     head: usize,
     strip: usize,
     tile: usize,
     end: usize,
+    last: Option<Step>,
 }
 
 impl<'a> Steps<'a> {
-    pub(crate) fn new(window: &'a Window<'a>, rows: &Range<usize>, strip_rows: usize) -> Self {
+    /// `chunk` keys at a time, which divide a tile.
+    pub(crate) fn new(window: &'a Window<'a>, rows: &Range<usize>, chunk: usize) -> Self {
         let visible = visible_rows(window, rows);
         Self {
             window,
             rows: rows.clone(),
-            strip_rows,
-            strips: rows.len().div_ceil(strip_rows),
+            chunk,
+            strips: rows.len().div_ceil(STRIP_ROWS),
             head: 0,
             strip: 0,
             tile: visible.start / TILE_KEYS * TILE_KEYS,
             end: visible.end,
+            last: None,
         }
     }
-}
 
-impl Iterator for Steps<'_> {
-    type Item = Step;
-
-    fn next(&mut self) -> Option<Step> {
+    /// The first step of the next strip and tile.
+    fn next_strip(&mut self) -> Option<Step> {
         while self.tile < self.end {
             let (head, strip, tile) = (self.head, self.strip, self.tile);
             self.strip += 1;
@@ -69,15 +97,27 @@ impl Iterator for Steps<'_> {
             if self.head == self.window.shape.group() {
                 (self.head, self.tile) = (0, self.tile + TILE_KEYS);
             }
-            let first = self.rows.start + strip * self.strip_rows;
-            let rows = first..self.rows.end.min(first + self.strip_rows);
+            let first = self.rows.start + strip * STRIP_ROWS;
+            let rows = first..self.rows.end.min(first + STRIP_ROWS);
             let seen = visible_rows(self.window, &rows);
-            let keys = seen.start.max(tile)..seen.end.min(tile + TILE_KEYS);
-            if !keys.is_empty() {
-                return Some(Step { head, strip, rows, tile, keys });
+            let seen = seen.start.max(tile)..seen.end.min(tile + TILE_KEYS);
+            if !seen.is_empty() {
+                let first = seen.start / self.chunk * self.chunk;
+                let rows = rows.len();
+                return Some(Step { head, strip, rows, tile, first, seen, chunk: self.chunk });
             }
         }
         None
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let next = self.last.as_ref().and_then(Step::next);
+        self.last = next.or_else(|| self.next_strip());
+        self.last.clone()
     }
 }
 

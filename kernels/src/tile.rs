@@ -1,9 +1,10 @@
 //! How a kernel multiplies a few queries and a few keys: the one part that differs from kernel to kernel.
 //!
-//! The register tile of the float32 kernels is a few rows times a few vectors of columns. Its shape changes the speed,
+//! The register tile of the float32 kernels is a few keys times a few vectors of queries. Its shape changes the speed,
 //! never a bit: an element is one running sum over the depth, ascending.
 
 use crate::kernel::{ElementType, Kernel};
+use crate::online_softmax::Logits;
 use crate::panels::Layout;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
@@ -17,10 +18,10 @@ pub(crate) mod amx;
 pub(crate) mod bf16_dot;
 pub(crate) mod int16;
 
-/// Floats from one row of logits to the next; the pad keeps rows out of each other's cache sets.
-pub(crate) const LOGIT_STRIDE: usize = TILE_KEYS + 16;
-/// Keys of a tile, which stays in the second-level cache. A multiple of every panel's width.
-pub(crate) const TILE_KEYS: usize = 256;
+/// Keys of a tile, which stays in the second-level cache. A multiple of every chunk's.
+pub(crate) const TILE_KEYS: usize = 288;
+/// The most keys of a chunk.
+pub(crate) const MOST_CHUNK_KEYS: usize = 32;
 
 /// How a kernel multiplies.
 pub(crate) trait Tile: Copy {
@@ -28,9 +29,9 @@ pub(crate) trait Tile: Copy {
     type Simd: Simd;
     /// What this thread's processor must be set to while products are formed; whatever forms them takes it.
     type Session;
-    /// Rows whose logits are held at once: their tile stays in the first-level cache.
-    /// Divides the rows of a block.
-    const STRIP_ROWS: usize;
+    /// Keys whose logits are held at once, whole panels: they stay in the first-level cache. It decides about bits, as the
+    /// exponentials of a chunk are added up before those of different chunks are.
+    const CHUNK_KEYS: usize;
 
     /// Proof of the vectors.
     fn simd(self) -> Self::Simd;
@@ -38,15 +39,15 @@ pub(crate) trait Tile: Copy {
     fn layout(self) -> Layout;
     /// Gets this thread ready for products.
     fn begin(self) -> Self::Session;
-    /// The products of `rows` queries of a strip with one panel of keys. Row `r`'s begin at `r · LOGIT_STRIDE` of
-    /// `logits`; what stands in rows from `rows` on is of no meaning.
+    /// The products of one panel of keys with `rows` queries of a strip, whose panels `queries` holds; what stands in rows
+    /// from `rows` on is of no meaning.
     fn multiply(
         self,
         session: &mut Self::Session,
-        queries: &[u32],
         keys: &[u32],
+        queries: &[u32],
         rows: usize,
-        logits: &mut [f32],
+        logits: &mut Logits,
     );
 }
 
@@ -66,7 +67,7 @@ pub(crate) type PortableTile = Floats<Portable, 4, 1>;
 /// The AVX2 tile: 12 accumulators, two columns and one row value fill its 16 registers.
 #[cfg(target_arch = "x86_64")]
 pub(crate) type Avx2Tile = Floats<Avx2, 6, 2>;
-/// The AVX-512 tile: 24 accumulators of its 32 registers, and a height that divides a block.
+/// The AVX-512 tile: 24 accumulators of its 32 registers.
 #[cfg(target_arch = "x86_64")]
 pub(crate) type Avx512Tile = Floats<Avx512<Degree5>, 12, 2>;
 
@@ -75,8 +76,8 @@ pub(crate) type Avx512Tile = Floats<Avx512<Degree5>, 12, 2>;
 pub(crate) type NeonTile = Floats<Twice<Neon>, 6, 2>;
 
 /// The layout of a float32 tile.
-pub(crate) const fn floats(query_rows: usize, keys: usize) -> Layout {
-    Layout { element_type: ElementType::F32, depth_multiple: 1, query_rows, keys }
+pub(crate) const fn floats(keys: usize, queries: usize) -> Layout {
+    Layout { element_type: ElementType::F32, depth_multiple: 1, queries, keys, whole_keys: false }
 }
 
 /// The layout of [`PortableTile`].
@@ -86,16 +87,20 @@ pub(crate) const AVX2: Layout = floats(6, 16);
 /// The layout of [`Avx512Tile`].
 pub(crate) const AVX512: Layout = floats(12, 32);
 /// The layout of [`Bf16DotTile`](bf16_dot::Bf16DotTile).
-pub(crate) const BF16_DOT: Layout =
-    Layout { element_type: ElementType::Bf16, depth_multiple: 1, query_rows: 12, keys: 32 };
-/// The layout of [`AmxTile`](amx::AmxTile): queries as they are, `[32, depth]`, keys in panels of 32; zeros fill the
+pub(crate) const BF16_DOT: Layout = Layout { element_type: ElementType::Bf16, ..floats(12, 32) };
+/// The layout of [`AmxTile`](amx::AmxTile): keys as they are, `[32, depth]`, queries in panels of 32; zeros fill the
 /// depth of the last tile.
-pub(crate) const AMX: Layout =
-    Layout { element_type: ElementType::Bf16, depth_multiple: 16, query_rows: 0, keys: 32 };
+pub(crate) const AMX: Layout = Layout {
+    element_type: ElementType::Bf16,
+    depth_multiple: 16,
+    queries: 32,
+    keys: 32,
+    whole_keys: true,
+};
 
 /// The layout of an [int16 tile](int16::Int16Tile).
-pub(crate) const fn integers(query_rows: usize, keys: usize) -> Layout {
-    Layout { element_type: ElementType::Int16, depth_multiple: 1, query_rows, keys }
+pub(crate) const fn integers(keys: usize, queries: usize) -> Layout {
+    Layout { element_type: ElementType::Int16, ..floats(keys, queries) }
 }
 
 impl Kernel {
@@ -118,7 +123,7 @@ impl Kernel {
 impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, VECTORS> {
     type Simd = S;
     type Session = ();
-    const STRIP_ROWS: usize = 24;
+    const CHUNK_KEYS: usize = 24;
 
     #[inline(always)]
     fn simd(self) -> S {
@@ -134,18 +139,26 @@ impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, 
     fn begin(self) {}
 
     #[inline(always)]
-    fn multiply(self, (): &mut (), queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
+    fn multiply(
+        self,
+        (): &mut (),
+        keys: &[u32],
+        queries: &[u32],
+        rows: usize,
+        logits: &mut Logits,
+    ) {
         let width = VECTORS * S::LANES;
-        let depth = keys.len() / width;
-        let (queries, keys) = (bytemuck::cast_slice(queries), bytemuck::cast_slice(keys));
-        let panels = queries.chunks_exact(ROWS * depth).take(rows.div_ceil(ROWS));
-        for (queries, logits) in panels.zip(logits.chunks_mut(ROWS * LOGIT_STRIDE)) {
-            let products = multiply::<S, ROWS, VECTORS>(self.0, queries, keys);
-            // Known to be as long as this, it is written from registers.
-            let logits = &mut logits[..(ROWS - 1) * LOGIT_STRIDE + width];
-            for (row, products) in products.iter().enumerate() {
+        let depth = keys.len() / ROWS;
+        let (keys, queries) = (bytemuck::cast_slice(keys), bytemuck::cast_slice(queries));
+        let panels = queries.chunks_exact(depth * width).take(rows.div_ceil(width));
+        // Known to be so many, they are written from registers.
+        let logits = &mut logits[..ROWS];
+        for (panel, queries) in panels.enumerate() {
+            let products = multiply::<S, ROWS, VECTORS>(self.0, keys, queries);
+            for (logits, products) in logits.iter_mut().zip(&products) {
+                let logits = &mut logits[panel * width..][..width];
                 for (index, product) in products.iter().enumerate() {
-                    self.0.store(*product, &mut logits[row * LOGIT_STRIDE + index * S::LANES..]);
+                    self.0.store(*product, &mut logits[index * S::LANES..]);
                 }
             }
         }

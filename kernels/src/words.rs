@@ -25,7 +25,7 @@ pub(crate) struct Words {
 impl Words {
     /// `count` zeros.
     pub(crate) fn new(count: usize) -> Self {
-        Self { lines: vec![Line::zeroed(); count.div_ceil(LINE_WORDS)], count }
+        Self { lines: bytemuck::zeroed_vec(count.div_ceil(LINE_WORDS)), count }
     }
 
     /// As [`Words::new`]; `None` where there is not so much memory.

@@ -4,6 +4,7 @@ use std::hint::black_box;
 
 use super::clock::Clock;
 use crate::kernel::Kernel;
+use crate::online_softmax::STRIP_ROWS;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
 #[cfg(target_arch = "aarch64")]
@@ -16,7 +17,7 @@ use crate::tile::int16::Products;
 use crate::tile::int16::neon::NeonInt16Tile;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::int16::{avx2::Avx2Int16Tile, avx512::Avx512Int16Tile};
-use crate::tile::{LOGIT_STRIDE, Tile, multiply};
+use crate::tile::{Tile, multiply};
 #[cfg(target_arch = "x86_64")]
 use crate::tile::{amx::AmxTile, bf16_dot::Bf16DotTile};
 
@@ -161,16 +162,16 @@ fn portable_int16() -> Limits {
     let tile = PortableInt16Tile::portable();
     let layout = tile.layout();
     let (queries, keys) =
-        (vec![0x0101_0101; layout.query_rows * DEPTH], vec![0x0101_0101; layout.keys * DEPTH]);
-    let mut logits = vec![0.0; layout.query_rows * LOGIT_STRIDE];
+        (vec![0x0101_0101; layout.queries * DEPTH], vec![0x0101_0101; layout.keys * DEPTH]);
+    let mut logits = vec![[0.0; STRIP_ROWS]; layout.keys];
     let rounds = MULTIPLY_ROUNDS / DEPTH;
     let clock = Clock::start();
     for _ in 0..rounds {
         let queries = black_box(&queries);
-        tile.multiply(&mut (), queries, &keys, layout.query_rows, black_box(&mut logits));
+        tile.multiply(&mut (), &keys, queries, layout.queries, black_box(&mut logits));
     }
     let seconds = clock.seconds();
-    let multiply = (rounds * 2 * (DEPTH - 1) * layout.query_rows * layout.keys) as f64 / seconds;
+    let multiply = (rounds * 2 * (DEPTH - 1) * layout.queries * layout.keys) as f64 / seconds;
     Limits { multiply, exponential: exponentials(tile.simd()) }
 }
 

@@ -1,11 +1,13 @@
 //! 256-bit vectors with fused multiply-add.
 
 use std::arch::x86_64::{
-    __m256, _mm_add_ps, _mm_cvtss_f32, _mm_max_ps, _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32,
-    _mm256_add_ps, _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    __m256, _CMP_GT_OQ, _CMP_LE_OQ, _CMP_LT_OQ, _mm_add_ps, _mm_cvtss_f32, _mm_max_ps,
+    _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps,
+    _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_extractf128_ps,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps,
+    _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32,
+    _mm256_storeu_ps, _mm256_sub_ps,
 };
 use std::ops::Range;
 
@@ -66,6 +68,13 @@ impl Simd for Avx2 {
             let to_end = _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes.end as i32), index);
             let kept = _mm256_castsi256_ps(_mm256_and_si256(from_start, to_end));
             _mm256_blendv_ps(otherwise, vector, kept)
+        }
+        fn between(self, from: __m256, at: __m256, to: __m256, vector: __m256, otherwise: __m256) -> __m256 {
+            let kept = _mm256_and_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(from, at), _mm256_cmp_ps::<_CMP_LT_OQ>(at, to));
+            _mm256_blendv_ps(otherwise, vector, kept)
+        }
+        fn any_above(self, a: __m256, b: __m256) -> bool {
+            _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) != 0
         }
         fn exp2(self, x: __m256) -> __m256 {
             let shifted = _mm256_add_ps(x, _mm256_set1_ps(ROUND));

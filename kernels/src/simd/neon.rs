@@ -1,10 +1,10 @@
 //! 128-bit vectors of ARM.
 
 use std::arch::aarch64::{
-    float32x4_t, vaddq_f32, vaddq_s32, vandq_u32, vbslq_f32, vcgeq_s32, vcgtq_f32, vcltq_f32,
-    vcltq_s32, vdivq_f32, vdupq_n_f32, vdupq_n_s32, vfmaq_f32, vgetq_lane_f32, vld1q_f32,
-    vld1q_s32, vmulq_f32, vreinterpretq_f32_s32, vreinterpretq_s32_f32, vshlq_n_s32, vst1q_f32,
-    vsubq_f32,
+    float32x4_t, vaddq_f32, vaddq_s32, vandq_u32, vbslq_f32, vcgeq_s32, vcgtq_f32, vcleq_f32,
+    vcltq_f32, vcltq_s32, vdivq_f32, vdupq_n_f32, vdupq_n_s32, vfmaq_f32, vgetq_lane_f32,
+    vld1q_f32, vld1q_s32, vmaxvq_u32, vmulq_f32, vreinterpretq_f32_s32, vreinterpretq_s32_f32,
+    vshlq_n_s32, vst1q_f32, vsubq_f32,
 };
 use std::ops::Range;
 
@@ -59,6 +59,10 @@ impl Simd for Neon {
             let to_end = vcltq_s32(index, vdupq_n_s32(lanes.end as i32));
             vbslq_f32(vandq_u32(from_start, to_end), vector, otherwise)
         }
+        fn between(self, from: float32x4_t, at: float32x4_t, to: float32x4_t, vector: float32x4_t, otherwise: float32x4_t) -> float32x4_t {
+            vbslq_f32(vandq_u32(vcleq_f32(from, at), vcltq_f32(at, to)), vector, otherwise)
+        }
+        fn any_above(self, a: float32x4_t, b: float32x4_t) -> bool { vmaxvq_u32(vcgtq_f32(a, b)) != 0 }
         fn exp2(self, x: float32x4_t) -> float32x4_t {
             let shifted = vaddq_f32(x, vdupq_n_f32(ROUND));
             let fraction = vsubq_f32(x, vsubq_f32(shifted, vdupq_n_f32(ROUND)));

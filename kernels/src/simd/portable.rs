@@ -96,6 +96,24 @@ macro_rules! operations {
                 lanes(|lane| if kept.contains(&lane) { vector[lane] } else { otherwise[lane] })
             }
             #[inline(always)]
+            fn between(
+                self,
+                from: Self::Vector,
+                at: Self::Vector,
+                to: Self::Vector,
+                vector: Self::Vector,
+                otherwise: Self::Vector,
+            ) -> Self::Vector {
+                lanes(|lane| {
+                    let kept = from[lane] <= at[lane] && at[lane] < to[lane];
+                    if kept { vector[lane] } else { otherwise[lane] }
+                })
+            }
+            #[inline(always)]
+            fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool {
+                (0..PORTABLE_LANES).any(|lane| a[lane] > b[lane])
+            }
+            #[inline(always)]
             fn exp2(self, x: Self::Vector) -> Self::Vector {
                 let shifted = self.add(x, self.splat(ROUND));
                 let fraction = self.sub(x, self.sub(shifted, self.splat(ROUND)));

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::vector::Simd;
 
-/// Two vectors of `S`: sums over its lanes come out in the order in which a vector of that length has them, so that a
-/// processor with shorter vectors gives the same bits. No closures: the compiler gives them no instructions of a kernel's.
+/// Two vectors of `S`: a register tile's loop has half as many, and sums over its lanes come out in the order in which a vector
+/// of that length has them. No closures: the compiler gives them no instructions of a kernel's.
 #[derive(Clone, Copy)]
 pub(crate) struct Twice<S>(S);
 
@@ -71,6 +71,24 @@ impl<S: Simd> Simd for Twice<S> {
         let low = lanes.start.min(S::LANES)..lanes.end.min(S::LANES);
         let high = lanes.start.max(S::LANES) - S::LANES..lanes.end.max(S::LANES) - S::LANES;
         [self.0.select(low, vector[0], otherwise[0]), self.0.select(high, vector[1], otherwise[1])]
+    }
+    #[inline(always)]
+    fn between(
+        self,
+        from: Self::Vector,
+        at: Self::Vector,
+        to: Self::Vector,
+        vector: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector {
+        [
+            self.0.between(from[0], at[0], to[0], vector[0], otherwise[0]),
+            self.0.between(from[1], at[1], to[1], vector[1], otherwise[1]),
+        ]
+    }
+    #[inline(always)]
+    fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool {
+        self.0.any_above(a[0], b[0]) || self.0.any_above(a[1], b[1])
     }
     #[inline(always)]
     fn exp2(self, x: Self::Vector) -> Self::Vector {

@@ -36,6 +36,17 @@ pub(crate) trait Simd: Copy {
         vector: Self::Vector,
         otherwise: Self::Vector,
     ) -> Self::Vector;
+    /// Lanes of `vector` where `from <= at < to`, the others of `otherwise`.
+    fn between(
+        self,
+        from: Self::Vector,
+        at: Self::Vector,
+        to: Self::Vector,
+        vector: Self::Vector,
+        otherwise: Self::Vector,
+    ) -> Self::Vector;
+    /// Whether a lane of `a` is larger than that of `b`.
+    fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool;
     /// `2^x` for `x` in [-126, 126]; `NaN` stays `NaN`.
     fn exp2(self, x: Self::Vector) -> Self::Vector;
     /// The sum of all lanes, added in halves.
@@ -74,8 +85,18 @@ mod tests {
         assert!((simd.sum(vector) - values.iter().sum::<f32>()).abs() < 1e-6);
         let largest = values.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
         assert!((simd.largest(vector) - largest).abs() < 1e-6);
+        let indices: Vec<f32> = (0..S::LANES).map(|lane| lane as f32).collect();
+        let indices = simd.load(&indices);
+        for lane in 0..S::LANES {
+            let above = |least: f32| simd.any_above(indices, simd.splat(lane as f32 + least));
+            assert_eq!((above(-0.5), above(0.0)), (true, lane + 1 < S::LANES));
+        }
+        assert!(!simd.any_above(simd.splat(f32::NAN), two));
         for start in 0..S::LANES {
             for end in start..=S::LANES {
+                let (from, to) = (simd.splat(start as f32), simd.splat(end as f32));
+                let kept = read(simd.between(from, indices, to, vector, two));
+                assert_eq!(kept, read(simd.select(start..end, vector, two)));
                 let kept = read(simd.select(start..end, vector, two));
                 for (lane, kept) in kept.into_iter().enumerate() {
                     let want = if (start..end).contains(&lane) { values[lane] } else { 2.0 };

@@ -3,8 +3,9 @@
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 use crate::child::{Outcome, in_child};
+use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::tile::amx::AmxTile;
-use crate::tile::{AMX, LOGIT_STRIDE, Tile};
+use crate::tile::{AMX, Tile};
 
 /// What stands against AMX beside AVX-512 F and DQ, which must be there: the processor, the system, or a product that comes
 /// out wrong.
@@ -62,7 +63,7 @@ fn permission_given() -> bool {
 /// instruction ends the process that runs it. AVX-512 F and DQ must be there.
 fn self_check() -> Option<&'static str> {
     let check = Check::new();
-    let mut logits = vec![0.0; AMX.keys * LOGIT_STRIDE];
+    let mut logits = [[0.0; STRIP_ROWS]; AMX.keys];
     // SAFETY: the child multiplies numbers that lie there and compares them: it allocates nothing and takes no lock. In
     // it, and nowhere else, may the instructions be missing.
     let outcome = unsafe { in_child(|| check.is_right(&mut logits)) };
@@ -100,10 +101,9 @@ impl Check {
             let rows: Vec<f32> = (0..AMX.keys * width).map(number).collect();
             AMX.words(&rows, width, &mut vec![0; AMX.keys * Self::DEPTH]).to_vec()
         };
-        let mut keys = vec![0; AMX.keys * Self::DEPTH];
-        let words = rows_from(Self::KEYS);
-        crate::panels::regroup(&words, Self::DEPTH, Self::DEPTH, AMX.keys, &mut keys);
-        Self { queries: rows_from(0), keys }
+        let mut queries = vec![0; AMX.queries * Self::DEPTH];
+        crate::panels::regroup(&rows_from(0), Self::DEPTH, Self::DEPTH, AMX.queries, &mut queries);
+        Self { queries, keys: rows_from(Self::KEYS) }
     }
 
     /// Allocates nothing.
@@ -111,17 +111,17 @@ impl Check {
     /// # Safety
     /// As for [`AmxTile::new`].
     #[target_feature(enable = "avx512f,avx512dq")]
-    unsafe fn is_right(&self, logits: &mut [f32]) -> bool {
+    unsafe fn is_right(&self, logits: &mut Logits) -> bool {
         // SAFETY: the caller's promise.
         let tile = unsafe { AmxTile::new() };
         let mut session = tile.begin();
-        tile.multiply(&mut session, &self.queries, &self.keys, AMX.keys, logits);
+        tile.multiply(&mut session, &self.keys, &self.queries, STRIP_ROWS, logits);
         drop(session);
-        (0..AMX.keys).all(|row| {
+        (0..STRIP_ROWS).all(|row| {
             (0..AMX.keys).all(|key| {
                 let product = |d| Self::number(row, d) * Self::number(Self::KEYS + key, d);
                 let want: f32 = (0..2 * Self::DEPTH).map(product).sum();
-                logits[row * LOGIT_STRIDE + key].to_bits() == want.to_bits()
+                logits[key][row].to_bits() == want.to_bits()
             })
         })
     }

@@ -1,21 +1,23 @@
 //! AMX tiles: 16 × 16 sums of 32 bf16 products each, an instruction.
 //!
 //! The compiler's intrinsics are unstable, so the instructions are inline assembly. Everything around [`AmxTile`]'s
-//! product is what `avx512-bf16` runs: the same panels of keys (a panel's rows of 16 words are what the instruction
+//! product is what `avx512-bf16` runs: the same panels of queries (a panel's rows of 16 words are what the instruction
 //! wants of its second operand), the same softmax.
 
 use std::arch::asm;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::{AMX, LOGIT_STRIDE, Tile};
+use super::{AMX, Tile};
+use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::Layout;
 use crate::simd::{Avx512, Degree3};
 
 /// Rows of a hardware tile, words of its row.
 const SIDE: usize = 16;
-/// Queries and keys of a product: two tiles of each meet in four tiles of sums.
+/// Keys and queries of a product: two tiles of each meet in four tiles of sums.
 const SPAN: usize = AMX.keys;
+const _: () = assert!(SPAN == STRIP_ROWS, "a strip is what a product gives");
 
 /// AMX-TILE and AMX-BF16, allowed by the operating system, beside AVX-512 F and DQ.
 #[derive(Clone, Copy)]
@@ -98,7 +100,7 @@ impl Drop for TileSession {
 impl Tile for AmxTile {
     type Simd = Avx512<Degree3>;
     type Session = TileSession;
-    const STRIP_ROWS: usize = SPAN;
+    const CHUNK_KEYS: usize = SPAN;
 
     #[inline(always)]
     fn simd(self) -> Avx512<Degree3> {
@@ -137,19 +139,18 @@ impl Tile for AmxTile {
     fn multiply(
         self,
         _: &mut TileSession,
-        queries: &[u32],
         keys: &[u32],
+        queries: &[u32],
         _rows: usize,
-        logits: &mut [f32],
+        logits: &mut Logits,
     ) {
         let depth = keys.len() / SPAN;
         assert!(depth > 0 && depth.is_multiple_of(SIDE), "rows are padded to whole tiles");
-        let queries = &queries[..SPAN * depth];
-        let logits = &mut logits[..(SPAN - 1) * LOGIT_STRIDE + SPAN];
-        let query_bytes = 4 * depth;
-        // SAFETY: `new` promises AMX, the session configured tiles. Loads: 2·16 rows of 64 bytes, `query_bytes` apart, at each of
-        // depth/16 steps of 64 bytes, which are `queries`; 16 rows of 128 bytes at each step, which are `keys`. Stores:
-        // 32 rows of 128 bytes, LOGIT_STRIDE floats apart, which are within `logits`.
+        let (keys, queries) = (&keys[..SPAN * depth], &queries[..SPAN * depth]);
+        let logits = logits[..SPAN].as_flattened_mut();
+        // SAFETY: `new` promises AMX, the session configured tiles. Loads: 2·16 rows of 64 bytes, `key_bytes` apart, at each of
+        // depth/16 steps of 64 bytes, which are `keys`; 16 rows of 128 bytes at each step, which are `queries`. Stores:
+        // 32 rows of 128 bytes one after the other, which are `logits`.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -157,32 +158,31 @@ impl Tile for AmxTile {
                 "tilezero tmm2",
                 "tilezero tmm3",
                 "2:",
-                "tileloadd tmm4, [{upper} + {query_bytes}]",
-                "tileloadd tmm6, [{keys} + {key_bytes}]",
-                "tileloadd tmm7, [{keys} + {key_bytes} + 64]",
+                "tileloadd tmm4, [{upper} + {key_bytes}]",
+                "tileloadd tmm6, [{queries} + {row_bytes}]",
+                "tileloadd tmm7, [{queries} + {row_bytes} + 64]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
                 "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{lower} + {query_bytes}]",
+                "tileloadd tmm5, [{lower} + {key_bytes}]",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 "add {upper}, 64",
                 "add {lower}, 64",
-                "add {keys}, {step_bytes}",
+                "add {queries}, {step_bytes}",
                 "dec {steps}",
                 "jnz 2b",
                 "tilestored [{top} + {row_bytes}], tmm0",
                 "tilestored [{top} + {row_bytes} + 64], tmm1",
                 "tilestored [{bottom} + {row_bytes}], tmm2",
                 "tilestored [{bottom} + {row_bytes} + 64], tmm3",
-                upper = inout(reg) queries.as_ptr() => _,
-                lower = inout(reg) queries.as_ptr().add(SIDE * depth) => _,
-                keys = inout(reg) keys.as_ptr() => _,
+                upper = inout(reg) keys.as_ptr() => _,
+                lower = inout(reg) keys.as_ptr().add(SIDE * depth) => _,
+                queries = inout(reg) queries.as_ptr() => _,
                 steps = inout(reg) depth / SIDE => _,
-                query_bytes = in(reg) query_bytes,
-                key_bytes = in(reg) 4 * SPAN,
-                row_bytes = in(reg) 4 * LOGIT_STRIDE,
+                key_bytes = in(reg) 4 * depth,
+                row_bytes = in(reg) 4 * SPAN,
                 top = in(reg) logits.as_mut_ptr(),
-                bottom = in(reg) logits.as_mut_ptr().add(SIDE * LOGIT_STRIDE),
+                bottom = in(reg) logits.as_mut_ptr().add(SIDE * SPAN),
                 step_bytes = const 4 * SPAN * SIDE,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -207,8 +207,8 @@ mod tests {
         std::array::from_fn(|row| std::array::from_fn(|word| words[row * stride + word]))
     }
 
-    /// `tdpbf16ps` as Intel's manual, volume 2, defines it: row `m` of `a` holds pairs `k` of query `m`, row `k` of `b`
-    /// pair `k` of every key `n`; even and odd products are summed apart, then added to `c`.
+    /// `tdpbf16ps` as Intel's manual, volume 2, defines it: row `m` of `a` holds pairs `k` of key `m`, row `k` of `b`
+    /// pair `k` of every query `n`; even and odd products are summed apart, then added to `c`.
     fn multiply_add(c: &mut [[f32; SIDE]; SIDE], a: &Register, b: &Register) {
         let halves =
             |word: u32| [word as u16, (word >> 16) as u16].map(|x| bf16::from_bits(x).to_f32());
@@ -226,14 +226,14 @@ mod tests {
     }
 
     /// The steps and addresses of [`AmxTile::multiply`], on the model.
-    fn modelled(queries: &[u32], keys: &[u32]) -> Vec<f32> {
+    fn modelled(keys: &[u32], queries: &[u32]) -> Vec<f32> {
         let depth = keys.len() / SPAN;
         let mut products = vec![0.0; SPAN * SPAN];
         for (rows, columns) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let mut sums = [[0.0; SIDE]; SIDE];
             for step in 0..depth / SIDE {
-                let a = load(&queries[rows * SIDE * depth + step * SIDE..], depth);
-                let b = load(&keys[step * SIDE * SPAN + columns * SIDE..], SPAN);
+                let a = load(&keys[rows * SIDE * depth + step * SIDE..], depth);
+                let b = load(&queries[step * SIDE * SPAN + columns * SIDE..], SPAN);
                 multiply_add(&mut sums, &a, &b);
             }
             for (m, sums) in sums.iter().enumerate() {
@@ -255,11 +255,11 @@ mod tests {
                 let rows: Vec<f32> = (0..SPAN * head_dim).map(number).collect();
                 AMX.words(&rows, head_dim, &mut vec![7; SPAN * depth]).to_vec()
             };
-            let queries = pack(0);
-            let mut keys = vec![9; SPAN * depth];
-            regroup(&pack(100), depth, depth, AMX.keys, &mut keys);
-            for (at, product) in modelled(&queries, &keys).into_iter().enumerate() {
-                let (query, key) = (at / SPAN, at % SPAN);
+            let keys = pack(100);
+            let mut queries = vec![9; SPAN * depth];
+            regroup(&pack(0), depth, depth, AMX.queries, &mut queries);
+            for (at, product) in modelled(&keys, &queries).into_iter().enumerate() {
+                let (key, query) = (at / SPAN, at % SPAN);
                 let want: f32 =
                     (0..head_dim).map(|d| number(query, d) * number(key + 100, d)).sum();
                 assert!(

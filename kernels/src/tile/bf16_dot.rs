@@ -5,12 +5,13 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 
-use super::{BF16_DOT, LOGIT_STRIDE, Tile};
+use super::{BF16_DOT, Tile};
+use crate::online_softmax::Logits;
 use crate::panels::Layout;
 use crate::simd::{Avx512, Degree3, Simd};
 
-const ROWS: usize = BF16_DOT.query_rows;
-const WIDTH: usize = BF16_DOT.keys;
+const ROWS: usize = BF16_DOT.keys;
+const WIDTH: usize = BF16_DOT.queries;
 const VECTORS: usize = WIDTH / 16;
 
 /// Pairs of bf16, 24 accumulators of the 32 registers. An element is one running float32 sum over the pairs, ascending.
@@ -50,7 +51,7 @@ impl Bf16DotTile {
 impl Tile for Bf16DotTile {
     type Simd = Avx512<Degree3>;
     type Session = ();
-    const STRIP_ROWS: usize = 24;
+    const CHUNK_KEYS: usize = 24;
 
     #[inline(always)]
     fn simd(self) -> Avx512<Degree3> {
@@ -66,26 +67,28 @@ impl Tile for Bf16DotTile {
     fn begin(self) {}
 
     #[inline(always)]
-    fn multiply(self, (): &mut (), queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
-        let depth = keys.len() / WIDTH;
-        let panels = queries.chunks_exact(ROWS * depth).take(rows.div_ceil(ROWS));
-        for (queries, logits) in panels.zip(logits.chunks_mut(ROWS * LOGIT_STRIDE)) {
-            let mut sums = [[self.0.splat(0.0); VECTORS]; ROWS];
-            let queries = queries.as_chunks::<ROWS>().0;
-            for (queries, keys) in queries.iter().zip(keys.as_chunks::<WIDTH>().0) {
-                let (left, right) = (self.load(keys), self.load(&keys[16..]));
-                for (query, sums) in queries.iter().zip(&mut sums) {
-                    let query = self.splat(*query);
-                    sums[0] = self.multiply_add(query, left, sums[0]);
-                    sums[1] = self.multiply_add(query, right, sums[1]);
-                }
+    fn multiply(
+        self,
+        (): &mut (),
+        keys: &[u32],
+        queries: &[u32],
+        _rows: usize,
+        logits: &mut Logits,
+    ) {
+        let mut sums = [[self.0.splat(0.0); VECTORS]; ROWS];
+        let keys = keys.as_chunks::<ROWS>().0;
+        for (keys, queries) in keys.iter().zip(queries.as_chunks::<WIDTH>().0) {
+            let (left, right) = (self.load(queries), self.load(&queries[16..]));
+            for (key, sums) in keys.iter().zip(&mut sums) {
+                let key = self.splat(*key);
+                sums[0] = self.multiply_add(key, left, sums[0]);
+                sums[1] = self.multiply_add(key, right, sums[1]);
             }
-            // Known to be as long as this, they are written from registers.
-            let logits = &mut logits[..(ROWS - 1) * LOGIT_STRIDE + WIDTH];
-            for (row, sums) in sums.iter().enumerate() {
-                self.0.store(sums[0], &mut logits[row * LOGIT_STRIDE..]);
-                self.0.store(sums[1], &mut logits[row * LOGIT_STRIDE + 16..]);
-            }
+        }
+        // Known to be so many, they are written from registers.
+        for (logits, sums) in logits[..ROWS].iter_mut().zip(&sums) {
+            self.0.store(sums[0], logits);
+            self.0.store(sums[1], &mut logits[16..]);
         }
     }
 }

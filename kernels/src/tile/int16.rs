@@ -1,12 +1,13 @@
 //! Register tiles of 16-bit integers: two products a lane and instruction, summed exactly in 32 bits.
 //!
 //! A panel of queries or keys ends with a row of factors ([`crate::int16`]); a logit is its sum of products times both.
-//! The kernels differ in the instruction alone: sums are exact, and their softmax has 16 lanes and fused multiply-adds
-//! on every processor, so all of them give the same bits.
+//! The kernels differ in the instruction alone: sums are exact, and their softmax has fused multiply-adds on every processor,
+//! so all of them give the same bits.
 
-use super::{LOGIT_STRIDE, Tile, integers};
+use super::{Tile, integers};
+use crate::online_softmax::Logits;
 use crate::panels::Layout;
-use crate::simd::{PortableFused, Simd, Twice};
+use crate::simd::{PortableFused, Simd};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -17,7 +18,7 @@ pub(crate) mod neon;
 
 /// How a processor multiplies pairs of 16-bit integers.
 pub(crate) trait Products: Copy {
-    /// The vectors that the softmax of the products is done in: 16 lanes.
+    /// The vectors that the softmax of the products is done in.
     type Simd: Simd;
     /// A word in every lane: a pair of integers.
     type Words: Copy;
@@ -36,8 +37,8 @@ pub(crate) trait Products: Copy {
     fn zero(self) -> Self::Sums;
     /// `sums + Σ a·b` of the two integers in each lane's word, modulo 2^32.
     fn multiply_add(self, a: Self::Words, b: Self::Words, sums: Self::Sums) -> Self::Sums;
-    /// Writes `sums · keys · query` to the start of `to`, rounded to float32 after each step.
-    fn store(self, sums: Self::Sums, keys: &[f32], query: f32, to: &mut [f32]);
+    /// Writes `sums · queries · key` to the start of `to`, rounded to float32 after each step.
+    fn store(self, sums: Self::Sums, queries: &[f32], key: f32, to: &mut [f32]);
 }
 
 /// A register tile of `ROWS · VECTORS` vectors of sums.
@@ -54,7 +55,7 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Int16Tile<P, ROWS, VE
 impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P, ROWS, VECTORS> {
     type Simd = P::Simd;
     type Session = ();
-    const STRIP_ROWS: usize = 24;
+    const CHUNK_KEYS: usize = 24;
 
     #[inline(always)]
     fn simd(self) -> P::Simd {
@@ -70,37 +71,44 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P,
     fn begin(self) {}
 
     #[inline(always)]
-    fn multiply(self, (): &mut (), queries: &[u32], keys: &[u32], rows: usize, logits: &mut [f32]) {
+    fn multiply(
+        self,
+        (): &mut (),
+        keys: &[u32],
+        queries: &[u32],
+        rows: usize,
+        logits: &mut Logits,
+    ) {
         let width = VECTORS * P::LANES;
-        let depth = keys.len() / width;
-        let (keys, key_factors) = keys.split_at((depth - 1) * width);
-        let key_factors: &[f32] = bytemuck::cast_slice(key_factors);
-        let panels = queries.chunks_exact(ROWS * depth).take(rows.div_ceil(ROWS));
-        for (queries, logits) in panels.zip(logits.chunks_mut(ROWS * LOGIT_STRIDE)) {
-            let (queries, query_factors) = queries.split_at((depth - 1) * ROWS);
+        let depth = keys.len() / ROWS;
+        let (keys, key_factors) = keys.split_at((depth - 1) * ROWS);
+        let (keys, key_factors) = (keys.as_chunks::<ROWS>().0, &key_factors[..ROWS]);
+        let panels = queries.chunks_exact(depth * width).take(rows.div_ceil(width));
+        // Known to be so many, they are written from registers.
+        let logits = &mut logits[..ROWS];
+        for (panel, queries) in panels.enumerate() {
+            let (queries, query_factors) = queries.split_at((depth - 1) * width);
+            let query_factors: &[f32] = bytemuck::cast_slice(query_factors);
             let mut sums = [[self.0.zero(); VECTORS]; ROWS];
-            let queries = queries.as_chunks::<ROWS>().0;
-            for (queries, keys) in queries.iter().zip(keys.chunks_exact(width)) {
+            for (keys, queries) in keys.iter().zip(queries.chunks_exact(width)) {
                 let mut columns = [self.0.splat(0); VECTORS];
                 for (index, column) in columns.iter_mut().enumerate() {
-                    *column = self.0.load(&keys[index * P::LANES..]);
+                    *column = self.0.load(&queries[index * P::LANES..]);
                 }
-                for (query, sums) in queries.iter().zip(&mut sums) {
-                    let query = self.0.splat(*query);
+                for (key, sums) in keys.iter().zip(&mut sums) {
+                    let key = self.0.splat(*key);
                     for (column, sum) in columns.iter().zip(sums) {
-                        *sum = self.0.multiply_add(query, *column, *sum);
+                        *sum = self.0.multiply_add(key, *column, *sum);
                     }
                 }
             }
-            // Known to be as long as this, they are written from registers.
-            let logits = &mut logits[..(ROWS - 1) * LOGIT_STRIDE + width];
-            let (key_factors, query_factors) = (&key_factors[..width], &query_factors[..ROWS]);
-            for (row, sums) in sums.iter().enumerate() {
-                let query_factor = f32::from_bits(query_factors[row]);
+            let query_factors = &query_factors[..width];
+            for ((logits, sums), key_factor) in logits.iter_mut().zip(&sums).zip(key_factors) {
+                let logits = &mut logits[panel * width..][..width];
+                let key_factor = f32::from_bits(*key_factor);
                 for (index, sums) in sums.iter().enumerate() {
                     let at = index * P::LANES;
-                    let logits = &mut logits[row * LOGIT_STRIDE + at..];
-                    self.0.store(*sums, &key_factors[at..], query_factor, logits);
+                    self.0.store(*sums, &query_factors[at..], key_factor, &mut logits[at..]);
                 }
             }
         }
@@ -124,14 +132,14 @@ impl PortableInt16Tile {
 }
 
 impl Products for PortableProducts {
-    type Simd = Twice<PortableFused>;
+    type Simd = PortableFused;
     type Words = [u32; PORTABLE_LANES];
     type Sums = [u32; PORTABLE_LANES];
     const LANES: usize = PORTABLE_LANES;
 
     #[inline(always)]
     fn simd(self) -> Self::Simd {
-        Twice::new(PortableFused)
+        PortableFused
     }
     #[inline(always)]
     fn splat(self, word: u32) -> Self::Words {
@@ -157,10 +165,10 @@ impl Products for PortableProducts {
         sum
     }
     #[inline(always)]
-    fn store(self, sums: Self::Sums, keys: &[f32], query: f32, to: &mut [f32]) {
-        let keys = &keys[..PORTABLE_LANES];
-        for ((to, sum), key) in to[..PORTABLE_LANES].iter_mut().zip(sums).zip(keys) {
-            *to = sum.cast_signed() as f32 * key * query;
+    fn store(self, sums: Self::Sums, queries: &[f32], key: f32, to: &mut [f32]) {
+        let queries = &queries[..PORTABLE_LANES];
+        for ((to, sum), query) in to[..PORTABLE_LANES].iter_mut().zip(sums).zip(queries) {
+            *to = sum.cast_signed() as f32 * query * key;
         }
     }
 }

@@ -6,7 +6,7 @@ use std::arch::x86_64::{
 };
 
 use super::{Int16Tile, Products};
-use crate::simd::{Avx2, Twice};
+use crate::simd::Avx2;
 
 /// AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -24,14 +24,14 @@ impl Avx2Int16Tile {
 }
 
 impl Products for Avx2Products {
-    type Simd = Twice<Avx2>;
+    type Simd = Avx2;
     type Words = __m256i;
     type Sums = __m256i;
     const LANES: usize = 8;
 
     #[inline(always)]
     fn simd(self) -> Self::Simd {
-        Twice::new(self.0)
+        self.0
     }
     #[inline(always)]
     fn splat(self, word: u32) -> __m256i {
@@ -54,12 +54,13 @@ impl Products for Avx2Products {
         unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)) }
     }
     #[inline(always)]
-    fn store(self, sums: __m256i, keys: &[f32], query: f32, to: &mut [f32]) {
-        let (keys, to) = (&keys[..Self::LANES], &mut to[..Self::LANES]);
+    fn store(self, sums: __m256i, queries: &[f32], key: f32, to: &mut [f32]) {
+        let (queries, to) = (&queries[..Self::LANES], &mut to[..Self::LANES]);
         // SAFETY: eight floats are at both places, and AVX2 as above.
         unsafe {
-            let products = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_loadu_ps(keys.as_ptr()));
-            _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(products, _mm256_set1_ps(query)));
+            let products =
+                _mm256_mul_ps(_mm256_cvtepi32_ps(sums), _mm256_loadu_ps(queries.as_ptr()));
+            _mm256_storeu_ps(to.as_mut_ptr(), _mm256_mul_ps(products, _mm256_set1_ps(key)));
         }
     }
 }

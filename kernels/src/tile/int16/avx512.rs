@@ -12,7 +12,7 @@ use crate::simd::{Avx512, Nearest5};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Products(Avx512<Nearest5>);
 
-/// The AVX-512 tile: 24 accumulators of its 32 registers, and a height that divides a block.
+/// The AVX-512 tile: 24 accumulators of its 32 registers.
 pub(crate) type Avx512Int16Tile = Int16Tile<Avx512Products, 12, 2>;
 
 impl Avx512Int16Tile {
@@ -54,12 +54,13 @@ impl Products for Avx512Products {
         unsafe { _mm512_dpwssd_epi32(sum, a, b) }
     }
     #[inline(always)]
-    fn store(self, sums: __m512i, keys: &[f32], query: f32, to: &mut [f32]) {
-        let (keys, to) = (&keys[..Self::LANES], &mut to[..Self::LANES]);
+    fn store(self, sums: __m512i, queries: &[f32], key: f32, to: &mut [f32]) {
+        let (queries, to) = (&queries[..Self::LANES], &mut to[..Self::LANES]);
         // SAFETY: sixteen floats are at both places, and AVX-512 as above.
         unsafe {
-            let products = _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_loadu_ps(keys.as_ptr()));
-            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(products, _mm512_set1_ps(query)));
+            let products =
+                _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_loadu_ps(queries.as_ptr()));
+            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(products, _mm512_set1_ps(key)));
         }
     }
 }

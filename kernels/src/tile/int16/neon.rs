@@ -24,7 +24,7 @@ impl NeonInt16Tile {
 
 #[allow(unused_unsafe, reason = "newer compilers call most of these functions safe")]
 impl Products for NeonProducts {
-    type Simd = Twice<Twice<Neon>>;
+    type Simd = Twice<Neon>;
     type Words = int16x8_t;
     /// Products of the first two words, and of the last two, each with itself beside its neighbour: a word's two are added
     /// at the end.
@@ -33,7 +33,7 @@ impl Products for NeonProducts {
 
     #[inline(always)]
     fn simd(self) -> Self::Simd {
-        Twice::new(Twice::new(Neon))
+        Twice::new(Neon)
     }
     #[inline(always)]
     fn splat(self, word: u32) -> int16x8_t {
@@ -59,13 +59,13 @@ impl Products for NeonProducts {
         }
     }
     #[inline(always)]
-    fn store(self, sums: Self::Sums, keys: &[f32], query: f32, to: &mut [f32]) {
-        let (keys, to) = (&keys[..Self::LANES], &mut to[..Self::LANES]);
+    fn store(self, sums: Self::Sums, queries: &[f32], key: f32, to: &mut [f32]) {
+        let (queries, to) = (&queries[..Self::LANES], &mut to[..Self::LANES]);
         // SAFETY: four floats are at both places, and the target has NEON.
         unsafe {
             let sums = vcvtq_f32_s32(vpaddq_s32(sums[0], sums[1]));
-            let products = vmulq_f32(sums, vld1q_f32(keys.as_ptr()));
-            vst1q_f32(to.as_mut_ptr(), vmulq_f32(products, vdupq_n_f32(query)));
+            let products = vmulq_f32(sums, vld1q_f32(queries.as_ptr()));
+            vst1q_f32(to.as_mut_ptr(), vmulq_f32(products, vdupq_n_f32(key)));
         }
     }
 }
