@@ -192,8 +192,7 @@ impl<'a> Block<'a> {
 
     /// Its rows, part by part.
     fn parts(&self) -> impl Iterator<Item = Range<usize>> {
-        let end = self.rows.end;
-        self.rows.clone().step_by(PART_ROWS).map(move |first| first..end.min(first + PART_ROWS))
+        pieces(&self.rows, PART_ROWS)
     }
 
     /// Where the softmax of a strip of a query head of the group is kept.
@@ -237,7 +236,8 @@ impl<'a> Block<'a> {
     /// units which do only the one or the other stay busy.
     #[inline(always)]
     fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
-        run(Loading { block: self, layout: tile.layout(), scratch: &mut *scratch }); // before the session: a source may run work of its own on this thread
+        // Before the session: a source may run work of its own on this thread.
+        run(Loading { block: self, layout: tile.layout(), scratch: &mut *scratch });
         let mut session = tile.begin();
         let Scratch { queries, norms, logits: [logits, ahead], strips, softmax, .. } = scratch;
         let (mut logits, mut ahead) =
@@ -338,7 +338,8 @@ impl<'a> Block<'a> {
         let norms = norms.chunks_exact_mut(self.height / STRIP_ROWS);
         for (head, (panels, norms)) in heads.zip(norms).enumerate() {
             self.window.gather(self.key_head * group + head, self.rows.clone(), gathered);
-            let rows = strips_of(&self.rows).zip(gathered.chunks_mut(STRIP_ROWS * head_dim));
+            let rows =
+                pieces(&self.rows, STRIP_ROWS).zip(gathered.chunks_mut(STRIP_ROWS * head_dim));
             let panels = panels.chunks_exact_mut(STRIP_ROWS * depth);
             for (((strip, rows), panels), largest) in rows.zip(panels).zip(norms) {
                 for (row, query) in strip.zip(rows.chunks_exact_mut(head_dim)) {
@@ -354,7 +355,7 @@ impl<'a> Block<'a> {
             }
         }
         strips.clear();
-        strips.extend(strips_of(&self.rows).map(|rows| Strip::new(self.window, &rows)));
+        strips.extend(pieces(&self.rows, STRIP_ROWS).map(|rows| Strip::new(self.window, &rows)));
         softmax.clear();
     }
 
@@ -374,7 +375,7 @@ impl<'a> Block<'a> {
         softmax: &'s OnlineSoftmax,
     ) -> impl Iterator<Item = (Range<usize>, [f64; STRIP_ROWS], FinishedStrip<'s>)> {
         let sink = self.sink(head);
-        strips_of(rows).map(move |rows| {
+        pieces(rows, STRIP_ROWS).map(move |rows| {
             let strip = (rows.start - self.rows.start) / STRIP_ROWS;
             let finished = softmax.finish(self.state(head, strip), sink, &self.window.segments);
             let mut weights = [0.0; STRIP_ROWS];
@@ -453,14 +454,15 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Some rows of a block, from the first row of a strip on, strip by strip.
-fn strips_of(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+/// Rows, `length` at a time.
+fn pieces(rows: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = rows.end;
-    rows.clone().step_by(STRIP_ROWS).map(move |first| first..end.min(first + STRIP_ROWS))
+    rows.clone().step_by(length).map(move |first| first..end.min(first + length))
 }
 
+/// Adds values to the first of `to`.
 #[inline(always)]
-fn add(to: &mut [f64], values: &[f64]) {
+pub(crate) fn add(to: &mut [f64], values: &[f64]) {
     to.iter_mut().zip(values).for_each(|(to, value)| *to += value);
 }
 

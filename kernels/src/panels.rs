@@ -153,7 +153,7 @@ pub(crate) fn regroup(rows: &[u32], stride: usize, depth: usize, width: usize, p
 /// Writes four rows to the columns of a panel from `lane` on.
 #[inline(always)]
 fn interleave(rows: [&[u32]; 4], lane: usize, width: usize, panel: &mut [u32]) {
-    let [a, b, c, d] = [rows[0], rows[1], rows[2], rows[3]].map(|row| row.as_chunks::<4>().0);
+    let [a, b, c, d] = rows.map(|row| row.as_chunks::<4>().0);
     let mut to = panel.chunks_exact_mut(4 * width);
     let squares = a.iter().zip(b).zip(c.iter().zip(d));
     for (((a, b), (c, d)), to) in squares.zip(to.by_ref()) {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::block::{Keys, PartSums, Scratch, block_sums};
+use crate::block::{Keys, PartSums, Scratch, add, block_sums};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::Packing;
@@ -290,8 +290,4 @@ impl Totals {
         }
         (self.sums, self.rows)
     }
-}
-
-fn add(to: &mut [f64], values: &[f64]) {
-    to.iter_mut().zip(values).for_each(|(to, value)| *to += value);
 }

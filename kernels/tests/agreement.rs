@@ -35,12 +35,18 @@ fn distances() -> impl Strategy<Value = usize> {
             Just(1_usize),
             Just(23),
             Just(24),
+            Just(31),
+            Just(32),
+            Just(33),
             Just(95),
             Just(96),
             Just(97),
             Just(255),
             Just(256),
-            Just(257)
+            Just(257),
+            Just(287),
+            Just(288),
+            Just(289)
         ]
     ]
 }
