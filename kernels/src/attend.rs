@@ -110,7 +110,7 @@ impl KeyValues {
             (self.shape.tokens, self.shape.key_heads, self.shape.head_dim);
         let (height, _) = register_tile(self.kernel);
         let (words, width) = (tile_words(self.kernel, head_dim), heads * head_dim);
-        let packed = self.packed.floats();
+        let packed = self.packed.floats_mut();
         packed.par_chunks_mut(heads * words).enumerate().for_each_init(
             || (vec![0.0; TILE_KEYS * width], vec![0.0; TILE_KEYS * width]),
             |(keys, values), (tile, packed)| {

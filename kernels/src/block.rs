@@ -21,9 +21,18 @@ use crate::tile::{
 use crate::tile::{MOST_CHUNK_KEYS, PortableTile, TILE_KEYS, Tile};
 #[cfg(target_arch = "aarch64")]
 use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
+use crate::transpose::Registers;
 use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
 use crate::work::{Work, run};
+
+/// The most query heads whose rows are gathered together.
+const MOST_HEADS: usize = 4;
+
+/// How many rows are gathered at a time, those of several heads together.
+fn gathered_rows(shape: &AttentionShape, rows: usize) -> usize {
+    block_rows(shape, rows).max(STRIP_ROWS * MOST_HEADS.min(shape.group()))
+}
 
 /// The keys of one head.
 #[derive(Clone, Copy)]
@@ -58,8 +67,8 @@ pub(crate) struct SegmentSums {
 
 /// Buffers of one thread, reused from block to block.
 pub(crate) struct Scratch {
-    /// `[block rows, head_dim]`
-    gathered: Vec<f32>,
+    /// `[gathered rows, head_dim]`
+    gathered: Words,
     /// `[STRIP_ROWS, Layout::buffer]`
     buffer: Vec<u32>,
     /// `[group, block rows, depth]`: scaled queries in panels.
@@ -84,7 +93,7 @@ impl Scratch {
         let depth = layout.depth(head_dim);
         let rows = window.block_rows();
         Self {
-            gathered: vec![0.0; rows * head_dim],
+            gathered: Words::new(gathered_rows(window.shape, window.rows()) * head_dim),
             buffer: vec![0; STRIP_ROWS * layout.buffer(head_dim)],
             queries: Words::new(group * rows * depth),
             norms: vec![0.0; group * rows / STRIP_ROWS],
@@ -100,8 +109,10 @@ impl Scratch {
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
         let rows = block_rows(shape, shape.tokens);
         let strips = rows / STRIP_ROWS;
-        let floats = rows * shape.head_dim + STRIP_ROWS * buffer + group * strips;
-        (floats * size_of::<f32>() + strips * size_of::<Strip>()) as u64
+        let gathered = gathered_rows(shape, shape.tokens) * shape.head_dim;
+        let words = STRIP_ROWS * buffer + group * strips;
+        (words * size_of::<u32>() + strips * size_of::<Strip>()) as u64
+            + Words::bytes(gathered)
             + Words::bytes(group * rows * depth)
             + 2 * Words::bytes(CHUNK_WORDS)
             + OnlineSoftmax::bytes(group * strips, segments)
@@ -241,7 +252,7 @@ impl<'a> Block<'a> {
         let mut session = tile.begin();
         let Scratch { queries, norms, logits: [logits, ahead], strips, softmax, .. } = scratch;
         let (mut logits, mut ahead) =
-            (logits.floats().as_chunks_mut().0, ahead.floats().as_chunks_mut().0);
+            (logits.floats_mut().as_chunks_mut().0, ahead.floats_mut().as_chunks_mut().0);
         let mut steps = Steps::new(self.window, &self.rows, T::CHUNK_KEYS);
         let (mut next, mut current) = (steps.next(), None);
         loop {
@@ -320,43 +331,66 @@ impl<'a> Block<'a> {
             && softmax.are_at_zero(self.state(step.head, step.strip), step.rows)
     }
 
-    /// Gathers the block's queries and packs them, scaled so that their products with keys are final logits in units
-    /// of log2 (or, with a softcap, the argument of its tanh).
+    /// How many heads and rows are gathered at a time: a strip of several heads, which stays near until it is packed, or as many
+    /// rows of one as its source would rather be asked for.
+    fn gathered_at_once(&self) -> (usize, usize) {
+        match self.window.source.rows_at_once().min(self.height) / STRIP_ROWS {
+            0 | 1 => (MOST_HEADS.min(self.window.shape.group()), STRIP_ROWS),
+            strips => (1, strips * STRIP_ROWS),
+        }
+    }
+
+    /// Gathers the block's queries and packs them.
     #[inline(always)]
-    fn load_queries(&self, layout: Layout, scratch: &mut Scratch) {
-        let Window { shape, rules, .. } = self.window;
-        let (group, head_dim) = (shape.group(), shape.head_dim);
-        let depth = layout.depth(head_dim);
-        let unit = match rules.softcap {
-            Some(cap) => 1.0 / f64::from(cap),
-            None => std::f64::consts::LOG2_E,
-        };
-        let unit = unit * f64::from(rules.scale);
+    fn load_queries(&self, registers: impl Registers, layout: Layout, scratch: &mut Scratch) {
+        let Window { shape, .. } = self.window;
+        let (head_dim, depth) = (shape.head_dim, layout.depth(shape.head_dim));
         let Scratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
-        let gathered = &mut gathered[..self.rows.len() * head_dim];
-        let heads = queries.chunks_exact_mut(self.height * depth);
-        let norms = norms.chunks_exact_mut(self.height / STRIP_ROWS);
-        for (head, (panels, norms)) in heads.zip(norms).enumerate() {
-            self.window.gather(self.key_head * group + head, self.rows.clone(), gathered);
-            let rows =
-                pieces(&self.rows, STRIP_ROWS).zip(gathered.chunks_mut(STRIP_ROWS * head_dim));
-            let panels = panels.chunks_exact_mut(STRIP_ROWS * depth);
-            for (((strip, rows), panels), largest) in rows.zip(panels).zip(norms) {
-                for (row, query) in strip.zip(rows.chunks_exact_mut(head_dim)) {
-                    let scale = rules.query_scale.as_ref();
-                    let scale = scale.map_or(1.0, |scale| scale[self.window.position(row)]);
-                    let scale = unit * f64::from(scale);
-                    for value in query {
-                        *value = (f64::from(*value) * scale) as f32;
+        let (heads_at_once, rows_at_once) = self.gathered_at_once();
+        for rows in pieces(&self.rows, rows_at_once) {
+            for heads in pieces(&(0..shape.group()), heads_at_once) {
+                let gathered = &mut gathered.floats_mut()[..heads.len() * rows.len() * head_dim];
+                let first = self.key_head * shape.group();
+                let of_window = first + heads.start..first + heads.end;
+                self.window.gather(of_window, rows.clone(), gathered);
+                for (head, of_head) in heads.zip(gathered.chunks_exact_mut(rows.len() * head_dim)) {
+                    let strips = of_head.chunks_mut(STRIP_ROWS * head_dim);
+                    for (rows, of_strip) in pieces(&rows, STRIP_ROWS).zip(strips) {
+                        let state = self.state(head, (rows.start - self.rows.start) / STRIP_ROWS);
+                        self.scale(rows, of_strip);
+                        let (width, whole, rows) = (layout.queries, false, &*of_strip);
+                        let panels = &mut queries[state * STRIP_ROWS * depth..];
+                        let panels = &mut panels[..STRIP_ROWS * depth];
+                        let packing =
+                            Packing { layout, width, whole, rows, head_dim, buffer, panels };
+                        norms[state] = packing.run(registers);
                     }
                 }
-                let (width, whole) = (layout.queries, false);
-                *largest = Packing { layout, width, whole, rows, head_dim, buffer, panels }.run();
             }
         }
         strips.clear();
         strips.extend(pieces(&self.rows, STRIP_ROWS).map(|rows| Strip::new(self.window, &rows)));
         softmax.clear();
+    }
+
+    /// Scales queries of some rows, `[rows, head_dim]`, so that their products with keys are final logits in units of log2 (or,
+    /// with a softcap, the argument of its tanh).
+    #[inline(always)]
+    fn scale(&self, rows: Range<usize>, queries: &mut [f32]) {
+        let rules = self.window.rules;
+        let unit = match rules.softcap {
+            Some(cap) => 1.0 / f64::from(cap),
+            None => std::f64::consts::LOG2_E,
+        };
+        let unit = unit * f64::from(rules.scale);
+        for (row, query) in rows.zip(queries.chunks_exact_mut(self.window.shape.head_dim)) {
+            let scale = rules.query_scale.as_ref();
+            let scale = scale.map_or(1.0, |scale| scale[self.window.position(row)]);
+            let scale = unit * f64::from(scale);
+            for value in query {
+                *value = (f64::from(*value) * scale) as f32;
+            }
+        }
     }
 
     /// The logit of a query head of the group that joins the softmax's denominator, in units of log2.
@@ -497,7 +531,7 @@ impl Work for Collecting<'_, '_> {
     type Found = Vec<PartSums>;
 
     #[inline(always)]
-    fn run(self) -> Vec<PartSums> {
+    fn run(self, _: impl Registers) -> Vec<PartSums> {
         let mut parts = Vec::with_capacity(self.block.rows.len().div_ceil(PART_ROWS));
         for rows in self.block.parts() {
             parts.push(self.block.collect(rows, self.softmax));
@@ -517,8 +551,8 @@ impl Work for Loading<'_, '_> {
     type Found = ();
 
     #[inline(always)]
-    fn run(self) {
-        self.block.load_queries(self.layout, self.scratch);
+    fn run(self, registers: impl Registers) {
+        self.block.load_queries(registers, self.layout, self.scratch);
     }
 }
 

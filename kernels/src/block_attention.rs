@@ -239,4 +239,8 @@ impl QueryKeySource for OneHead<'_> {
     fn keys(&self, _: usize, rows: Range<usize>, out: &mut [f32]) {
         self.source.keys(self.key_head, rows, out);
     }
+
+    fn rows_at_once(&self) -> usize {
+        self.source.rows_at_once()
+    }
 }

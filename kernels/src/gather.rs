@@ -7,6 +7,8 @@ use half::{bf16, f16};
 use crate::norm::rms_norm;
 use crate::rope::Rope;
 use crate::statistics::{AttentionShape, QueryKeySource};
+use crate::transpose::Registers;
+use crate::work::{Work, prefetch, run};
 
 /// The rows of a layer-zero table: `[rows, row_width]`, a row being all query heads, then all key heads.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,16 @@ impl TableView<'_> {
     /// Whether the table holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Asks for `count` numbers from `start` on, which will be copied soon.
+    #[inline(always)]
+    fn prefetch(&self, start: usize, count: usize) {
+        match self {
+            Self::F32(values) => prefetch(&values[start..][..count]),
+            Self::Bf16(values) => prefetch(&values[start..][..count]),
+            Self::F16(values) => prefetch(&values[start..][..count]),
+        }
     }
 
     /// Copies `out.len()` numbers from `start` on, widened to float32.
@@ -186,24 +198,66 @@ impl<'a> TableWindow<'a> {
         Ok(self)
     }
 
-    /// Copies head `column` of a row for each of `positions` and turns it.
+    /// Heads `columns` of a row for each of `positions`, turned: `[columns, positions, head_dim]`.
     fn gather(
         &self,
-        column: usize,
+        columns: Range<usize>,
         positions: Range<usize>,
         norm: Option<(f64, &[f32])>,
         out: &mut [f32],
     ) {
-        // Rows lie all over the table: copied one after the other, many are under way from memory at a time.
-        for (position, out) in positions.clone().zip(out.chunks_exact_mut(self.head_dim)) {
-            let row = self.ids[position] as usize;
-            self.table.copy(row * self.row_width + column * self.head_dim, out);
-        }
-        for (position, out) in positions.zip(out.chunks_exact_mut(self.head_dim)) {
-            if let Some(rope) = self.rope {
-                rope.rotate(position, out);
+        run(Gathering { window: self, columns, positions, norm, out });
+    }
+}
+
+/// Rows that are under way from memory while one is turned: they lie all over the table.
+const ROWS_AHEAD: usize = 8;
+
+/// Rows to be gathered: each is read where it lies and written as it is wanted.
+struct Gathering<'a, 'b> {
+    window: &'a TableWindow<'b>,
+    columns: Range<usize>,
+    positions: Range<usize>,
+    norm: Option<(f64, &'a [f32])>,
+    out: &'a mut [f32],
+}
+
+impl Work for Gathering<'_, '_> {
+    type Found = ();
+
+    #[inline(always)]
+    fn run(self, _: impl Registers) {
+        let Self { window, columns, positions, norm, out } = self;
+        let TableWindow { table, row_width, ids, head_dim, rope, .. } = *window;
+        let (heads, of_head) = (columns.len(), positions.len() * head_dim);
+        let first = |position: usize| ids[position] as usize * row_width + columns.start * head_dim;
+        for (index, position) in positions.clone().enumerate() {
+            let ahead = position + ROWS_AHEAD;
+            if ahead < positions.end {
+                table.prefetch(first(ahead), heads * head_dim);
+                if let Some(rope) = rope {
+                    rope.prefetch(ahead);
+                }
             }
-            if let Some((epsilon, weight)) = norm {
+            let first = first(position);
+            for head in 0..heads {
+                let out = &mut out[head * of_head + index * head_dim..][..head_dim];
+                let first = first + head * head_dim;
+                match (table, rope) {
+                    (TableView::F32(values), Some(rope)) => {
+                        rope.turn_from(position, &values[first..][..head_dim], out);
+                    }
+                    (table, rope) => {
+                        table.copy(first, out);
+                        if let Some(rope) = rope {
+                            rope.turn(position, out);
+                        }
+                    }
+                }
+            }
+        }
+        if let Some((epsilon, weight)) = norm {
+            for out in out.chunks_exact_mut(head_dim) {
                 rms_norm(out, epsilon, weight, 0.0);
             }
         }
@@ -212,13 +266,18 @@ impl<'a> TableWindow<'a> {
 
 impl QueryKeySource for TableWindow<'_> {
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        let norm = self.head_norms.map(|norms| (norms.epsilon, &norms.query_weight[..]));
-        self.gather(head, rows, norm, out);
+        self.queries_of_heads(head..head + 1, rows, out);
     }
 
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         let norm = self.head_norms.map(|norms| (norms.epsilon, &norms.key_weight[..]));
-        self.gather(self.query_heads + head, rows, norm, out);
+        let column = self.query_heads + head;
+        self.gather(column..column + 1, rows, norm, out);
+    }
+
+    fn queries_of_heads(&self, heads: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+        let norm = self.head_norms.map(|norms| (norms.epsilon, &norms.query_weight[..]));
+        self.gather(heads, rows, norm, out);
     }
 }
 
@@ -245,6 +304,18 @@ mod tests {
         assert_eq!(out, [20.0, 21.0, 2.0, 3.0]);
         window.keys(0, 1..3, &mut out);
         assert_eq!(out, [4.0, 5.0, 22.0, 23.0]);
+    }
+
+    #[test]
+    fn heads_together_are_the_heads_one_by_one() {
+        let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[0.7], 1.0, 3));
+        let window = TableWindow::new(TableView::F32(&table), 6, &[3, 0, 2], &SHAPE, Some(&rope))
+            .expect("it fits");
+        let (mut together, mut apart) = ([0.0; 8], [0.0; 8]);
+        window.queries_of_heads(0..2, 1..3, &mut together);
+        window.queries(0, 1..3, &mut apart[..4]);
+        window.queries(1, 1..3, &mut apart[4..]);
+        assert_eq!(together, apart);
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod steps;
 mod stream;
 mod support;
 mod tile;
+mod transpose;
 mod trigonometry;
 mod window;
 mod words;

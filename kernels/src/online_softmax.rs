@@ -97,7 +97,7 @@ pub(crate) struct OnlineSoftmax {
     offsets: Vec<f32>,
     /// `[strips, STRIP_ROWS]`: `Σ 2^(2·(logit - offset))` over far keys.
     squares: Vec<f64>,
-    /// `[strips, segments, STRIP_ROWS]`: `Σ 2^(logit - offset)`.
+    /// `[strips, segments, STRIP_ROWS]`: `Σ 2^(logit - offset)`; behind the segments that were met, nothing of meaning.
     masses: Vec<f64>,
     /// `[strips]`: segments from the first to the last that has a key.
     met: Vec<usize>,
@@ -165,12 +165,7 @@ impl OnlineSoftmax {
     pub(crate) fn clear(&mut self) {
         self.offsets.fill(f32::NEG_INFINITY);
         self.squares.fill(0.0);
-        // Nothing lies behind the last segment that was met, and there may be a thousand.
-        let strips = self.masses.chunks_exact_mut(self.segments * STRIP_ROWS);
-        for (masses, met) in strips.zip(&mut self.met) {
-            masses[..*met * STRIP_ROWS].fill(0.0);
-            *met = 0;
-        }
+        self.met.fill(0);
         self.settled.fill(true);
     }
 
@@ -261,7 +256,11 @@ impl OnlineSoftmax {
         self.open.next[group] = segment;
         let shared = segments.end(segment, nearest) >= seen.end || segments.ends().is_some();
         if !(whole && shared) {
-            return self.absorb_lanes::<S, BOUNDED>(simd, part, segment, logits, segments);
+            return if whole && part.ends_are_apart(segments, segment) {
+                self.absorb_crossed::<S, BOUNDED>(simd, part, segment, logits, segments);
+            } else {
+                self.absorb_lanes::<S, BOUNDED>(simd, part, segment, logits, segments);
+            };
         }
         let mut key = seen.start;
         loop {
@@ -300,6 +299,54 @@ impl OnlineSoftmax {
             if SQUARES {
                 let to = &mut self.open.squares[lane..];
                 simd.store(simd.add(simd.load(to), square), to);
+            }
+        }
+    }
+
+    /// Adds a part whose rows see the same keys and sort some of them into different segments, from `segment` on, at most into
+    /// two each.
+    #[inline(always)]
+    fn absorb_crossed<S: Simd, const BOUNDED: bool>(
+        &mut self,
+        simd: S,
+        part: &Part<'_>,
+        first_segment: usize,
+        logits: &Logits,
+        segments: &Segments,
+    ) {
+        let Part { group, ref seen, first, .. } = *part;
+        let (nearest, farthest) = part.positions();
+        let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+        let logits = &logits[..seen.end - first];
+        for lane in vectors::<S>(group) {
+            let offset = simd.load(&self.offsets[self.open.strip * STRIP_ROWS + lane..]);
+            let (mut key, mut segment) = (seen.start, first_segment);
+            let (mut mass, mut square) = (zero, zero);
+            loop {
+                let from = segments.end(segment, nearest).clamp(key, seen.end);
+                let to = segments.end(segment, farthest).clamp(from, seen.end);
+                for logits in &logits[key - first..from - first] {
+                    let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
+                    (mass, square) = (simd.add(mass, power), simd.mul_add(power, power, square));
+                }
+                let (mut mass_behind, mut square_behind) = (zero, zero);
+                let end = part.ends_of(simd, lane, segments, segment);
+                let mut at = simd.splat((from - first) as f32);
+                for logits in &logits[from - first..to - first] {
+                    let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
+                    let (power, behind) = simd.split(at, end, power);
+                    (mass, square) = (simd.add(mass, power), simd.mul_add(power, power, square));
+                    mass_behind = simd.add(mass_behind, behind);
+                    square_behind = simd.mul_add(behind, behind, square_behind);
+                    at = simd.add(at, one);
+                }
+                let is_far = segments.far.contains(&segment);
+                self.add(simd, segment, lane, mass, is_far.then_some(square));
+                if from == seen.end {
+                    break;
+                }
+                (key, segment) = (to, segment + 1);
+                (mass, square) = (mass_behind, square_behind);
             }
         }
     }
@@ -458,8 +505,13 @@ impl OnlineSoftmax {
         square: Option<S::Vector>,
     ) {
         let strip = self.open.strip;
-        self.met[strip] = self.met[strip].max(segment + 1);
-        let at = (strip * self.segments + segment) * STRIP_ROWS + lane;
+        let (first, met) = (strip * self.segments, self.met[strip]);
+        if segment >= met {
+            // What stands there is another block's.
+            self.masses[(first + met) * STRIP_ROWS..(first + segment + 1) * STRIP_ROWS].fill(0.0);
+            self.met[strip] = segment + 1;
+        }
+        let at = (first + segment) * STRIP_ROWS + lane;
         add_to(simd, mass, &mut self.masses[at..]);
         if let Some(square) = square {
             add_to(simd, square, &mut self.squares[strip * STRIP_ROWS + lane..]);
@@ -520,6 +572,20 @@ impl Part<'_> {
     fn positions(&self) -> (usize, usize) {
         let first = self.group * GROUP_ROWS;
         (self.rows.position(first), self.rows.position(first + GROUP_ROWS - 1))
+    }
+
+    /// Whether every segment from `segment` on has ended in all rows before the one behind it ends in any, as far as keys are seen.
+    #[inline(always)]
+    fn ends_are_apart(&self, segments: &Segments, mut segment: usize) -> bool {
+        let (nearest, farthest) = self.positions();
+        while segments.end(segment, nearest) < self.seen.end {
+            let next = segments.end(segment + 1, nearest).min(self.seen.end);
+            if segments.end(segment, farthest) > next {
+                return false;
+            }
+            segment += 1;
+        }
+        true
     }
 
     /// By lane, a key of the window as one of the chunk: from 0 to the number of keys up to the last that is seen.

@@ -5,6 +5,7 @@ use half::bf16;
 
 use crate::int16;
 use crate::kernel::ElementType;
+use crate::transpose::{Registers, Rows};
 use crate::work::Work;
 
 /// How a kernel wants queries and keys.
@@ -107,7 +108,7 @@ impl Work for Packing<'_> {
     type Found = f32;
 
     #[inline(always)]
-    fn run(self) -> f32 {
+    fn run(self, registers: impl Registers) -> f32 {
         let Self { layout, width, whole, rows, head_dim, buffer, panels } = self;
         let depth = layout.depth(head_dim);
         let mut largest = 0.0_f32;
@@ -117,148 +118,62 @@ impl Work for Packing<'_> {
             if whole {
                 panel[..words.len()].copy_from_slice(words);
             } else {
-                regroup(words, depth, depth, width, panel);
+                let count = words.len() / depth;
+                regroup(registers, Rows { words, stride: depth, depth, count }, width, panel);
             }
-            largest = largest.max(largest_norm(rows, head_dim));
+            largest = largest.max(largest_norm(registers, rows, head_dim));
         }
         largest
     }
 }
 
-/// Regroups rows that lie `stride` apart, `depth` words of each, into panels of `width` rows,
-/// `[⌈count/width⌉, depth, width]`; missing rows are zero. Fills as many panels as `panels` holds.
+/// Regroups rows into panels of `width` of them, `[⌈count/width⌉, depth, width]`; missing rows are zero. Fills as many panels as
+/// `panels` holds.
 #[inline(always)]
-pub(crate) fn regroup(rows: &[u32], stride: usize, depth: usize, width: usize, panels: &mut [u32]) {
-    let mut rest = rows;
-    for panel in panels.chunks_exact_mut(depth * width) {
-        let rows;
-        (rows, rest) = rest.split_at(rest.len().min(width * stride));
-        let count = rows.len().div_ceil(stride);
-        let row = |lane: usize| &rows[lane * stride..][..depth];
-        let fours = count / 4 * 4;
-        for lane in (0..fours).step_by(4) {
-            interleave(std::array::from_fn(|index| row(lane + index)), lane, width, panel);
-        }
-        for lane in fours..count {
-            for (to, word) in panel.chunks_exact_mut(width).zip(row(lane)) {
-                to[lane] = *word;
-            }
-        }
-        if count < width {
-            panel.chunks_exact_mut(width).for_each(|words| words[count..].fill(0));
+pub(crate) fn regroup(registers: impl Registers, rows: Rows<'_>, width: usize, panels: &mut [u32]) {
+    for (index, panel) in panels.chunks_exact_mut(rows.depth * width).enumerate() {
+        let rows = rows.some(index * width, width);
+        registers.transpose(rows, panel, width);
+        if rows.count < width {
+            panel.chunks_exact_mut(width).for_each(|words| words[rows.count..].fill(0));
         }
     }
 }
 
-/// Writes four rows to the columns of a panel from `lane` on.
-#[inline(always)]
-fn interleave(rows: [&[u32]; 4], lane: usize, width: usize, panel: &mut [u32]) {
-    let [a, b, c, d] = rows.map(|row| row.as_chunks::<4>().0);
-    let mut to = panel.chunks_exact_mut(4 * width);
-    let squares = a.iter().zip(b).zip(c.iter().zip(d));
-    for (((a, b), (c, d)), to) in squares.zip(to.by_ref()) {
-        let columns = transposed(Four::of(a), Four::of(b), Four::of(c), Four::of(d));
-        let (first, rest) = to.split_at_mut(width);
-        let (second, rest) = rest.split_at_mut(width);
-        let (third, fourth) = rest.split_at_mut(width);
-        columns.0.write(&mut first[lane..lane + 4]);
-        columns.1.write(&mut second[lane..lane + 4]);
-        columns.2.write(&mut third[lane..lane + 4]);
-        columns.3.write(&mut fourth[lane..lane + 4]);
-    }
-    let tails = rows.map(|row| row.as_chunks::<4>().1);
-    for (d, to) in to.into_remainder().chunks_exact_mut(width).enumerate() {
-        to[lane..lane + 4].copy_from_slice(&tails.map(|row| row[d]));
-    }
-}
-
-/// Four words in a register. Arrays of arrays would pass through memory, where words that were written one by one are read
-/// together, at several times the time.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-struct Four(std::arch::x86_64::__m128i);
-
-#[cfg(target_arch = "x86_64")]
-impl Four {
-    #[inline(always)]
-    fn of(words: &[u32; 4]) -> Self {
-        Self(bytemuck::cast(*words))
-    }
-
-    /// `to` has room for four.
-    #[inline(always)]
-    fn write(self, to: &mut [u32]) {
-        to.copy_from_slice(&bytemuck::cast::<_, [u32; 4]>(self.0));
-    }
-}
-
-/// Rows become columns.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
-    use std::arch::x86_64::{
-        _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
-    };
-    // SAFETY: every x86-64 processor has SSE2.
-    unsafe {
-        let (low, high) = (_mm_unpacklo_epi32(a.0, b.0), _mm_unpackhi_epi32(a.0, b.0));
-        let (low_after, high_after) = (_mm_unpacklo_epi32(c.0, d.0), _mm_unpackhi_epi32(c.0, d.0));
-        (
-            Four(_mm_unpacklo_epi64(low, low_after)),
-            Four(_mm_unpackhi_epi64(low, low_after)),
-            Four(_mm_unpacklo_epi64(high, high_after)),
-            Four(_mm_unpackhi_epi64(high, high_after)),
-        )
-    }
-}
-
-/// Four words.
-#[cfg(not(target_arch = "x86_64"))]
-#[derive(Clone, Copy)]
-struct Four([u32; 4]);
-
-#[cfg(not(target_arch = "x86_64"))]
-impl Four {
-    #[inline(always)]
-    fn of(words: &[u32; 4]) -> Self {
-        Self(*words)
-    }
-
-    /// `to` has room for four.
-    #[inline(always)]
-    fn write(self, to: &mut [u32]) {
-        to.copy_from_slice(&self.0);
-    }
-}
-
-/// Rows become columns.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
-    let column = |index: usize| Four([a.0[index], b.0[index], c.0[index], d.0[index]]);
-    (column(0), column(1), column(2), column(3))
-}
+/// Sums of a row's squares that are kept apart, and rows whose sums are added up together: so many, that the compiler can use
+/// vectors.
+const NORM_LANES: usize = 16;
 
 /// The largest Euclidean length of rows of `head_dim` numbers, never too small by more than 1e-5 of it; infinite where a
 /// number is not finite, 0 of no rows.
 #[inline(always)]
-fn largest_norm(rows: &[f32], head_dim: usize) -> f32 {
-    let mut largest = 0.0_f32;
-    for four in rows.chunks(4 * head_dim) {
-        let mut squares = [[0.0; NORM_LANES]; 4];
-        for (row, squares) in four.chunks_exact(head_dim).zip(&mut squares) {
+fn largest_norm(registers: impl Registers, rows: &[f32], head_dim: usize) -> f32 {
+    let mut largest = [0.0_f32; NORM_LANES];
+    for rows in rows.chunks(NORM_LANES * head_dim) {
+        let mut squares = [[0.0_f32; NORM_LANES]; NORM_LANES];
+        for (row, squares) in rows.chunks_exact(head_dim).zip(&mut squares) {
             *squares = squares_by_lanes(row);
         }
-        for square in sums_of_four(&squares) {
-            largest = if square.is_nan() { f32::INFINITY } else { largest.max(square) };
+        let mut by_lane = [[0.0_f32; NORM_LANES]; NORM_LANES];
+        let words = bytemuck::cast_slice(squares.as_flattened());
+        let rows = Rows { words, stride: NORM_LANES, depth: NORM_LANES, count: NORM_LANES };
+        let columns = bytemuck::cast_slice_mut(by_lane.as_flattened_mut());
+        registers.transpose(rows, columns, NORM_LANES);
+        let mut sums = [0.0_f32; NORM_LANES];
+        for squares in by_lane {
+            for (sum, square) in sums.iter_mut().zip(squares) {
+                *sum += square;
+            }
+        }
+        for (largest, sum) in largest.iter_mut().zip(sums) {
+            *largest = if sum.is_nan() { f32::INFINITY } else { largest.max(sum) };
         }
     }
-    largest.sqrt() // a root is rounded correctly: of the largest square it is the largest
+    // A root is rounded correctly: of the largest square it is the largest.
+    largest.into_iter().fold(0.0, f32::max).sqrt()
 }
 
-/// Sums of a row's squares that are kept apart, so that the compiler can use vectors.
-const NORM_LANES: usize = 16;
-
+/// Sums of a row's squares: of every sixteenth together.
 #[inline(always)]
 fn squares_by_lanes(row: &[f32]) -> [f32; NORM_LANES] {
     let mut lanes = [0.0_f32; NORM_LANES];
@@ -274,49 +189,27 @@ fn squares_by_lanes(row: &[f32]) -> [f32; NORM_LANES] {
     lanes
 }
 
-/// The sum of each row, from the first number to the last, four rows side by side.
-#[inline(always)]
-fn sums_of_four(rows: &[[f32; NORM_LANES]; 4]) -> [f32; 4] {
-    let mut sums = [0.0_f32; 4];
-    let mut add = |column: Four| {
-        let mut values = [0; 4];
-        column.write(&mut values);
-        for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += f32::from_bits(value);
-        }
-    };
-    let [a, b, c, d] = rows;
-    let four = |row: &[f32; NORM_LANES], part: usize| {
-        Four::of(&std::array::from_fn(|lane| row[4 * part + lane].to_bits()))
-    };
-    for part in 0..NORM_LANES / 4 {
-        let columns = transposed(four(a, part), four(b, part), four(c, part), four(d, part));
-        add(columns.0);
-        add(columns.1);
-        add(columns.2);
-        add(columns.3);
-    }
-    sums
-}
-
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "these values are exact")]
 mod tests {
     use super::*;
+    use crate::transpose::FourRows;
 
     #[test]
     fn panels_hold_each_row_as_a_column_and_zeros_for_the_missing_ones() {
-        let rows = [1, 2, 3, 4, 5, 6]; // three rows of two
+        let words = &[1, 2, 3, 4, 5, 6];
         let mut panels = [9; 8];
-        regroup(&rows, 2, 2, 2, &mut panels);
+        let rows = Rows { words, stride: 2, depth: 2, count: 3 };
+        regroup(FourRows, rows, 2, &mut panels);
         assert_eq!(panels, [1, 3, 2, 4, 5, 0, 6, 0]);
     }
 
     #[test]
     fn a_panel_can_take_a_slice_of_the_depth() {
-        let rows = [1, 2, 3, 4, 5, 6]; // two rows of three, columns 1 and 2 taken
+        let words = &[2, 3, 4, 5, 6]; // columns 1 and 2 of rows of three
         let mut panels = [9; 4];
-        regroup(&rows[1..], 3, 2, 2, &mut panels);
+        let rows = Rows { words, stride: 3, depth: 2, count: 2 };
+        regroup(FourRows, rows, 2, &mut panels);
         assert_eq!(panels, [2, 5, 3, 6]);
     }
 
@@ -332,13 +225,14 @@ mod tests {
             (9, 5, 8),
         ] {
             let stride = depth + count % 3;
-            let rows: Vec<u32> = (1..=(count * stride) as u32).collect();
+            let words: Vec<u32> = (1..=(count * stride) as u32).collect();
             let mut panels = vec![9; count.div_ceil(width) * depth * width];
-            regroup(&rows, stride, depth, width, &mut panels);
+            let rows = Rows { words: &words, stride, depth, count };
+            regroup(FourRows, rows, width, &mut panels);
             for (at, value) in panels.into_iter().enumerate() {
                 let row = at / (depth * width) * width + at % width;
                 let d = at / width % depth;
-                let want = if row < count { rows[row * stride + d] } else { 0 };
+                let want = if row < count { words[row * stride + d] } else { 0 };
                 assert_eq!(value, want, "row {row} of {count}, {d} of {depth}, panels of {width}");
             }
         }
@@ -376,13 +270,13 @@ mod tests {
                 let mut rows = vec![0.0; count * WIDTH];
                 rows.iter_mut().step_by(WIDTH).for_each(|value| *value = 2.0);
                 (rows[longest * WIDTH + 3], rows[longest * WIDTH + 36]) = (6.0, -9.0);
-                assert_eq!(largest_norm(&rows, WIDTH), 11.0);
+                assert_eq!(largest_norm(FourRows, &rows, WIDTH), 11.0);
                 for wrong in [f32::NAN, f32::INFINITY] {
                     rows[longest * WIDTH + 20] = wrong;
-                    assert_eq!(largest_norm(&rows, WIDTH), f32::INFINITY, "{count} rows");
+                    assert_eq!(largest_norm(FourRows, &rows, WIDTH), f32::INFINITY, "{count} rows");
                 }
             }
         }
-        assert_eq!(largest_norm(&[], WIDTH), 0.0);
+        assert_eq!(largest_norm(FourRows, &[], WIDTH), 0.0);
     }
 }

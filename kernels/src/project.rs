@@ -10,6 +10,7 @@ use crate::simd::{Avx2, Avx512, Degree5};
 use crate::simd::{Neon, Twice};
 use crate::simd::{Portable, Simd};
 use crate::tile::multiply;
+use crate::transpose::{FourRows, Rows};
 
 /// Depth of one running float32 sum; the sums of such pieces are then added, so that the rounding of a long sum grows
 /// with the piece and not with the hidden size.
@@ -53,12 +54,13 @@ impl PackedWeights {
         for start in (0..hidden).step_by(DEPTH) {
             let depth = DEPTH.min(hidden - start);
             if outputs > 0 {
+                let words = bytemuck::cast_slice(&weights[start..]);
+                let panels = &mut panels[start * padded..][..depth * padded];
                 regroup(
-                    bytemuck::cast_slice(&weights[start..]),
-                    hidden,
-                    depth,
+                    FourRows,
+                    Rows { words, stride: hidden, depth, count: outputs },
                     width,
-                    bytemuck::cast_slice_mut(&mut panels[start * padded..][..depth * padded]),
+                    bytemuck::cast_slice_mut(panels),
                 );
             }
         }
@@ -155,8 +157,9 @@ impl PackedWeights {
         for start in (0..self.hidden).step_by(DEPTH) {
             let depth = DEPTH.min(self.hidden - start);
             let packed = &mut packed[..rows.next_multiple_of(HEIGHT) * depth];
-            let words = bytemuck::cast_slice_mut(packed);
-            regroup(bytemuck::cast_slice(&x[start..]), self.hidden, depth, HEIGHT, words);
+            let words = bytemuck::cast_slice(&x[start..]);
+            let of_piece = Rows { words, stride: self.hidden, depth, count: rows };
+            regroup(FourRows, of_piece, HEIGHT, bytemuck::cast_slice_mut(packed));
             let weights = &self.panels[start * padded..][..depth * padded];
             for (panel, weights) in weights.chunks_exact(depth * width).enumerate() {
                 let columns = panel * width..self.outputs.min((panel + 1) * width);

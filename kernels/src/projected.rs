@@ -130,6 +130,11 @@ impl QueryKeySource for ProjectedWindow<'_> {
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         self.write(&self.key, head, rows, out);
     }
+
+    /// Every call reads the weights.
+    fn rows_at_once(&self) -> usize {
+        usize::MAX
+    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::transpose::Registers;
 use crate::trigonometry::sine_cosine;
-use crate::work::{Work, run};
+use crate::words::Words;
+use crate::work::{Work, prefetch, run};
 
 /// Which two dimensions turn together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,9 +43,9 @@ pub struct Rope {
     rotary_dims: usize,
     tokens: usize,
     /// `[tokens, rotary_dims/2]`
-    cos: Vec<f32>,
+    cos: Words,
     /// `[tokens, rotary_dims/2]`
-    sin: Vec<f32>,
+    sin: Words,
 }
 
 impl Rope {
@@ -59,10 +61,10 @@ impl Rope {
         tokens: usize,
     ) -> Self {
         let pairs = inverse_frequencies.len();
-        let mut cos = vec![0.0; tokens * pairs];
-        let mut sin = vec![0.0; tokens * pairs];
+        let (mut cos, mut sin) = (Words::new(tokens * pairs), Words::new(tokens * pairs));
         if pairs > 0 {
-            let rows = cos.par_chunks_mut(pairs).zip(sin.par_chunks_mut(pairs)).enumerate();
+            let rows = cos.floats_mut().par_chunks_mut(pairs);
+            let rows = rows.zip(sin.floats_mut().par_chunks_mut(pairs)).enumerate();
             rows.with_min_len(64).for_each(|(position, (cos, sin))| {
                 for (pair, &frequency) in inverse_frequencies.iter().enumerate() {
                     let (sine, cosine) = sine_cosine(position as f64 * f64::from(frequency));
@@ -89,42 +91,109 @@ impl Rope {
     /// # Panics
     /// If the table has no such position, or the row is too short.
     pub fn rotate(&self, position: usize, row: &mut [f32]) {
+        run(Turning { rope: self, position, row });
+    }
+
+    /// As [`Self::rotate`], within a pass.
+    #[inline(always)]
+    pub(crate) fn turn(&self, position: usize, row: &mut [f32]) {
         let pairs = self.rotary_dims / 2;
-        let cos = &self.cos[position * pairs..][..pairs];
-        let sin = &self.sin[position * pairs..][..pairs];
-        let row = &mut row[..self.rotary_dims];
-        run(Turning { style: self.style, row, cos, sin });
+        let (cos, sin) = self.turning(position);
+        match self.style {
+            RopeStyle::Half => {
+                let (first, second) = row[..2 * pairs].split_at_mut(pairs);
+                for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                    [*a, *b] = turned([*a, *b], *cos, *sin);
+                }
+            }
+            RopeStyle::Interleaved => {
+                let pairs = row[..2 * pairs].as_chunks_mut::<2>().0;
+                for ((pair, cos), sin) in pairs.iter_mut().zip(cos).zip(sin) {
+                    *pair = turned(*pair, *cos, *sin);
+                }
+            }
+        }
+    }
+
+    /// As [`Self::turn`], of the row `from`, written to `to`.
+    #[inline(always)]
+    pub(crate) fn turn_from(&self, position: usize, from: &[f32], to: &mut [f32]) {
+        let pairs = self.rotary_dims / 2;
+        let whole = match self.style {
+            RopeStyle::Half => pairs / VECTOR * VECTOR,
+            RopeStyle::Interleaved => 0,
+        };
+        if whole < pairs {
+            to.copy_from_slice(from);
+            return self.turn(position, to);
+        }
+        let (cos, sin) = self.turning(position);
+        let (to, rest) = to.split_at_mut(2 * pairs);
+        rest.copy_from_slice(&from[2 * pairs..]);
+        let (first, second) = from.split_at(pairs);
+        let (to_first, to_second) = to.split_at_mut(pairs);
+        let vectors = first.as_chunks::<VECTOR>().0.iter().zip(second.as_chunks().0);
+        let to = to_first.as_chunks_mut().0.iter_mut().zip(to_second.as_chunks_mut().0);
+        let turning = cos.as_chunks().0.iter().zip(sin.as_chunks().0);
+        for (((a, b), (to_a, to_b)), (cos, sin)) in vectors.zip(to).zip(turning) {
+            (*to_a, *to_b) = turned_vectors(*a, *b, *cos, *sin);
+        }
+    }
+
+    /// The cosines and sines of a position.
+    #[inline(always)]
+    fn turning(&self, position: usize) -> (&[f32], &[f32]) {
+        let pairs = self.rotary_dims / 2;
+        let first = position * pairs;
+        (&self.cos.floats()[first..][..pairs], &self.sin.floats()[first..][..pairs])
+    }
+
+    /// Asks for the cosines and sines of a position, which will turn a row soon.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, position: usize) {
+        let (cos, sin) = self.turning(position);
+        prefetch(cos);
+        prefetch(sin);
     }
 }
 
-/// One row to be turned. Products and sums are rounded one by one, whatever the vectors.
+/// Pairs that are turned together.
+const VECTOR: usize = 16;
+
+/// A pair, turned. Products and sums are rounded one by one, whatever the vectors.
+#[inline(always)]
+fn turned([a, b]: [f32; 2], cos: f32, sin: f32) -> [f32; 2] {
+    [a * cos - b * sin, b * cos + a * sin]
+}
+
+/// As [`turned`], of many pairs: as values, since the compiler would see to it for each row whether slices overlap.
+#[inline(always)]
+fn turned_vectors(
+    a: [f32; VECTOR],
+    b: [f32; VECTOR],
+    cos: [f32; VECTOR],
+    sin: [f32; VECTOR],
+) -> ([f32; VECTOR], [f32; VECTOR]) {
+    let (mut first, mut second) = (a, b);
+    for lane in 0..VECTOR {
+        [first[lane], second[lane]] = turned([a[lane], b[lane]], cos[lane], sin[lane]);
+    }
+    (first, second)
+}
+
+/// One row to be turned.
 struct Turning<'a> {
-    style: RopeStyle,
+    rope: &'a Rope,
+    position: usize,
     row: &'a mut [f32],
-    cos: &'a [f32],
-    sin: &'a [f32],
 }
 
 impl Work for Turning<'_> {
     type Found = ();
 
     #[inline(always)]
-    fn run(self) {
-        let Self { style, row, cos, sin } = self;
-        match style {
-            RopeStyle::Half => {
-                let (first, second) = row.split_at_mut(cos.len());
-                for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
-                }
-            }
-            RopeStyle::Interleaved => {
-                let turned = row.as_chunks_mut::<2>().0;
-                for (([a, b], cos), sin) in turned.iter_mut().zip(cos).zip(sin) {
-                    (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
-                }
-            }
-        }
+    fn run(self, _: impl Registers) {
+        self.rope.turn(self.position, self.row);
     }
 }
 
@@ -184,5 +253,20 @@ mod tests {
         let mut row = [1.0, 2.0, 3.0];
         Rope::new(RopeStyle::Half, &[0.5], 2.0, 1).rotate(0, &mut row);
         assert_eq!(row, [2.0, 4.0, 3.0]);
+    }
+
+    #[test]
+    fn a_row_that_is_read_elsewhere_turns_as_one_in_place() {
+        for style in [RopeStyle::Half, RopeStyle::Interleaved] {
+            for pairs in [0_usize, 3, 16, 32, 40] {
+                let frequencies: Vec<f32> = (0..pairs).map(|pair| 0.3 * pair as f32).collect();
+                let rope = Rope::new(style, &frequencies, 1.5, 8);
+                let row: Vec<f32> = (0..2 * pairs + 5).map(|at| at as f32 - 7.5).collect();
+                let (mut turned, mut written) = (row.clone(), vec![9.0; row.len()]);
+                rope.rotate(7, &mut turned);
+                rope.turn_from(7, &row, &mut written);
+                assert_eq!(turned, written, "{style:?} {pairs}");
+            }
+        }
     }
 }

@@ -8,6 +8,18 @@ pub trait QueryKeySource: Sync {
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
     /// Writes rows `rows` of key head `head` to `out`: `[rows, head_dim]`.
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
+    /// As [`Self::queries`], of some heads: `[heads, rows, head_dim]`.
+    fn queries_of_heads(&self, heads: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+        let of_head = out.len() / heads.len();
+        for (head, out) in heads.zip(out.chunks_exact_mut(of_head)) {
+            self.queries(head, rows.clone(), out);
+        }
+    }
+    /// Rows of a head that are best asked for at a time. Few stay near until they are packed; where a call has work of its own,
+    /// it should be for many.
+    fn rows_at_once(&self) -> usize {
+        1
+    }
 }
 
 /// The sizes of one window's attention. Query head `h` reads key head `h / (query_heads / key_heads)`.

@@ -54,14 +54,16 @@ impl Window<'_> {
         self.sample.map_or(1.0, |sample| sample.weights[row])
     }
 
-    /// Gathers the queries of measured rows: `[rows, head_dim]`.
-    pub(crate) fn gather(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+    /// Gathers the queries of measured rows of some heads: `[heads, rows, head_dim]`.
+    pub(crate) fn gather(&self, heads: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
         let Some(sample) = self.sample else {
-            return self.source.queries(head, rows, out);
+            return self.source.queries_of_heads(heads, rows, out);
         };
-        let positions = sample.positions[rows].iter();
-        for (position, out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
-            self.source.queries(head, *position..position + 1, out);
+        let positions = heads.flat_map(|head| {
+            sample.positions[rows.clone()].iter().map(move |position| (head, *position))
+        });
+        for ((head, position), out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
+            self.source.queries(head, position..position + 1, out);
         }
     }
 }

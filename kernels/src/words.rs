@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 /// Words of a cache line, which is also the widest vector.
 const LINE_WORDS: usize = 16;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line([u32; LINE_WORDS]);
 
@@ -17,6 +17,7 @@ unsafe impl Zeroable for Line {}
 unsafe impl Pod for Line {}
 
 /// A fixed number of words, the first at the start of a cache line, so that no vector read from a panel straddles two.
+#[derive(Clone, Debug)]
 pub(crate) struct Words {
     lines: Vec<Line>,
     count: usize,
@@ -42,7 +43,13 @@ impl Words {
     }
 
     /// The same words as float32.
-    pub(crate) fn floats(&mut self) -> &mut [f32] {
+    #[inline(always)]
+    pub(crate) fn floats(&self) -> &[f32] {
+        bytemuck::cast_slice(self)
+    }
+
+    /// As [`Self::floats`], to be written.
+    pub(crate) fn floats_mut(&mut self) -> &mut [f32] {
         bytemuck::cast_slice_mut(self)
     }
 }
@@ -50,6 +57,7 @@ impl Words {
 impl Deref for Words {
     type Target = [u32];
 
+    #[inline(always)]
     fn deref(&self) -> &[u32] {
         &bytemuck::cast_slice(&self.lines)[..self.count]
     }
@@ -68,7 +76,7 @@ mod tests {
     #[test]
     fn words_start_on_a_cache_line_and_are_as_many_as_asked_for() {
         for count in [0, 1, 16, 17, 1000] {
-            let mut words = Words::new(count);
+            let words = Words::new(count);
             assert_eq!((words.len(), words.floats().len()), (count, count));
             assert!(words.as_ptr().addr().is_multiple_of(64));
         }

@@ -2,6 +2,9 @@
 
 use super::bits::{self, WORD};
 use super::scan::Scan;
+#[cfg(test)]
+use crate::transpose::FourRows;
+use crate::transpose::Registers;
 use crate::work::{Work, run};
 
 /// Of how many parts of a window pairs are linked.
@@ -58,7 +61,7 @@ impl Counts {
     pub(super) fn of_anywhere(ids: &[u32], min_distance: u64, scan: &mut Scan) -> Self {
         let mut counts = Self::none(ids.len(), min_distance);
         scan.window_anywhere(ids, counts.copy_distance as usize, counts.first());
-        Counting { counts: &mut counts, scan }.run();
+        Counting { counts: &mut counts, scan }.run(FourRows);
         counts
     }
 
@@ -171,7 +174,7 @@ impl Work for Counting<'_> {
     type Found = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Registers) {
         self.counts.count(self.scan);
     }
 }

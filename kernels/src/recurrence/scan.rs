@@ -6,6 +6,9 @@
 //! Where the six go back equally far, the 8-gram goes back as far, and nothing is looked up.
 
 use super::bits::{self, WORD};
+#[cfg(test)]
+use crate::transpose::FourRows;
+use crate::transpose::Registers;
 use crate::work::{Work, run};
 
 /// Tokens of a gram that is looked up for the distance.
@@ -70,7 +73,7 @@ impl Scan {
         copy_distance: usize,
         copies_from: usize,
     ) {
-        Scanning { scan: self, ids, copy_distance, copies_from }.run();
+        Scanning { scan: self, ids, copy_distance, copies_from }.run(FourRows);
     }
 
     /// `[tokens]`: how far back the last earlier occurrence of the trigram that ends here ends; 0 where there is none.
@@ -232,7 +235,7 @@ impl Work for Scanning<'_> {
     type Found = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self, _: impl Registers) {
         let Self { scan, ids, copy_distance, copies_from } = self;
         scan.tokens = ids.len();
         scan.trigrams(ids);

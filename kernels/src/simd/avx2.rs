@@ -3,11 +3,11 @@
 use std::arch::x86_64::{
     __m256, _CMP_GT_OQ, _CMP_LE_OQ, _CMP_LT_OQ, _mm_add_ps, _mm_cvtss_f32, _mm_max_ps,
     _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps,
-    _mm256_and_si256, _mm256_blendv_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_extractf128_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_movemask_ps,
-    _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_slli_epi32,
-    _mm256_storeu_ps, _mm256_sub_ps,
+    _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_div_ps,
+    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps,
+    _mm256_movemask_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 use std::ops::Range;
 
@@ -72,6 +72,10 @@ impl Simd for Avx2 {
         fn between(self, from: __m256, at: __m256, to: __m256, vector: __m256, otherwise: __m256) -> __m256 {
             let kept = _mm256_and_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(from, at), _mm256_cmp_ps::<_CMP_LT_OQ>(at, to));
             _mm256_blendv_ps(otherwise, vector, kept)
+        }
+        fn split(self, at: __m256, to: __m256, vector: __m256) -> (__m256, __m256) {
+            let before = _mm256_cmp_ps::<_CMP_LT_OQ>(at, to);
+            (_mm256_and_ps(before, vector), _mm256_andnot_ps(before, vector))
         }
         fn any_above(self, a: __m256, b: __m256) -> bool {
             _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) != 0

@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::{
     __m512, _CMP_GT_OQ, _CMP_LE_OQ, _CMP_LT_OQ, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_div_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_cmp_ps_mask, _mm512_mask_mov_ps, _mm512_max_ps,
-    _mm512_min_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_reduce_ps,
-    _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_sub_ps,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_cmp_ps_mask, _mm512_mask_mov_ps,
+    _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_reduce_add_ps,
+    _mm512_reduce_max_ps, _mm512_reduce_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_ps,
+    _mm512_storeu_ps, _mm512_sub_ps,
 };
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -107,6 +108,10 @@ impl<P: Polynomial> Simd for Avx512<P> {
             let kept = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(from, at);
             let kept = _mm512_mask_cmp_ps_mask::<_CMP_LT_OQ>(kept, at, to);
             _mm512_mask_mov_ps(otherwise, kept, vector)
+        }
+        fn split(self, at: __m512, to: __m512, vector: __m512) -> (__m512, __m512) {
+            let before = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(at, to);
+            (_mm512_maskz_mov_ps(before, vector), _mm512_maskz_mov_ps(!before, vector))
         }
         fn any_above(self, a: __m512, b: __m512) -> bool {
             _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b) != 0

@@ -45,6 +45,18 @@ pub(crate) trait Simd: Copy {
         vector: Self::Vector,
         otherwise: Self::Vector,
     ) -> Self::Vector;
+    /// `vector` in the lanes where `at < to`, and in the others: zero in the rest of each. `at` and `to` are finite.
+    #[inline(always)]
+    fn split(
+        self,
+        at: Self::Vector,
+        to: Self::Vector,
+        vector: Self::Vector,
+    ) -> (Self::Vector, Self::Vector) {
+        let (zero, least, most) =
+            (self.splat(0.0), self.splat(f32::MIN), self.splat(f32::INFINITY));
+        (self.between(least, at, to, vector, zero), self.between(to, at, most, vector, zero))
+    }
     /// Whether a lane of `a` is larger than that of `b`.
     fn any_above(self, a: Self::Vector, b: Self::Vector) -> bool;
     /// `2^x` for `x` in [-126, 126]; `NaN` stays `NaN`.
@@ -97,6 +109,10 @@ mod tests {
                 let (from, to) = (simd.splat(start as f32), simd.splat(end as f32));
                 let kept = read(simd.between(from, indices, to, vector, two));
                 assert_eq!(kept, read(simd.select(start..end, vector, two)));
+                let (before, behind) = simd.split(indices, from, vector);
+                let zero = simd.splat(0.0);
+                assert_eq!(read(before), read(simd.select(0..start, vector, zero)));
+                assert_eq!(read(behind), read(simd.select(start..S::LANES, vector, zero)));
                 let kept = read(simd.select(start..end, vector, two));
                 for (lane, kept) in kept.into_iter().enumerate() {
                     let want = if (start..end).contains(&lane) { values[lane] } else { 2.0 };

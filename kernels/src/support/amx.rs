@@ -4,8 +4,10 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 use crate::child::{Outcome, in_child};
 use crate::online_softmax::{Logits, STRIP_ROWS};
+use crate::panels::regroup;
 use crate::tile::amx::AmxTile;
 use crate::tile::{AMX, Tile};
+use crate::transpose::{FourRows, Rows};
 
 /// What stands against AMX beside AVX-512 F and DQ, which must be there: the processor, the system, or a product that comes
 /// out wrong.
@@ -102,7 +104,9 @@ impl Check {
             AMX.words(&rows, width, &mut vec![0; AMX.keys * Self::DEPTH]).to_vec()
         };
         let mut queries = vec![0; AMX.queries * Self::DEPTH];
-        crate::panels::regroup(&rows_from(0), Self::DEPTH, Self::DEPTH, AMX.queries, &mut queries);
+        let (words, depth) = (&*rows_from(0), Self::DEPTH);
+        let rows = Rows { words, stride: depth, depth, count: AMX.queries };
+        regroup(FourRows, rows, AMX.queries, &mut queries);
         Self { queries, keys: rows_from(Self::KEYS) }
     }
 

@@ -198,6 +198,7 @@ mod tests {
 
     use super::*;
     use crate::panels::regroup;
+    use crate::transpose::{FourRows, Rows};
 
     /// A tile register: 16 rows of 16 words.
     type Register = [[u32; SIDE]; SIDE];
@@ -257,7 +258,8 @@ mod tests {
             };
             let keys = pack(100);
             let mut queries = vec![9; SPAN * depth];
-            regroup(&pack(0), depth, depth, AMX.queries, &mut queries);
+            let rows = Rows { words: &pack(0), stride: depth, depth, count: SPAN };
+            regroup(FourRows, rows, AMX.queries, &mut queries);
             for (at, product) in modelled(&keys, &queries).into_iter().enumerate() {
                 let (key, query) = (at / SPAN, at % SPAN);
                 let want: f32 =

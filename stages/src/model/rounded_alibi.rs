@@ -75,4 +75,8 @@ impl QueryKeySource for RoundedAlibi<'_> {
         self.source.keys(head / self.group, rows, &mut narrow);
         self.widen(&narrow, out, |index| self.difference(head, first + index));
     }
+
+    fn rows_at_once(&self) -> usize {
+        self.source.rows_at_once()
+    }
 }

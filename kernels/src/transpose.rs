@@ -1,0 +1,269 @@
+//! Rows of words that become columns, in registers: arrays would pass through memory, where words that were written one by one
+//! are read together, at several times the time.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m512i, _mm_loadu_si128, _mm512_castsi128_si512, _mm512_inserti32x4, _mm512_mask_storeu_epi32,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+
+/// Rows of a matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// The first row begins here.
+    pub(crate) words: &'a [u32],
+    /// Words from the beginning of a row to that of the next.
+    pub(crate) stride: usize,
+    /// Words of each row that are taken.
+    pub(crate) depth: usize,
+    pub(crate) count: usize,
+}
+
+impl<'a> Rows<'a> {
+    #[inline(always)]
+    fn row(&self, index: usize) -> &'a [u32] {
+        &self.words[index * self.stride..][..self.depth]
+    }
+
+    /// At most `count` of them, from `first` on.
+    #[inline(always)]
+    pub(crate) fn some(&self, first: usize, count: usize) -> Self {
+        let first = first.min(self.count);
+        let words = &self.words[self.words.len().min(first * self.stride)..];
+        Self { words, count: count.min(self.count - first), ..*self }
+    }
+}
+
+/// Registers that rows pass through.
+pub(crate) trait Registers: Copy {
+    /// Rows that pass together.
+    const ROWS: usize;
+
+    /// Writes at most [`Self::ROWS`] rows to the columns of `[depth, width]` words from `first` on.
+    fn write_columns(self, rows: Rows<'_>, to: &mut [u32], width: usize, first: usize);
+
+    /// Writes any number of rows to the first columns of `[depth, width]` words.
+    #[inline(always)]
+    fn transpose(self, rows: Rows<'_>, to: &mut [u32], width: usize) {
+        for first in (0..rows.count).step_by(Self::ROWS) {
+            self.write_columns(rows.some(first, Self::ROWS), to, width, first);
+        }
+    }
+}
+
+/// Writes rows from word `from` on, word by word.
+#[inline(always)]
+fn write_words(rows: Rows<'_>, from: usize, to: &mut [u32], width: usize, first: usize) {
+    for index in 0..rows.count {
+        let columns = to.chunks_exact_mut(width).skip(from);
+        for (to, word) in columns.zip(&rows.row(index)[from..]) {
+            to[first + index] = *word;
+        }
+    }
+}
+
+/// Four rows, four words of each at a time: with what every processor has.
+#[derive(Clone, Copy)]
+pub(crate) struct FourRows;
+
+impl Registers for FourRows {
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn write_columns(self, rows: Rows<'_>, to: &mut [u32], width: usize, first: usize) {
+        if rows.count < Self::ROWS {
+            return write_words(rows, 0, to, width, first);
+        }
+        let [a, b, c, d] = [0, 1, 2, 3].map(|index| rows.row(index).as_chunks::<4>().0);
+        let squares = a.iter().zip(b).zip(c.iter().zip(d));
+        for (((a, b), (c, d)), to) in squares.zip(to.chunks_exact_mut(4 * width)) {
+            let columns = transposed(Four::of(a), Four::of(b), Four::of(c), Four::of(d));
+            let (to_first, rest) = to.split_at_mut(width);
+            let (second, rest) = rest.split_at_mut(width);
+            let (third, fourth) = rest.split_at_mut(width);
+            columns.0.write(&mut to_first[first..first + 4]);
+            columns.1.write(&mut second[first..first + 4]);
+            columns.2.write(&mut third[first..first + 4]);
+            columns.3.write(&mut fourth[first..first + 4]);
+        }
+        write_words(rows, rows.depth / 4 * 4, to, width, first);
+    }
+}
+
+/// Four words in a register.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+struct Four(std::arch::x86_64::__m128i);
+
+#[cfg(target_arch = "x86_64")]
+impl Four {
+    #[inline(always)]
+    fn of(words: &[u32; 4]) -> Self {
+        Self(bytemuck::cast(*words))
+    }
+
+    /// `to` has room for four.
+    #[inline(always)]
+    fn write(self, to: &mut [u32]) {
+        to.copy_from_slice(&bytemuck::cast::<_, [u32; 4]>(self.0));
+    }
+}
+
+/// Rows become columns.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
+    use std::arch::x86_64::{
+        _mm_unpackhi_epi32, _mm_unpackhi_epi64, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+    };
+    // SAFETY: every x86-64 processor has SSE2.
+    unsafe {
+        let (low, high) = (_mm_unpacklo_epi32(a.0, b.0), _mm_unpackhi_epi32(a.0, b.0));
+        let (low_after, high_after) = (_mm_unpacklo_epi32(c.0, d.0), _mm_unpackhi_epi32(c.0, d.0));
+        (
+            Four(_mm_unpacklo_epi64(low, low_after)),
+            Four(_mm_unpackhi_epi64(low, low_after)),
+            Four(_mm_unpacklo_epi64(high, high_after)),
+            Four(_mm_unpackhi_epi64(high, high_after)),
+        )
+    }
+}
+
+/// Four words.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Clone, Copy)]
+struct Four([u32; 4]);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Four {
+    #[inline(always)]
+    fn of(words: &[u32; 4]) -> Self {
+        Self(*words)
+    }
+
+    /// `to` has room for four.
+    #[inline(always)]
+    fn write(self, to: &mut [u32]) {
+        to.copy_from_slice(&self.0);
+    }
+}
+
+/// Rows become columns.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
+    let column = |index: usize| Four([a.0[index], b.0[index], c.0[index], d.0[index]]);
+    (column(0), column(1), column(2), column(3))
+}
+
+/// Sixteen rows, four words of each at a time, in registers of AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct SixteenRows(());
+
+#[cfg(target_arch = "x86_64")]
+impl SixteenRows {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(crate) fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Four words of every fourth row from `first` on, behind each other: from word `at` of each on.
+///
+/// # Safety
+/// There are AVX-512 and those words.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn every_fourth(rows: &[*const u32; 16], first: usize, at: usize) -> __m512i {
+    let [a, b, c, d] = [rows[first], rows[first + 4], rows[first + 8], rows[first + 12]];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let words = _mm512_castsi128_si512(_mm_loadu_si128(a.add(at).cast()));
+        let words = _mm512_inserti32x4::<1>(words, _mm_loadu_si128(b.add(at).cast()));
+        let words = _mm512_inserti32x4::<2>(words, _mm_loadu_si128(c.add(at).cast()));
+        _mm512_inserti32x4::<3>(words, _mm_loadu_si128(d.add(at).cast()))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Registers for SixteenRows {
+    const ROWS: usize = 16;
+
+    #[inline(always)]
+    fn write_columns(self, rows: Rows<'_>, to: &mut [u32], width: usize, first: usize) {
+        let Rows { words, stride, depth, count } = rows;
+        let fours = depth / 4 * 4;
+        if count > 0 && fours > 0 {
+            assert!(count <= Self::ROWS && first + count <= width && to.len() >= depth * width);
+            assert!((count - 1) * stride + depth <= words.len());
+            // Behind the last row it is read again, and not written.
+            let mut starts = [words.as_ptr(); Self::ROWS];
+            for (row, start) in starts.iter_mut().enumerate() {
+                *start = start.wrapping_add(row.min(count - 1) * stride);
+            }
+            let there = ((1_u32 << count) - 1) as u16;
+            let mut place = to.as_mut_ptr().wrapping_add(first);
+            for at in (0..fours).step_by(4) {
+                // SAFETY: AVX-512 is there, `new` can only be called where it is. In each of the rows, which lie in `words`, four
+                // words are left. `there` lets no word pass but those of the columns from `first` on, which lie in `to`.
+                unsafe {
+                    let (a, b) = (every_fourth(&starts, 0, at), every_fourth(&starts, 1, at));
+                    let (c, d) = (every_fourth(&starts, 2, at), every_fourth(&starts, 3, at));
+                    let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+                    let (low_after, high_after) =
+                        (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+                    for column in [
+                        _mm512_unpacklo_epi64(low, low_after),
+                        _mm512_unpackhi_epi64(low, low_after),
+                        _mm512_unpacklo_epi64(high, high_after),
+                        _mm512_unpackhi_epi64(high, high_after),
+                    ] {
+                        _mm512_mask_storeu_epi32(place.cast(), there, column);
+                        place = place.wrapping_add(width);
+                    }
+                }
+            }
+        }
+        write_words(rows, fours, to, width, first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every row at its place, nothing else touched.
+    fn check(registers: impl Registers) {
+        for count in 0..=33 {
+            for (depth, stride, width) in [(1, 1, 40), (4, 4, 33), (9, 11, 36), (64, 64, 48)] {
+                let words: Vec<u32> = (1..=(count * stride) as u32).collect();
+                let rows = Rows { words: &words, stride, depth, count };
+                let mut to = vec![u32::MAX; depth * width];
+                registers.transpose(rows, &mut to, width);
+                for (at, word) in to.into_iter().enumerate() {
+                    let (row, depth) = (at % width, at / width);
+                    let want = if row < count { words[row * stride + depth] } else { u32::MAX };
+                    assert_eq!(word, want, "row {row} of {count}, word {depth}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_any_number_and_depth_become_columns() {
+        check(FourRows);
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx512f")]
+            fn sixteen() {
+                check(SixteenRows::new());
+            }
+            if is_x86_feature_detected!("avx512f") {
+                // SAFETY: the line above saw the feature.
+                unsafe { sixteen() }
+            }
+        }
+    }
+}
