@@ -743,7 +743,7 @@ mod tests {
         (tile, chunk): (usize, usize),
         (distance, first_keys): (usize, usize),
         sink: Option<f64>,
-        is_bounded: impl Fn(usize) -> bool,
+        is_bounded: &dyn Fn(usize) -> bool,
     ) -> f64 {
         let tokens = logits.len();
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
@@ -814,7 +814,7 @@ mod tests {
         sink: Option<f64>,
         bounded: bool,
     ) -> f64 {
-        worst_error_of(Portable, logits, (tile, 24), (distance, 0), sink, |_| bounded)
+        worst_error_of(Portable, logits, (tile, 24), (distance, 0), sink, &|_| bounded)
     }
 
     proptest! {
@@ -824,11 +824,11 @@ mod tests {
             distance in 0_usize..700, first_keys in prop_oneof![Just(0_usize), 0_usize..60], sink in proptest::option::of(-30.0_f64..60.0), bounded: bool,
         ) {
             let sizes = (tile, chunk);
-            let error = worst_error_of(Portable, &logits, sizes, (distance, first_keys), sink, |_| bounded);
+            let error = worst_error_of(Portable, &logits, sizes, (distance, first_keys), sink, &|_| bounded);
             prop_assert!(error < 4e-6, "{error:e}");
-            let fused = worst_error_of(PortableFused, &logits, sizes, (distance, first_keys), sink, |_| bounded);
+            let fused = worst_error_of(PortableFused, &logits, sizes, (distance, first_keys), sink, &|_| bounded);
             let twice =
-                worst_error_of(Twice::new(PortableFused), &logits, sizes, (distance, first_keys), sink, |_| bounded);
+                worst_error_of(Twice::new(PortableFused), &logits, sizes, (distance, first_keys), sink, &|_| bounded);
             prop_assert_eq!(fused.to_bits(), twice.to_bits());
         }
     }
@@ -846,7 +846,7 @@ mod tests {
         for (bounded, rest) in [(-50.0, -70.0), (-50.0, -110.0), (-55.0, -64.0), (-1.0, -64.0)] {
             let logits = [[bounded; 64], [rest; 64], [rest + 0.5; 64]].concat();
             let error =
-                worst_error_of(Portable, &logits, (64, 24), (3, 0), None, |start| start == 0);
+                worst_error_of(Portable, &logits, (64, 24), (3, 0), None, &|start| start == 0);
             assert!(error < 4e-6, "{bounded}, then {rest}: {error:e}");
         }
     }
@@ -854,7 +854,7 @@ mod tests {
     #[test]
     fn a_row_of_small_mass_is_followed_upwards_again() {
         let logits = [[-50.0; 64], [-70.0; 64], [30.0; 64], [-20.0; 64]].concat();
-        let error = worst_error_of(Portable, &logits, (64, 24), (3, 0), None, |start| start == 0);
+        let error = worst_error_of(Portable, &logits, (64, 24), (3, 0), None, &|start| start == 0);
         assert!(error < 4e-6, "{error:e}");
     }
 
