@@ -38,7 +38,7 @@ impl Runs {
 
     /// Puts the next record into a group.
     pub(super) fn push(&mut self, group: usize, record: &[u8]) -> Result<()> {
-        debug_assert_eq!(record.len(), self.record);
+        assert_eq!(record.len(), self.record);
         if group >= self.waiting.len() {
             self.waiting.resize_with(group + 1, Vec::new);
             self.stretches.resize_with(group + 1, Vec::new);

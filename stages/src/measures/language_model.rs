@@ -86,7 +86,7 @@ impl Measure for LanguageModel {
         if !self.attention_layers.is_empty() {
             columns::attention(self, evidence, window.ids.len(), &mut values)?;
         }
-        debug_assert_eq!(values.len(), self.columns().len(), "a value for each column");
+        assert_eq!(values.len(), self.columns().len(), "a value for each column");
         Ok(Figures(values))
     }
 }
