@@ -238,7 +238,7 @@ impl OnlineSoftmax {
         }
     }
 
-    /// Adds a part of a chunk: pieces of segments as they are where all rows share them, else row by row.
+    /// Adds a part of a chunk: pieces of segments as they are where all rows share them, else lane by lane.
     #[inline(always)]
     fn absorb_part<S: Simd, const BOUNDED: bool>(
         &mut self,
@@ -316,37 +316,35 @@ impl OnlineSoftmax {
     ) {
         let Part { group, ref seen, first, .. } = *part;
         let (nearest, farthest) = part.positions();
-        let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
+        let one = simd.splat(1.0);
         let logits = &logits[..seen.end - first];
         for lane in vectors::<S>(group) {
             let offset = simd.load(&self.offsets[self.open.strip * STRIP_ROWS + lane..]);
             let (mut key, mut segment) = (seen.start, first_segment);
-            let (mut mass, mut square) = (zero, zero);
+            let mut sums = Sums::none(simd);
             loop {
                 let from = segments.end(segment, nearest).clamp(key, seen.end);
                 let to = segments.end(segment, farthest).clamp(from, seen.end);
                 for logits in &logits[key - first..from - first] {
-                    let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
-                    (mass, square) = (simd.add(mass, power), simd.mul_add(power, power, square));
+                    sums.add(simd, relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset));
                 }
-                let (mut mass_behind, mut square_behind) = (zero, zero);
+                let mut sums_behind = Sums::none(simd);
                 let end = part.ends_of(simd, lane, segments, segment);
                 let mut at = simd.splat((from - first) as f32);
                 for logits in &logits[from - first..to - first] {
                     let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
-                    let (power, behind) = simd.split(at, end, power);
-                    (mass, square) = (simd.add(mass, power), simd.mul_add(power, power, square));
-                    mass_behind = simd.add(mass_behind, behind);
-                    square_behind = simd.mul_add(behind, behind, square_behind);
+                    let (before, behind) = simd.split(at, end, power);
+                    sums.add(simd, before);
+                    sums_behind.add(simd, behind);
                     at = simd.add(at, one);
                 }
-                let is_far = segments.far.contains(&segment);
-                self.add(simd, segment, lane, mass, is_far.then_some(square));
+                let square = segments.far.contains(&segment).then_some(sums.square);
+                self.add(simd, segment, lane, sums.mass, square);
                 if from == seen.end {
                     break;
                 }
                 (key, segment) = (to, segment + 1);
-                (mass, square) = (mass_behind, square_behind);
+                sums = sums_behind;
             }
         }
     }
@@ -383,18 +381,16 @@ impl OnlineSoftmax {
                 let (end, end_of_all) =
                     (segments.end(segment, farthest), segments.end(segment, nearest));
                 let to = end.min(seen.end).max(from);
-                let mut sums = (zero, zero);
+                let mut sums = Sums::none(simd);
                 let shared = from_all.min(to)..end_of_all.clamp(from_all.min(to), to);
                 let masked = Masked { logits, first, lane, low, high };
                 masked.add(simd, from..shared.start, &mut sums);
                 for powers in &logits[shared.start - first..shared.end - first] {
-                    let power = simd.load(&powers[lane..]);
-                    sums = (simd.add(sums.0, power), simd.mul_add(power, power, sums.1));
+                    sums.add(simd, simd.load(&powers[lane..]));
                 }
                 masked.add(simd, shared.end..to, &mut sums);
-                let (mass, square) = sums;
-                let square = segments.far.contains(&segment).then_some(square);
-                self.add(simd, segment, lane, mass, square);
+                let square = segments.far.contains(&segment).then_some(sums.square);
+                self.add(simd, segment, lane, sums.mass, square);
                 if end_of_all >= seen.end {
                     break;
                 }
@@ -628,6 +624,26 @@ impl Part<'_> {
     }
 }
 
+/// By lane, a sum of powers and that of their squares.
+#[derive(Clone, Copy)]
+struct Sums<V> {
+    mass: V,
+    square: V,
+}
+
+impl<V: Copy> Sums<V> {
+    #[inline(always)]
+    fn none(simd: impl Simd<Vector = V>) -> Self {
+        Self { mass: simd.splat(0.0), square: simd.splat(0.0) }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, simd: impl Simd<Vector = V>, power: V) {
+        self.mass = simd.add(self.mass, power);
+        self.square = simd.mul_add(power, power, self.square);
+    }
+}
+
 /// Powers of a chunk's keys in the lanes from `lane` on, each of which has a segment's keys from `low` to `high`.
 struct Masked<'a, S: Simd> {
     logits: &'a Logits,
@@ -641,14 +657,12 @@ struct Masked<'a, S: Simd> {
 impl<S: Simd> Masked<'_, S> {
     /// Adds the powers of some keys, and their squares, where they are the lane's.
     #[inline(always)]
-    fn add(&self, simd: S, keys: Range<usize>, (mass, square): &mut (S::Vector, S::Vector)) {
+    fn add(&self, simd: S, keys: Range<usize>, sums: &mut Sums<S::Vector>) {
         let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
         let mut at = simd.splat((keys.start - self.first) as f32);
         for powers in &self.logits[keys.start - self.first..keys.end - self.first] {
             let power = simd.load(&powers[self.lane..]);
-            let power = simd.between(self.low, at, self.high, power, zero);
-            *mass = simd.add(*mass, power);
-            *square = simd.mul_add(power, power, *square);
+            sums.add(simd, simd.between(self.low, at, self.high, power, zero));
             at = simd.add(at, one);
         }
     }
