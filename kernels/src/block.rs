@@ -15,7 +15,7 @@ use crate::steps::{Step, Steps};
 use crate::tile::int16::PortableInt16Tile;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::{
-    Avx2Tile, Avx512Tile, amx::AmxTile, bf16_dot::Bf16DotTile, int16::avx2::Avx2Int16Tile,
+    Avx2Tile, Avx512Tile, amx, amx::AmxTile, bf16_dot::Bf16DotTile, int16::avx2::Avx2Int16Tile,
     int16::avx512::Avx512Int16Tile,
 };
 use crate::tile::{MOST_CHUNK_KEYS, PortableTile, TILE_KEYS, Tile};
@@ -181,9 +181,9 @@ fn walk_avx512_int16(block: &Block<'_>, scratch: &mut Scratch) {
 /// As for [`AmxTile::new`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq")]
-unsafe fn walk_amx(block: &Block<'_>, scratch: &mut Scratch) {
+unsafe fn walk_amx<N: amx::Numbers>(block: &Block<'_>, scratch: &mut Scratch) {
     // SAFETY: the caller's promise.
-    block.walk(unsafe { AmxTile::new() }, scratch);
+    block.walk(unsafe { AmxTile::<N>::new() }, scratch);
 }
 
 /// One block's part of a window.
@@ -227,7 +227,10 @@ impl<'a> Block<'a> {
             Kernel::Avx512Bf16 => unsafe { walk_bf16_dot(self, scratch) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
-            Kernel::AmxBf16 => unsafe { walk_amx(self, scratch) },
+            Kernel::AmxBf16 => unsafe { walk_amx::<amx::Rounded>(self, scratch) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
+            Kernel::AmxBf16x3 => unsafe { walk_amx::<amx::Split>(self, scratch) },
             #[cfg(target_arch = "aarch64")]
             Kernel::NeonF32 => self.walk(NeonTile::new(Twice::new(Neon)), scratch),
             #[cfg(target_arch = "aarch64")]
@@ -358,11 +361,11 @@ impl<'a> Block<'a> {
                     for (rows, of_strip) in pieces(&rows, STRIP_ROWS).zip(strips) {
                         let state = self.state(head, (rows.start - self.rows.start) / STRIP_ROWS);
                         self.scale(rows, of_strip);
-                        let (width, whole, rows) = (layout.queries, false, &*of_strip);
+                        let (width, together, rows) = (layout.queries, 1, &*of_strip);
                         let panels = &mut queries[state * STRIP_ROWS * depth..];
                         let panels = &mut panels[..STRIP_ROWS * depth];
                         let packing =
-                            Packing { layout, width, whole, rows, head_dim, buffer, panels };
+                            Packing { layout, width, together, rows, head_dim, buffer, panels };
                         norms[state] = packing.run(registers);
                     }
                 }

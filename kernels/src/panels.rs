@@ -1,44 +1,45 @@
 //! Rows of a matrix, converted to a kernel's numbers and regrouped so that a register tile reads them in one straight
 //! line.
 
-use half::bf16;
-
 use crate::int16;
 use crate::kernel::ElementType;
 use crate::transpose::{Registers, Rows};
 use crate::work::Work;
+#[cfg(target_arch = "x86_64")]
+use crate::work::run;
 
 /// How a kernel wants queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// What a word holds.
     pub(crate) element_type: ElementType,
-    /// A row's words are padded with zeros to a multiple of this.
+    /// The words of a row, or of a part of it, are padded with zeros to a multiple of this.
     pub(crate) depth_multiple: usize,
     /// Queries of one panel, side by side in vectors.
     pub(crate) queries: usize,
     /// Keys of one panel.
     pub(crate) keys: usize,
-    /// Whether keys stay rows: a panel of theirs is `[keys, depth]`.
-    pub(crate) whole_keys: bool,
+    /// Words of a key that stay together: a panel of keys is `[depth/key_words, keys, key_words]`.
+    pub(crate) key_words: usize,
 }
 
 impl Layout {
     /// Words of a row of `head_dim` numbers.
     pub(crate) fn depth(&self, head_dim: usize) -> usize {
-        let words = match self.element_type {
-            ElementType::F32 => head_dim,
-            ElementType::Bf16 => head_dim.div_ceil(2),
-            ElementType::Int16 => int16::words(head_dim),
+        let (parts, words) = match self.element_type {
+            ElementType::F32 => (1, head_dim),
+            ElementType::Bf16 => (1, head_dim.div_ceil(2)),
+            ElementType::Bf16x3 => (2, head_dim.div_ceil(2)),
+            ElementType::Int16 => (1, int16::words(head_dim)),
         };
-        words.next_multiple_of(self.depth_multiple)
+        parts * words.next_multiple_of(self.depth_multiple)
     }
 
     /// Words of a row in the buffer of [`Self::words`].
     pub(crate) fn buffer(&self, head_dim: usize) -> usize {
         match self.element_type {
             ElementType::F32 => 0,
-            ElementType::Bf16 | ElementType::Int16 => self.depth(head_dim),
+            ElementType::Bf16 | ElementType::Bf16x3 | ElementType::Int16 => self.depth(head_dim),
         }
     }
 
@@ -58,10 +59,11 @@ impl Layout {
         let depth = self.depth(head_dim);
         let buffer = &mut buffer[..rows.len() / head_dim * depth];
         for (row, words) in rows.chunks_exact(head_dim).zip(buffer.chunks_exact_mut(depth)) {
-            if self.element_type == ElementType::Int16 {
-                int16::round(row, words);
-            } else {
-                round_to_bf16(row, words);
+            match self.element_type {
+                ElementType::F32 => unreachable!("returned above"),
+                ElementType::Bf16 => round_to_bf16(row, words),
+                ElementType::Bf16x3 => split_into_bf16(row, words),
+                ElementType::Int16 => int16::round(row, words),
             }
         }
         buffer
@@ -81,10 +83,30 @@ fn round_to_bf16(row: &[f32], words: &mut [u32]) {
     }
 }
 
-/// The bits of the nearest bf16, ties to even; a `NaN` stays one.
+/// Writes a row as the bf16 nearest to its numbers, zeros behind them, and in the other half of the words the bf16 nearest to
+/// what is left of each. Both together are off by at most 2^-18 of a number, or of the smallest normal one.
+#[inline(always)]
+fn split_into_bf16(row: &[f32], words: &mut [u32]) {
+    let (large, small) = words.split_at_mut(words.len() / 2);
+    round_to_bf16(row, large);
+    let (pairs, odd) = row.as_chunks::<2>();
+    for ((small, large), [low, high]) in small.iter_mut().zip(&*large).zip(pairs) {
+        *small = rounded(low - f32::from_bits(large << 16))
+            | rounded(high - f32::from_bits(large & 0xFFFF_0000)) << 16;
+    }
+    small[pairs.len()..].fill(0);
+    if let [last] = odd {
+        small[pairs.len()] = rounded(last - f32::from_bits(large[pairs.len()] << 16));
+    }
+}
+
+/// The bits of the nearest bf16, ties to even; a `NaN` stays one. As [`half::bf16::from_f32`], without a branch, which would keep
+/// rows out of vectors.
 #[inline(always)]
 fn rounded(value: f32) -> u32 {
-    u32::from(bf16::from_f32(value).to_bits())
+    let bits = value.to_bits();
+    let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
+    if value.is_nan() { bits >> 16 | 0x40 } else { nearest }
 }
 
 /// Rows to be packed as a kernel wants them.
@@ -92,15 +114,32 @@ pub(crate) struct Packing<'a> {
     pub(crate) layout: Layout,
     /// Rows of a panel, [`Layout::queries`] or [`Layout::keys`].
     pub(crate) width: usize,
-    /// Whether rows stay as they are.
-    pub(crate) whole: bool,
+    /// Words of a row that stay together: [`Layout::key_words`], one of queries.
+    pub(crate) together: usize,
     /// `[rows, head_dim]`
     pub(crate) rows: &'a [f32],
     pub(crate) head_dim: usize,
     /// Room for the words of a panel's rows: [`Layout::buffer`] each.
     pub(crate) buffer: &'a mut [u32],
-    /// `[⌈rows/width⌉, depth, width]`, or `[rows, depth]` where rows stay as they are.
+    /// `[⌈rows/width⌉, depth/together, width, together]`
     pub(crate) panels: &'a mut [u32],
+}
+
+/// One panel of queries and one of keys, of as many rows as they have, in buffers of their own.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn one_panel_each(
+    layout: Layout,
+    head_dim: usize,
+    [queries, keys]: [&[f32]; 2],
+) -> [Vec<u32>; 2] {
+    [(queries, layout.queries, 1), (keys, layout.keys, layout.key_words)].map(
+        |(rows, width, together)| {
+            let mut panel = vec![0; width * layout.depth(head_dim)];
+            let (buffer, panels) = (&mut vec![0; width * layout.buffer(head_dim)], &mut panel);
+            run(Packing { layout, width, together, rows, head_dim, buffer, panels });
+            panel
+        },
+    )
 }
 
 impl Work for Packing<'_> {
@@ -109,17 +148,17 @@ impl Work for Packing<'_> {
 
     #[inline(always)]
     fn run(self, registers: impl Registers) -> f32 {
-        let Self { layout, width, whole, rows, head_dim, buffer, panels } = self;
+        let Self { layout, width, together, rows, head_dim, buffer, panels } = self;
         let depth = layout.depth(head_dim);
         let mut largest = 0.0_f32;
         let panels = panels.chunks_mut(depth * width);
         for (rows, panel) in rows.chunks(width * head_dim).zip(panels) {
             let words = layout.words(rows, head_dim, buffer);
-            if whole {
-                panel[..words.len()].copy_from_slice(words);
-            } else {
+            if together == 1 {
                 let count = words.len() / depth;
                 regroup(registers, Rows { words, stride: depth, depth, count }, width, panel);
+            } else {
+                regroup_together(words, depth, width, together, panel);
             }
             largest = largest.max(largest_norm(registers, rows, head_dim));
         }
@@ -136,6 +175,17 @@ pub(crate) fn regroup(registers: impl Registers, rows: Rows<'_>, width: usize, p
         registers.transpose(rows, panel, width);
         if rows.count < width {
             panel.chunks_exact_mut(width).for_each(|words| words[rows.count..].fill(0));
+        }
+    }
+}
+
+/// Regroups rows of `depth` words into a panel `[depth/together, width, together]`; missing rows stay what they were.
+#[inline(always)]
+fn regroup_together(words: &[u32], depth: usize, width: usize, together: usize, panel: &mut [u32]) {
+    for (index, row) in words.chunks_exact(depth).enumerate() {
+        let pieces = panel.chunks_exact_mut(width * together).zip(row.chunks_exact(together));
+        for (panel, words) in pieces {
+            panel[index * together..][..together].copy_from_slice(words);
         }
     }
 }
@@ -214,6 +264,13 @@ mod tests {
     }
 
     #[test]
+    fn words_that_stay_together_lie_row_by_row() {
+        let mut panel = [9; 12];
+        regroup_together(&[1, 2, 3, 4, 5, 6, 7, 8], 4, 3, 2, &mut panel);
+        assert_eq!(panel, [1, 2, 5, 6, 9, 9, 3, 4, 7, 8, 9, 9]);
+    }
+
+    #[test]
     fn panels_of_any_size_hold_every_row_at_its_place() {
         for (count, depth, width) in [
             (0_usize, 3, 4),
@@ -245,7 +302,7 @@ mod tests {
             depth_multiple: 1,
             queries: 8,
             keys: 4,
-            whole_keys: false,
+            key_words: 1,
         };
         assert_eq!((layout.depth(3), layout.buffer(3)), (3, 0));
         let words = layout.words(&[3.0, -6.0, 1.5], 3, &mut []);
@@ -260,6 +317,41 @@ mod tests {
         assert_eq!(words[..4], [0xC000_3F80, 0x3F82, 0, 0]);
         assert!(f32::from_bits(words[4] << 16).is_nan() && words[5] == 0x7F80);
         assert_eq!(words.len(), 8);
+    }
+
+    #[test]
+    fn rounding_is_that_of_the_library() {
+        let all = (0..=u32::MAX).step_by(65_521).chain([0x7F80_0001, u32::MAX, 0x7F7F_FFFF]);
+        for value in all.map(f32::from_bits) {
+            assert_eq!(rounded(value), u32::from(half::bf16::from_f32(value).to_bits()), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_the_sum_of_two_of_bf16_to_eighteen_bits() {
+        let layout = Layout {
+            element_type: ElementType::Bf16x3,
+            depth_multiple: 2,
+            queries: 8,
+            keys: 4,
+            key_words: 2,
+        };
+        assert_eq!((layout.depth(1), layout.depth(4), layout.depth(5)), (4, 4, 8));
+        let row: Vec<f32> = (1..=5).map(|at| (at as f32).sin() * 10_f32.powi(at * 3)).collect();
+        let mut buffer = [9; 8];
+        let words = layout.words(&row, 5, &mut buffer);
+        let number = |words: &[u32], at: usize| {
+            f64::from(f32::from_bits(words[at / 2] >> (at % 2 * 16) << 16))
+        };
+        for (at, value) in row.iter().enumerate() {
+            let sum = number(&words[..4], at) + number(&words[4..], at);
+            let off = (sum / f64::from(*value) - 1.0).abs();
+            assert!(off <= 2.0_f64.powi(-18), "{value}: {off:e}");
+        }
+        assert_eq!((words[2] >> 16, words[3], words[6] >> 16, words[7]), (0, 0, 0, 0));
+        let mut buffer = [9; 4];
+        let words = layout.words(&[f32::NAN], 1, &mut buffer);
+        assert!(f32::from_bits(words[0] << 16).is_nan());
     }
 
     #[test]

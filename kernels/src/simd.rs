@@ -19,7 +19,7 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, Degree3, Degree5, Nearest5};
+pub(crate) use avx512::{Avx512, Degree3, Degree5, Nearest5, Polynomial};
 pub(crate) use exponential::{exp2, tanh};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;

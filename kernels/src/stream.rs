@@ -228,8 +228,8 @@ fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [
             let rows = tile * TILE_KEYS..tokens.min((tile + 1) * TILE_KEYS);
             let gathered = &mut gathered[..rows.len() * head_dim];
             window.source.keys(head, rows, gathered);
-            let (rows, width, whole) = (&*gathered, layout.keys, layout.whole_keys);
-            *largest = run(Packing { layout, width, whole, rows, head_dim, buffer, panels });
+            let (rows, width, together) = (&*gathered, layout.keys, layout.key_words);
+            *largest = run(Packing { layout, width, together, rows, head_dim, buffer, panels });
         },
     );
 }

@@ -16,7 +16,7 @@ const FOR_INT16: &[Kernel] =
     &[Kernel::Avx512Int16, Kernel::Avx2Int16, Kernel::NeonInt16, Kernel::PortableInt16];
 
 impl Kernel {
-    /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for `amx-bf16` asks Linux for the
+    /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for one of AMX asks Linux for the
     /// tile registers and has a child process check a small product.
     pub fn unsupported_reason(self) -> Option<&'static str> {
         match self {
@@ -42,7 +42,7 @@ impl Kernel {
                     .then_some("the processor has no AVX-512 VNNI")
             }),
             #[cfg(target_arch = "x86_64")]
-            Self::AmxBf16 => {
+            Self::AmxBf16 | Self::AmxBf16x3 => {
                 static REASON: OnceLock<Option<&str>> = OnceLock::new();
                 *REASON.get_or_init(|| avx512_unsupported_reason().or_else(amx::unsupported_reason))
             }
@@ -55,12 +55,16 @@ impl Kernel {
         self.unsupported_reason().is_none()
     }
 
-    /// The fastest kernel of this machine for `numbers`. For bf16 that is a float32 kernel where the processor's own bf16
-    /// product is slower (Intel's). `amx-bf16` has not run on silicon: it is taken only where it is asked for by name.
+    /// The fastest kernel of this machine for `numbers`. For bf16 that is a float32 kernel where the processor has no AMX and
+    /// its own bf16 product is slower (Intel's).
     pub fn detect(numbers: ElementType) -> Self {
         let (rounding, others): (&[Self], &[Self]) = match numbers {
-            ElementType::Bf16 if has_fast_bf16_dot() => (&[Self::Avx512Bf16], FOR_F32),
-            ElementType::F32 | ElementType::Bf16 => (&[], FOR_F32),
+            ElementType::F32 => (&[], FOR_F32),
+            ElementType::Bf16 if has_fast_bf16_dot() => {
+                (&[Self::AmxBf16, Self::Avx512Bf16], FOR_F32)
+            }
+            ElementType::Bf16 => (&[Self::AmxBf16], FOR_F32),
+            ElementType::Bf16x3 => (&[Self::AmxBf16x3], FOR_F32),
             ElementType::Int16 => (FOR_INT16, &[]),
         };
         let mut kernels = rounding.iter().chain(others).copied();
@@ -76,7 +80,9 @@ impl Kernel {
     #[must_use]
     pub fn for_weights(self) -> Self {
         match self {
-            Self::Avx512Bf16 | Self::AmxBf16 | Self::Avx512Int16 => Self::Avx512F32,
+            Self::Avx512Bf16 | Self::AmxBf16 | Self::AmxBf16x3 | Self::Avx512Int16 => {
+                Self::Avx512F32
+            }
             Self::Avx2Int16 => Self::Avx2F32,
             Self::NeonInt16 => Self::NeonF32,
             Self::PortableInt16 => Self::PortableF32,
@@ -121,7 +127,7 @@ mod tests {
         for numbers in [ElementType::F32, ElementType::Bf16, ElementType::Int16] {
             let kernel = Kernel::detect(numbers);
             assert!(kernel.is_supported() && kernel.is_for(numbers), "{kernel:?}");
-            assert_ne!(kernel, Kernel::AmxBf16, "it has not run on silicon");
+            assert_ne!(kernel, Kernel::AmxBf16x3, "it is taken only where it is named");
         }
         assert!(Kernel::PortableF32.is_supported());
     }

@@ -77,7 +77,7 @@ pub(crate) type NeonTile = Floats<Twice<Neon>, 6, 2>;
 
 /// The layout of a float32 tile.
 pub(crate) const fn floats(keys: usize, queries: usize) -> Layout {
-    Layout { element_type: ElementType::F32, depth_multiple: 1, queries, keys, whole_keys: false }
+    Layout { element_type: ElementType::F32, depth_multiple: 1, queries, keys, key_words: 1 }
 }
 
 /// The layout of [`PortableTile`].
@@ -88,15 +88,17 @@ pub(crate) const AVX2: Layout = floats(6, 16);
 pub(crate) const AVX512: Layout = floats(12, 32);
 /// The layout of [`Bf16DotTile`](bf16_dot::Bf16DotTile).
 pub(crate) const BF16_DOT: Layout = Layout { element_type: ElementType::Bf16, ..floats(12, 32) };
-/// The layout of [`AmxTile`](amx::AmxTile): keys as they are, `[32, depth]`, queries in panels of 32; zeros fill the
-/// depth of the last tile.
+/// The layout of [`AmxTile`](amx::AmxTile): keys tile by tile, `[depth/16, 32, 16]`, so that products read them in one straight
+/// line; zeros fill the depth of the last tile.
 pub(crate) const AMX: Layout = Layout {
     element_type: ElementType::Bf16,
     depth_multiple: 16,
     queries: 32,
     keys: 32,
-    whole_keys: true,
+    key_words: 16,
 };
+/// The layout of [`AmxTile`](amx::AmxTile) for numbers as the sum of two: the large parts of a row, then the small ones.
+pub(crate) const AMX_SPLIT: Layout = Layout { element_type: ElementType::Bf16x3, ..AMX };
 
 /// The layout of an [int16 tile](int16::Int16Tile).
 pub(crate) const fn integers(keys: usize, queries: usize) -> Layout {
@@ -111,6 +113,7 @@ impl Kernel {
             Self::Avx512F32 => AVX512,
             Self::Avx512Bf16 => BF16_DOT,
             Self::AmxBf16 => AMX,
+            Self::AmxBf16x3 => AMX_SPLIT,
             Self::PortableInt16 => integers(4, 8),
             Self::Avx2Int16 => integers(6, 16),
             Self::Avx512Int16 => integers(12, 32),

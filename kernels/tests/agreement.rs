@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{EXPONENTIAL, ROW, Random, Rounded, Stored, check, close, supported};
+use common::{EXPONENTIAL, LEFT_OUT, ROW, Random, Rounded, Stored, check, close, supported};
 use longsift_kernels::{
     AttentionShape, ElementType, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, RowSample,
     WindowSums, attention_statistics, head_statistics, reference_rows,
@@ -235,6 +235,7 @@ tested_here! {
     avx512_bf16_is_tested_here: Avx512Bf16, longsift_avx512_bf16, "needs a processor with AVX-512 BF16";
     avx512_int16_is_tested_here: Avx512Int16, longsift_avx512_vnni, "needs a processor with AVX-512 VNNI";
     amx_bf16_is_tested_here: AmxBf16, longsift_amx, "needs a processor with AMX";
+    amx_bf16x3_is_tested_here: AmxBf16x3, longsift_amx, "needs a processor with AMX";
 }
 
 #[test]
@@ -361,6 +362,7 @@ proptest! {
             let ([mass, square], more) = match kernel.element_type() {
                 ElementType::F32 => (&exact, 0.0),
                 ElementType::Bf16 => (&bf16, EXPONENTIAL),
+                ElementType::Bf16x3 => (&exact, LEFT_OUT),
                 ElementType::Int16 => (&int16, 0.0),
             };
             let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());

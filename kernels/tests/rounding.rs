@@ -1,10 +1,13 @@
-//! What rounding queries and keys does to the figures: the price of the bf16 and of the int16 kernels.
+//! What rounding queries and keys does to the figures: the price of the bf16, bf16x3 and int16 kernels.
 //!
 //! A product `q·k` of rounded numbers is off by `Σ q_d·k_d·(ε_d + ε'_d)`, each `ε` at most 2^-9 and as often up as down:
 //! never more than `2^-8·Σ|q_d·k_d| <= 2^-8·‖q‖·‖k‖`, and for heads of many dimensions about
 //! `2^-9·√(2/3)·√(Σ q_d²k_d²)`, which is 1.6e-3 of the standard deviation of the logits. A probability is off by as much,
 //! relatively, in either direction: with logits of standard deviation `s`, one by about `1.6e-3·s`, a mean over many rows
 //! and keys by far less.
+//!
+//! Sums of two bf16 are each off by at most 2^-18, and the products of the small parts, at most 2^-9 each, are left out: at
+//! random by `√(2/3)·2^-18` and `2^-18/3` of a product, together 3.4e-6 of the logits' standard deviation.
 //!
 //! Integers of rows scaled to the length `L = 46,340` are each off by half a unit at most, at random by 0.29: a product by
 //! `0.29·√2·L`, which is `0.41·√d/L` of the standard deviation `L²/√d` that products have: 1.0e-4 for heads of 128.
@@ -24,6 +27,7 @@ fn error(numbers: ElementType, head_dim: usize) -> f64 {
     match numbers {
         ElementType::F32 => 0.0,
         ElementType::Bf16 => 1.6e-3,
+        ElementType::Bf16x3 => 3.4e-6,
         ElementType::Int16 => 0.41 * (head_dim as f64).sqrt() / 46_340.0,
     }
 }

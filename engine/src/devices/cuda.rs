@@ -67,7 +67,7 @@ fn fastest_first(table: ElementType) -> &'static [Kernel] {
     match table {
         ElementType::F32 => &[Kernel::CudaF32],
         ElementType::Bf16 => &[Kernel::CudaV2Bf16, Kernel::CudaV1Bf16, Kernel::CudaF32],
-        ElementType::Int16 => &[],
+        ElementType::Bf16x3 | ElementType::Int16 => &[],
     }
 }
 

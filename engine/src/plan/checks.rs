@@ -180,6 +180,7 @@ fn kernel_by_name(
             let numbers = match kernel.element_type() {
                 ElementType::F32 => "multiplies float32 numbers",
                 ElementType::Bf16 => "rounds queries and keys to 16-bit floats",
+                ElementType::Bf16x3 => "makes sums of two 16-bit floats of queries and keys",
                 ElementType::Int16 => "rounds queries and keys to 16-bit integers",
             };
             format!("the kernel `{name}` {numbers}, but `precision` is {}", table.name())

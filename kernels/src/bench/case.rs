@@ -66,7 +66,9 @@ impl Case {
         let multiply = limits.multiply / self.head_dim as f64;
         match self.kernel.element_type() {
             ElementType::F32 => multiply,
-            ElementType::Bf16 | ElementType::Int16 => multiply.min(limits.exponential),
+            ElementType::Bf16 | ElementType::Bf16x3 | ElementType::Int16 => {
+                multiply.min(limits.exponential)
+            }
         }
     }
 
@@ -169,7 +171,7 @@ impl OwnWindow {
         };
         let floats: Vec<f32> = (0..TABLE_ROWS * width).map(|_| 2.5 * next()).collect();
         let rounded = match case.kernel.element_type() {
-            ElementType::F32 | ElementType::Int16 => Vec::new(),
+            ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => Vec::new(),
             ElementType::Bf16 => floats.iter().map(|&value| bf16::from_f32(value)).collect(),
         };
         let pairs = case.head_dim / 2;
@@ -208,7 +210,9 @@ impl OwnWindow {
         let &Case { kernel, head_dim, tokens, key_heads, group, .. } = case;
         let shape = AttentionShape { tokens, query_heads: key_heads * group, key_heads, head_dim };
         let table = match kernel.element_type() {
-            ElementType::F32 | ElementType::Int16 => TableView::F32(&self.floats),
+            ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => {
+                TableView::F32(&self.floats)
+            }
             ElementType::Bf16 => TableView::Bf16(&self.rounded),
         };
         let width = key_heads * (group + 1) * head_dim;

@@ -19,7 +19,7 @@ use crate::tile::int16::neon::NeonInt16Tile;
 use crate::tile::int16::{avx2::Avx2Int16Tile, avx512::Avx512Int16Tile};
 use crate::tile::{Tile, multiply};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{amx::AmxTile, bf16_dot::Bf16DotTile};
+use crate::tile::{amx, amx::AmxTile, bf16_dot::Bf16DotTile};
 
 /// The limits of one thread for one kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,7 +58,10 @@ impl Limits {
             Kernel::Avx512Bf16 => unsafe { bf16_dot() },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
-            Kernel::AmxBf16 => unsafe { amx() },
+            Kernel::AmxBf16 => unsafe { amx::<amx::Rounded>(1) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
+            Kernel::AmxBf16x3 => unsafe { amx::<amx::Split>(3) },
             Kernel::PortableInt16 => portable_int16(),
             #[cfg(target_arch = "aarch64")]
             Kernel::NeonF32 => Self::of::<_, 12>(Twice::new(Neon)),
@@ -141,19 +144,21 @@ fn bf16_dot() -> Limits {
     Limits { multiply, exponential: exponentials(simd) }
 }
 
+/// The limits of tiles that take `products` products for one of two numbers.
+///
 /// # Safety
 /// As for [`AmxTile::new`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq")]
-unsafe fn amx() -> Limits {
+unsafe fn amx<N: amx::Numbers>(products: usize) -> Limits {
     // SAFETY: the caller's promise.
-    let tile = unsafe { AmxTile::new() };
+    let tile = unsafe { AmxTile::<N>::new() };
     let mut session = tile.begin();
     let clock = Clock::start();
     tile.repeat(&mut session, MULTIPLY_ROUNDS / 16);
     let seconds = clock.seconds();
     drop(session);
-    let multiply = (MULTIPLY_ROUNDS / 16 * AmxTile::REPEATED_PRODUCTS) as f64 / seconds;
+    let multiply = (MULTIPLY_ROUNDS / 16 * amx::REPEATED_PRODUCTS / products) as f64 / seconds;
     Limits { multiply, exponential: exponentials(tile.simd()) }
 }
 

@@ -4,10 +4,9 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 use crate::child::{Outcome, in_child};
 use crate::online_softmax::{Logits, STRIP_ROWS};
-use crate::panels::regroup;
-use crate::tile::amx::AmxTile;
+use crate::panels::one_panel_each;
+use crate::tile::amx::{AmxTile, Rounded};
 use crate::tile::{AMX, Tile};
-use crate::transpose::{FourRows, Rows};
 
 /// What stands against AMX beside AVX-512 F and DQ, which must be there: the processor, the system, or a product that comes
 /// out wrong.
@@ -97,17 +96,13 @@ impl Check {
     }
 
     fn new() -> Self {
-        let rows_from = |first: usize| {
-            let width = 2 * Self::DEPTH;
-            let number = |at: usize| Self::number(first + at / width, at % width);
-            let rows: Vec<f32> = (0..AMX.keys * width).map(number).collect();
-            AMX.words(&rows, width, &mut vec![0; AMX.keys * Self::DEPTH]).to_vec()
+        let head_dim = 2 * Self::DEPTH;
+        let rows = |first: usize| -> Vec<f32> {
+            let number = |at: usize| Self::number(first + at / head_dim, at % head_dim);
+            (0..AMX.keys * head_dim).map(number).collect()
         };
-        let mut queries = vec![0; AMX.queries * Self::DEPTH];
-        let (words, depth) = (&*rows_from(0), Self::DEPTH);
-        let rows = Rows { words, stride: depth, depth, count: AMX.queries };
-        regroup(FourRows, rows, AMX.queries, &mut queries);
-        Self { queries, keys: rows_from(Self::KEYS) }
+        let [queries, keys] = one_panel_each(AMX, head_dim, [&rows(0), &rows(Self::KEYS)]);
+        Self { queries, keys }
     }
 
     /// Allocates nothing.
@@ -117,7 +112,7 @@ impl Check {
     #[target_feature(enable = "avx512f,avx512dq")]
     unsafe fn is_right(&self, logits: &mut Logits) -> bool {
         // SAFETY: the caller's promise.
-        let tile = unsafe { AmxTile::new() };
+        let tile = unsafe { AmxTile::<Rounded>::new() };
         let mut session = tile.begin();
         tile.multiply(&mut session, &self.keys, &self.queries, STRIP_ROWS, logits);
         drop(session);
