@@ -11,5 +11,6 @@ fn main() {
         "longsift_systemd",
         "longsift_browser",
         "longsift_pyarrow",
+        "longsift_amx",
     ]);
 }

@@ -29,25 +29,27 @@ fn document(window: &Value) -> (String, String) {
     (file, window["data_id"].as_str().unwrap().to_owned())
 }
 
-/// With `precision: int16`: the dependency strength of each window within 1e-5 of that of float32, relatively, and each
-/// head's within 1e-4.
-fn check_integers(workspace: &Workspace) {
-    let floats_run = read_scores(&workspace.path("out.run"));
-    let precision = "stages.load-partial-model.precision=int16";
-    let arguments =
-        ["run", "pipeline.yaml", "-q", "--set", precision, "--set", "output.path=integers"];
-    workspace.longsift(&arguments).success();
-    let integers_run = read_scores(&workspace.path("integers.run"));
-    assert_eq!(texts(&integers_run, "id"), texts(&floats_run, "id"));
-    let [got, want] = [&integers_run, &floats_run].map(|run| floats(run, "dependency_strength"));
+/// Another run with `arguments`, whose kernel rounds: the dependency strength of each window is within `tolerance` of that of
+/// float32, relatively, and each head's within ten times as much.
+fn check_rounded(workspace: &Workspace, arguments: &[&str], tolerance: f64) {
+    let run = ["run", "pipeline.yaml", "-q", "--set", "output.path=rounded"];
+    workspace.longsift(&[&run, arguments].concat()).success();
+    let runs = ["rounded.run", "out.run"].map(|run| read_scores(&workspace.path(run)));
+    assert_eq!(texts(&runs[0], "id"), texts(&runs[1], "id"));
+    let [got, want] = runs.each_ref().map(|run| floats(run, "dependency_strength"));
     let off = |(got, want): (&f64, &f64)| (got / want - 1.0).abs();
     let worst = got.iter().zip(&want).map(off).fold(0.0, f64::max);
-    let [got, want] =
-        [&integers_run, &floats_run].map(|run| float_lists(run, "dependency_strength_by_head"));
+    let [got, want] = runs.each_ref().map(|run| float_lists(run, "dependency_strength_by_head"));
     let heads = got.iter().flatten().zip(want.iter().flatten());
     let worst_head = heads.map(off).fold(0.0, f64::max);
-    eprintln!("{} windows: off by {worst:.1e}, a head by {worst_head:.1e}", got.len());
-    assert!(worst <= 1e-5 && worst_head <= 1e-4, "{worst:e}, a head {worst_head:e}");
+    eprintln!(
+        "{arguments:?}, {} windows: off by {worst:.1e}, a head by {worst_head:.1e}",
+        got.len()
+    );
+    assert!(
+        worst <= tolerance && worst_head <= 10.0 * tolerance,
+        "{worst:e}, a head {worst_head:e}"
+    );
     assert!(worst > 0.0, "they are rounded");
 }
 
@@ -121,7 +123,25 @@ fn ten_windows_of_real_texts_agree_with_double_precision() {
     copy_documents(&corpora, &workspace, expected);
     workspace.run(&pipeline());
     check(&workspace, expected);
-    check_integers(&workspace);
+    let integers = ["--set", "stages.load-partial-model.precision=int16"];
+    check_rounded(&workspace, &integers, 1e-5);
+}
+
+#[test]
+#[cfg_attr(
+    not(all(longsift_amx, longsift_shared)),
+    ignore = "needs a processor with AMX, and ../shared"
+)]
+fn windows_of_real_texts_keep_their_scores_on_tiles() {
+    let expected = read_json(&demo_model().join("expected.json"));
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    copy_documents(&shared("corpora"), &workspace, expected["windows"].as_array().unwrap());
+    let summary = workspace.run_with(&pipeline(), &["--kernel", "avx512-f32"]);
+    assert!(summary["windows_scored"].as_u64() > Some(100), "{summary}");
+    check_rounded(&workspace, &["--kernel", "amx-bf16x3"], 1e-6);
+    let bf16 = ["--set", "stages.load-partial-model.precision=bf16", "--kernel", "amx-bf16"];
+    check_rounded(&workspace, &[&bf16[..], &["--fresh"]].concat(), 1e-3);
 }
 
 #[test]
