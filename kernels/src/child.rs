@@ -1,41 +1,54 @@
 //! Work that may end the process that does it, in a child of this one.
 
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read, retry_on_intr, write};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, waitpid,
 };
 
 /// How long a child may take: what it does takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// What became of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It did its work, which gave this.
     Answered(bool),
-    /// A signal ended it.
+    /// It ended before it could answer: by a signal.
     Killed,
-    /// It did not end in time, left in another way, or could not be started.
+    /// It did not end in time, panicked, or could not be started.
     Unknown,
 }
 
-/// Statuses with which a child leaves.
-const TRUE: i32 = 10;
-const FALSE: i32 = 11;
-const PANICKED: i32 = 12;
+/// What a child writes into its pipe: its status would be lost where the system is told to reap children by itself.
+const TRUE: u8 = 10;
+const FALSE: u8 = 11;
+const PANICKED: u8 = 12;
 
 unsafe extern "C" {
     safe fn fork() -> i32;
     safe fn _exit(status: i32) -> !;
 }
 
-/// Ends the child whatever its work does: a panic must not carry on in code of the parent.
-struct Leaves;
+/// Answers and ends the child, whatever its work does: a panic must not carry on in code of the parent.
+struct Leaves {
+    pipe: OwnedFd,
+    answer: u8,
+}
+
+impl Leaves {
+    fn leave(&self) -> ! {
+        let _ = retry_on_intr(|| write(&self.pipe, &[self.answer]));
+        _exit(0);
+    }
+}
 
 impl Drop for Leaves {
     fn drop(&mut self) {
-        _exit(PANICKED);
+        self.leave();
     }
 }
 
@@ -45,39 +58,37 @@ impl Drop for Leaves {
 /// `work` allocates nothing, takes no lock and calls nothing that does: another thread may have held any lock when the
 /// process was copied, and is not there to give it back.
 pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
+    let Ok((answers, pipe)) = pipe_with(PipeFlags::CLOEXEC) else { return Outcome::Unknown };
     let child = fork();
     if child == 0 {
-        let leaves = Leaves;
+        let mut leaves = Leaves { pipe, answer: PANICKED };
         // A child that is ended by a signal leaves no core file behind.
         let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-        let status = if work() { TRUE } else { FALSE };
-        std::mem::forget(leaves);
-        _exit(status);
+        leaves.answer = if work() { TRUE } else { FALSE };
+        leaves.leave();
     }
-    Pid::from_raw(child).filter(|_| child > 0).map_or(Outcome::Unknown, outcome)
+    drop(pipe);
+    let Some(child) = Pid::from_raw(child).filter(|_| child > 0) else { return Outcome::Unknown };
+    let mut waiting = [PollFd::new(&answers, PollFlags::IN)];
+    let ready = retry_on_intr(|| poll(&mut waiting, Some(&PATIENCE)));
+    let outcome = if ready == Ok(1) { outcome(&answers) } else { Outcome::Unknown };
+    if ready != Ok(1) {
+        // Its end of the pipe is open: it is there, and the number is its own.
+        let _ = kill_process(child, Signal::KILL);
+    }
+    // An error where the system has reaped it.
+    while waitpid(Some(child), WaitOptions::empty()).err() == Some(Errno::INTR) {}
+    outcome
 }
 
-fn outcome(child: Pid) -> Outcome {
-    let start = Instant::now();
-    loop {
-        match waitpid(Some(child), WaitOptions::NOHANG) {
-            Ok(Some((_, status))) => {
-                return match status.exit_status() {
-                    Some(TRUE) => Outcome::Answered(true),
-                    Some(FALSE) => Outcome::Answered(false),
-                    Some(_) => Outcome::Unknown,
-                    None => Outcome::Killed,
-                };
-            }
-            Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(1)),
-            Ok(None) => {
-                let _ = kill_process(child, Signal::KILL);
-                let _ = waitpid(Some(child), WaitOptions::empty());
-                return Outcome::Unknown;
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return Outcome::Unknown,
-        }
+/// What a child has written, or that it has ended, as its end of the pipe is closed.
+fn outcome(answers: &OwnedFd) -> Outcome {
+    let mut answer = [0];
+    match retry_on_intr(|| read(answers, &mut answer)) {
+        Ok(0) => Outcome::Killed,
+        Ok(_) if answer[0] == PANICKED => Outcome::Unknown,
+        Ok(_) => Outcome::Answered(answer[0] == TRUE),
+        Err(_) => Outcome::Unknown,
     }
 }
 
@@ -94,6 +105,25 @@ mod tests {
         // SAFETY: an instruction that no processor has touches nothing.
         let killed = unsafe { in_child(|| std::arch::asm!("ud2", options(noreturn))) };
         assert_eq!(killed, Outcome::Killed);
+    }
+
+    /// A parent may have told the system so; a status is lost then.
+    #[test]
+    fn a_child_answers_where_the_system_reaps_children_by_itself() {
+        unsafe extern "C" {
+            safe fn signal(number: i32, action: usize) -> usize;
+        }
+        const CHILD: i32 = Signal::CHILD.as_raw();
+        const IGNORE: usize = 1;
+        // SAFETY: a copy of the copy, both of which do nothing but ask the system.
+        let outcome = unsafe {
+            in_child(|| {
+                signal(CHILD, IGNORE);
+                [true, false].iter().all(|&answer| in_child(|| answer) == Outcome::Answered(answer))
+                    && in_child(|| std::arch::asm!("ud2", options(noreturn))) == Outcome::Killed
+            })
+        };
+        assert_eq!(outcome, Outcome::Answered(true));
     }
 
     #[test]
