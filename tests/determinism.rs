@@ -122,6 +122,8 @@ fn a_kernel_by_name_gives_the_same_figures_within_rounding() {
     } else {
         let expected = format!("kernel: portable-f32, was {}", kernel.as_str().unwrap());
         assert!(answer.stderr.contains(&expected), "{}", answer.stderr);
+        let finish = format!("as it was begun with `--kernel {}`", kernel.as_str().unwrap());
+        assert!(answer.stderr.contains(&finish), "{}", answer.stderr);
         answer.expect(2);
     }
 }

@@ -1,5 +1,7 @@
 //! What stands against using scores that are here already: other settings than those that they were made with.
 
+use longsift_kernels::Kernel;
+
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
@@ -67,13 +69,27 @@ pub(super) fn differing(
     }
     Ok(Some(problem.hint(if windows.is_empty() {
         let again = measures.iter().map(|(name, _)| format!("--remeasure {name}"));
+        let finish = match kernel_before(&measures) {
+            Some(kernel) => format!("finish the run as it was begun with `--kernel {kernel}`, "),
+            None => String::new(),
+        };
         format!(
-            "give this pipeline another `output.path`, or measure this again with `{}`",
+            "{finish}give this pipeline another `output.path`, or measure this again with `{}`",
             again.collect::<Vec<_>>().join(" ")
         )
     } else {
         "give this pipeline another `output.path`, or start anew with `--fresh`".to_owned()
     })))
+}
+
+/// The kernel that measures were made with, if it is all that differs and this machine has it.
+fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
+    let mut lines = measures.iter().flat_map(|(_, lines)| lines);
+    let [kernel, ..] = &measures.first()?.1[..] else { return None };
+    let (_, kernel) = kernel.strip_prefix("kernel: ")?.split_once(", was ")?;
+    let suffix = format!(", was {kernel}");
+    let alone = lines.all(|line| line.starts_with("kernel: ") && line.ends_with(&suffix));
+    (alone && Kernel::from_name(kernel)?.is_supported()).then_some(kernel)
 }
 
 /// The line of another `min_tokens` in words: it is no setting, but what the measures of a pipeline come to.
