@@ -23,8 +23,8 @@ pub enum Kernel {
     /// Tiles of bf16; `x86_64` with AMX-TILE and AMX-BF16 beside AVX-512, on Linux.
     #[serde(rename = "amx-bf16")]
     AmxBf16,
-    /// As [`Self::AmxBf16`], each number as the sum of two of bf16, three products in the place of one: a logit is off by about
-    /// 4e-6 of the logits' standard deviation. Taken only where it is asked for by name.
+    /// As [`Self::AmxBf16`], each number as the sum of two bf16, three products instead of one: a logit is off by about 4e-6 of
+    /// the logits' standard deviation. Taken only where it is asked for by name.
     #[serde(rename = "amx-bf16x3")]
     AmxBf16x3,
     /// As [`Self::Avx512Int16`], in plain Rust: the same bits, slowly; runs everywhere.

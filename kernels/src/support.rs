@@ -16,7 +16,7 @@ const FOR_INT16: &[Kernel] =
     &[Kernel::Avx512Int16, Kernel::Avx2Int16, Kernel::NeonInt16, Kernel::PortableInt16];
 
 impl Kernel {
-    /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for one of AMX asks Linux for the
+    /// Why this machine's processor cannot run the kernel; `None` where it can. The first call for an AMX kernel asks Linux for the
     /// tile registers and has a child process check a small product.
     pub fn unsupported_reason(self) -> Option<&'static str> {
         match self {
@@ -59,12 +59,12 @@ impl Kernel {
     /// its own bf16 product is slower (Intel's).
     pub fn detect(numbers: ElementType) -> Self {
         let (rounding, others): (&[Self], &[Self]) = match numbers {
-            ElementType::F32 => (&[], FOR_F32),
+            // What sums of two bf16 stand in for; their own kernel is taken only where it is named.
+            ElementType::F32 | ElementType::Bf16x3 => (&[], FOR_F32),
             ElementType::Bf16 if has_fast_bf16_dot() => {
                 (&[Self::AmxBf16, Self::Avx512Bf16], FOR_F32)
             }
             ElementType::Bf16 => (&[Self::AmxBf16], FOR_F32),
-            ElementType::Bf16x3 => (&[Self::AmxBf16x3], FOR_F32),
             ElementType::Int16 => (FOR_INT16, &[]),
         };
         let mut kernels = rounding.iter().chain(others).copied();
@@ -124,7 +124,9 @@ mod tests {
 
     #[test]
     fn the_detected_kernel_is_supported_and_fits_the_table() {
-        for numbers in [ElementType::F32, ElementType::Bf16, ElementType::Int16] {
+        for numbers in
+            [ElementType::F32, ElementType::Bf16, ElementType::Bf16x3, ElementType::Int16]
+        {
             let kernel = Kernel::detect(numbers);
             assert!(kernel.is_supported() && kernel.is_for(numbers), "{kernel:?}");
             assert_ne!(kernel, Kernel::AmxBf16x3, "it is taken only where it is named");

@@ -467,7 +467,7 @@ fn output_facts(output: &Output, parts: &mut Parts) {
 
 /// Facts of windows that are names of columns: what is in them counts for a calibration, not what they are called.
 const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
-/// Facts of a measure that change the last bits of a figure, which no calibration holds to.
+/// Facts of a measure that change a figure by its rounding alone, which no calibration holds to.
 const BITS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
 /// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.
 const OF_SCORES: [&str; 9] = [

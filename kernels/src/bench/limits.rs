@@ -144,7 +144,7 @@ fn bf16_dot() -> Limits {
     Limits { multiply, exponential: exponentials(simd) }
 }
 
-/// The limits of tiles that take `products` products for one of two numbers.
+/// The limits of tiles that need `products` products for each of two numbers.
 ///
 /// # Safety
 /// As for [`AmxTile::new`].

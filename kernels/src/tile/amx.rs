@@ -25,7 +25,7 @@ pub(crate) trait Numbers: Copy {
     type Polynomial: Polynomial;
     const LAYOUT: Layout;
 
-    /// Writes the products of 32 keys with 32 queries, `[SPAN, SPAN]`, all of the layout's panels of `depth` words a row.
+    /// Writes the products of 32 keys with 32 queries, `[SPAN, SPAN]`. Both are a panel of the layout, of `depth` words a row.
     ///
     /// # Safety
     /// The processor has AMX-TILE and AMX-BF16, and this thread's tiles are configured.
@@ -36,7 +36,7 @@ pub(crate) trait Numbers: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct Rounded;
 
-/// Numbers as the sum of two of bf16: three products in the place of one, without that of the two small parts.
+/// Numbers as the sum of two bf16: three products instead of one, without that of the two small parts.
 #[derive(Clone, Copy)]
 pub(crate) struct Split;
 

@@ -159,7 +159,7 @@ const BF16: f64 = 2e-2;
 /// `√d / 46,340` of ‖q‖·‖k‖, which is a few units to a hundred here.
 const INT16: f64 = 1e-3;
 
-/// Likewise for sums of two bf16: a product is off by 3·2^-18 at most, where bf16 has it off by 2^-8.
+/// Likewise for sums of two bf16: a product is off by 2^-15 at most, where bf16 has it off by 2^-7.
 const BF16X3: f64 = 1e-4;
 
 fn near_rounded(name: &str, layer: &FirstLayer, ids: &[u32], expected: &Value) {
