@@ -82,13 +82,16 @@ pub(super) fn differing(
     })))
 }
 
-/// The kernel that measures were made with, if it is all that differs and this machine has it.
+/// The kernel that measures were made with, if it, and the one of their table that goes with it, is all that differs and this
+/// machine has it.
 fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
+    fn before(line: &str) -> Option<&str> {
+        Some(line.strip_prefix("kernel: ")?.split_once(", was ")?.1)
+    }
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
-    let [kernel, ..] = &measures.first()?.1[..] else { return None };
-    let (_, kernel) = kernel.strip_prefix("kernel: ")?.split_once(", was ")?;
-    let suffix = format!(", was {kernel}");
-    let alone = lines.all(|line| line.starts_with("kernel: ") && line.ends_with(&suffix));
+    let kernel = lines.clone().find_map(|line| before(line))?;
+    let alone =
+        lines.all(|line| line.starts_with("table_kernel: ") || before(line) == Some(kernel));
     (alone && Kernel::from_name(kernel)?.is_supported()).then_some(kernel)
 }
 
