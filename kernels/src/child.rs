@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// What a child writes into its pipe: its status would be lost where the system is told to reap children by itself.
+/// What a child writes into its pipe: where the system reaps children by itself (SIGCHLD ignored), there is no status to read.
 const TRUE: u8 = 10;
 const FALSE: u8 = 11;
 const PANICKED: u8 = 12;
@@ -33,7 +33,7 @@ unsafe extern "C" {
     safe fn _exit(status: i32) -> !;
 }
 
-/// Answers and ends the child, whatever its work does: a panic must not carry on in code of the parent.
+/// Answers and ends the child, even where its work panics: the panic must not carry on in code of the parent.
 struct Leaves {
     pipe: OwnedFd,
     answer: u8,
