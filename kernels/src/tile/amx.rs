@@ -172,6 +172,36 @@ impl<N: Numbers> Tile for AmxTile<N> {
     }
 }
 
+/// Products of 32 keys with 32 queries in the tiles 0 to 3, written to `products`: `step` loads parts of keys and queries to the
+/// tiles 4 to 7, multiplies them, and moves on the pointers that `operands` are; `steps` times.
+macro_rules! multiply {
+    (products: $products:expr, steps: $steps:expr, step: [$($step:literal,)*], operands: [$($operands:tt)*]) => {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            $($step,)*
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{products} + {row_bytes}], tmm0",
+            "tilestored [{products} + {row_bytes} + 64], tmm1",
+            "tilestored [{products} + {row_bytes} + {step_bytes}], tmm2",
+            "tilestored [{products} + {row_bytes} + {step_bytes} + 64], tmm3",
+            $($operands)*
+            steps = inout(reg) $steps => _,
+            key_bytes = in(reg) 4 * SIDE,
+            row_bytes = in(reg) 4 * SPAN,
+            products = in(reg) $products.as_mut_ptr(),
+            step_bytes = const 4 * SPAN * SIDE,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
 impl Numbers for Rounded {
     type Polynomial = Degree3;
     const LAYOUT: Layout = AMX;
@@ -185,39 +215,26 @@ impl Numbers for Rounded {
         // bytes, which are `keys`, and 16 rows of 128 bytes, which are `queries`. Stores: 32 rows of 128 bytes one after the
         // other, which are `products`.
         unsafe {
-            asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "tileloadd tmm4, [{keys} + {key_bytes}]",
-                "tileloadd tmm6, [{queries} + {row_bytes}]",
-                "tileloadd tmm7, [{queries} + {row_bytes} + 64]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{keys} + {key_bytes} + 1024]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {keys}, {step_bytes}",
-                "add {queries}, {step_bytes}",
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{products} + {row_bytes}], tmm0",
-                "tilestored [{products} + {row_bytes} + 64], tmm1",
-                "tilestored [{products} + {row_bytes} + {step_bytes}], tmm2",
-                "tilestored [{products} + {row_bytes} + {step_bytes} + 64], tmm3",
-                keys = inout(reg) keys.as_ptr() => _,
-                queries = inout(reg) queries.as_ptr() => _,
-                steps = inout(reg) depth / SIDE => _,
-                key_bytes = in(reg) 4 * SIDE,
-                row_bytes = in(reg) 4 * SPAN,
-                products = in(reg) products.as_mut_ptr(),
-                step_bytes = const 4 * SPAN * SIDE,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
+            multiply! {
+                products: products,
+                steps: depth / SIDE,
+                step: [
+                    "tileloadd tmm4, [{keys} + {key_bytes}]",
+                    "tileloadd tmm6, [{queries} + {row_bytes}]",
+                    "tileloadd tmm7, [{queries} + {row_bytes} + 64]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{keys} + {key_bytes} + 1024]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {keys}, {step_bytes}",
+                    "add {queries}, {step_bytes}",
+                ],
+                operands: [
+                    keys = inout(reg) keys.as_ptr() => _,
+                    queries = inout(reg) queries.as_ptr() => _,
+                ]
+            }
         }
     }
 }
@@ -238,55 +255,42 @@ impl Numbers for Split {
         // beginning and from the middle on: 32 rows of 64 bytes, which are `keys`, and 16 rows of 128 bytes, which are
         // `queries`. Stores: 32 rows of 128 bytes one after the other, which are `products`.
         unsafe {
-            asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tilezero tmm3",
-                "2:",
-                "tileloadd tmm4, [{keys} + {key_bytes}]",
-                "tileloadd tmm6, [{small_queries} + {row_bytes}]",
-                "tileloadd tmm7, [{small_queries} + {row_bytes} + 64]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{keys} + {key_bytes} + 1024]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "tileloadd tmm6, [{queries} + {row_bytes}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tileloadd tmm7, [{queries} + {row_bytes} + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "tileloadd tmm4, [{small_keys} + {key_bytes}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{small_keys} + {key_bytes} + 1024]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {keys}, {step_bytes}",
-                "add {small_keys}, {step_bytes}",
-                "add {queries}, {step_bytes}",
-                "add {small_queries}, {step_bytes}",
-                "dec {steps}",
-                "jnz 2b",
-                "tilestored [{products} + {row_bytes}], tmm0",
-                "tilestored [{products} + {row_bytes} + 64], tmm1",
-                "tilestored [{products} + {row_bytes} + {step_bytes}], tmm2",
-                "tilestored [{products} + {row_bytes} + {step_bytes} + 64], tmm3",
-                keys = inout(reg) keys.as_ptr() => _,
-                small_keys = inout(reg) keys.as_ptr().add(SPAN * part) => _,
-                queries = inout(reg) queries.as_ptr() => _,
-                small_queries = inout(reg) queries.as_ptr().add(SPAN * part) => _,
-                steps = inout(reg) part / SIDE => _,
-                key_bytes = in(reg) 4 * SIDE,
-                row_bytes = in(reg) 4 * SPAN,
-                products = in(reg) products.as_mut_ptr(),
-                step_bytes = const 4 * SPAN * SIDE,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                options(nostack),
-            );
+            multiply! {
+                products: products,
+                steps: part / SIDE,
+                step: [
+                    "tileloadd tmm4, [{keys} + {key_bytes}]",
+                    "tileloadd tmm6, [{small_queries} + {row_bytes}]",
+                    "tileloadd tmm7, [{small_queries} + {row_bytes} + 64]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{keys} + {key_bytes} + 1024]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "tileloadd tmm6, [{queries} + {row_bytes}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tileloadd tmm7, [{queries} + {row_bytes} + 64]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "tileloadd tmm4, [{small_keys} + {key_bytes}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{small_keys} + {key_bytes} + 1024]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {keys}, {step_bytes}",
+                    "add {small_keys}, {step_bytes}",
+                    "add {queries}, {step_bytes}",
+                    "add {small_queries}, {step_bytes}",
+                ],
+                operands: [
+                    keys = inout(reg) keys.as_ptr() => _,
+                    small_keys = inout(reg) keys.as_ptr().add(SPAN * part) => _,
+                    queries = inout(reg) queries.as_ptr() => _,
+                    small_queries = inout(reg) queries.as_ptr().add(SPAN * part) => _,
+                ]
+            }
         }
     }
 }
