@@ -1,20 +1,28 @@
 #!/usr/bin/env bash
-# Which crates a build for tests with the features `cloud` and `cuda` compiles again, since it switches on more of their own
-# features than a build without does: each is compiled twice in .ci/run, and so is all that stands on it. Exit 1 where there
-# are any; testkit/Cargo.toml switches these features on in both.
+# Which crates .ci/run compiles twice, since two of its builds want other features of them, and with each all that stands on it:
+# tests of the workspace beside those of some packages with the features `cloud` and `cuda` (testkit/Cargo.toml switches on what
+# they need in both), the README's demo beside the Python package. Exit 1 where there are any.
+#
+#   scripts/compiled_twice.sh [--package NAME...]     the packages with features; the workspace without an argument
 set -euo pipefail
 cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- --workspace
 
-features() { cargo tree --workspace --locked --edges normal,build,dev --prefix none --no-dedupe --format '{p}|{f}' "$@" | sed 's/ ([^|]*)//' | sort -u; }
+features() { cargo tree --locked --prefix none --no-dedupe --format '{p}|{f}' "$@" | sed 's/ ([^|]*)//' | sort -u; }
 
-plain=$(features)
-all=$(features --features longsift-engine/cuda,longsift-engine/cloud)
 twice=0
-while IFS='|' read -r package wanted; do
-  # Crates that only the features bring are no second time; neither are our own.
-  has=$(grep -F "$package|" <<< "$plain" | cut -d '|' -f 2) || continue
-  [[ $package != longsift-* ]] || continue
-  echo "$package is compiled twice: with \`$wanted\` beside \`$(paste -sd ' ' <<< "$has")\`"
-  twice=1
-done < <(comm -13 <(echo "$plain") <(echo "$all"))
+# What the second build wants otherwise than the first. Crates that only the second has are no second time; ours are always.
+compare() {
+  while IFS='|' read -r package wanted; do
+    has=$(grep -F "$package|" <<< "$1" | cut -d '|' -f 2) || continue
+    [[ $package != longsift-* ]] || continue
+    echo "$package is compiled twice: with \`$wanted\` beside \`$(paste -sd ' ' <<< "$has")\`"
+    twice=1
+  done < <(comm -13 <(echo "$1") <(echo "$2"))
+}
+
+tests=(--edges 'normal,build,dev')
+compare "$(features "${tests[@]}" --workspace)" "$(features "${tests[@]}" "$@" --features longsift-engine/cuda,longsift-engine/cloud)"
+program=(--edges 'normal,build')
+compare "$(features "${program[@]}")" "$(features "${program[@]}" --manifest-path engine/Cargo.toml)"
 exit $twice
