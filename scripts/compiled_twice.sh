@@ -3,9 +3,12 @@
 # tests of the workspace beside those of some packages with the features `cloud` and `cuda` (testkit/Cargo.toml switches on what
 # they need in both), the README's demo beside the Python package. Exit 1 where there are any.
 #
-#   scripts/compiled_twice.sh [--package NAME...]     the packages with features; the workspace without an argument
+#   scripts/compiled_twice.sh WHEEL_FEATURES [--package NAME...]     those of the Python package, comma-separated, as maturin is told; the
+#                                                                    packages with features: the workspace without an argument
 set -euo pipefail
 cd "$(dirname "$0")/.."
+wheel_features=${1:?"the features of the Python package"}
+shift
 [ $# -gt 0 ] || set -- --workspace
 
 features() { cargo tree --locked --prefix none --no-dedupe --format '{p}|{f}' "$@" | sed 's/ ([^|]*)//' | sort -u; }
@@ -14,8 +17,8 @@ twice=0
 # What the second build wants otherwise than the first. Crates that only the second has are no second time; ours are always.
 compare() {
   while IFS='|' read -r package wanted; do
-    has=$(grep -F "$package|" <<< "$1" | cut -d '|' -f 2) || continue
     [[ $package != longsift-* ]] || continue
+    has=$(awk -F '|' -v package="$package" '$1 == package { print $2; found = 1 } END { exit !found }' <<< "$1") || continue
     echo "$package is compiled twice: with \`$wanted\` beside \`$(paste -sd ' ' <<< "$has")\`"
     twice=1
   done < <(comm -13 <(echo "$1") <(echo "$2"))
@@ -28,6 +31,6 @@ all=$(features "${tests[@]}" "$@" --features longsift-engine/cuda,longsift-engin
 compare "$plain" "$all"
 program=(--edges 'normal,build')
 demo=$(features "${program[@]}")
-wheel=$(features "${program[@]}" --manifest-path engine/Cargo.toml)
+wheel=$(features "${program[@]}" --manifest-path engine/Cargo.toml --features "$wheel_features")
 compare "$demo" "$wheel"
 exit $twice
