@@ -63,6 +63,9 @@ pub fn each_in_order<T: Send>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::sync::{Arc, OnceLock};
+
     use super::*;
     use crate::base::diagnostic::{Blame, Diagnostic};
 
@@ -84,15 +87,32 @@ mod tests {
         }
     }
 
+    thread_local! {
+        /// Dropped when the thread ends.
+        static AT_END: RefCell<Option<SetAtEnd>> = const { RefCell::new(None) };
+    }
+
+    struct SetAtEnd(Arc<OnceLock<()>>);
+
+    impl Drop for SetAtEnd {
+        fn drop(&mut self) {
+            self.0.get_or_init(|| ());
+        }
+    }
+
     #[test]
     fn the_first_failure_is_reported_and_nothing_begins_after_it() {
         for threads in [1, 4] {
-            let begun = AtomicUsize::new(0);
+            let (begun, ended) = (AtomicUsize::new(0), Arc::new(OnceLock::new()));
             let work = |index: usize| {
                 begun.fetch_add(1, Ordering::Relaxed);
-                // The second failure comes first, where there is a thread for it.
-                if index == 3 {
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                assert!(AT_END.with_borrow(Option::is_none), "{index} after a failure");
+                if index == 4 {
+                    AT_END.set(Some(SetAtEnd(ended.clone())));
+                }
+                // The second failure comes first, where there is a thread for it, and is known before other work is done.
+                if threads > 1 && (index == 3 || index > 4) {
+                    ended.wait();
                 }
                 if index == 3 || index == 4 {
                     return Err(Diagnostic::error(Blame::Bug, index.to_string()).into());
@@ -101,7 +121,8 @@ mod tests {
             };
             let failure = in_order(10_000, threads, work).unwrap_err();
             assert_eq!(failure.to_string(), "3");
-            assert!(begun.into_inner() <= 3 + 1 + threads);
+            let begun = begun.into_inner();
+            assert!(begun <= 3 + threads, "{begun} with {threads} threads");
         }
     }
 }
