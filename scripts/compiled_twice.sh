@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
 # Which crates .ci/run compiles twice, since two of its builds want other features of them, and with each all that stands on it:
-# tests of the workspace beside those of some packages with the features `cloud` and `cuda` (testkit/Cargo.toml switches on what
-# they need in both), the README's demo beside the Python package. Exit 1 where there are any.
+# tests of the workspace beside those with the features `cloud` and `cuda` (testkit/Cargo.toml switches on what these need in both),
+# the README's demo beside the Python package. Exit 1 where there are any.
 #
-#   scripts/compiled_twice.sh WHEEL_FEATURES [--package NAME...]     those of the Python package, comma-separated, as maturin is told; the
-#                                                                    packages with features: the workspace without an argument
+#   scripts/compiled_twice.sh WHEEL_FEATURES CARGO_OPTION...     the features of the Python package, as maturin is told them; packages
+#                                                                and features of the second build of tests, as cargo is
 set -euo pipefail
 cd "$(dirname "$0")/.."
-wheel_features=${1:?"the features of the Python package"}
+wheel_features=${1:?"usage: $0 WHEEL_FEATURES CARGO_OPTION..., as in .ci/run"}
 shift
-[ $# -gt 0 ] || set -- --workspace
 
 features() { cargo tree --locked --prefix none --no-dedupe --format '{p}|{f}' "$@" | sed 's/ ([^|]*)//' | sort -u; }
 
 twice=0
-# What the second build wants otherwise than the first. Crates that only the second has are no second time; ours are always.
+# What the second build wants otherwise than the first. Crates that only the second has are compiled once, ours again in any case.
 compare() {
   while IFS='|' read -r package wanted; do
     [[ $package != longsift-* ]] || continue
@@ -27,7 +26,7 @@ compare() {
 # Assigned first: a tree that cannot be made must end the script.
 tests=(--edges 'normal,build,dev')
 plain=$(features "${tests[@]}" --workspace)
-all=$(features "${tests[@]}" "$@" --features longsift-engine/cuda,longsift-engine/cloud)
+all=$(features "${tests[@]}" "$@")
 compare "$plain" "$all"
 program=(--edges 'normal,build')
 demo=$(features "${program[@]}")

@@ -33,7 +33,7 @@ unsafe extern "C" {
     safe fn _exit(status: i32) -> !;
 }
 
-/// Answers and ends the child, even where its work panics: the panic must not carry on in code of the parent.
+/// Answers and ends the child, even where its work panics: unwinding would go on through the caller's code, in the child.
 struct Leaves {
     pipe: OwnedFd,
     answer: u8,
