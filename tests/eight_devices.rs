@@ -232,7 +232,9 @@ fn a_neighbour_that_takes_the_memory_of_all_eight_gpus_and_gives_it_back_is_wait
     assert!(wait_until(&mut child, looked), "it looks at what is free");
     assert!(events(&workspace, "device_ready").is_empty(), "not even the table fits");
     assert!(files_below(&workspace.path("out.run/units")).is_empty(), "nothing fits");
-    workspace.write("gpus", gpus(600));
+    // At once: a run that read half a file would take it for a broken device.
+    let given_back = workspace.write("gpus.next", gpus(600));
+    fs::rename(given_back, workspace.path("gpus")).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     assert_eq!(&workspace.results(), expected());
