@@ -1,4 +1,6 @@
 //! A block of rows of every query head that shares one key head, against all its keys.
+//!
+//! Its rows are taken in strips: those of some heads at a few positions, position by position.
 
 use std::ops::Range;
 
@@ -22,16 +24,21 @@ use crate::tile::{MOST_CHUNK_KEYS, PortableTile, TILE_KEYS, Tile};
 #[cfg(target_arch = "aarch64")]
 use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
 use crate::transpose::Registers;
-use crate::window::{PART_ROWS, Window, block_rows};
+use crate::window::{MOST_STRIP_HEADS, PART_ROWS, Window, block_rows, sets_of_heads, strip_heads};
 use crate::words::Words;
 use crate::work::{Work, run};
 
-/// The most query heads whose rows are gathered together.
-const MOST_HEADS: usize = 4;
-
-/// How many rows are gathered at a time, those of several heads together.
+/// Rows that are gathered at a time at most, those of the heads of a strip together.
 fn gathered_rows(shape: &AttentionShape, rows: usize) -> usize {
-    block_rows(shape, rows).max(STRIP_ROWS * MOST_HEADS.min(shape.group()))
+    block_rows(shape, rows) * strip_heads(0, shape.group()).len()
+}
+
+/// Sets of heads of different sizes.
+const SIZES: usize = MOST_STRIP_HEADS.ilog2() as usize + 1;
+
+/// Which of the sizes the set of heads has.
+fn size_of_set(heads: &Range<usize>) -> usize {
+    heads.len().ilog2() as usize
 }
 
 /// The keys of one head.
@@ -67,19 +74,19 @@ pub(crate) struct SegmentSums {
 
 /// Buffers of one thread, reused from block to block.
 pub(crate) struct Scratch {
-    /// `[gathered rows, head_dim]`
+    /// `[gathered rows, heads of a strip, head_dim]`
     gathered: Words,
     /// `[STRIP_ROWS, Layout::buffer]`
     buffer: Vec<u32>,
-    /// `[group, block rows, depth]`: scaled queries in panels.
+    /// `[strips, STRIP_ROWS, depth]`: queries in panels, strip after strip of the group's first heads, then of the next.
     queries: Words,
-    /// `[group, strips of a block]`: the largest norm of a strip's scaled queries.
+    /// `[strips]`: the largest norm of a strip's queries.
     norms: Vec<f32>,
     /// Two chunks of a strip's logits, each `[MOST_CHUNK_KEYS, STRIP_ROWS]`.
     logits: [Words; 2],
-    /// `[strips of a block]`: the rows of each query head.
-    strips: Vec<Strip>,
-    /// `[group, strips of a block]`
+    /// By [size of a set of heads](size_of_set), the strips of such heads.
+    strips: [Vec<Strip>; SIZES],
+    /// `[strips]`
     softmax: OnlineSoftmax,
 }
 
@@ -98,7 +105,7 @@ impl Scratch {
             queries: Words::new(group * rows * depth),
             norms: vec![0.0; group * rows / STRIP_ROWS],
             logits: [Words::new(CHUNK_WORDS), Words::new(CHUNK_WORDS)],
-            strips: Vec::with_capacity(rows / STRIP_ROWS),
+            strips: std::array::from_fn(|size| Vec::with_capacity((rows << size) / STRIP_ROWS)),
             softmax: OnlineSoftmax::new(group * rows / STRIP_ROWS, window.segments.count()),
         }
     }
@@ -108,14 +115,15 @@ impl Scratch {
         let (group, layout) = (shape.group(), kernel.layout());
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
         let rows = block_rows(shape, shape.tokens);
-        let strips = rows / STRIP_ROWS;
+        let strips = group * rows / STRIP_ROWS;
         let gathered = gathered_rows(shape, shape.tokens) * shape.head_dim;
-        let words = STRIP_ROWS * buffer + group * strips;
-        (words * size_of::<u32>() + strips * size_of::<Strip>()) as u64
+        let of_sets: usize = (0..SIZES).map(|size| (rows << size) / STRIP_ROWS).sum();
+        let words = STRIP_ROWS * buffer + strips;
+        (words * size_of::<u32>() + of_sets * size_of::<Strip>()) as u64
             + Words::bytes(gathered)
             + Words::bytes(group * rows * depth)
             + 2 * Words::bytes(CHUNK_WORDS)
-            + OnlineSoftmax::bytes(group * strips, segments)
+            + OnlineSoftmax::bytes(strips, segments)
     }
 }
 
@@ -192,7 +200,7 @@ struct Block<'a> {
     key_head: usize,
     rows: Range<usize>,
     keys: Keys<'a>,
-    /// Rows of each query head that a whole block has: the pitch of what is kept by row.
+    /// Rows of each query head that a whole block has: the pitch of what is kept by strip.
     height: usize,
 }
 
@@ -206,9 +214,20 @@ impl<'a> Block<'a> {
         pieces(&self.rows, PART_ROWS)
     }
 
-    /// Where the softmax of a strip of a query head of the group is kept.
-    fn state(&self, head: usize, strip: usize) -> usize {
-        head * (self.height / STRIP_ROWS) + strip
+    /// The group's heads, those together whose rows lie side by side in a strip.
+    fn sets_of_heads(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        sets_of_heads(self.window.shape.group())
+    }
+
+    /// Where the softmax of a strip of some heads of the group is kept.
+    fn state(&self, heads: &Range<usize>, strip: usize) -> usize {
+        heads.start * (self.height / STRIP_ROWS) + strip
+    }
+
+    /// Heads of the group as those of the window.
+    fn of_window(&self, heads: &Range<usize>) -> Range<usize> {
+        let first = self.key_head * self.window.shape.group();
+        first + heads.start..first + heads.end
     }
 
     /// Meets all keys of the block's rows: their softmax is then in `scratch`.
@@ -263,7 +282,7 @@ impl<'a> Block<'a> {
                 self.multiply(tile, &mut session, step, queries, ahead);
             }
             if let Some(step) = &current {
-                self.sum(tile.simd(), step, strips, norms, logits, softmax);
+                self.sum(tile, step, strips, norms, logits, softmax);
             }
             (logits, ahead) = (ahead, logits);
             current = next;
@@ -286,7 +305,7 @@ impl<'a> Block<'a> {
     ) {
         let layout = tile.layout();
         let (depth, width) = (layout.depth(self.window.shape.head_dim), layout.keys);
-        let first = self.state(step.head, step.strip) * STRIP_ROWS * depth;
+        let first = self.state(&step.heads, step.strip) * STRIP_ROWS * depth;
         let queries = &queries[first..][..STRIP_ROWS * depth];
         for panel in step.panels(width) {
             let keys = &self.keys.panels[panel * width * depth..][..width * depth];
@@ -297,30 +316,37 @@ impl<'a> Block<'a> {
 
     /// Sums a step whose products are done.
     #[inline(always)]
-    fn sum<S: Simd>(
+    fn sum<T: Tile>(
         &self,
-        simd: S,
+        tile: T,
         step: &Step,
-        strips: &[Strip],
+        strips: &[Vec<Strip>; SIZES],
         norms: &[f32],
         logits: &mut Logits,
         softmax: &mut OnlineSoftmax,
     ) {
-        let Window { shape, rules, segments, .. } = self.window;
-        let (strip, keys) = (&strips[step.strip], step.keys());
+        let Window { rules, segments, .. } = self.window;
+        let (simd, strip, keys) =
+            (tile.simd(), &strips[size_of_set(&step.heads)][step.strip], step.keys());
         if step.is_first() {
-            let state = self.state(step.head, step.strip);
+            let state = self.state(&step.heads, step.strip);
             let bounded = self.is_bounded(step, norms[state], softmax);
-            softmax.open(state, strip, keys.start, bounded, segments);
+            softmax.open(state, strip, keys.start, bounded, T::GROUP_ROWS, segments);
         }
         if rules.softcap.is_some() || rules.alibi_slopes.is_some() {
-            let head = self.key_head * shape.group() + step.head;
             let logits = &mut logits[keys.start - step.first..keys.end - step.first];
-            apply_softcap_and_alibi(simd, rules, head, strip, keys.start, logits);
+            apply_softcap_and_alibi(
+                simd,
+                rules,
+                &self.of_window(&step.heads),
+                strip,
+                keys.start,
+                logits,
+            );
         }
-        softmax.absorb(simd, strip, &keys, step.first, logits, segments);
+        softmax.absorb(simd, strip, &keys, step.first, logits, T::GROUP_ROWS, segments);
         if step.is_last() {
-            softmax.close(simd, strip);
+            softmax.close(simd, strip, T::GROUP_ROWS);
         }
     }
 
@@ -331,93 +357,83 @@ impl<'a> Block<'a> {
         rules.softcap.is_none()
             && rules.alibi_slopes.is_none()
             && norm * self.keys.norms[step.tile / TILE_KEYS] <= BOUND
-            && softmax.are_at_zero(self.state(step.head, step.strip), step.rows)
-    }
-
-    /// How many heads and rows are gathered at a time: a strip of several heads, which stays near until it is packed, or as many
-    /// rows of one as its source would rather be asked for.
-    fn gathered_at_once(&self) -> (usize, usize) {
-        match self.window.source.rows_at_once().min(self.height) / STRIP_ROWS {
-            0 | 1 => (MOST_HEADS.min(self.window.shape.group()), STRIP_ROWS),
-            strips => (1, strips * STRIP_ROWS),
-        }
+            && softmax.are_at_zero(self.state(&step.heads, step.strip), step.rows)
     }
 
     /// Gathers the block's queries and packs them.
     #[inline(always)]
     fn load_queries(&self, registers: impl Registers, layout: Layout, scratch: &mut Scratch) {
-        let Window { shape, .. } = self.window;
+        let Window { shape, source, .. } = self.window;
         let (head_dim, depth) = (shape.head_dim, layout.depth(shape.head_dim));
         let Scratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
-        let (heads_at_once, rows_at_once) = self.gathered_at_once();
-        for rows in pieces(&self.rows, rows_at_once) {
-            for heads in pieces(&(0..shape.group()), heads_at_once) {
+        for heads in self.sets_of_heads() {
+            let strip_rows = STRIP_ROWS / heads.len();
+            // A strip, which stays near until it is packed, or as many rows as the source would rather be asked for.
+            let at_once = source.rows_at_once().clamp(1, self.rows.len().max(1));
+            for rows in pieces(&self.rows, at_once.next_multiple_of(strip_rows)) {
                 let gathered = &mut gathered.floats_mut()[..heads.len() * rows.len() * head_dim];
-                let first = self.key_head * shape.group();
-                let of_window = first + heads.start..first + heads.end;
-                self.window.gather(of_window, rows.clone(), gathered);
-                for (head, of_head) in heads.zip(gathered.chunks_exact_mut(rows.len() * head_dim)) {
-                    let strips = of_head.chunks_mut(STRIP_ROWS * head_dim);
-                    for (rows, of_strip) in pieces(&rows, STRIP_ROWS).zip(strips) {
-                        let state = self.state(head, (rows.start - self.rows.start) / STRIP_ROWS);
-                        self.scale(rows, of_strip);
-                        let (width, together, rows) = (layout.queries, 1, &*of_strip);
-                        let panels = &mut queries[state * STRIP_ROWS * depth..];
-                        let panels = &mut panels[..STRIP_ROWS * depth];
-                        let packing =
-                            Packing { layout, width, together, rows, head_dim, buffer, panels };
-                        norms[state] = packing.run(registers);
-                    }
+                self.window.gather(self.of_window(&heads), rows.clone(), self.rows.end, gathered);
+                self.scale(rows.clone(), heads.len(), gathered);
+                let first = (rows.start - self.rows.start) / strip_rows;
+                for (strip, rows) in gathered.chunks(STRIP_ROWS * head_dim).enumerate() {
+                    let state = self.state(&heads, first + strip);
+                    let (width, together) = (layout.queries, 1);
+                    let panels = &mut queries[state * STRIP_ROWS * depth..];
+                    let panels = &mut panels[..STRIP_ROWS * depth];
+                    let packing =
+                        Packing { layout, width, together, rows, head_dim, buffer, panels };
+                    norms[state] = packing.run(registers);
                 }
             }
         }
-        strips.clear();
-        strips.extend(pieces(&self.rows, STRIP_ROWS).map(|rows| Strip::new(self.window, &rows)));
+        strips.iter_mut().for_each(Vec::clear);
+        for heads in self.sets_of_heads() {
+            let strips = &mut strips[size_of_set(&heads)];
+            if strips.is_empty() {
+                let rows = pieces(&self.rows, STRIP_ROWS / heads.len());
+                strips.extend(rows.map(|rows| Strip::new(self.window, &rows, heads.len())));
+            }
+        }
         softmax.clear();
     }
 
-    /// Scales queries of some rows, `[rows, head_dim]`, so that their products with keys are final logits in units of log2 (or,
-    /// with a softcap, the argument of its tanh).
+    /// Scales queries, `[rows, heads, head_dim]`, by what [their side bears](Window::scales) and by what the model has for each
+    /// position.
     #[inline(always)]
-    fn scale(&self, rows: Range<usize>, queries: &mut [f32]) {
-        let rules = self.window.rules;
-        let unit = match rules.softcap {
-            Some(cap) => 1.0 / f64::from(cap),
-            None => std::f64::consts::LOG2_E,
-        };
-        let unit = unit * f64::from(rules.scale);
-        for (row, query) in rows.zip(queries.chunks_exact_mut(self.window.shape.head_dim)) {
-            let scale = rules.query_scale.as_ref();
-            let scale = scale.map_or(1.0, |scale| scale[self.window.position(row)]);
-            let scale = unit * f64::from(scale);
-            for value in query {
-                *value = (f64::from(*value) * scale) as f32;
-            }
+    fn scale(&self, rows: Range<usize>, heads: usize, queries: &mut [f32]) {
+        let Window { rules, shape, .. } = self.window;
+        let (of_all, _) = self.window.scales();
+        for (row, queries) in rows.zip(queries.chunks_exact_mut(heads * shape.head_dim)) {
+            let of_position = rules.query_scale.as_ref();
+            let of_position = of_position.map_or(1.0, |scale| scale[self.window.position(row)]);
+            scale(queries, of_all * f64::from(of_position));
         }
     }
 
-    /// The logit of a query head of the group that joins the softmax's denominator, in units of log2.
-    fn sink(&self, head: usize) -> Option<f64> {
-        let Window { shape, rules, .. } = self.window;
-        let sinks = rules.sinks.as_ref()?;
-        Some(f64::from(sinks[self.key_head * shape.group() + head]) * std::f64::consts::LOG2_E)
+    /// By row of a strip, the logit of its head that joins the softmax's denominator, in units of log2.
+    fn sinks(&self, heads: &Range<usize>) -> Option<[f64; STRIP_ROWS]> {
+        let sinks = &self.window.rules.sinks.as_ref()?[self.of_window(heads)];
+        let of_lane = |lane: usize| f64::from(sinks[lane % heads.len()]);
+        Some(std::array::from_fn(|lane| of_lane(lane) * std::f64::consts::LOG2_E))
     }
 
-    /// The strips of some rows of a query head, finished: with the rows and how many of the window each stands for.
+    /// The strips of some measured rows of a strip's heads, finished: with these rows and, by lane, how many of the window each
+    /// stands for.
     #[inline(always)]
     fn finished<'s>(
         &self,
-        head: usize,
+        heads: &Range<usize>,
         rows: &Range<usize>,
         softmax: &'s OnlineSoftmax,
     ) -> impl Iterator<Item = (Range<usize>, [f64; STRIP_ROWS], FinishedStrip<'s>)> {
-        let sink = self.sink(head);
-        pieces(rows, STRIP_ROWS).map(move |rows| {
-            let strip = (rows.start - self.rows.start) / STRIP_ROWS;
-            let finished = softmax.finish(self.state(head, strip), sink, &self.window.segments);
+        let sinks = self.sinks(heads);
+        let strip_rows = STRIP_ROWS / heads.len();
+        pieces(rows, strip_rows).map(move |rows| {
+            let state = self.state(heads, (rows.start - self.rows.start) / strip_rows);
+            let finished = softmax.finish(state, sinks.as_ref(), &self.window.segments);
             let mut weights = [0.0; STRIP_ROWS];
-            for (weight, row) in weights.iter_mut().zip(rows.clone()) {
-                *weight = self.window.weight(row);
+            for (weights, row) in weights.chunks_exact_mut(heads.len()).zip(rows.clone()) {
+                weights.fill(self.window.weight(row));
             }
             (rows, weights, finished)
         })
@@ -437,20 +453,22 @@ impl<'a> Block<'a> {
         let first = segment_of(rows.start);
         let last = segment_of(rows.end - 1);
         let mut masses = vec![0.0; (last - first + 1) * ends.len()];
-        for head in 0..self.window.shape.group() {
-            for (rows, weights, finished) in self.finished(head, &rows, softmax) {
+        for heads in self.sets_of_heads() {
+            for (rows, weights, finished) in self.finished(&heads, &rows, softmax) {
                 let scales = products(&weights, &finished.scales);
-                let mut from = 0;
-                while from < rows.len() {
-                    let segment = segment_of(rows.start + from);
-                    let same = |lane: &usize| segment_of(rows.start + lane) == segment;
-                    let to = (from + 1..rows.len()).find(|lane| !same(lane));
-                    let lanes = from..to.unwrap_or(rows.len());
+                let mut from = rows.start;
+                while from < rows.end {
+                    let segment = segment_of(from);
+                    let to = (from + 1..rows.end).find(|row| segment_of(*row) != segment);
+                    let to = to.unwrap_or(rows.end);
+                    let lanes = heads.len() * (from - rows.start)..heads.len() * (to - rows.start);
                     let sums = &mut masses[(segment - first) * ends.len()..];
                     for (sum, masses) in sums.iter_mut().zip(finished.masses) {
-                        *sum += sum_of_products(&scales, masses, &lanes);
+                        let mut by_lane = LaneSums::default();
+                        add_products(&mut by_lane, &scales, masses, &lanes);
+                        *sum += folded(by_lane, 1)[0];
                     }
-                    from = lanes.end;
+                    from = to;
                 }
             }
         }
@@ -471,20 +489,29 @@ impl<'a> Block<'a> {
             rows: vec![0.0; rows.len()],
             row_squares: vec![0.0; rows.len()],
         };
-        for head in 0..group {
-            for (of_strip, weights, finished) in self.finished(head, &rows, softmax) {
-                let (lanes, first) = (0..of_strip.len(), of_strip.start - rows.start);
+        let mut of_segments = vec![LaneSums::default(); segments.count()];
+        for heads in self.sets_of_heads() {
+            let (mut of_masses, mut of_squares) = (LaneSums::default(), LaneSums::default());
+            for (of_strip, weights, finished) in self.finished(&heads, &rows, softmax) {
                 let FinishedStrip { far_masses, far_squares, masses, scales } = finished;
-                sums.far_mass[head] += sum_of_products(&weights, &far_masses, &lanes);
-                sums.far_square[head] += sum_of_products(&weights, &far_squares, &lanes);
-                add(&mut sums.rows[first..], &far_masses[lanes.clone()]);
-                add(&mut sums.row_squares[first..], &far_squares[lanes.clone()]);
+                let lanes = 0..of_strip.len() * heads.len();
+                add_products(&mut of_masses, &weights, &far_masses, &lanes);
+                add_products(&mut of_squares, &weights, &far_squares, &lanes);
+                let first = of_strip.start - rows.start;
+                let of_rows = |values| sums_of_neighbours(values, heads.len());
+                add(&mut sums.rows[first..][..of_strip.len()], &of_rows(&far_masses));
+                add(&mut sums.row_squares[first..][..of_strip.len()], &of_rows(&far_squares));
                 let scales = products(&weights, &scales);
-                for (masses, bin) in masses.iter().zip(&bins_of_segments) {
-                    if let Some(bin) = *bin {
-                        sums.histogram[bin] += sum_of_products(&scales, masses, &lanes);
-                    }
+                for (sums, masses) in of_segments.iter_mut().zip(masses) {
+                    add_products(sums, &scales, masses, &lanes);
                 }
+            }
+            add(&mut sums.far_mass[heads.clone()], &folded(of_masses, heads.len()));
+            add(&mut sums.far_square[heads.clone()], &folded(of_squares, heads.len()));
+        }
+        for (by_lane, bin) in of_segments.into_iter().zip(&bins_of_segments) {
+            if let Some(bin) = *bin {
+                sums.histogram[bin] += folded(by_lane, 1)[0];
             }
         }
         sums
@@ -495,6 +522,18 @@ impl<'a> Block<'a> {
 fn pieces(rows: &Range<usize>, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = rows.end;
     rows.clone().step_by(length).map(move |first| first..end.min(first + length))
+}
+
+/// Multiplies numbers, rounding once.
+#[inline(always)]
+pub(crate) fn scale(values: &mut [f32], factor: f64) {
+    #[expect(clippy::float_cmp, reason = "exactly one changes nothing")]
+    if factor == 1.0 {
+        return;
+    }
+    for value in values {
+        *value = (f64::from(*value) * factor) as f32;
+    }
 }
 
 /// Adds values to the first of `to`.
@@ -508,20 +547,55 @@ fn products(a: &[f64; STRIP_ROWS], b: &[f64; STRIP_ROWS]) -> [f64; STRIP_ROWS] {
     std::array::from_fn(|lane| a[lane] * b[lane])
 }
 
-/// `Σ a·b` of some lanes: every eighth together, then the eight in halves.
+/// Sums of every eighth lane of a strip: a multiple of the heads whose rows lie side by side.
+type LaneSums = [f64; 8];
+
+/// Adds `a·b` of some lanes. What stands in the others is none of theirs, and need not be a number.
 #[inline(always)]
-fn sum_of_products(a: &[f64; STRIP_ROWS], b: &[f64; STRIP_ROWS], lanes: &Range<usize>) -> f64 {
+fn add_products(
+    sums: &mut LaneSums,
+    a: &[f64; STRIP_ROWS],
+    b: &[f64; STRIP_ROWS],
+    lanes: &Range<usize>,
+) {
     let mut terms = products(a, b);
-    terms[..lanes.start].fill(0.0);
-    terms[lanes.end..].fill(0.0);
-    let mut sums = [0.0; 8];
-    for terms in terms.as_chunks::<8>().0 {
-        for (sum, term) in sums.iter_mut().zip(terms) {
+    if lanes.len() < STRIP_ROWS {
+        terms[..lanes.start].fill(0.0);
+        terms[lanes.end..].fill(0.0);
+    }
+    for terms in terms.as_chunks().0 {
+        let of_lane: LaneSums = *terms;
+        for (sum, term) in sums.iter_mut().zip(of_lane) {
             *sum += term;
         }
     }
-    let [a, b, c, d, e, f, g, h] = sums;
-    ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+/// The first `count` are sums of every `count`-th lane: added up in halves.
+#[inline(always)]
+fn folded(mut sums: LaneSums, count: usize) -> LaneSums {
+    let mut lanes = sums.len();
+    while lanes > count {
+        lanes /= 2;
+        for lane in 0..lanes {
+            sums[lane] += sums[lane + lanes];
+        }
+    }
+    sums
+}
+
+/// The first are sums of `count` neighbouring lanes each: of one, two or four.
+#[inline(always)]
+fn sums_of_neighbours(values: &[f64; STRIP_ROWS], count: usize) -> [f64; STRIP_ROWS] {
+    let mut sums = *values;
+    let mut added = 1;
+    while added < count {
+        for lane in 0..STRIP_ROWS / 2 {
+            sums[lane] = sums[2 * lane] + sums[2 * lane + 1];
+        }
+        added *= 2;
+    }
+    sums
 }
 
 /// A block whose finished rows are to be added up.
@@ -560,12 +634,12 @@ impl Work for Loading<'_, '_> {
 }
 
 /// Turns products into logits where the model does more than scale: softcap, then `ALiBi`. `logits` begin with those of key
-/// `first`.
+/// `first`; `heads` are the strip's.
 #[inline(always)]
 fn apply_softcap_and_alibi<S: Simd>(
     simd: S,
     rules: &LogitRules,
-    head: usize,
+    heads: &Range<usize>,
     strip: &Strip,
     first: usize,
     logits: &mut Logits,
@@ -577,14 +651,18 @@ fn apply_softcap_and_alibi<S: Simd>(
         }
     }
     if let Some(slopes) = &rules.alibi_slopes {
-        let slope = simd.splat((f64::from(slopes[head]) * std::f64::consts::LOG2_E) as f32);
+        let slopes = &slopes[heads.clone()];
+        let of_lane =
+            |lane: usize| f64::from(slopes[lane % slopes.len()]) * std::f64::consts::LOG2_E;
+        let slopes: [f32; STRIP_ROWS] = std::array::from_fn(|lane| of_lane(lane) as f32);
         let positions = strip.positions_from(first);
         for (key, logits) in logits.iter_mut().enumerate() {
             let key = simd.splat(key as f32);
-            let vectors = logits.chunks_exact_mut(S::LANES);
-            for (logits, positions) in vectors.zip(positions.chunks_exact(S::LANES)) {
+            let of_lanes = positions.chunks_exact(S::LANES).zip(slopes.chunks_exact(S::LANES));
+            for (logits, (positions, slopes)) in logits.chunks_exact_mut(S::LANES).zip(of_lanes) {
                 let distance = simd.sub(key, simd.load(positions));
-                simd.store(simd.mul_add(slope, distance, simd.load(logits)), logits);
+                let logit = simd.mul_add(simd.load(slopes), distance, simd.load(logits));
+                simd.store(logit, logits);
             }
         }
     }

@@ -198,15 +198,16 @@ impl<'a> TableWindow<'a> {
         Ok(self)
     }
 
-    /// Heads `columns` of a row for each of `positions`, turned: `[columns, positions, head_dim]`.
+    /// Heads `columns` of a row for each of `positions`, turned: `[positions, columns, head_dim]`.
     fn gather(
         &self,
         columns: Range<usize>,
         positions: Range<usize>,
+        end: usize,
         norm: Option<(f64, &[f32])>,
         out: &mut [f32],
     ) {
-        run(Gathering { window: self, columns, positions, norm, out });
+        run(Gathering { window: self, columns, positions, end, norm, out });
     }
 }
 
@@ -218,6 +219,8 @@ struct Gathering<'a, 'b> {
     window: &'a TableWindow<'b>,
     columns: Range<usize>,
     positions: Range<usize>,
+    /// Positions up to here will be asked for next.
+    end: usize,
     norm: Option<(f64, &'a [f32])>,
     out: &'a mut [f32],
 }
@@ -227,31 +230,24 @@ impl Work for Gathering<'_, '_> {
 
     #[inline(always)]
     fn run(self, _: impl Registers) {
-        let Self { window, columns, positions, norm, out } = self;
+        let Self { window, columns, positions, end, norm, out } = self;
         let TableWindow { table, row_width, ids, head_dim, rope, .. } = *window;
-        let (heads, of_head) = (columns.len(), positions.len() * head_dim);
+        let of_row = columns.len() * head_dim;
         let first = |position: usize| ids[position] as usize * row_width + columns.start * head_dim;
-        for (index, position) in positions.clone().enumerate() {
+        for (position, out) in positions.zip(out.chunks_exact_mut(of_row)) {
             let ahead = position + ROWS_AHEAD;
-            if ahead < positions.end {
-                table.prefetch(first(ahead), heads * head_dim);
-                if let Some(rope) = rope {
-                    rope.prefetch(ahead);
-                }
+            if ahead < end {
+                table.prefetch(first(ahead), of_row);
             }
             let first = first(position);
-            for head in 0..heads {
-                let out = &mut out[head * of_head + index * head_dim..][..head_dim];
-                let first = first + head * head_dim;
-                match (table, rope) {
-                    (TableView::F32(values), Some(rope)) => {
-                        rope.turn_from(position, &values[first..][..head_dim], out);
-                    }
-                    (table, rope) => {
-                        table.copy(first, out);
-                        if let Some(rope) = rope {
-                            rope.turn(position, out);
-                        }
+            match (table, rope) {
+                (TableView::F32(values), Some(rope)) if rope.turns_vectors() => {
+                    rope.turn_heads(position, &values[first..][..of_row], head_dim, out);
+                }
+                (table, rope) => {
+                    table.copy(first, out);
+                    if let Some(rope) = rope {
+                        out.chunks_exact_mut(head_dim).for_each(|out| rope.turn(position, out));
                     }
                 }
             }
@@ -266,18 +262,25 @@ impl Work for Gathering<'_, '_> {
 
 impl QueryKeySource for TableWindow<'_> {
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
-        self.queries_of_heads(head..head + 1, rows, out);
+        self.queries_of_heads(head..head + 1, rows, 0, out);
     }
 
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         let norm = self.head_norms.map(|norms| (norms.epsilon, &norms.key_weight[..]));
         let column = self.query_heads + head;
-        self.gather(column..column + 1, rows, norm, out);
+        let end = rows.end;
+        self.gather(column..column + 1, rows, end, norm, out);
     }
 
-    fn queries_of_heads(&self, heads: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+    fn queries_of_heads(
+        &self,
+        heads: Range<usize>,
+        rows: Range<usize>,
+        end: usize,
+        out: &mut [f32],
+    ) {
         let norm = self.head_norms.map(|norms| (norms.epsilon, &norms.query_weight[..]));
-        self.gather(heads, rows, norm, out);
+        self.gather(heads, rows, end, norm, out);
     }
 }
 
@@ -307,15 +310,42 @@ mod tests {
     }
 
     #[test]
-    fn heads_together_are_the_heads_one_by_one() {
-        let (table, rope) = (table(), Rope::new(RopeStyle::Half, &[0.7], 1.0, 3));
-        let window = TableWindow::new(TableView::F32(&table), 6, &[3, 0, 2], &SHAPE, Some(&rope))
-            .expect("it fits");
-        let (mut together, mut apart) = ([0.0; 8], [0.0; 8]);
-        window.queries_of_heads(0..2, 1..3, &mut together);
-        window.queries(0, 1..3, &mut apart[..4]);
-        window.queries(1, 1..3, &mut apart[4..]);
-        assert_eq!(together, apart);
+    fn heads_together_are_the_heads_one_by_one_position_by_position() {
+        let table: Vec<f32> = (0..4 * 96).map(|value| value as f32).collect();
+        let shape = AttentionShape { head_dim: 32, ..SHAPE };
+        let frequencies: Vec<f32> = (1..=16).map(|pair| 1.0 / pair as f32).collect();
+        for (style, pairs) in
+            [(RopeStyle::Half, 16), (RopeStyle::Half, 1), (RopeStyle::Interleaved, 16)]
+        {
+            let rope = Rope::new(style, &frequencies[..pairs], 1.0, 3);
+            let window =
+                TableWindow::new(TableView::F32(&table), 96, &[3, 0, 2], &shape, Some(&rope))
+                    .expect("it fits");
+            let mut together = [0.0; 128];
+            window.queries_of_heads(0..2, 1..3, 3, &mut together);
+            for (at, of_head) in together.chunks_exact(32).enumerate() {
+                let mut alone = [0.0; 32];
+                let position = 1 + at / 2;
+                window.queries(at % 2, position..position + 1, &mut alone);
+                assert_eq!(of_head, alone, "{style:?} {pairs} {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_that_knows_one_head_at_a_time_gives_several_too() {
+        struct Numbered;
+        impl QueryKeySource for Numbered {
+            fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
+                for (row, out) in rows.zip(out.chunks_exact_mut(2)) {
+                    out.copy_from_slice(&[head as f32, row as f32]);
+                }
+            }
+            fn keys(&self, _: usize, _: Range<usize>, _: &mut [f32]) {}
+        }
+        let mut out = [9.0; 8];
+        Numbered.queries_of_heads(4..6, 7..9, 9, &mut out);
+        assert_eq!(out, [4.0, 7.0, 5.0, 7.0, 4.0, 8.0, 5.0, 8.0]);
     }
 
     #[test]

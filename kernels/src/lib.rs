@@ -66,4 +66,4 @@ pub use stream::{attention_statistics, head_statistics, statistics_without_sinks
 
 /// Version of the arithmetic behind the scores. It is part of the score fingerprint and rises when any bit of a
 /// kernel's result changes.
-pub const STATISTICS_VERSION: u32 = 4;
+pub const STATISTICS_VERSION: u32 = 5;

@@ -2,8 +2,8 @@
 //!
 //! A vector holds the logits of one key and as many rows, so a row is summed in its own lane, key after key: no sum crosses
 //! lanes. Rows lie beside each other, so a segment of theirs ends at neighbouring keys: there, and where not every row sees a
-//! key, lanes are masked. What is decided for several rows is decided for a group of as many as the longest vector has, so
-//! that vectors of any length give the same bits.
+//! key, lanes are masked. What is decided for several rows is decided for a group of as many as the kernel says, not for those
+//! of a vector, so that vectors of any length give the same bits.
 //!
 //! Exponentials are float32, relative to an offset: zero where the logits are known to be small, else one that follows the
 //! row's largest logit lazily. A few at a time are added up in float32, what they sum to in float64.
@@ -14,12 +14,13 @@ use crate::masks::{Segments, visible_keys};
 use crate::simd::{Simd, exp2};
 use crate::window::Window;
 
-/// Rows of a strip: two of the longest vectors. Divides the rows of a part.
+/// Rows of a strip, those of some query heads at each of its positions: two of the longest vectors. Its positions divide the
+/// rows of a part.
 pub(crate) const STRIP_ROWS: usize = 32;
-/// Rows of a group: a multiple of every vector's lanes.
-const GROUP_ROWS: usize = 16;
-/// Groups of a strip.
-const GROUPS: usize = STRIP_ROWS / GROUP_ROWS;
+/// Lanes of the longest vector: the fewest rows that are decided for together.
+const MOST_LANES: usize = 16;
+/// The most groups of rows of a strip that are decided for together.
+const MOST_GROUPS: usize = STRIP_ROWS / MOST_LANES;
 
 /// A logit may exceed the offset by this many powers of two before the offset moves. A tile of 288 squares of `2^32`
 /// is far from the largest float32.
@@ -33,7 +34,8 @@ const FLOOR: f32 = -62.0;
 /// of `2^-56` are normal numbers.
 pub(crate) const BOUND: f32 = 56.0;
 
-/// The rows of a strip: where they are in the window and what they see. Lanes without a row repeat the last one.
+/// The rows of a strip: where they are in the window and what they see, position by position. Lanes without a row repeat the last
+/// one.
 pub(crate) struct Strip {
     rows: usize,
     positions: [i32; STRIP_ROWS],
@@ -44,26 +46,31 @@ pub(crate) struct Strip {
 }
 
 impl Strip {
-    /// The strip of measured rows `rows`, one to [`STRIP_ROWS`].
-    pub(crate) fn new(window: &Window<'_>, rows: &Range<usize>) -> Self {
+    /// The strip of measured rows `rows`, one at least, of so many heads each.
+    pub(crate) fn new(window: &Window<'_>, rows: &Range<usize>, heads: usize) -> Self {
         let tokens = window.shape.tokens;
-        let positions: [usize; STRIP_ROWS] =
-            std::array::from_fn(|lane| window.position((rows.start + lane).min(rows.end - 1)));
-        Self::at(positions, rows.len(), |position| visible_keys(window.rules, tokens, position))
+        Self::at(heads, rows.len() * heads, |index| {
+            let position = window.position((rows.start + index).min(rows.end - 1));
+            (position, visible_keys(window.rules, tokens, position))
+        })
     }
 
-    fn at(
-        positions: [usize; STRIP_ROWS],
-        rows: usize,
-        visible: impl Fn(usize) -> Range<usize>,
-    ) -> Self {
+    /// `of_position` says of each of the strip's positions where in the window it is and what is seen from there.
+    #[inline(always)]
+    fn at(heads: usize, rows: usize, of_position: impl Fn(usize) -> (usize, Range<usize>)) -> Self {
+        let none = [0; STRIP_ROWS];
+        let mut strip = Self { rows, positions: none, starts: none, ends: none };
         let number = |at: usize| i32::try_from(at).expect("a window has fewer than 2^31 tokens");
-        Self {
-            rows,
-            positions: positions.map(number),
-            starts: positions.map(|position| number(visible(position).start)),
-            ends: positions.map(|position| number(visible(position).end)),
+        for (index, first) in (0..STRIP_ROWS).step_by(heads).enumerate() {
+            let (position, seen) = of_position(index);
+            let (position, start, end) = (number(position), number(seen.start), number(seen.end));
+            for lane in first..first + heads {
+                strip.positions[lane] = position;
+                strip.starts[lane] = start;
+                strip.ends[lane] = end;
+            }
         }
+        strip
     }
 
     /// The position of each row less `origin`: small numbers are exact.
@@ -112,9 +119,9 @@ struct Open {
     strip: usize,
     bounded: bool,
     /// By group: the segment of the next key in the group's last row, or one before it.
-    next: [usize; GROUPS],
+    next: [usize; MOST_GROUPS],
     /// By group: the segment that the sums are of.
-    summed: [usize; GROUPS],
+    summed: [usize; MOST_GROUPS],
     /// What is not in the strip's masses and squares yet.
     masses: [f32; STRIP_ROWS],
     squares: [f32; STRIP_ROWS],
@@ -147,8 +154,8 @@ impl OnlineSoftmax {
             open: Open {
                 strip: 0,
                 bounded: false,
-                next: [0; GROUPS],
-                summed: [0; GROUPS],
+                next: [0; MOST_GROUPS],
+                summed: [0; MOST_GROUPS],
                 masses: [0.0; STRIP_ROWS],
                 squares: [0.0; STRIP_ROWS],
             },
@@ -185,6 +192,7 @@ impl OnlineSoftmax {
         rows: &Strip,
         key: usize,
         bounded: bool,
+        group_rows: usize,
         segments: &Segments,
     ) {
         let offsets = &mut self.offsets[strip * STRIP_ROWS..][..STRIP_ROWS];
@@ -196,7 +204,7 @@ impl OnlineSoftmax {
         } else if !self.settled[strip] {
             self.settle(strip);
         }
-        let last_row = |group: usize| rows.position((group + 1) * GROUP_ROWS - 1);
+        let last_row = |group: usize| rows.position(STRIP_ROWS.min((group + 1) * group_rows) - 1);
         let next = std::array::from_fn(|group| segments.of(key, last_row(group)));
         let none = [0.0; STRIP_ROWS];
         self.open = Open { strip, bounded, next, summed: next, masses: none, squares: none };
@@ -204,6 +212,10 @@ impl OnlineSoftmax {
 
     /// Adds the keys `keys` of the strip that is open, whose first logits are those of key `first`: ascending from call to call.
     /// One pass over the logits where they are bounded, else one more to find the largest. Spoils the logits.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the length of a group is known where the kernel is compiled"
+    )]
     #[inline(always)]
     pub(crate) fn absorb<S: Simd>(
         &mut self,
@@ -212,15 +224,16 @@ impl OnlineSoftmax {
         keys: &Range<usize>,
         first: usize,
         logits: &mut Logits,
+        group_rows: usize,
         segments: &Segments,
     ) {
-        for group in 0..rows.rows.div_ceil(GROUP_ROWS) {
-            let lanes = group * GROUP_ROWS..(group + 1) * GROUP_ROWS;
+        for group in 0..rows.rows.div_ceil(group_rows) {
+            let lanes = group * group_rows..(group + 1) * group_rows;
             let (seen, whole) = rows.seen(&lanes, keys);
             if seen.is_empty() {
                 continue;
             }
-            let part = Part { rows, group, seen, whole, first };
+            let part = Part { rows, group, lanes, seen, whole, first };
             if self.open.bounded {
                 self.absorb_part::<S, true>(simd, &part, logits, segments);
             } else {
@@ -232,9 +245,9 @@ impl OnlineSoftmax {
 
     /// Ends the strip that is open.
     #[inline(always)]
-    pub(crate) fn close<S: Simd>(&mut self, simd: S, rows: &Strip) {
-        for group in 0..rows.rows.div_ceil(GROUP_ROWS) {
-            self.flush(simd, group);
+    pub(crate) fn close<S: Simd>(&mut self, simd: S, rows: &Strip, group_rows: usize) {
+        for group in 0..rows.rows.div_ceil(group_rows) {
+            self.flush(simd, group, &(group * group_rows..(group + 1) * group_rows));
         }
     }
 
@@ -247,7 +260,7 @@ impl OnlineSoftmax {
         logits: &mut Logits,
         segments: &Segments,
     ) {
-        let Part { group, ref seen, whole, first, .. } = *part;
+        let Part { group, ref lanes, ref seen, whole, first, .. } = *part;
         let (nearest, farthest) = part.positions();
         let mut segment = self.open.next[group];
         while segments.end(segment, farthest) <= seen.start {
@@ -266,14 +279,14 @@ impl OnlineSoftmax {
         loop {
             let end = segments.end(segment, nearest).min(seen.end);
             if self.open.summed[group] != segment {
-                self.flush(simd, group);
+                self.flush(simd, group, lanes);
                 self.open.summed[group] = segment;
             }
             let piece = &logits[key - first..end - first];
             if segments.far.contains(&segment) {
-                self.add_piece::<S, BOUNDED, true>(simd, group, piece);
+                self.add_piece::<S, BOUNDED, true>(simd, lanes, piece);
             } else {
-                self.add_piece::<S, BOUNDED, false>(simd, group, piece);
+                self.add_piece::<S, BOUNDED, false>(simd, lanes, piece);
             }
             if end == seen.end {
                 return;
@@ -287,11 +300,11 @@ impl OnlineSoftmax {
     fn add_piece<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
         &mut self,
         simd: S,
-        group: usize,
+        lanes: &Range<usize>,
         piece: &Logits,
     ) {
         let offsets = &self.offsets[self.open.strip * STRIP_ROWS..][..STRIP_ROWS];
-        for lane in vectors::<S>(group) {
+        for lane in vectors::<S>(lanes) {
             let offset = simd.load(&offsets[lane..]);
             let (mass, square) = sum_exp2::<S, BOUNDED, SQUARES>(simd, piece, lane, offset);
             let to = &mut self.open.masses[lane..];
@@ -314,11 +327,11 @@ impl OnlineSoftmax {
         logits: &Logits,
         segments: &Segments,
     ) {
-        let Part { group, ref seen, first, .. } = *part;
-        let (nearest, farthest) = part.positions();
+        let Part { ref lanes, ref seen, first, .. } = *part;
         let one = simd.splat(1.0);
         let logits = &logits[..seen.end - first];
-        for lane in vectors::<S>(group) {
+        for lane in vectors::<S>(lanes) {
+            let (nearest, farthest) = part.positions_of(lane, S::LANES);
             let offset = simd.load(&self.offsets[self.open.strip * STRIP_ROWS + lane..]);
             let (mut key, mut segment) = (seen.start, first_segment);
             let mut sums = Sums::none(simd);
@@ -359,11 +372,11 @@ impl OnlineSoftmax {
         logits: &mut Logits,
         segments: &Segments,
     ) {
-        let Part { group, ref seen, whole, first, .. } = *part;
-        let (nearest, farthest) = part.positions();
+        let Part { ref lanes, ref seen, whole, first, .. } = *part;
         let (zero, one) = (simd.splat(0.0), simd.splat(1.0));
         let logits = &mut logits[..seen.end - first];
-        for lane in vectors::<S>(group) {
+        for lane in vectors::<S>(lanes) {
+            let (nearest, farthest) = part.positions_of(lane, S::LANES);
             let offset = simd.load(&self.offsets[self.open.strip * STRIP_ROWS + lane..]);
             let (starts, ends) = part.sight(simd, lane);
             let mut at = simd.splat((seen.start - first) as f32);
@@ -404,12 +417,12 @@ impl OnlineSoftmax {
     /// Moves the offsets of rows whose largest logit exceeds them by too much.
     #[inline(always)]
     fn follow<S: Simd>(&mut self, simd: S, part: &Part<'_>, logits: &Logits) {
-        let Part { group, ref seen, whole, first, .. } = *part;
+        let Part { group, ref lanes, ref seen, whole, first, .. } = *part;
         let none = simd.splat(f32::NEG_INFINITY);
         let logits = &logits[seen.start - first..seen.end - first];
         let offsets = &self.offsets[self.open.strip * STRIP_ROWS..][..STRIP_ROWS];
         let (mut all, mut moves) = ([f32::NEG_INFINITY; STRIP_ROWS], false);
-        for lane in vectors::<S>(group) {
+        for lane in vectors::<S>(lanes) {
             let mut largest = none;
             if whole {
                 for logits in logits {
@@ -428,7 +441,7 @@ impl OnlineSoftmax {
             simd.store(largest, &mut all[lane..]);
         }
         if moves {
-            self.flush(simd, group);
+            self.flush(simd, group, lanes);
             self.raise(&all);
         }
     }
@@ -478,9 +491,9 @@ impl OnlineSoftmax {
 
     /// Adds what was summed of a group's segment to the strip's sums.
     #[inline(always)]
-    fn flush<S: Simd>(&mut self, simd: S, group: usize) {
+    fn flush<S: Simd>(&mut self, simd: S, group: usize, lanes: &Range<usize>) {
         let zero = simd.splat(0.0);
-        for lane in vectors::<S>(group) {
+        for lane in vectors::<S>(lanes) {
             let Open { summed, masses, squares, .. } = &mut self.open;
             let segment = summed[group];
             let (mass, square) = (simd.load(&masses[lane..]), simd.load(&squares[lane..]));
@@ -504,7 +517,10 @@ impl OnlineSoftmax {
         let (first, met) = (strip * self.segments, self.met[strip]);
         if segment >= met {
             // What stands there is another block's.
-            self.masses[(first + met) * STRIP_ROWS..(first + segment + 1) * STRIP_ROWS].fill(0.0);
+            let masses = self.masses.as_chunks_mut::<STRIP_ROWS>().0;
+            for masses in &mut masses[first + met..=first + segment] {
+                *masses = [0.0; STRIP_ROWS];
+            }
             self.met[strip] = segment + 1;
         }
         let at = (first + segment) * STRIP_ROWS + lane;
@@ -514,26 +530,36 @@ impl OnlineSoftmax {
         }
     }
 
-    /// The attention of a strip's rows. `sink` (a logit in units of log2) joins the denominator.
+    /// The attention of a strip's rows. `sinks` (by row, logits in units of log2) join the denominators.
     #[inline(always)]
     pub(crate) fn finish(
         &self,
         strip: usize,
-        sink: Option<f64>,
+        sinks: Option<&[f64; STRIP_ROWS]>,
         segments: &Segments,
     ) -> FinishedStrip<'_> {
         let offsets = &self.offsets[strip * STRIP_ROWS..][..STRIP_ROWS];
         let masses = &self.masses[strip * self.segments * STRIP_ROWS..];
         let masses = &masses.as_chunks::<STRIP_ROWS>().0[..self.met[strip]];
         let far = segments.far.start.min(masses.len())..segments.far.end.min(masses.len());
-        let total = sum_of_segments(masses);
+        let mut far_masses = sum_of_segments(&masses[far.clone()]);
+        let mut total = far_masses;
+        for masses in masses[..far.start].iter().chain(&masses[far.end..]) {
+            for lane in 0..STRIP_ROWS {
+                total[lane] += masses[lane];
+            }
+        }
+        let mut denominators = total;
+        if let Some(sinks) = sinks {
+            for lane in 0..STRIP_ROWS {
+                denominators[lane] += exp2(sinks[lane] - f64::from(offsets[lane]));
+            }
+        }
         let mut scales = [0.0; STRIP_ROWS];
         for lane in 0..STRIP_ROWS {
-            let sink = sink.map_or(0.0, |sink| exp2(sink - f64::from(offsets[lane])));
             // No exponential is zero: a row of nothing sees no key.
-            scales[lane] = if total[lane] == 0.0 { 0.0 } else { 1.0 / (total[lane] + sink) };
+            scales[lane] = if total[lane] == 0.0 { 0.0 } else { 1.0 / denominators[lane] };
         }
-        let mut far_masses = sum_of_segments(&masses[far]);
         let mut far_squares = [0.0; STRIP_ROWS];
         far_squares.copy_from_slice(&self.squares[strip * STRIP_ROWS..][..STRIP_ROWS]);
         for lane in 0..STRIP_ROWS {
@@ -544,16 +570,19 @@ impl OnlineSoftmax {
     }
 }
 
-/// The first lane of each vector of a group.
+/// The first lane of each vector of some lanes.
 #[inline(always)]
-fn vectors<S: Simd>(group: usize) -> impl Iterator<Item = usize> {
-    (0..GROUP_ROWS / S::LANES).map(move |vector| group * GROUP_ROWS + vector * S::LANES)
+fn vectors<S: Simd>(lanes: &Range<usize>) -> impl Iterator<Item = usize> + use<S> {
+    let first = lanes.start;
+    (0..lanes.len() / S::LANES).map(move |vector| first + vector * S::LANES)
 }
 
 /// A group of a strip's rows, and keys of a chunk.
 struct Part<'a> {
     rows: &'a Strip,
     group: usize,
+    /// The group's.
+    lanes: Range<usize>,
     /// Keys that some row sees, or that lie between such keys; not empty.
     seen: Range<usize>,
     /// Whether each row sees all of them.
@@ -566,8 +595,13 @@ impl Part<'_> {
     /// Where the group's first and last row are in the window.
     #[inline(always)]
     fn positions(&self) -> (usize, usize) {
-        let first = self.group * GROUP_ROWS;
-        (self.rows.position(first), self.rows.position(first + GROUP_ROWS - 1))
+        self.positions_of(self.lanes.start, self.lanes.len())
+    }
+
+    /// Where the first and the last of `count` rows from `lane` on are in the window.
+    #[inline(always)]
+    fn positions_of(&self, lane: usize, count: usize) -> (usize, usize) {
+        (self.rows.position(lane), self.rows.position(lane + count - 1))
     }
 
     /// Whether every segment from `segment` on has ended in all rows before the one behind it ends in any, as far as keys are seen.
@@ -588,7 +622,7 @@ impl Part<'_> {
     #[inline(always)]
     fn counted<S: Simd>(&self, simd: S, keys: &[i32]) -> S::Vector {
         let (first, most) = (self.first as i32, (self.seen.end - self.first) as i32);
-        let mut counts = [0.0; GROUP_ROWS];
+        let mut counts = [0.0; MOST_LANES];
         for (count, key) in counts.iter_mut().zip(&keys[..S::LANES]) {
             *count = (key - first).clamp(0, most) as f32;
         }
@@ -616,7 +650,7 @@ impl Part<'_> {
             return simd.splat(end.min(self.seen.end - self.first) as f32);
         };
         let nearer = 1 - distance as i32;
-        let mut ends = [0; GROUP_ROWS];
+        let mut ends = [0; MOST_LANES];
         for (end, position) in ends.iter_mut().zip(&self.rows.positions[lane..][..S::LANES]) {
             *end = position + nearer;
         }
@@ -719,7 +753,7 @@ fn sum_exp2<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
 /// Adds a vector's lanes to the first of `to`.
 #[inline(always)]
 fn add_to<S: Simd>(simd: S, vector: S::Vector, to: &mut [f64]) {
-    let mut lanes = [0.0_f32; GROUP_ROWS];
+    let mut lanes = [0.0_f32; MOST_LANES];
     simd.store(vector, &mut lanes);
     for (to, value) in to[..S::LANES].iter_mut().zip(lanes) {
         *to += f64::from(value);
@@ -750,14 +784,34 @@ mod tests {
 
     /// The rows at the end of a window of `logits`, each of which has these logits with the keys up to itself, against float64:
     /// the worst relative error. Keys come in tiles of `tile` and chunks of `chunk`; `is_bounded` says of the tile that starts at
-    /// a key whether its logits are.
+    /// a key whether its logits are. For groups of one length and of the other.
     fn worst_error_of<S: Simd>(
+        simd: S,
+        logits: &[f32],
+        lengths: (usize, usize),
+        far: (usize, usize),
+        sink: Option<f64>,
+        is_bounded: &dyn Fn(usize) -> bool,
+    ) -> f64 {
+        let of_groups = |group_rows: usize| {
+            worst_error_of_groups(simd, logits, lengths, far, sink, is_bounded, group_rows)
+        };
+        worse(of_groups(MOST_LANES), of_groups(STRIP_ROWS))
+    }
+
+    /// The larger error; one that is not a number is the largest.
+    fn worse(one: f64, other: f64) -> f64 {
+        if one.is_nan() || one > other { one } else { other }
+    }
+
+    fn worst_error_of_groups<S: Simd>(
         simd: S,
         logits: &[f32],
         (tile, chunk): (usize, usize),
         (distance, first_keys): (usize, usize),
         sink: Option<f64>,
         is_bounded: &dyn Fn(usize) -> bool,
+        group_rows: usize,
     ) -> f64 {
         let tokens = logits.len();
         let shape = AttentionShape { tokens, query_heads: 1, key_heads: 1, head_dim: 8 };
@@ -767,13 +821,15 @@ mod tests {
         let last = FIRST + tokens - 1;
         let positions = std::array::from_fn(|lane| (lowest + lane).min(last));
         let visible = |position: usize| FIRST..(position + 1).max(FIRST);
-        let strip = Strip::at(positions, (last + 1 - lowest).min(STRIP_ROWS), visible);
+        let strip = Strip::at(1, (last + 1 - lowest).min(STRIP_ROWS), |lane| {
+            (positions[lane], visible(positions[lane]))
+        });
         let mut softmax = OnlineSoftmax::new(2, segments.count());
         for start in (0..tokens).step_by(tile) {
             let end = tokens.min(start + tile);
             let bounded = is_bounded(start);
             assert!(softmax.are_at_zero(1, strip.rows) || !bounded);
-            softmax.open(1, &strip, start + FIRST, bounded, &segments);
+            softmax.open(1, &strip, start + FIRST, bounded, group_rows, &segments);
             for start in (start..end).step_by(chunk) {
                 let keys = start + FIRST..end.min(start + chunk) + FIRST;
                 // The chunk begins before its first key, with logits that are nonsense, as those are of keys that a row does not see.
@@ -788,11 +844,11 @@ mod tests {
                     })
                 };
                 let mut logits: Vec<_> = (first..keys.end).map(of_key).collect();
-                softmax.absorb(simd, &strip, &keys, first, &mut logits, &segments);
+                softmax.absorb(simd, &strip, &keys, first, &mut logits, group_rows, &segments);
             }
-            softmax.close(simd, &strip);
+            softmax.close(simd, &strip, group_rows);
         }
-        let finished = softmax.finish(1, sink, &segments);
+        let finished = softmax.finish(1, sink.map(|sink| [sink; STRIP_ROWS]).as_ref(), &segments);
         let error = |lane: usize| {
             let seen = &logits[..visible(positions[lane]).len()];
             let largest = seen.iter().fold(f64::NEG_INFINITY, |best, &x| best.max(f64::from(x)));
@@ -813,12 +869,7 @@ mod tests {
             if mass.is_nan() || square.is_nan() { f64::NAN } else { mass.max(square) }
         };
         let errors = (0..strip.rows).filter(|lane| positions[*lane] >= FIRST).map(error);
-        errors.fold(
-            0.0,
-            |worst: f64, error| {
-                if worst.is_nan() || worst > error { worst } else { error }
-            },
-        )
+        errors.fold(0.0, worse)
     }
 
     fn worst_error(

@@ -161,9 +161,10 @@ impl Work for Packing<'_> {
             } else {
                 regroup_together(words, depth, width, together, panel);
             }
-            largest = largest.max(largest_norm(registers, rows, head_dim));
+            largest = largest.max(largest_square(rows, head_dim));
         }
-        largest
+        // A root is rounded correctly: of the largest square it is the largest.
+        largest.sqrt()
     }
 }
 
@@ -195,33 +196,19 @@ fn regroup_together(words: &[u32], depth: usize, width: usize, together: usize, 
 /// vectors.
 const NORM_LANES: usize = 16;
 
-/// The largest Euclidean length of rows of `head_dim` numbers, never too small by more than 1e-5 of it; infinite where a
-/// number is not finite, 0 of no rows.
+/// The largest sum of squares of rows of `head_dim` numbers, never too small by more than 1e-5 of it; infinite where a number
+/// is not finite, 0 of no rows.
 #[inline(always)]
-fn largest_norm(registers: impl Registers, rows: &[f32], head_dim: usize) -> f32 {
-    let mut largest = [0.0_f32; NORM_LANES];
-    for rows in rows.chunks(NORM_LANES * head_dim) {
-        let mut squares = [[0.0_f32; NORM_LANES]; NORM_LANES];
-        for (row, squares) in rows.chunks_exact(head_dim).zip(&mut squares) {
-            *squares = squares_by_lanes(row);
-        }
-        let mut by_lane = [[0.0_f32; NORM_LANES]; NORM_LANES];
-        let words = bytemuck::cast_slice(squares.as_flattened());
-        let rows = Rows { words, stride: NORM_LANES, depth: NORM_LANES, count: NORM_LANES };
-        let columns = bytemuck::cast_slice_mut(by_lane.as_flattened_mut());
-        registers.transpose(rows, columns, NORM_LANES);
-        let mut sums = [0.0_f32; NORM_LANES];
-        for squares in by_lane {
-            for (sum, square) in sums.iter_mut().zip(squares) {
-                *sum += square;
-            }
-        }
-        for (largest, sum) in largest.iter_mut().zip(sums) {
-            *largest = if sum.is_nan() { f32::INFINITY } else { largest.max(sum) };
-        }
+fn largest_square(rows: &[f32], head_dim: usize) -> f32 {
+    let mut largest = 0.0_f32;
+    for row in rows.chunks_exact(head_dim) {
+        let lanes = squares_by_lanes(row);
+        let eight: [f32; 8] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 8]);
+        let four: [f32; 4] = std::array::from_fn(|lane| eight[lane] + eight[lane + 4]);
+        let sum = (four[0] + four[2]) + (four[1] + four[3]);
+        largest = if sum.is_nan() { f32::INFINITY } else { largest.max(sum) };
     }
-    // A root is rounded correctly: of the largest square it is the largest.
-    largest.into_iter().fold(0.0, f32::max).sqrt()
+    largest
 }
 
 /// Sums of a row's squares: of every sixteenth together.
@@ -357,20 +344,20 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_norm_is_the_euclidean_length_and_infinite_where_a_number_is_not_one() {
+    fn the_largest_sum_of_squares_is_infinite_where_a_number_is_not_one() {
         const WIDTH: usize = 37;
         for count in 1..=9 {
             for longest in 0..count {
                 let mut rows = vec![0.0; count * WIDTH];
                 rows.iter_mut().step_by(WIDTH).for_each(|value| *value = 2.0);
                 (rows[longest * WIDTH + 3], rows[longest * WIDTH + 36]) = (6.0, -9.0);
-                assert_eq!(largest_norm(FourRows, &rows, WIDTH), 11.0);
+                assert_eq!(largest_square(&rows, WIDTH), 121.0);
                 for wrong in [f32::NAN, f32::INFINITY] {
                     rows[longest * WIDTH + 20] = wrong;
-                    assert_eq!(largest_norm(FourRows, &rows, WIDTH), f32::INFINITY, "{count} rows");
+                    assert_eq!(largest_square(&rows, WIDTH), f32::INFINITY, "{count} rows");
                 }
             }
         }
-        assert_eq!(largest_norm(FourRows, &[], WIDTH), 0.0);
+        assert_eq!(largest_square(&[], WIDTH), 0.0);
     }
 }

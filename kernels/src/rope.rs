@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::transpose::Registers;
 use crate::trigonometry::sine_cosine;
 use crate::words::Words;
-use crate::work::{Work, prefetch, run};
+use crate::work::{Work, run};
 
 /// Which two dimensions turn together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,28 +115,38 @@ impl Rope {
         }
     }
 
-    /// As [`Self::turn`], of the row `from`, written to `to`.
+    /// Whether pairs turn by whole vectors, as [`Self::turn_heads`] has it.
     #[inline(always)]
-    pub(crate) fn turn_from(&self, position: usize, from: &[f32], to: &mut [f32]) {
+    pub(crate) fn turns_vectors(&self) -> bool {
+        self.style == RopeStyle::Half && (self.rotary_dims / 2).is_multiple_of(VECTOR)
+    }
+
+    /// As [`Self::turn`], of the heads `from`, written to `to`: each `[heads, head_dim]`. Only where
+    /// [vectors turn](Self::turns_vectors).
+    #[inline(always)]
+    pub(crate) fn turn_heads(
+        &self,
+        position: usize,
+        from: &[f32],
+        head_dim: usize,
+        to: &mut [f32],
+    ) {
         let pairs = self.rotary_dims / 2;
-        let whole = match self.style {
-            RopeStyle::Half => pairs / VECTOR * VECTOR,
-            RopeStyle::Interleaved => 0,
-        };
-        if whole < pairs {
-            to.copy_from_slice(from);
-            return self.turn(position, to);
-        }
         let (cos, sin) = self.turning(position);
-        let (to, rest) = to.split_at_mut(2 * pairs);
-        rest.copy_from_slice(&from[2 * pairs..]);
-        let (first, second) = from.split_at(pairs);
-        let (to_first, to_second) = to.split_at_mut(pairs);
-        let vectors = first.as_chunks::<VECTOR>().0.iter().zip(second.as_chunks().0);
-        let to = to_first.as_chunks_mut().0.iter_mut().zip(to_second.as_chunks_mut().0);
-        let turning = cos.as_chunks().0.iter().zip(sin.as_chunks().0);
-        for (((a, b), (to_a, to_b)), (cos, sin)) in vectors.zip(to).zip(turning) {
-            (*to_a, *to_b) = turned_vectors(*a, *b, *cos, *sin);
+        for (from, to) in from.chunks_exact(head_dim).zip(to.chunks_exact_mut(head_dim)) {
+            let (from, rest) = from.split_at(2 * pairs);
+            let (to, to_rest) = to.split_at_mut(2 * pairs);
+            if !rest.is_empty() {
+                to_rest.copy_from_slice(rest);
+            }
+            let (first, second) = from.split_at(pairs);
+            let (to_first, to_second) = to.split_at_mut(pairs);
+            let vectors = first.as_chunks::<VECTOR>().0.iter().zip(second.as_chunks().0);
+            let to = to_first.as_chunks_mut().0.iter_mut().zip(to_second.as_chunks_mut().0);
+            let turning = cos.as_chunks().0.iter().zip(sin.as_chunks().0);
+            for (((a, b), (to_a, to_b)), (cos, sin)) in vectors.zip(to).zip(turning) {
+                (*to_a, *to_b) = turned_vectors(*a, *b, *cos, *sin);
+            }
         }
     }
 
@@ -146,14 +156,6 @@ impl Rope {
         let pairs = self.rotary_dims / 2;
         let first = position * pairs;
         (&self.cos.floats()[first..][..pairs], &self.sin.floats()[first..][..pairs])
-    }
-
-    /// Asks for the cosines and sines of a position, which will turn a row soon.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, position: usize) {
-        let (cos, sin) = self.turning(position);
-        prefetch(cos);
-        prefetch(sin);
     }
 }
 
@@ -256,17 +258,20 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_read_elsewhere_turns_as_one_in_place() {
-        for style in [RopeStyle::Half, RopeStyle::Interleaved] {
-            for pairs in [0_usize, 3, 16, 32, 40] {
-                let frequencies: Vec<f32> = (0..pairs).map(|pair| 0.3 * pair as f32).collect();
-                let rope = Rope::new(style, &frequencies, 1.5, 8);
-                let row: Vec<f32> = (0..2 * pairs + 5).map(|at| at as f32 - 7.5).collect();
-                let (mut turned, mut written) = (row.clone(), vec![9.0; row.len()]);
-                rope.rotate(7, &mut turned);
-                rope.turn_from(7, &row, &mut written);
-                assert_eq!(turned, written, "{style:?} {pairs}");
-            }
+    fn heads_that_are_read_elsewhere_turn_as_each_in_place() {
+        for pairs in [0_usize, 16, 32] {
+            let frequencies: Vec<f32> = (0..pairs).map(|pair| 0.3 * pair as f32).collect();
+            let rope = Rope::new(RopeStyle::Half, &frequencies, 1.5, 8);
+            assert!(rope.turns_vectors());
+            let head_dim = 2 * pairs + 5;
+            let heads: Vec<f32> = (0..3 * head_dim).map(|at| at as f32 - 7.5).collect();
+            let (mut turned, mut written) = (heads.clone(), vec![9.0; heads.len()]);
+            turned.chunks_exact_mut(head_dim).for_each(|head| rope.rotate(7, head));
+            rope.turn_heads(7, &heads, head_dim, &mut written);
+            assert_eq!(turned, written, "{pairs}");
+        }
+        for (style, pairs) in [(RopeStyle::Half, 40), (RopeStyle::Interleaved, 32)] {
+            assert!(!Rope::new(style, &vec![1.0; pairs], 1.0, 1).turns_vectors());
         }
     }
 }

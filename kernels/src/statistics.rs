@@ -8,11 +8,27 @@ pub trait QueryKeySource: Sync {
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
     /// Writes rows `rows` of key head `head` to `out`: `[rows, head_dim]`.
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
-    /// As [`Self::queries`], of some heads: `[heads, rows, head_dim]`.
-    fn queries_of_heads(&self, heads: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+    /// As [`Self::queries`], of some heads: `[rows, heads, head_dim]`. The rows behind them, up to row `_end`, will be asked for
+    /// next: a source may have memory bring them near.
+    fn queries_of_heads(
+        &self,
+        heads: Range<usize>,
+        rows: Range<usize>,
+        _end: usize,
+        out: &mut [f32],
+    ) {
+        if heads.len() == 1 {
+            return self.queries(heads.start, rows, out);
+        }
         let of_head = out.len() / heads.len();
-        for (head, out) in heads.zip(out.chunks_exact_mut(of_head)) {
-            self.queries(head, rows.clone(), out);
+        let head_dim = of_head / rows.len();
+        let mut queries = vec![0.0; of_head];
+        for (index, head) in heads.clone().enumerate() {
+            self.queries(head, rows.clone(), &mut queries);
+            let out = out.chunks_exact_mut(head_dim).skip(index).step_by(heads.len());
+            for (out, query) in out.zip(queries.chunks_exact(head_dim)) {
+                out.copy_from_slice(query);
+            }
         }
     }
     /// Rows of a head that are best asked for at a time. Few stay near until they are packed; where a call has work of its own,

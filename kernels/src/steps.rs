@@ -5,16 +5,16 @@ use std::ops::Range;
 use crate::masks::visible_keys;
 use crate::online_softmax::STRIP_ROWS;
 use crate::tile::TILE_KEYS;
-use crate::window::Window;
+use crate::window::{Window, strip_heads};
 
-/// A strip of rows of one head against a chunk of keys.
+/// A strip of rows against a chunk of keys.
 #[derive(Clone)]
 pub(crate) struct Step {
-    /// The query head within the group.
-    pub(crate) head: usize,
-    /// The strip within the block.
+    /// Heads of the group whose rows the strip has.
+    pub(crate) heads: Range<usize>,
+    /// The strip among those of the same heads.
     pub(crate) strip: usize,
-    /// How many rows of it there are.
+    /// How many rows of it there are, of all these heads.
     pub(crate) rows: usize,
     /// The first key of the tile that the chunk is of.
     pub(crate) tile: usize,
@@ -58,11 +58,11 @@ impl Step {
 /// a tile of keys, strip after strip.
 pub(crate) struct Steps<'a> {
     window: &'a Window<'a>,
-    /// Rows of the block.
+    /// Measured rows of the block.
     rows: Range<usize>,
     chunk: usize,
-    strips: usize,
-    head: usize,
+    /// Heads of the next strip.
+    heads: Range<usize>,
     strip: usize,
     tile: usize,
     end: usize,
@@ -77,8 +77,7 @@ impl<'a> Steps<'a> {
             window,
             rows: rows.clone(),
             chunk,
-            strips: rows.len().div_ceil(STRIP_ROWS),
-            head: 0,
+            heads: strip_heads(0, window.shape.group()),
             strip: 0,
             tile: visible.start / TILE_KEYS * TILE_KEYS,
             end: visible.end,
@@ -88,23 +87,25 @@ impl<'a> Steps<'a> {
 
     /// The first step of the next strip and tile.
     fn next_strip(&mut self) -> Option<Step> {
+        let group = self.window.shape.group();
         while self.tile < self.end {
-            let (head, strip, tile) = (self.head, self.strip, self.tile);
+            let (heads, strip, tile) = (self.heads.clone(), self.strip, self.tile);
+            let height = STRIP_ROWS / heads.len();
+            let first = self.rows.start + strip * height;
+            let rows = first..self.rows.end.min(first + height);
             self.strip += 1;
-            if self.strip == self.strips {
-                (self.strip, self.head) = (0, self.head + 1);
+            if rows.end == self.rows.end {
+                (self.strip, self.heads) = (0, strip_heads(heads.end, group));
             }
-            if self.head == self.window.shape.group() {
-                (self.head, self.tile) = (0, self.tile + TILE_KEYS);
+            if self.heads.is_empty() {
+                (self.heads, self.tile) = (strip_heads(0, group), self.tile + TILE_KEYS);
             }
-            let first = self.rows.start + strip * STRIP_ROWS;
-            let rows = first..self.rows.end.min(first + STRIP_ROWS);
             let seen = visible_rows(self.window, &rows);
             let seen = seen.start.max(tile)..seen.end.min(tile + TILE_KEYS);
             if !seen.is_empty() {
                 let first = seen.start / self.chunk * self.chunk;
-                let rows = rows.len();
-                return Some(Step { head, strip, rows, tile, first, seen, chunk: self.chunk });
+                let rows = rows.len() * heads.len();
+                return Some(Step { heads, strip, rows, tile, first, seen, chunk: self.chunk });
             }
         }
         None

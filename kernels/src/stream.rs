@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::block::{Keys, PartSums, Scratch, add, block_sums};
+use crate::block::{Keys, PartSums, Scratch, add, block_sums, scale};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::Packing;
@@ -13,9 +13,10 @@ use crate::statistics::{
     histogram_bins,
 };
 use crate::tile::TILE_KEYS;
+use crate::transpose::Registers;
 use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
-use crate::work::run;
+use crate::work::{Work, run};
 
 /// Blocks that should be under way at once: enough to keep many threads busy to the end. Key heads are packed together
 /// until a round has as many.
@@ -228,10 +229,26 @@ fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [
             let rows = tile * TILE_KEYS..tokens.min((tile + 1) * TILE_KEYS);
             let gathered = &mut gathered[..rows.len() * head_dim];
             window.source.keys(head, rows, gathered);
+            run(Scaling { values: gathered, factor: window.scales().1 });
             let (rows, width, together) = (&*gathered, layout.keys, layout.key_words);
             *largest = run(Packing { layout, width, together, rows, head_dim, buffer, panels });
         },
     );
+}
+
+/// Numbers to be multiplied.
+struct Scaling<'a> {
+    values: &'a mut [f32],
+    factor: f64,
+}
+
+impl Work for Scaling<'_> {
+    type Found = ();
+
+    #[inline(always)]
+    fn run(self, _: impl Registers) {
+        scale(self.values, self.factor);
+    }
 }
 
 /// The sums so far.

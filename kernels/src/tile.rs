@@ -4,7 +4,7 @@
 //! never a bit: an element is one running sum over the depth, ascending.
 
 use crate::kernel::{ElementType, Kernel};
-use crate::online_softmax::Logits;
+use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::Layout;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
@@ -32,6 +32,9 @@ pub(crate) trait Tile: Copy {
     /// Keys whose logits are held at once, whole panels: they stay in the first-level cache. It decides about bits, as the
     /// exponentials of a chunk are added up before those of different chunks are.
     const CHUNK_KEYS: usize;
+    /// Rows of a strip for which is decided together where they part, a multiple of the vector's lanes: two vectors of the kernel are
+    /// best. It decides about bits, as [`Self::CHUNK_KEYS`] does.
+    const GROUP_ROWS: usize;
 
     /// Proof of the vectors.
     fn simd(self) -> Self::Simd;
@@ -127,6 +130,7 @@ impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, 
     type Simd = S;
     type Session = ();
     const CHUNK_KEYS: usize = 24;
+    const GROUP_ROWS: usize = if S::LANES < 16 { 16 } else { STRIP_ROWS };
 
     #[inline(always)]
     fn simd(self) -> S {

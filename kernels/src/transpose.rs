@@ -170,20 +170,58 @@ impl SixteenRows {
     }
 }
 
-/// Four words of every fourth row from `first` on, behind each other: from word `at` of each on.
+/// Four words, the `at`-th and those behind it, of every fourth row from `first` on.
 ///
 /// # Safety
-/// There are AVX-512 and those words.
+/// There are AVX-512 and those words where `row` says that rows begin.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn every_fourth(rows: &[*const u32; 16], first: usize, at: usize) -> __m512i {
-    let [a, b, c, d] = [rows[first], rows[first + 4], rows[first + 8], rows[first + 12]];
+unsafe fn every_fourth(row: &impl Fn(usize) -> *const u32, first: usize, at: usize) -> __m512i {
+    let load = |index: usize| {
+        // SAFETY: the caller's promise.
+        unsafe { _mm_loadu_si128(row(first + 4 * index).add(at).cast()) }
+    };
     // SAFETY: the caller's promise.
     unsafe {
-        let words = _mm512_castsi128_si512(_mm_loadu_si128(a.add(at).cast()));
-        let words = _mm512_inserti32x4::<1>(words, _mm_loadu_si128(b.add(at).cast()));
-        let words = _mm512_inserti32x4::<2>(words, _mm_loadu_si128(c.add(at).cast()));
-        _mm512_inserti32x4::<3>(words, _mm_loadu_si128(d.add(at).cast()))
+        let words = _mm512_castsi128_si512(load(0));
+        let words = _mm512_inserti32x4::<1>(words, load(1));
+        let words = _mm512_inserti32x4::<2>(words, load(2));
+        _mm512_inserti32x4::<3>(words, load(3))
+    }
+}
+
+/// Writes `depth` words, a multiple of four, of sixteen rows to columns, `width` words from one to the next: `there` says of which
+/// rows.
+///
+/// # Safety
+/// There are AVX-512, the words of all sixteen rows where `row` says that they begin, and those of `to` that are written.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn write_sixteen(
+    row: impl Fn(usize) -> *const u32,
+    depth: usize,
+    there: u16,
+    mut to: *mut u32,
+    width: usize,
+) {
+    for at in (0..depth).step_by(4) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, b) = (every_fourth(&row, 0, at), every_fourth(&row, 1, at));
+            let (c, d) = (every_fourth(&row, 2, at), every_fourth(&row, 3, at));
+            let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let (low_after, high_after) =
+                (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            for column in [
+                _mm512_unpacklo_epi64(low, low_after),
+                _mm512_unpackhi_epi64(low, low_after),
+                _mm512_unpacklo_epi64(high, high_after),
+                _mm512_unpackhi_epi64(high, high_after),
+            ] {
+                _mm512_mask_storeu_epi32(to.cast(), there, column);
+                to = to.wrapping_add(width);
+            }
+        }
     }
 }
 
@@ -198,31 +236,21 @@ impl Registers for SixteenRows {
         if count > 0 && fours > 0 {
             assert!(count <= Self::ROWS && first + count <= width && to.len() >= depth * width);
             assert!((count - 1) * stride + depth <= words.len());
-            // Behind the last row it is read again, and not written.
-            let mut starts = [words.as_ptr(); Self::ROWS];
-            for (row, start) in starts.iter_mut().enumerate() {
-                *start = start.wrapping_add(row.min(count - 1) * stride);
-            }
-            let there = ((1_u32 << count) - 1) as u16;
-            let mut place = to.as_mut_ptr().wrapping_add(first);
-            for at in (0..fours).step_by(4) {
-                // SAFETY: AVX-512 is there, `new` can only be called where it is. In each of the rows, which lie in `words`, four
-                // words are left. `there` lets no word pass but those of the columns from `first` on, which lie in `to`.
-                unsafe {
-                    let (a, b) = (every_fourth(&starts, 0, at), every_fourth(&starts, 1, at));
-                    let (c, d) = (every_fourth(&starts, 2, at), every_fourth(&starts, 3, at));
-                    let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-                    let (low_after, high_after) =
-                        (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-                    for column in [
-                        _mm512_unpacklo_epi64(low, low_after),
-                        _mm512_unpackhi_epi64(low, low_after),
-                        _mm512_unpacklo_epi64(high, high_after),
-                        _mm512_unpackhi_epi64(high, high_after),
-                    ] {
-                        _mm512_mask_storeu_epi32(place.cast(), there, column);
-                        place = place.wrapping_add(width);
-                    }
+            let start = words.as_ptr();
+            let place = to.as_mut_ptr().wrapping_add(first);
+            // SAFETY: AVX-512 is there, `new` can only be called where it is. The words of `count` rows lie in `words`: behind the
+            // last it is read again, and not written, as `there` lets no word pass but those of the columns from `first` on, which
+            // lie in `to`.
+            unsafe {
+                if count == Self::ROWS {
+                    let row = |index: usize| start.wrapping_add(index * stride);
+                    write_sixteen(row, fours, u16::MAX, place, width);
+                } else {
+                    let there = ((1_u32 << count) - 1) as u16;
+                    let starts: [_; Self::ROWS] = std::array::from_fn(|index| {
+                        start.wrapping_add(index.min(count - 1) * stride)
+                    });
+                    write_sixteen(|index| starts[index], fours, there, place, width);
                 }
             }
         }

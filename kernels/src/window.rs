@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::kernel::Kernel;
+use crate::kernel::{ElementType, Kernel};
 use crate::masks::Segments;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 
@@ -18,6 +18,22 @@ const LEAST_BLOCKS: usize = 32;
 pub(crate) fn block_rows(shape: &AttentionShape, rows: usize) -> usize {
     let parts = LEAST_BLOCK_ROWS.div_ceil(PART_ROWS * shape.group());
     PART_ROWS * parts.min(rows / (LEAST_BLOCKS * PART_ROWS)).max(1)
+}
+
+/// The most query heads whose rows lie side by side in a strip. Rows of one position see the same keys, and their segments end at
+/// the same ones, so a strip of fewer positions has fewer keys that lanes disagree about.
+pub(crate) const MOST_STRIP_HEADS: usize = 4;
+
+/// The heads of a group, from `first` on, whose rows lie side by side in a strip: as many as there may be. Empty behind the last.
+pub(crate) fn strip_heads(first: usize, group: usize) -> Range<usize> {
+    let most = MOST_STRIP_HEADS.min(group - first);
+    first..first + most.checked_ilog2().map_or(0, |power| 1 << power)
+}
+
+/// All of a group's heads, those together whose rows lie side by side in a strip.
+pub(crate) fn sets_of_heads(group: usize) -> impl Iterator<Item = Range<usize>> {
+    let set = move |first: usize| Some(strip_heads(first, group)).filter(|set| !set.is_empty());
+    std::iter::successors(set(0), move |last| set(last.end))
 }
 
 /// What all blocks of a window have in common.
@@ -54,16 +70,36 @@ impl Window<'_> {
         self.sample.map_or(1.0, |sample| sample.weights[row])
     }
 
-    /// Gathers the queries of measured rows of some heads: `[heads, rows, head_dim]`.
-    pub(crate) fn gather(&self, heads: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+    /// Gathers the queries of measured rows of some heads: `[rows, heads, head_dim]`. Those behind them, up to `end`,
+    /// will be asked for next.
+    pub(crate) fn gather(
+        &self,
+        heads: Range<usize>,
+        rows: Range<usize>,
+        end: usize,
+        out: &mut [f32],
+    ) {
         let Some(sample) = self.sample else {
-            return self.source.queries_of_heads(heads, rows, out);
+            return self.source.queries_of_heads(heads, rows, end, out);
         };
-        let positions = heads.flat_map(|head| {
-            sample.positions[rows.clone()].iter().map(move |position| (head, *position))
-        });
-        for ((head, position), out) in positions.zip(out.chunks_exact_mut(self.shape.head_dim)) {
-            self.source.queries(head, position..position + 1, out);
+        let of_row = heads.len() * self.shape.head_dim;
+        for (position, out) in sample.positions[rows].iter().zip(out.chunks_exact_mut(of_row)) {
+            self.source.queries_of_heads(heads.clone(), *position..position + 1, 0, out);
+        }
+    }
+
+    /// What queries and keys are multiplied with, so that their products are logits in units of log2 or, with a softcap, the argument
+    /// of its tanh. Keys bear it, since there are fewest of them; but in bf16 queries: keys of a table of bf16 that nothing
+    /// turns then stay what they are.
+    pub(crate) fn scales(&self) -> (f64, f64) {
+        let unit = match self.rules.softcap {
+            Some(cap) => 1.0 / f64::from(cap),
+            None => std::f64::consts::LOG2_E,
+        };
+        let scale = unit * f64::from(self.rules.scale);
+        match self.kernel.element_type() {
+            ElementType::Bf16 => (scale, 1.0),
+            ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => (1.0, scale),
         }
     }
 }

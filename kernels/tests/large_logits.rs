@@ -5,7 +5,9 @@ mod common;
 use std::ops::Range;
 
 use common::{Random, check, supported};
-use longsift_kernels::{AttentionShape, LogitRules, Measure, QueryKeySource, attention_statistics};
+use longsift_kernels::{
+    AttentionShape, ElementType, LogitRules, Measure, QueryKeySource, attention_statistics,
+};
 
 /// What is done to a row.
 type Change = Box<dyn Fn(usize, &mut [f32]) + Sync>;
@@ -147,6 +149,29 @@ fn a_giant_key_after_the_row_or_outside_its_window_changes_nothing() {
         }
         // From that key on, a row gives it everything or nothing.
         assert!(got[145] < 1e-6 || got[145] > 1.0 - 1e-6);
+    }
+}
+
+/// Where a strip has fewer rows than lanes, those without one have queries of zeros, whose products with such a key are none.
+#[test]
+fn a_key_that_is_infinitely_far_is_nothing_to_its_rows_nor_to_lanes_without_one() {
+    let random = || Random { head_dim: 16, seed: 4, spread: 2.0 };
+    let source = Changed {
+        random: random(),
+        query: Box::new(|_, row| row[3] = 1.0),
+        key: Box::new(|position, row| row[3] = if position == 2 { f32::NEG_INFINITY } else { 0.0 }),
+    };
+    let rules = LogitRules::causal(16);
+    for (tokens, query_heads) in [(5, 4), (21, 4), (5, 1), (99, 7)] {
+        let shape = AttentionShape { tokens, query_heads, key_heads: 1, head_dim: 16 };
+        let measure = Measure { distance: 1, rows: true };
+        for kernel in supported().filter(|kernel| kernel.element_type() == ElementType::F32) {
+            let sums = attention_statistics(kernel, &shape, &rules, &measure, &source);
+            let far = sums.dependency_strength(tokens);
+            assert!(far.iter().all(|far| (0.1..1.0).contains(far)), "{} {far:?}", kernel.name());
+            let all: f64 = sums.histogram.iter().sum();
+            assert!((all - 1.0).abs() < 1e-5, "{}: {all}", kernel.name());
+        }
     }
 }
 

@@ -122,6 +122,7 @@ impl<N: Numbers> Tile for AmxTile<N> {
     type Simd = Avx512<N::Polynomial>;
     type Session = TileSession;
     const CHUNK_KEYS: usize = SPAN;
+    const GROUP_ROWS: usize = STRIP_ROWS;
 
     #[inline(always)]
     fn simd(self) -> Self::Simd {

@@ -6,7 +6,7 @@ use std::arch::x86_64::{
 use std::mem::transmute;
 
 use super::{BF16_DOT, Tile};
-use crate::online_softmax::Logits;
+use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::Layout;
 use crate::simd::{Avx512, Degree3, Simd};
 
@@ -52,6 +52,7 @@ impl Tile for Bf16DotTile {
     type Simd = Avx512<Degree3>;
     type Session = ();
     const CHUNK_KEYS: usize = 24;
+    const GROUP_ROWS: usize = STRIP_ROWS;
 
     #[inline(always)]
     fn simd(self) -> Avx512<Degree3> {

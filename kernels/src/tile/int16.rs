@@ -5,7 +5,7 @@
 //! so all of them give the same bits.
 
 use super::{Tile, integers};
-use crate::online_softmax::Logits;
+use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::Layout;
 use crate::simd::{PortableFused, Simd};
 
@@ -56,6 +56,7 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P,
     type Simd = P::Simd;
     type Session = ();
     const CHUNK_KEYS: usize = 24;
+    const GROUP_ROWS: usize = STRIP_ROWS;
 
     #[inline(always)]
     fn simd(self) -> P::Simd {

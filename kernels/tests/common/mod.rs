@@ -131,8 +131,8 @@ impl QueryKeySource for Stored {
     }
 }
 
-/// A source as the kernels for `numbers` see it: queries rounded after their scale, which is then taken off again, and
-/// keys.
+/// A source as the kernels for `numbers` see it: rows rounded after their scale, which is then taken off again. Queries have what
+/// their positions have, and in bf16 what all logits have in common, which keys have else.
 pub(crate) struct Rounded<'a> {
     pub(crate) source: &'a dyn QueryKeySource,
     pub(crate) rules: &'a LogitRules,
@@ -141,15 +141,28 @@ pub(crate) struct Rounded<'a> {
 }
 
 impl Rounded<'_> {
-    fn round(&self, row: &mut [f32]) {
+    /// What queries and keys are multiplied with before they are rounded.
+    fn scales(&self) -> (f64, f64) {
+        let unit = self.rules.softcap.map_or(std::f64::consts::LOG2_E, |cap| 1.0 / f64::from(cap));
+        let scale = unit * f64::from(self.rules.scale);
+        if self.numbers == ElementType::Bf16 { (scale, 1.0) } else { (1.0, scale) }
+    }
+
+    fn round(&self, row: &mut [f32], factor: f64) {
+        for value in &mut *row {
+            *value = (f64::from(*value) * factor) as f32;
+        }
         match self.numbers {
             ElementType::F32 | ElementType::Bf16x3 => {}
             ElementType::Bf16 => {
-                for value in row {
+                for value in &mut *row {
                     *value = bf16::from_f32(*value).to_f32();
                 }
             }
             ElementType::Int16 => round_to_integers(row),
+        }
+        for value in row {
+            *value = (f64::from(*value) / factor) as f32;
         }
     }
 }
@@ -170,22 +183,15 @@ fn round_to_integers(row: &mut [f32]) {
 impl QueryKeySource for Rounded<'_> {
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         self.source.queries(head, rows.clone(), out);
-        let unit = self.rules.softcap.map_or(std::f64::consts::LOG2_E, |cap| 1.0 / f64::from(cap));
         for (row, out) in rows.zip(out.chunks_exact_mut(self.head_dim)) {
-            let scale = self.rules.query_scale.as_ref().map_or(1.0, |scale| f64::from(scale[row]));
-            let factor = unit * f64::from(self.rules.scale) * scale;
-            for value in &mut *out {
-                *value = (f64::from(*value) * factor) as f32;
-            }
-            self.round(out);
-            for value in out {
-                *value = (f64::from(*value) / factor) as f32;
-            }
+            let scale = self.rules.query_scale.as_ref();
+            self.round(out, self.scales().0 * scale.map_or(1.0, |scale| f64::from(scale[row])));
         }
     }
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         self.source.keys(head, rows, out);
-        out.chunks_exact_mut(self.head_dim).for_each(|row| self.round(row));
+        let (_, factor) = self.scales();
+        out.chunks_exact_mut(self.head_dim).for_each(|row| self.round(row, factor));
     }
 }
 
