@@ -50,7 +50,7 @@ pub(crate) struct Keys<'a> {
     pub(crate) norms: &'a [f32],
 }
 
-/// Sums of one part of a block, rows added in ascending order.
+/// Sums of one part of a block: rows are added up by lane, lanes in halves, heads in ascending order.
 pub(crate) struct PartSums {
     /// `[group]`
     pub(crate) far_mass: Vec<f64>,
@@ -64,7 +64,7 @@ pub(crate) struct PartSums {
     pub(crate) row_squares: Vec<f64>,
 }
 
-/// Attention of one part's rows by segments of keys, summed over the group's heads, rows added in ascending order.
+/// Attention of one part's rows by segments of keys, summed over the group's heads in the same order.
 pub(crate) struct SegmentSums {
     /// The segment of the part's first row.
     pub(crate) first: usize,
@@ -110,7 +110,7 @@ impl Scratch {
         }
     }
 
-    /// Heap bytes of one thread's buffers.
+    /// Heap bytes of one thread's buffers, with those that a finished block is added up in.
     pub(crate) fn bytes(kernel: Kernel, shape: &AttentionShape, segments: usize) -> u64 {
         let (group, layout) = (shape.group(), kernel.layout());
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
@@ -119,7 +119,8 @@ impl Scratch {
         let gathered = gathered_rows(shape, shape.tokens) * shape.head_dim;
         let of_sets: usize = (0..SIZES).map(|size| (rows << size) / STRIP_ROWS).sum();
         let words = STRIP_ROWS * buffer + strips;
-        (words * size_of::<u32>() + of_sets * size_of::<Strip>()) as u64
+        let of_segment = size_of::<Option<usize>>() + size_of::<LaneSums>();
+        (words * size_of::<u32>() + of_sets * size_of::<Strip>() + segments * of_segment) as u64
             + Words::bytes(gathered)
             + Words::bytes(group * rows * depth)
             + 2 * Words::bytes(CHUNK_WORDS)

@@ -232,7 +232,7 @@ impl Work for Gathering<'_, '_> {
     fn run(self, _: impl Registers) {
         let Self { window, columns, positions, end, norm, out } = self;
         let TableWindow { table, row_width, ids, head_dim, rope, .. } = *window;
-        let of_row = columns.len() * head_dim;
+        let (of_row, end) = (columns.len() * head_dim, end.max(positions.end));
         let first = |position: usize| ids[position] as usize * row_width + columns.start * head_dim;
         for (position, out) in positions.zip(out.chunks_exact_mut(of_row)) {
             let ahead = position + ROWS_AHEAD;

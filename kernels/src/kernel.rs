@@ -65,10 +65,10 @@ pub enum ElementType {
     /// Queries (scaled) and keys are rounded to 16 bits once, after the rotation: to bf16, or to what the kernel's name
     /// says.
     Bf16,
-    /// Queries (scaled) and keys become sums of two bf16 each once, after the rotation, to 17 bits; the products of the small
+    /// Queries and keys (scaled) become sums of two bf16 each once, after the rotation, to 17 bits; the products of the small
     /// parts are left out.
     Bf16x3,
-    /// Queries (scaled) and keys are rounded to 16-bit integers once, after the rotation, each row by a scale of its own
+    /// Queries and keys (scaled) are rounded to 16-bit integers once, after the rotation, each row by a scale of its own
     /// that makes it as long as products below 2^31 allow. Products and their sums are exact.
     Int16,
 }

@@ -49,6 +49,7 @@ impl Segments {
         distances.retain(|&distance| distance == 0 || distance < shape.tokens);
         distances.sort_unstable_by(|a, b| b.cmp(a));
         distances.dedup();
+        distances.shrink_to_fit();
         let far = distances.iter().position(|&d| d == measure.distance);
         let far = 0..far.map_or(0, |index| index + 1);
         Self { cut: Cut::Distances(distances), first_keys: 0, far }

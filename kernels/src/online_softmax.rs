@@ -2,8 +2,8 @@
 //!
 //! A vector holds the logits of one key and as many rows, so a row is summed in its own lane, key after key: no sum crosses
 //! lanes. Rows lie beside each other, so a segment of theirs ends at neighbouring keys: there, and where not every row sees a
-//! key, lanes are masked. What is decided for several rows is decided for a group of as many as the kernel says, not for those
-//! of a vector, so that vectors of any length give the same bits.
+//! key, lanes are masked. What is decided for several rows and changes bits is decided for a group of as many as the kernel says,
+//! so that vectors of any length give the same bits; which keys are masked, and add zeros, is decided for a vector.
 //!
 //! Exponentials are float32, relative to an offset: zero where the logits are known to be small, else one that follows the
 //! row's largest logit lazily. A few at a time are added up in float32, what they sum to in float64.

@@ -192,8 +192,7 @@ fn regroup_together(words: &[u32], depth: usize, width: usize, together: usize, 
     }
 }
 
-/// Sums of a row's squares that are kept apart, and rows whose sums are added up together: so many, that the compiler can use
-/// vectors.
+/// Sums of a row's squares that are kept apart, so that the compiler can use vectors; they are added up in halves.
 const NORM_LANES: usize = 16;
 
 /// The largest sum of squares of rows of `head_dim` numbers, never too small by more than 1e-5 of it; infinite where a number

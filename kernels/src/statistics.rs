@@ -8,15 +8,16 @@ pub trait QueryKeySource: Sync {
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
     /// Writes rows `rows` of key head `head` to `out`: `[rows, head_dim]`.
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
-    /// As [`Self::queries`], of some heads: `[rows, heads, head_dim]`. The rows behind them, up to row `_end`, will be asked for
+    /// As [`Self::queries`], of some heads: `[rows, heads, head_dim]`. The rows behind them, up to row `end`, will be asked for
     /// next: a source may have memory bring them near.
     fn queries_of_heads(
         &self,
         heads: Range<usize>,
         rows: Range<usize>,
-        _end: usize,
+        end: usize,
         out: &mut [f32],
     ) {
+        let _ = end;
         if heads.len() == 1 {
             return self.queries(heads.start, rows, out);
         }

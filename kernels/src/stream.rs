@@ -206,8 +206,10 @@ pub(crate) fn walk_bytes(
     let block = Scratch::bytes(kernel, shape, segments);
     let packing = (TILE_KEYS * shape.head_dim + layout.keys * layout.buffer(shape.head_dim))
         * size_of::<f32>();
+    let blocks = shape.tokens.div_ceil(block_rows(shape, shape.tokens));
     Words::bytes(heads * shape.tokens.next_multiple_of(layout.keys) * depth)
-        + (heads * tiles * size_of::<f32>()) as u64
+        + (heads * tiles * size_of::<f32>() + segments * size_of::<usize>()) as u64
+        + (heads * blocks * size_of::<Vec<PartSums>>()) as u64
         + threads as u64 * block.max(packing as u64)
 }
 
