@@ -29,8 +29,9 @@ use crate::words::Words;
 use crate::work::{Work, run};
 
 /// Rows that are gathered at a time at most, those of the heads of a strip together.
-fn gathered_rows(shape: &AttentionShape, rows: usize) -> usize {
-    block_rows(shape, rows) * strip_heads(0, shape.group()).len()
+fn gathered_rows(window: &Window<'_>) -> usize {
+    let rows = |heads: Range<usize>| heads.len() * window.rows_at_once(heads.len());
+    sets_of_heads(window.shape.group()).map(rows).max().unwrap_or(0)
 }
 
 /// Sets of heads of different sizes.
@@ -100,7 +101,7 @@ impl Scratch {
         let depth = layout.depth(head_dim);
         let rows = window.block_rows();
         Self {
-            gathered: Words::new(gathered_rows(window.shape, window.rows()) * head_dim),
+            gathered: Words::new(gathered_rows(window) * head_dim),
             buffer: vec![0; STRIP_ROWS * layout.buffer(head_dim)],
             queries: Words::new(group * rows * depth),
             norms: vec![0.0; group * rows / STRIP_ROWS],
@@ -116,7 +117,8 @@ impl Scratch {
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
         let rows = block_rows(shape, shape.tokens);
         let strips = group * rows / STRIP_ROWS;
-        let gathered = gathered_rows(shape, shape.tokens) * shape.head_dim;
+        // As a source that asks for whole blocks has it.
+        let gathered = rows * strip_heads(0, group).len() * shape.head_dim;
         let of_sets: usize = (0..SIZES).map(|size| (rows << size) / STRIP_ROWS).sum();
         let words = STRIP_ROWS * buffer + strips;
         let of_segment = size_of::<Option<usize>>() + size_of::<LaneSums>();
@@ -364,14 +366,12 @@ impl<'a> Block<'a> {
     /// Gathers the block's queries and packs them.
     #[inline(always)]
     fn load_queries(&self, registers: impl Registers, layout: Layout, scratch: &mut Scratch) {
-        let Window { shape, source, .. } = self.window;
+        let Window { shape, .. } = self.window;
         let (head_dim, depth) = (shape.head_dim, layout.depth(shape.head_dim));
         let Scratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
         for heads in self.sets_of_heads() {
             let strip_rows = STRIP_ROWS / heads.len();
-            // A strip, which stays near until it is packed, or as many rows as the source would rather be asked for.
-            let at_once = source.rows_at_once().clamp(1, self.rows.len().max(1));
-            for rows in pieces(&self.rows, at_once.next_multiple_of(strip_rows)) {
+            for rows in pieces(&self.rows, self.window.rows_at_once(heads.len())) {
                 let gathered = &mut gathered.floats_mut()[..heads.len() * rows.len() * head_dim];
                 self.window.gather(self.of_window(&heads), rows.clone(), self.rows.end, gathered);
                 self.scale(rows.clone(), heads.len(), gathered);
@@ -559,17 +559,24 @@ fn add_products(
     b: &[f64; STRIP_ROWS],
     lanes: &Range<usize>,
 ) {
-    let mut terms = products(a, b);
-    if lanes.len() < STRIP_ROWS {
-        terms[..lanes.start].fill(0.0);
-        terms[lanes.end..].fill(0.0);
+    if lanes.len() == STRIP_ROWS {
+        return add_lanes(sums, products(a, b));
     }
-    for terms in terms.as_chunks().0 {
-        let of_lane: LaneSums = *terms;
-        for (sum, term) in sums.iter_mut().zip(of_lane) {
+    let mut terms = products(a, b);
+    terms[..lanes.start].fill(0.0);
+    terms[lanes.end..].fill(0.0);
+    add_lanes(sums, terms);
+}
+
+#[inline(always)]
+fn add_lanes(sums: &mut LaneSums, terms: [f64; STRIP_ROWS]) {
+    let mut added = *sums;
+    for terms in terms.as_chunks::<8>().0 {
+        for (sum, term) in added.iter_mut().zip(terms) {
             *sum += term;
         }
     }
+    *sums = added;
 }
 
 /// The first `count` are sums of every `count`-th lane: added up in halves.
