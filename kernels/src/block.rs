@@ -308,7 +308,7 @@ impl<'a> Block<'a> {
     ) {
         let layout = tile.layout();
         let (depth, width) = (layout.depth(self.window.shape.head_dim), layout.keys);
-        let first = self.state(&step.heads, step.strip) * STRIP_ROWS * depth;
+        let first = self.state(&step.heads(), step.strip) * STRIP_ROWS * depth;
         let queries = &queries[first..][..STRIP_ROWS * depth];
         for panel in step.panels(width) {
             let keys = &self.keys.panels[panel * width * depth..][..width * depth];
@@ -330,9 +330,9 @@ impl<'a> Block<'a> {
     ) {
         let Window { rules, segments, .. } = self.window;
         let (simd, strip, keys) =
-            (tile.simd(), &strips[size_of_set(&step.heads)][step.strip], step.keys());
+            (tile.simd(), &strips[size_of_set(&step.heads())][step.strip], step.keys());
         if step.is_first() {
-            let state = self.state(&step.heads, step.strip);
+            let state = self.state(&step.heads(), step.strip);
             let bounded = self.is_bounded(step, norms[state], softmax);
             softmax.open(state, strip, keys.start, bounded, T::GROUP_ROWS, segments);
         }
@@ -341,7 +341,7 @@ impl<'a> Block<'a> {
             apply_softcap_and_alibi(
                 simd,
                 rules,
-                &self.of_window(&step.heads),
+                &self.of_window(&step.heads()),
                 strip,
                 keys.start,
                 logits,
@@ -360,7 +360,7 @@ impl<'a> Block<'a> {
         rules.softcap.is_none()
             && rules.alibi_slopes.is_none()
             && norm * self.keys.norms[step.tile / TILE_KEYS] <= BOUND
-            && softmax.are_at_zero(self.state(&step.heads, step.strip), step.rows)
+            && softmax.are_at_zero(self.state(&step.heads(), step.strip), step.rows)
     }
 
     /// Gathers the block's queries and packs them.

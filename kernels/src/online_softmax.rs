@@ -517,10 +517,7 @@ impl OnlineSoftmax {
         let (first, met) = (strip * self.segments, self.met[strip]);
         if segment >= met {
             // What stands there is another block's.
-            let masses = self.masses.as_chunks_mut::<STRIP_ROWS>().0;
-            for masses in &mut masses[first + met..=first + segment] {
-                *masses = [0.0; STRIP_ROWS];
-            }
+            self.masses[(first + met) * STRIP_ROWS..(first + segment + 1) * STRIP_ROWS].fill(0.0);
             self.met[strip] = segment + 1;
         }
         let at = (first + segment) * STRIP_ROWS + lane;
