@@ -28,9 +28,16 @@ use crate::window::{MOST_STRIP_HEADS, PART_ROWS, Window, block_rows, sets_of_hea
 use crate::words::Words;
 use crate::work::{Work, run};
 
+/// Rows of each of `heads` heads that are gathered at a time: those of a strip, which stay near until they are packed, or as many as
+/// the source would rather be asked for, at most a block's.
+fn rows_at_once(window: &Window<'_>, heads: usize) -> usize {
+    let rows = window.source.rows_at_once().clamp(1, window.block_rows());
+    rows.next_multiple_of(STRIP_ROWS / heads)
+}
+
 /// Rows that are gathered at a time at most, those of the heads of a strip together.
 fn gathered_rows(window: &Window<'_>) -> usize {
-    let rows = |heads: Range<usize>| heads.len() * window.rows_at_once(heads.len());
+    let rows = |heads: Range<usize>| heads.len() * rows_at_once(window, heads.len());
     sets_of_heads(window.shape.group()).map(rows).max().unwrap_or(0)
 }
 
@@ -371,7 +378,7 @@ impl<'a> Block<'a> {
         let Scratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
         for heads in self.sets_of_heads() {
             let strip_rows = STRIP_ROWS / heads.len();
-            for rows in pieces(&self.rows, self.window.rows_at_once(heads.len())) {
+            for rows in pieces(&self.rows, rows_at_once(self.window, heads.len())) {
                 let gathered = &mut gathered.floats_mut()[..heads.len() * rows.len() * head_dim];
                 self.window.gather(self.of_window(&heads), rows.clone(), self.rows.end, gathered);
                 self.scale(rows.clone(), heads.len(), gathered);

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use crate::kernel::{ElementType, Kernel};
 use crate::masks::Segments;
-use crate::online_softmax::STRIP_ROWS;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 
 /// Rows whose sums are added up before those of different parts are, in their order: it decides about bits. A multiple of
@@ -58,13 +57,6 @@ impl Window<'_> {
     /// How many rows of each query head a block has.
     pub(crate) fn block_rows(&self) -> usize {
         block_rows(self.shape, self.rows())
-    }
-
-    /// Rows of each of `heads` heads that are gathered at a time: those of a strip, which stay near until they are packed, or as many
-    /// as the source would rather be asked for, at most a block's.
-    pub(crate) fn rows_at_once(&self, heads: usize) -> usize {
-        let rows = self.source.rows_at_once().clamp(1, self.block_rows());
-        rows.next_multiple_of(STRIP_ROWS / heads)
     }
 
     /// The position in the window of a measured row.
