@@ -219,7 +219,7 @@ struct Gathering<'a, 'b> {
     window: &'a TableWindow<'b>,
     columns: Range<usize>,
     positions: Range<usize>,
-    /// Positions up to here will be asked for next.
+    /// Positions up to here will be asked for next; 0 where that is not known.
     end: usize,
     norm: Option<(f64, &'a [f32])>,
     out: &'a mut [f32],
@@ -268,8 +268,7 @@ impl QueryKeySource for TableWindow<'_> {
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]) {
         let norm = self.head_norms.map(|norms| (norms.epsilon, &norms.key_weight[..]));
         let column = self.query_heads + head;
-        let end = rows.end;
-        self.gather(column..column + 1, rows, end, norm, out);
+        self.gather(column..column + 1, rows, 0, norm, out);
     }
 
     fn queries_of_heads(

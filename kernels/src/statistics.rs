@@ -9,7 +9,7 @@ pub trait QueryKeySource: Sync {
     /// Writes rows `rows` of key head `head` to `out`: `[rows, head_dim]`.
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
     /// As [`Self::queries`], of some heads: `[rows, heads, head_dim]`. The rows behind them, up to row `end`, will be asked for
-    /// next: a source may have memory bring them near.
+    /// next, if it is known (else it is 0): a source may have memory bring them near.
     fn queries_of_heads(
         &self,
         heads: Range<usize>,
