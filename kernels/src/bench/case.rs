@@ -13,6 +13,7 @@ use crate::kernel::{ElementType, Kernel};
 use crate::rope::{Rope, RopeStyle};
 use crate::statistics::{AttentionShape, LogitRules, Measure, QueryKeySource};
 use crate::stream::attention_statistics;
+use crate::words::Words;
 
 /// Rows of the table that windows are gathered from.
 const TABLE_ROWS: usize = 997;
@@ -155,8 +156,8 @@ impl Case {
 
 /// A window and the table it is gathered from.
 struct OwnWindow {
-    floats: Vec<f32>,
-    rounded: Vec<bf16>,
+    /// From the start of a cache line on, as the rows of a table file are.
+    table: Words,
     ids: Vec<u32>,
     rope: Rope,
 }
@@ -169,21 +170,22 @@ impl OwnWindow {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 40) as f32 / (1 << 23) as f32 - 1.0
         };
-        let floats: Vec<f32> = (0..TABLE_ROWS * width).map(|_| 2.5 * next()).collect();
-        let rounded = match case.kernel.element_type() {
-            ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => Vec::new(),
-            ElementType::Bf16 => floats.iter().map(|&value| bf16::from_f32(value)).collect(),
-        };
+        let floats = (0..TABLE_ROWS * width).map(|_| 2.5 * next());
+        let mut table = Words::new(TABLE_ROWS * width);
+        match case.kernel.element_type() {
+            ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => {
+                table.floats_mut().iter_mut().zip(floats).for_each(|(to, value)| *to = value);
+            }
+            ElementType::Bf16 => {
+                let rounded: &mut [bf16] = bytemuck::cast_slice_mut(&mut table);
+                rounded.iter_mut().zip(floats).for_each(|(to, value)| *to = bf16::from_f32(value));
+            }
+        }
         let pairs = case.head_dim / 2;
         let frequencies: Vec<f32> =
             (0..pairs).map(|pair| 5e5_f32.powf(-(pair as f32) / pairs as f32)).collect();
         let ids = (0..case.tokens).map(|token| (token * 389 % TABLE_ROWS) as u32).collect();
-        Self {
-            floats,
-            rounded,
-            ids,
-            rope: Rope::new(RopeStyle::Half, &frequencies, 1.0, case.tokens),
-        }
+        Self { table, ids, rope: Rope::new(RopeStyle::Half, &frequencies, 1.0, case.tokens) }
     }
 
     fn run(&self, case: &Case) {
@@ -209,13 +211,15 @@ impl OwnWindow {
     ) {
         let &Case { kernel, head_dim, tokens, key_heads, group, .. } = case;
         let shape = AttentionShape { tokens, query_heads: key_heads * group, key_heads, head_dim };
+        let width = key_heads * (group + 1) * head_dim;
         let table = match kernel.element_type() {
             ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => {
-                TableView::F32(&self.floats)
+                TableView::F32(self.table.floats())
             }
-            ElementType::Bf16 => TableView::Bf16(&self.rounded),
+            ElementType::Bf16 => {
+                TableView::Bf16(&bytemuck::cast_slice(&self.table)[..TABLE_ROWS * width])
+            }
         };
-        let width = key_heads * (group + 1) * head_dim;
         let source = TableWindow::new(table, width, &self.ids, &shape, Some(&self.rope))
             .expect("table, ids and rotations were made for the case");
         work(&shape, &LogitRules::causal(head_dim), &source);
