@@ -2,7 +2,7 @@
 //! operations in any order of lanes give the same bits.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 #[cfg(target_arch = "x86_64")]
 use crate::transpose::SixteenRows;
@@ -54,14 +54,15 @@ fn run_avx2<W: Work>(work: W) -> W::Found {
     work.run(FourRows)
 }
 
-/// Has every cache line of `values` brought near, and waits for none.
+/// Has every cache line of `values` brought into the second-level cache, and waits for none: the first is too small for rows that
+/// are asked for early, and takes in fewer lines at a time.
 #[inline(always)]
 pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..size_of_val(values).div_ceil(64) {
         let line = values.as_ptr().cast::<i8>().wrapping_add(64 * line);
         // SAFETY: every x86-64 processor has the instruction, which reads nothing that the program could see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = values;
