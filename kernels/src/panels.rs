@@ -199,15 +199,16 @@ const NORM_LANES: usize = 16;
 /// is not finite, 0 of no rows.
 #[inline(always)]
 fn largest_square(rows: &[f32], head_dim: usize) -> f32 {
-    let mut largest = 0.0_f32;
+    // Numbers that are not negative are in the order of their bits, and no `NaN` is before any of them.
+    let mut largest = 0;
     for row in rows.chunks_exact(head_dim) {
         let lanes = squares_by_lanes(row);
         let eight: [f32; 8] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 8]);
         let four: [f32; 4] = std::array::from_fn(|lane| eight[lane] + eight[lane + 4]);
         let sum = (four[0] + four[2]) + (four[1] + four[3]);
-        largest = if sum.is_nan() { f32::INFINITY } else { largest.max(sum) };
+        largest = largest.max(sum.to_bits());
     }
-    largest
+    f32::from_bits(largest.min(f32::INFINITY.to_bits()))
 }
 
 /// Sums of a row's squares: of every sixteenth together.
@@ -216,14 +217,19 @@ fn squares_by_lanes(row: &[f32]) -> [f32; NORM_LANES] {
     let mut lanes = [0.0_f32; NORM_LANES];
     let (chunks, rest) = row.as_chunks::<NORM_LANES>();
     for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane += value * value;
-        }
+        lanes = with_squares(lanes, *chunk);
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += value * value;
+    if !rest.is_empty() {
+        let mut chunk = [0.0; NORM_LANES];
+        chunk[..rest.len()].copy_from_slice(rest);
+        lanes = with_squares(lanes, chunk);
     }
     lanes
+}
+
+#[inline(always)]
+fn with_squares(lanes: [f32; NORM_LANES], values: [f32; NORM_LANES]) -> [f32; NORM_LANES] {
+    std::array::from_fn(|lane| lanes[lane] + values[lane] * values[lane])
 }
 
 #[cfg(test)]
@@ -351,7 +357,7 @@ mod tests {
                 rows.iter_mut().step_by(WIDTH).for_each(|value| *value = 2.0);
                 (rows[longest * WIDTH + 3], rows[longest * WIDTH + 36]) = (6.0, -9.0);
                 assert_eq!(largest_square(&rows, WIDTH), 121.0);
-                for wrong in [f32::NAN, f32::INFINITY] {
+                for wrong in [f32::NAN, -f32::NAN, f32::INFINITY] {
                     rows[longest * WIDTH + 20] = wrong;
                     assert_eq!(largest_square(&rows, WIDTH), f32::INFINITY, "{count} rows");
                 }
