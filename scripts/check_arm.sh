@@ -16,6 +16,11 @@ command -v qemu-aarch64 > /dev/null || { echo "$0: no qemu-aarch64: install qemu
 [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
+# libloading asks for libdl, which musl has in its libc; Rust brings that alone, so the empty archive that musl installs beside it
+# is made here.
+mkdir -p target/musl
+printf '!<arch>\n' > target/musl/libdl.a
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUSTFLAGS="-L native=$PWD/target/musl"
 skipped=(--skip bench:: --skip any_shape --skip any_combination --skip number_of_threads --skip heads_are_grouped --skip sampled_rows)
 if [ "${1:-}" = --all ]; then skipped=(); fi
 cargo test -p longsift-kernels --locked --target "$target" --lib --test agreement --test large_logits --test rounding -- "${skipped[@]}"
