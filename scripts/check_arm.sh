@@ -20,7 +20,8 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
 # is made here.
 mkdir -p target/musl
 printf '!<arch>\n' > target/musl/libdl.a
-export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUSTFLAGS="-L native=$PWD/target/musl"
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS # which cargo takes instead
+libdl="target.$target.rustflags = ['-L', 'native=$PWD/target/musl']"
 skipped=(--skip bench:: --skip any_shape --skip any_combination --skip number_of_threads --skip heads_are_grouped --skip sampled_rows)
 if [ "${1:-}" = --all ]; then skipped=(); fi
-cargo test -p longsift-kernels --locked --target "$target" --lib --test agreement --test large_logits --test rounding -- "${skipped[@]}"
+cargo test --config "$libdl" -p longsift-kernels --locked --target "$target" --lib --test agreement --test large_logits --test rounding -- "${skipped[@]}"
