@@ -54,8 +54,8 @@ fn run_avx2<W: Work>(work: W) -> W::Found {
     work.run(FourRows)
 }
 
-/// Has every cache line of `values` brought into the second-level cache, and waits for none: the first is too small for rows that
-/// are asked for early, and takes in fewer lines at a time.
+/// Has the cache lines of `values` brought into the second-level cache, and waits for none: on Zen 4 the first takes in too few at
+/// a time. Where `values` begin inside a line the last one may be left out.
 #[inline(always)]
 pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
