@@ -15,11 +15,6 @@
 //! To follow a run, start at [`plan()`] and [`crate::run::run`]. The stages' settings and arithmetic are in `longsift-stages`, the
 //! kernels in `longsift-kernels`.
 
-#![allow(
-    unreachable_pub,
-    reason = "a file's `pub` is for other rooms; what leaves the crate, its room and its `mod` line say"
-)]
-
 pub mod base;
 pub mod cli;
 pub mod dataset;
