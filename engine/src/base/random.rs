@@ -25,6 +25,12 @@ pub(crate) fn unit(hash: u64) -> f64 {
     (hash >> 11) as f64 / (1_u64 << 53) as f64
 }
 
+/// The score of a sample by `formula: random`, from 0 up to, but not, 1. `sample`: the parts that name it, such as the id of its
+/// document and the number of its window.
+pub(crate) fn random_score(seed: u64, sample: &[&str]) -> f64 {
+    unit(mix(key(seed, &[&["random"], sample].concat())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,6 +40,13 @@ mod tests {
         let start = key(1, &["document", "a"]);
         assert_eq!(start, 0xA255_212D_D49C_C52C);
         assert_eq!(mix(start), 0x0DD7_1D32_7E82_886A);
+    }
+
+    #[test]
+    fn random_scores_are_the_known_answers() {
+        assert_eq!(random_score(1, &["a", "0"]).to_bits(), 0.518_477_379_214_840_3_f64.to_bits());
+        assert_eq!(random_score(1, &["a"]).to_bits(), 0.861_500_186_574_210_3_f64.to_bits());
+        assert_ne!(random_score(2, &["a"]).to_bits(), random_score(1, &["a"]).to_bits());
     }
 
     #[test]
