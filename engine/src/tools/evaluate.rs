@@ -1,6 +1,6 @@
 //! `longsift evaluate`: what each score of a pipeline tells apart in the pipeline's own corpus, before anything is filtered.
 //!
-//! Documents are sampled, windows are built of them in fifteen ways, every measure of the pipeline sees every window, and the
+//! Documents are sampled, windows are built of them in eighteen ways, every measure of the pipeline sees every window, and the
 //! figures say which side each statistic prefers. `docs/evaluation.md` has the protocol.
 
 mod columns;
@@ -37,7 +37,7 @@ use crate::plan::Plan;
 use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::run_directory::facts::Identity;
 use crate::score::programs::Programs;
-use constructions::{KINDS, Kind};
+use constructions::{KINDS, Kind, Pool};
 use figures::bootstrap::Bootstrap;
 use heads::{Asked, HeadValues, HeadsOf};
 use measure::Measurer;
@@ -439,13 +439,16 @@ impl Evaluator<'_> {
             let all = |window: usize| guards.iter().flatten().all(|of| of[window]);
             (0..measured.places.len()).map(all).collect()
         });
-        let has_pool = KINDS.iter().all(|kind| !kind.in_pool || self.builds(kind));
+        let is_built = |pool: &Pool| {
+            KINDS.iter().all(|kind| !kind.pools.contains(pool) || self.builds(kind))
+        };
+        let pools: Vec<Pool> = [Pool::Fixed, Pool::Jittered].into_iter().filter(is_built).collect();
         let windows = Windows {
             places: &measured.places,
             categories: &categories,
             bootstrap: &bootstrap,
             document_tokens: &document_tokens,
-            has_pool,
+            pools: &pools,
             below_copy_cap: below_copy_cap.as_deref(),
             passes_guards: passes.as_deref(),
         };
@@ -465,9 +468,9 @@ impl Evaluator<'_> {
                 ));
             }
         }
-        if !has_pool {
+        if pools.is_empty() {
             notes.push(
-                "no figures of the top fifth: not all kinds of its pool were built".to_owned(),
+                "no figures of the top fifth: not all kinds of a pool were built".to_owned(),
             );
         }
         let mut with_columns = statistics.clone();

@@ -6,15 +6,16 @@
 mod boilerplate;
 mod copies;
 mod far_half;
+mod jittered;
 mod kind;
 mod pieces;
 mod plant;
 mod shuffles;
 
-pub(crate) use kind::{Base, Kind, Role};
+pub(crate) use kind::{Base, Kind, Pool, Role};
 
 /// All kinds, in the order in which the windows of a base are built.
-pub(crate) const KINDS: [Kind; 15] = [
+pub(crate) const KINDS: [Kind; 18] = [
     WHOLE,
     pieces::TWO,
     pieces::FOUR,
@@ -30,13 +31,16 @@ pub(crate) const KINDS: [Kind; 15] = [
     boilerplate::FAR,
     boilerplate::NEAR,
     boilerplate::HEADER,
+    jittered::BOILERPLATE,
+    jittered::HEADER,
+    jittered::DUPLICATED,
 ];
 
 const WHOLE: Kind = Kind {
     name: "whole",
     key: "whole",
     role: Role::Whole,
-    in_pool: true,
+    pools: &[Pool::Fixed, Pool::Jittered],
     doc: "a window of one document",
     construct: |base, _| Some(base.window.to_vec()),
 };

@@ -3,7 +3,7 @@
 use super::constructions::{KINDS, Kind, Role};
 use super::figures::Figure;
 use super::heads::KINDS_OF_HEADS;
-use super::report::{Report, pairs_of};
+use super::report::{Report, TopFifthShares, pairs_of};
 use super::tables::{category, kind_of_heads};
 use super::verdicts::Says;
 use super::{Evaluation, OfLength};
@@ -81,7 +81,13 @@ impl OfLength {
             "top",
             "Real windows in the top fifth",
             "Of one real to five junk and joined windows the best fifth: which share is real? Dashed: by chance.",
-            vec![Block::Drawing(self.top_fifth_drawing())],
+            vec![
+                Block::Drawing(self.top_fifth_drawing(|report| &report.top_fifth_real_share)),
+                Block::Heading("Copies and boilerplate at distances that vary".to_owned()),
+                Block::Drawing(
+                    self.top_fifth_drawing(|report| &report.top_fifth_jittered_real_share),
+                ),
+            ],
         );
         add(
             "agreement",
@@ -188,18 +194,18 @@ impl OfLength {
         blocks
     }
 
-    fn top_fifth_drawing(&self) -> Drawing {
+    fn top_fifth_drawing(&self, of: fn(&Report) -> &TopFifthShares) -> Drawing {
         let rows: Vec<Row> = self
             .reports()
             .map(|(name, report)| {
-                let shares = &report.top_fifth_real_share;
+                let shares = of(report);
                 let figures = [Some(shares.plain), shares.copy_cap, shares.guarded];
                 let figures = figures.map(|figure| figure.as_ref().and_then(interval));
                 Row { name: name.clone(), figures: figures.to_vec() }
             })
             .filter(|row| row.figures.iter().any(Option::is_some))
             .collect();
-        let chance = self.reports.values().find_map(|report| report.top_fifth_real_share.by_chance);
+        let chance = self.reports.values().find_map(|report| of(report).by_chance);
         let series = ["as ranked", "copies capped", "guarded"];
         intervals(
             "share of real windows in the top fifth",

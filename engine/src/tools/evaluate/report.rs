@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::constructions::{KINDS, Role};
+use super::constructions::{KINDS, Pool, Role};
 use super::figures::agreement::{category_variance, inside_categories, quantiles, spearman};
 use super::figures::bootstrap::Bootstrap;
 use super::figures::ladder::Ladder;
@@ -28,6 +28,8 @@ pub(crate) struct Report {
     pub(crate) paired: BTreeMap<&'static str, Figure>,
     /// The share of real windows in the top fifth.
     pub(crate) top_fifth_real_share: TopFifthShares,
+    /// The same where copies and boilerplate come back at distances that vary.
+    pub(crate) top_fifth_jittered_real_share: TopFifthShares,
     /// What else explains the statistic.
     pub(crate) explained: Explained,
 }
@@ -65,8 +67,8 @@ pub(crate) struct Windows<'a> {
     pub(crate) bootstrap: &'a Bootstrap,
     /// Tokens of the document of a window.
     pub(crate) document_tokens: &'a [u64],
-    /// Whether all kinds of the pool were built; of a part, a top fifth means something else.
-    pub(crate) has_pool: bool,
+    /// The pools all of whose kinds were built; of a part, a top fifth means something else.
+    pub(crate) pools: &'a [Pool],
     /// By window: whether its share of copied tokens is below the cap.
     pub(crate) below_copy_cap: Option<&'a [bool]>,
     /// By window: whether it passes all guards; none where the pipeline has no guards.
@@ -90,7 +92,8 @@ impl Windows<'_> {
                 .collect(),
             pieces_8_by_category: self.categories.iter().enumerate().map(of_category).collect(),
             paired: pairs().map(|pair| (pair.name, self.paired(values, pair))).collect(),
-            top_fifth_real_share: self.top_fifth(values),
+            top_fifth_real_share: self.top_fifth(Pool::Fixed, values),
+            top_fifth_jittered_real_share: self.top_fifth(Pool::Jittered, values),
             explained: self.explained(values),
         }
     }
@@ -122,13 +125,13 @@ impl Windows<'_> {
         self.bootstrap.figure(|counts| paired.share(counts))
     }
 
-    fn top_fifth(&self, values: &Values) -> TopFifthShares {
-        if !self.has_pool {
+    fn top_fifth(&self, pool: Pool, values: &Values) -> TopFifthShares {
+        if !self.pools.contains(&pool) {
             return TopFifthShares::default();
         }
         let categories = self.categories.len();
         let with = |may_enter: &dyn Fn(usize) -> bool| {
-            let pools = TopFifth::new(self.places, values, categories, may_enter);
+            let pools = TopFifth::new(pool, self.places, values, categories, may_enter);
             (self.bootstrap.figure(|counts| pools.real_share(counts)), pools.by_chance())
         };
         let (plain, by_chance) = with(&|_| true);

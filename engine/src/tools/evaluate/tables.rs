@@ -5,7 +5,7 @@ use std::fmt;
 use super::constructions::{KINDS, Role};
 use super::figures::Figure;
 use super::heads::{HeadFigures, KINDS_OF_HEADS};
-use super::report::{Report, pairs_of};
+use super::report::{Report, TopFifthShares, pairs_of};
 use super::{Evaluation, OfLength};
 use crate::base::text::{count, line_safe, table};
 
@@ -148,8 +148,7 @@ impl OfLength {
 
     fn top_fifth(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = ["plain", "copies capped", "guarded", "by chance"].map(str::to_owned).to_vec();
-        let row = |report: &Report| {
-            let shares = &report.top_fifth_real_share;
+        let cells = |shares: &TopFifthShares| {
             vec![
                 with_interval(Some(&shares.plain)),
                 with_interval(shares.copy_cap.as_ref()),
@@ -161,7 +160,13 @@ impl OfLength {
             f,
             "Top fifth: real windows among the best of one real to five junk and joined windows",
             &header,
-            row,
+            |report| cells(&report.top_fifth_real_share),
+        )?;
+        self.table(
+            f,
+            "Top fifth, jittered: the same where copies and boilerplate come back at distances that vary",
+            &header,
+            |report| cells(&report.top_fifth_jittered_real_share),
         )?;
         writeln!(
             f,

@@ -144,11 +144,14 @@ mod tests {
                 "rep",
                 "boil_far",
                 "boil_near",
-                "header"
+                "header",
+                "boil_jit",
+                "header_jit",
+                "dup_indel"
             ]
         );
         let two = names(&[("x", 400), ("y", 384)]);
-        assert_eq!(two.len(), 2 * 13, "all but four and eight pieces");
+        assert_eq!(two.len(), 2 * 16, "all but four and eight pieces");
         assert!(!two.contains(&"pieces_4") && two.contains(&"pieces_2"));
     }
 

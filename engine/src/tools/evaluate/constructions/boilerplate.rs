@@ -1,12 +1,12 @@
 //! One block of the window at every so many tokens, the text pushed apart between: page headers, licences, menus.
 
-use super::kind::{Kind, Role};
+use super::kind::{Kind, Pool, Role};
 
 pub(super) const FAR: Kind = Kind {
     name: "boil_far",
     key: "boil_far",
     role: Role::Junk,
-    in_pool: true,
+    pools: &[Pool::Fixed],
     doc: "a sixteenth of it repeated far apart between its text",
     construct: |base, _| interleave(base.window, base.window.len() / 16, 3 * base.window.len() / 8),
 };
@@ -14,7 +14,7 @@ pub(super) const FAR: Kind = Kind {
 pub(super) const NEAR: Kind = Kind {
     name: "boil_near",
     key: "boil_near",
-    in_pool: false,
+    pools: &[],
     doc: "a short block repeated eight times between its text",
     construct: |base, _| interleave(base.window, base.window.len() / 32, base.window.len() / 8),
     ..FAR

@@ -1,12 +1,12 @@
 //! Text that repeats itself: far dependence of no worth.
 
-use super::kind::{Kind, Role};
+use super::kind::{Kind, Pool, Role};
 
 pub(super) const DUPLICATED: Kind = Kind {
     name: "dup",
     key: "dup",
     role: Role::Junk,
-    in_pool: true,
+    pools: &[Pool::Fixed],
     doc: "its first half twice, one token in twenty changed in the copy",
     construct: |base, rng| {
         let (tokens, half) = (base.window.len(), base.window.len() / 2);
@@ -24,6 +24,7 @@ pub(super) const DUPLICATED: Kind = Kind {
 pub(super) const REPEATED: Kind = Kind {
     name: "rep",
     key: "rep",
+    pools: &[Pool::Fixed, Pool::Jittered],
     doc: "its first 256 tokens again and again",
     construct: |base, _| {
         let period = (base.window.len() / 4).clamp(1, 256);

@@ -6,7 +6,7 @@ pub(super) const PERMUTED: Kind = Kind {
     name: "far_permute",
     key: "far_permute",
     role: Role::Dependence,
-    in_pool: false,
+    pools: &[],
     doc: "its first half in random order",
     construct: |base, rng| {
         let order = rng.permutation(base.window.len() / 2);

@@ -29,12 +29,21 @@ pub(crate) struct Kind {
     pub(crate) key: &'static str,
     /// What it is compared with, and what that says.
     pub(crate) role: Role,
-    /// Whether it is in the pool of one real to five other windows that the top fifth is taken of.
-    pub(crate) in_pool: bool,
+    /// Its pools of one real to five other windows, of which the top fifth is taken.
+    pub(crate) pools: &'static [Pool],
     /// What it is, in one clause: `eight pieces of as many documents`.
     pub(crate) doc: &'static str,
     /// The window's ids, as many as the base has; none where the category has too few documents or the window is too short.
     pub(crate) construct: fn(&Base<'_>, &mut Rng) -> Option<Vec<u32>>,
+}
+
+/// A pool of whole windows and five other kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pool {
+    /// Copies and boilerplate at fixed distances.
+    Fixed,
+    /// Copies and boilerplate at distances that vary.
+    Jittered,
 }
 
 /// What a kind is compared with.

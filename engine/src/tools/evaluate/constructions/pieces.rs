@@ -1,13 +1,13 @@
 //! Pieces of several documents joined to one window, as packing and broken extraction make them.
 
-use super::kind::{Base, Kind, Role};
+use super::kind::{Base, Kind, Pool, Role};
 use crate::tools::evaluate::random::Rng;
 
 pub(super) const TWO: Kind = Kind {
     name: "pieces_2",
     key: "pieces_2",
     role: Role::Ladder,
-    in_pool: false,
+    pools: &[],
     doc: "two pieces of as many documents",
     construct: |base, rng| join(base, 2, rng),
 };
@@ -23,7 +23,7 @@ pub(super) const FOUR: Kind = Kind {
 pub(super) const EIGHT: Kind = Kind {
     name: "pieces_8",
     key: "pieces_8",
-    in_pool: true,
+    pools: &[Pool::Fixed, Pool::Jittered],
     doc: "eight pieces of as many documents",
     construct: |base, rng| join(base, 8, rng),
     ..TWO

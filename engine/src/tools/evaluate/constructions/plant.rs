@@ -13,7 +13,7 @@ pub(super) const PLANTED: Kind = Kind {
     name: "plant",
     key: "plant",
     role: Role::Planted,
-    in_pool: false,
+    pools: &[],
     doc: "sixteen short facts in its first quarter, again in its last",
     construct: |base, rng| plant(base, rng).map(|(window, _)| window),
 };

@@ -6,7 +6,7 @@ pub(super) const CHUNKS: Kind = Kind {
     name: "chunk_shuffle",
     key: "chunk_shuffle",
     role: Role::Information,
-    in_pool: false,
+    pools: &[],
     doc: "its sixteen chunks in random order (turns near links into far ones)",
     construct: |base, rng| {
         let length = (base.window.len() / 16).max(1);

@@ -1,6 +1,7 @@
 //! The top fifth of a pool of one real to five other windows: which share of it is real.
 
 use super::{Counts, Values, same_rank};
+use crate::tools::evaluate::constructions::Pool;
 use crate::tools::evaluate::windows::Place;
 
 /// The pool of each category, the largest value first.
@@ -19,6 +20,7 @@ struct Entry {
 impl TopFifth {
     /// `may_enter`, by window: one that a guard refuses is never taken, and counts in the size of the fifth.
     pub(crate) fn new(
+        pool: Pool,
         places: &[Place],
         values: &Values,
         categories: usize,
@@ -26,7 +28,7 @@ impl TopFifth {
     ) -> Self {
         let mut pools = vec![Vec::new(); categories];
         for (window, (place, value)) in places.iter().zip(values).enumerate() {
-            if let Some(value) = value.filter(|_| place.kind().in_pool) {
+            if let Some(value) = value.filter(|_| place.kind().pools.contains(&pool)) {
                 pools[place.category].push(Entry {
                     value,
                     place: *place,

@@ -1,0 +1,110 @@
+//! Copies and boilerplate at distances that vary: fixed ones flatter a statistic that counts tokens at one distance.
+
+use super::kind::{Kind, Pool, Role};
+use crate::tools::evaluate::random::Rng;
+
+pub(super) const BOILERPLATE: Kind = Kind {
+    name: "boil_jit",
+    key: "boil_jit",
+    role: Role::Junk,
+    pools: &[Pool::Jittered],
+    doc: "a sixteenth of it repeated at varying distances between its text",
+    construct: |base, rng| {
+        let tokens = base.window.len();
+        interleave(base.window, tokens / 16, 3 * tokens / 8, rng)
+    },
+};
+
+pub(super) const HEADER: Kind = Kind {
+    name: "header_jit",
+    key: "header_jit",
+    doc: "sixteen tokens repeated at varying distances between its text",
+    construct: |base, rng| {
+        let tokens = base.window.len();
+        interleave(base.window, (tokens / 32).min(16), tokens / 8, rng)
+    },
+    ..BOILERPLATE
+};
+
+pub(super) const DUPLICATED: Kind = Kind {
+    name: "dup_indel",
+    key: "dup_indel",
+    doc: "its first half twice, tokens changed, inserted and left out in the copy",
+    construct: |base, rng| {
+        let (tokens, half) = (base.window.len(), base.window.len() / 2);
+        let mut window = base.window[..half].to_vec();
+        for id in &base.window[..half] {
+            match rng.below(60) {
+                0 => window.push(base.window[rng.below(tokens)]),
+                1 => window.extend([*id, base.window[rng.below(tokens)]]),
+                2 => {}
+                _ => window.push(*id),
+            }
+        }
+        window.extend_from_slice(&base.window[half..]);
+        window.truncate(tokens);
+        Some(window)
+    },
+    ..BOILERPLATE
+};
+
+/// The first `block` tokens, then a stretch of the rest whose length varies by half around `period - block`, and so on.
+fn interleave(window: &[u32], block: usize, period: usize, rng: &mut Rng) -> Option<Vec<u32>> {
+    let tokens = window.len();
+    let (mut next, mut built) = (block, Vec::with_capacity(2 * tokens));
+    let mut length = 0;
+    while block > 0 && length < tokens {
+        let stretch = (period - block) / 2 + rng.below(period - block);
+        built.extend_from_slice(&window[..block]);
+        built.extend_from_slice(&window[next.min(tokens)..(next + stretch).min(tokens)]);
+        next += stretch;
+        length += block + stretch;
+    }
+    built.truncate(tokens);
+    (block > 0).then_some(built)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::evaluate::constructions::kind::Base;
+
+    fn built(kind: &Kind, tokens: usize, key: u64) -> Option<Vec<u32>> {
+        let window: Vec<u32> = (0..tokens as u32).collect();
+        (kind.construct)(&Base { window: &window, others: &[] }, &mut Rng::new(key))
+    }
+
+    #[test]
+    fn the_block_comes_back_at_distances_that_vary_and_the_text_between_goes_on() {
+        for (kind, block, period) in [(BOILERPLATE, 64, 384), (HEADER, 16, 128)] {
+            let window = built(&kind, 1024, 7).unwrap();
+            let starts: Vec<usize> = (0..1024).filter(|place| window[*place] == 0).collect();
+            let distances: Vec<usize> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let (least, most) = (block + (period - block) / 2, block + 3 * (period - block) / 2);
+            assert!(distances.iter().all(|of| (least..most).contains(of)), "{distances:?}");
+            assert!(distances.windows(2).any(|pair| pair[0] != pair[1]), "{distances:?}");
+            let text: Vec<u32> = window.into_iter().filter(|id| *id >= block as u32).collect();
+            let expected: Vec<u32> = (block as u32..).take(text.len()).collect();
+            assert_eq!(text, expected);
+        }
+    }
+
+    #[test]
+    fn a_window_too_short_for_a_block_is_not_built() {
+        assert_eq!((built(&BOILERPLATE, 15, 1), built(&HEADER, 31, 1)), (None, None));
+        assert!(built(&BOILERPLATE, 16, 1).is_some() && built(&HEADER, 32, 1).is_some());
+    }
+
+    #[test]
+    fn a_copy_has_about_as_many_insertions_as_omissions_and_then_the_second_half() {
+        let window = built(&DUPLICATED, 12_000, 3).unwrap();
+        assert_eq!(window[..6000], (0..6000).collect::<Vec<u32>>());
+        let copied = window[6000..].iter().filter(|id| **id < 6000).count();
+        assert!((5800..=6000).contains(&copied), "{copied}");
+        let distances: std::collections::BTreeSet<usize> = (6000..12_000)
+            .filter(|place| window[*place] < 6000)
+            .map(|place| place - window[place] as usize)
+            .collect();
+        assert!(distances.len() > 50, "distances vary: {}", distances.len());
+    }
+}
