@@ -13,7 +13,7 @@ use crate::support::{Workspace, demo_model, repository};
 fn pages() -> Vec<PathBuf> {
     let root = repository();
     let mut pages = Vec::new();
-    for folder in ["", "docs", "python", "datasets/demo"] {
+    for folder in ["", "docs", "python", "datasets/demo", "datasets/natural"] {
         for entry in fs::read_dir(root.join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "md") {
