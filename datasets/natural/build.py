@@ -124,12 +124,12 @@ def document(material: Path, row: dict[str, str]) -> str:
     start, end = int(row["from"]), int(row["to"])
     if row["origin"] == "generated":
         return generate.log(row["files"], end)
-    text = whole_text(material, row["origin"], row["files"])[start:end]
-    order = re.match(r"(.+) shuffled|(sorted lines)", row["title"]) if row["kind"] == "shuffled" else None
+    text = whole_text(material, row["origin"], row["files"])
     if row["kind"] == "shuffled":
+        order = re.match(r"(.+) shuffled: |(sorted lines): ", row["title"])
         assert order is not None, row["title"]
-        return generate.shuffle(order[1] or order[2], text)
-    return text
+        text = generate.shuffle(order[1] or order[2], text)
+    return text[start:end]
 
 
 def read_sources() -> list[dict[str, str]]:
