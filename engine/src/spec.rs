@@ -316,8 +316,12 @@ fn resolve(root: &Node, problems: &mut Problems) -> Option<Pipeline> {
         pipeline.stages.insert(index, stage);
     }
     for stage in &mut pipeline.stages {
-        if let StageSettings::Score(score) = stage {
-            score.fill_in_defaults();
+        match stage {
+            StageSettings::Score(score) => score.fill_in_defaults(),
+            StageSettings::Lexical(lexical) => {
+                lexical.text.get_or_insert(pipeline.input.tokens_column.is_none());
+            }
+            _ => {}
         }
     }
     Some(pipeline)

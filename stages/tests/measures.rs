@@ -9,9 +9,10 @@ use std::error::Error;
 use std::fs;
 
 use corpora::{shared, texts, token_bytes, tokenizer};
-use longsift_kernels::recurrence::{Counts, Scan};
+use longsift_kernels::recurrence::{Counts, Scan, WindowCounts};
 use longsift_stages::contract::{Decimal, FarDistance, Figures, Kind, Measure, Value, Window, hex};
 use longsift_stages::first_layer_attention::FirstLayerAttention;
+use longsift_stages::measures::lexical::TextCounts;
 use longsift_stages::measures::recurrence::Recurrence;
 use longsift_stages::measures::{Compression, Lexical};
 use longsift_stages::score::presets::Formula;
@@ -133,7 +134,11 @@ fn check(
         assert_eq!(bits(value.finite()), bits(share), "{name}: {}", column.name);
     }
     let bins = expected.bins.iter().map(|&tokens| tokens as f64).collect();
-    assert_eq!(figures[6..], [Value::Numbers(bins), Value::Count(expected.min_distance)], "{name}");
+    assert_eq!(
+        figures[6..8],
+        [Value::Numbers(bins), Value::Count(expected.min_distance)],
+        "{name}"
+    );
     Ok(())
 }
 
@@ -159,7 +164,7 @@ fn shared_reference() -> Outcome<Reference> {
 #[test]
 fn figures_are_what_their_columns_declare() -> Outcome<()> {
     let (ids, text): (Vec<u32>, _) =
-        ((0..900).map(|id| id * id % 211).collect(), b"a b a b".repeat(99));
+        ((0..900).map(|id| id * id % 397).collect(), b"a b a b".repeat(99));
     let measures: [&dyn Measure; 3] =
         [&Recurrence::default(), &Compression::default(), &Lexical::default()];
     for measure in measures {
@@ -194,7 +199,7 @@ fn no_two_measures_write_a_statistic_of_one_name() {
     let written = names.len();
     names.sort_unstable();
     names.dedup();
-    assert_eq!((names.len(), written), (19, 19));
+    assert_eq!((names.len(), written), (25, 25));
 }
 
 #[test]
@@ -249,6 +254,100 @@ fn recurrence_has_every_figure_of_windows_of_the_shared_corpora() -> Outcome<()>
         check(&window.data_id, ids, None, window.expected)?;
     }
     Ok(())
+}
+
+/// Cases of the statistics that a selection rests on.
+#[derive(Deserialize)]
+struct SelectionCases {
+    definition: String,
+    ids: Vec<IdsCase>,
+    bytes: Vec<BytesCase>,
+}
+
+#[derive(Deserialize)]
+struct IdsCase {
+    name: String,
+    ids: Vec<u32>,
+    tokens: u64,
+    periodic: u64,
+    repeated: u64,
+    frequent: u64,
+    midrange_pairs: u64,
+    midrange_hits: u64,
+}
+
+#[derive(Deserialize)]
+struct BytesCase {
+    name: String,
+    bytes_hex: String,
+    digit: usize,
+    above_blank: usize,
+    unbroken: usize,
+    bytes: usize,
+}
+
+impl SelectionCases {
+    fn own() -> Outcome<Self> {
+        Ok(serde_json::from_str(include_str!("selection_statistics.json"))?)
+    }
+
+    /// Every whole number, and every statistic that is made of them.
+    fn check(self) -> Outcome<()> {
+        let number = |is: bool, count: u64, of: u64| {
+            if is { Value::Number(count as f64 / of as f64) } else { Value::Null }
+        };
+        for case in self.ids {
+            let IdsCase { name, ids, tokens, periodic, repeated, frequent, .. } = case;
+            let (midrange_pairs, midrange_hits) = (case.midrange_pairs, case.midrange_hits);
+            let (_, counts) = Recurrence::default().all_counts(&ids, &mut Scan::default());
+            let expected = WindowCounts {
+                tokens,
+                periodic,
+                repeated,
+                frequent,
+                midrange_pairs,
+                midrange_hits,
+            };
+            assert_eq!(counts, expected, "{name}");
+            let share = |count| number(tokens > 0, count, tokens);
+            let midrange = number(midrange_pairs >= 30, midrange_hits, midrange_pairs);
+            let values = figures(&Recurrence::default(), &ids, None)?;
+            let expected = [share(periodic), share(repeated), midrange, share(frequent)];
+            assert_eq!(values[8..], expected, "{name}");
+        }
+        for BytesCase { name, bytes_hex, digit, above_blank, unbroken, bytes } in self.bytes {
+            let byte = |at: usize| u8::from_str_radix(&bytes_hex[at..at + 2], 16);
+            let text = (0..bytes_hex.len()).step_by(2).map(byte).collect::<Result<Vec<_>, _>>()?;
+            assert_eq!(text.len(), bytes, "{name}");
+            let expected = TextCounts { digits: digit, above_blank, unbroken };
+            assert_eq!(TextCounts::new(&text), expected, "{name}");
+            let share = |count: usize, of: usize| number(of > 0, count as u64, of as u64);
+            let values = figures(&Lexical::default(), &[], Some((&text, 0)))?;
+            assert_eq!(values[1..], [share(digit, above_blank), share(unbroken, bytes)], "{name}");
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn statistics_of_a_selection_have_the_whole_numbers_of_the_cases() -> Outcome<()> {
+    let cases = SelectionCases::own()?;
+    assert_eq!((cases.ids.len(), cases.bytes.len()), (19, 12));
+    cases.check()
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn statistics_of_a_selection_have_the_whole_numbers_of_the_shared_cases() -> Outcome<()> {
+    let cases = fs::read(shared("conformance/selection_statistics.json"))?;
+    let cases: SelectionCases = serde_json::from_slice(&cases)?;
+    assert_eq!(
+        cases.definition,
+        SelectionCases::own()?.definition,
+        "the repository copies another one"
+    );
+    assert_eq!((cases.ids.len(), cases.bytes.len()), (27, 18));
+    cases.check()
 }
 
 /// What the protocol of the evaluation expects of whole windows of 2,048 tokens.

@@ -2,6 +2,7 @@
 
 use super::bits::{self, WORD};
 use super::scan::Scan;
+use super::window_counts::WindowCounts;
 #[cfg(test)]
 use crate::transpose::FourRows;
 use crate::transpose::Registers;
@@ -56,13 +57,25 @@ impl Counts {
         counts
     }
 
+    /// Counts a window likewise, and over the whole of it as well.
+    pub fn with_window(ids: &[u32], min_distance: u64, scan: &mut Scan) -> (Self, WindowCounts) {
+        let mut counts = Self::none(ids.len(), min_distance);
+        scan.whole_window(ids, counts.copy_distance as usize);
+        run(Counting { counts: &mut counts, scan });
+        (counts, WindowCounts::new(ids, scan))
+    }
+
     /// The same without any processor's own instructions.
     #[cfg(test)]
-    pub(super) fn of_anywhere(ids: &[u32], min_distance: u64, scan: &mut Scan) -> Self {
+    pub(super) fn with_window_anywhere(
+        ids: &[u32],
+        min_distance: u64,
+        scan: &mut Scan,
+    ) -> (Self, WindowCounts) {
         let mut counts = Self::none(ids.len(), min_distance);
-        scan.window_anywhere(ids, counts.copy_distance as usize, counts.first());
+        scan.whole_window_anywhere(ids, counts.copy_distance as usize);
         Counting { counts: &mut counts, scan }.run(FourRows);
-        counts
+        (counts, WindowCounts::new_anywhere(ids, scan))
     }
 
     /// Of a window of so many tokens, nothing counted yet.

@@ -6,6 +6,7 @@
 //! Where the six go back equally far, the 8-gram goes back as far, and nothing is looked up.
 
 use super::bits::{self, WORD};
+use super::window_counts::{Ids, Periods, RepeatedTokens};
 #[cfg(test)]
 use crate::transpose::FourRows;
 use crate::transpose::Registers;
@@ -14,7 +15,7 @@ use crate::work::{Work, run};
 /// Tokens of a gram that is looked up for the distance.
 const TRIGRAM: usize = 3;
 /// Tokens of a gram whose far recurrence is a copy.
-const COPIED_GRAM: usize = 8;
+pub(super) const COPIED_GRAM: usize = 8;
 /// Trigrams of such a gram.
 const TRIGRAMS: usize = COPIED_GRAM + 1 - TRIGRAM;
 
@@ -33,13 +34,14 @@ const fn slots_a_token(tokens: usize) -> usize {
 
 /// Memory that is used again for the next window, and what was found in the last one.
 ///
-/// About 50 to 86 bytes a token of windows up to 16,384 tokens, 34 to 54 up to 65,536, 26 to 38 of longer ones.
+/// About 50 to 86 bytes a token of windows up to 16,384 tokens, 34 to 54 up to 65,536, 26 to 38 of longer ones. Counts over the
+/// whole window take 16 more.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// From the end of a trigram back to that of its last earlier occurrence; 0 where there is none. In whole words.
     distances: Vec<u32>,
     /// Of the trigrams, at the tokens where they end. In whole words.
-    hashes: Vec<u32>,
+    pub(super) hashes: Vec<u32>,
     /// A bit per token: whether that distance is above 0.
     recurring: Vec<u64>,
     /// A bit per token: whether it is above 0 and that of the token before.
@@ -49,31 +51,50 @@ pub struct Scan {
     /// A bit per token: whether it is copied.
     copied: Vec<u64>,
     /// Open addressing: where the trigram of the slot began last, counted from 1; 0 is an empty slot.
-    slots: Vec<u32>,
+    pub(super) slots: Vec<u32>,
     /// By hash, the last position at which an 8-gram of it ended; 0 where none did.
     heads: Vec<u32>,
     /// By that position, the one before.
     chains: Vec<u32>,
     tokens: usize,
+    /// Trigrams by distance; of a whole window only.
+    pub(super) periods: Periods,
+    /// Tokens in repeated stretches; of a whole window only.
+    pub(super) repeated: u64,
+    /// Counts of the ids; of a whole window only.
+    pub(super) ids: Ids,
 }
 
 impl Scan {
     /// Finds what recurs in a window. `copy_distance`: from which distance on a recurring 8-gram is a copy. Copies are known
     /// of the tokens from `copies_from` on.
     pub fn window(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
-        assert!(u32::try_from(ids.len()).is_ok(), "windows have at most 2^24 tokens");
-        run(Scanning { scan: self, ids, copy_distance, copies_from });
+        assert_length(ids);
+        run(Scanning::<false> { scan: self, ids, copy_distance, copies_from });
+    }
+
+    /// The same with copies of all tokens, and what [`super::WindowCounts`] needs.
+    pub(super) fn whole_window(&mut self, ids: &[u32], copy_distance: usize) {
+        assert_length(ids);
+        run(Scanning::<true> { scan: self, ids, copy_distance, copies_from: 0 });
     }
 
     /// The same without any processor's own instructions.
     #[cfg(test)]
-    pub(super) fn window_anywhere(
-        &mut self,
-        ids: &[u32],
-        copy_distance: usize,
-        copies_from: usize,
-    ) {
-        Scanning { scan: self, ids, copy_distance, copies_from }.run(FourRows);
+    pub(super) fn whole_window_anywhere(&mut self, ids: &[u32], copy_distance: usize) {
+        Scanning::<true> { scan: self, ids, copy_distance, copies_from: 0 }.run(FourRows);
+    }
+
+    /// Bytes of its memory.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let words = [&self.distances, &self.hashes, &self.slots, &self.heads, &self.chains];
+        let bits = [&self.recurring, &self.repeating, &self.copied];
+        words.iter().map(|memory| 4 * memory.capacity()).sum::<usize>()
+            + bits.iter().map(|memory| 8 * memory.capacity()).sum::<usize>()
+            + self.recurs_later.capacity()
+            + self.periods.bytes()
+            + self.ids.bytes()
     }
 
     /// `[tokens]`: how far back the last earlier occurrence of the trigram that ends here ends; 0 where there is none.
@@ -107,13 +128,16 @@ impl Scan {
     }
 
     #[inline(always)]
-    fn trigrams(&mut self, ids: &[u32]) {
+    fn trigrams<const WHOLE: bool>(&mut self, ids: &[u32]) {
         let words = ids.len().div_ceil(WORD);
         clear(&mut self.distances, words * WORD);
         clear(&mut self.recurs_later, words * WORD);
         self.hashes.resize(words * WORD, 0);
         let bits = (slots_a_token(ids.len()) * ids.len()).next_power_of_two().ilog2().max(1);
         clear(&mut self.slots, 1 << bits);
+        if WHOLE {
+            self.periods.clear(ids.len());
+        }
         let slots = &mut self.slots[..];
         let last_slot = slots.len() - 1;
         let mut begins = 0;
@@ -137,6 +161,9 @@ impl Scan {
                     let found = earlier as usize;
                     if same(&ids[found - 1..found - 1 + TRIGRAM], gram) {
                         *distance = begins - earlier;
+                        if WHOLE {
+                            self.periods.add(*distance);
+                        }
                         self.recurs_later[found + TRIGRAM - 2] = 1;
                         break;
                     }
@@ -167,7 +194,7 @@ impl Scan {
     }
 
     #[inline(always)]
-    fn copies(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
+    fn copies<const WHOLE: bool>(&mut self, ids: &[u32], copy_distance: usize, copies_from: usize) {
         clear(&mut self.copied, self.recurring.len());
         let bits = ids.len().next_power_of_two().ilog2().max(1);
         clear(&mut self.heads, 1 << bits);
@@ -182,6 +209,7 @@ impl Scan {
             (hash(&[of[5], of[2], of[0]]) >> (u32::BITS - bits)) as usize & last_head
         };
         let (mut before, mut repeating_before, mut later_before) = (0, 0, 0);
+        let mut repeated = RepeatedTokens::default();
         let later = self.recurs_later.as_chunks().0.iter().map(bits::of);
         let words = self.recurring.iter().zip(&self.repeating).zip(self.distances.as_chunks().0);
         for ((word, ((&recurring, &repeating), distances)), later) in words.enumerate().zip(later) {
@@ -192,7 +220,7 @@ impl Scan {
             let known = asked & bits::nth_of_run::<{ TRIGRAMS - 1 }>(repeating_before, repeating);
             let insert = bits::nth_of_run::<TRIGRAMS>(later_before, later);
             (before, repeating_before, later_before) = (recurring, repeating, later);
-            let mut copies = known;
+            let (mut copies, mut found) = (known, known);
             if known != 0 {
                 copies &= bits::at_least(distances, copy_distance);
             }
@@ -208,6 +236,7 @@ impl Scan {
                     }
                     let is_copy = earlier > 0 && end - earlier >= copy_distance;
                     copies |= u64::from(is_copy) << bit;
+                    found |= u64::from(earlier > 0) << bit;
                 }
                 if bits::is_set(insert, bit) {
                     chains[end] = *head;
@@ -219,27 +248,35 @@ impl Scan {
             if let Some(before) = word.checked_sub(1) {
                 self.copied[before] |= spread;
             }
+            if WHOLE {
+                repeated.add(found);
+            }
         }
+        self.repeated = repeated.finish();
     }
 }
 
-/// A window to be scanned.
-struct Scanning<'a> {
+fn assert_length(ids: &[u32]) {
+    assert!(u32::try_from(ids.len()).is_ok(), "windows have at most 2^24 tokens");
+}
+
+/// A window to be scanned. `WHOLE`: whether for counts over the whole window.
+struct Scanning<'a, const WHOLE: bool> {
     scan: &'a mut Scan,
     ids: &'a [u32],
     copy_distance: usize,
     copies_from: usize,
 }
 
-impl Work for Scanning<'_> {
+impl<const WHOLE: bool> Work for Scanning<'_, WHOLE> {
     type Found = ();
 
     #[inline(always)]
     fn run(self, _: impl Registers) {
         let Self { scan, ids, copy_distance, copies_from } = self;
         scan.tokens = ids.len();
-        scan.trigrams(ids);
-        scan.copies(ids, copy_distance, copies_from);
+        scan.trigrams::<WHOLE>(ids);
+        scan.copies::<WHOLE>(ids, copy_distance, copies_from);
     }
 }
 
@@ -263,7 +300,7 @@ fn hash(three: &[u32; TRIGRAM]) -> u32 {
 }
 
 /// Zeros, `length` of them.
-fn clear<T: Copy + Default>(values: &mut Vec<T>, length: usize) {
+pub(super) fn clear<T: Copy + Default>(values: &mut Vec<T>, length: usize) {
     values.clear();
     values.resize(length, T::default());
 }

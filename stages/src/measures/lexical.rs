@@ -1,62 +1,205 @@
-//! Measures, per window, how many different tokens it has.
+//! Measures, per window, how many different tokens it has, and how much of its text is digits or long strings without a blank.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::contract::{
-    Column, Figures, Kind, Measure, Merge, Orientation, Unmeasured, Value, Window,
+    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Unmeasured, Value, Window,
 };
 
-/// Measures, per window, which share of its tokens are different ones: a baseline that a score has to beat, and a guard
-/// against word lists and boilerplate. It falls with the length of a window: compare it at one length.
+/// Measures, per window, the share of its tokens that are different ones and, of its text, the shares of digits and of long
+/// strings without a blank: guards against word lists, tables of numbers, minified and encoded text. The first falls with the
+/// length of a window: compare it at one length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Lexical {}
+pub struct Lexical {
+    /// Whether the text is measured: `digit_share` and `unbroken_share`. Default true; false with `input.tokens_column`, where
+    /// there is no text. With text, `digit_share` is a component of `balanced-recurrence` and `balanced-gain`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<bool>,
+}
+
+impl Lexical {
+    /// Whether the text is measured.
+    pub fn measures_text(&self) -> bool {
+        self.text.unwrap_or(true)
+    }
+}
 
 impl Measure for Lexical {
     fn columns(&self) -> Vec<Column> {
-        vec![Column {
-            name: "unique_token_share".into(),
+        let share = |name: &'static str, unit: &'static str, doc: &'static str| Column {
+            name: name.into(),
             kind: Kind::Number,
-            unit: "share of the tokens".into(),
-            doc: "different token ids of the window, BOS included".into(),
+            unit: unit.into(),
+            doc: doc.into(),
             merge: Merge::Mean,
             orientation: Orientation::Lower,
             error: None,
-        }]
+        };
+        let of_tokens = share(
+            "unique_token_share",
+            "share of the tokens",
+            "different token ids of the window, BOS included",
+        );
+        let of_text = [
+            share("digit_share", "share of the bytes that are not blank", "ASCII digits"),
+            share(
+                "unbroken_share",
+                "share of the bytes",
+                "bytes in runs of 40 or more of ASCII without a blank or control character: minified or encoded text",
+            ),
+        ];
+        std::iter::once(of_tokens)
+            .chain(of_text.into_iter().filter(|_| self.measures_text()))
+            .collect()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { window_text: self.measures_text(), ..Needs::default() }
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn facts(&self) -> serde_json::Value {
-        let Self {} = self;
-        json!({})
+        json!({ "text": self.measures_text() })
     }
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
         let mut ids = window.ids.to_vec();
         ids.sort_unstable();
         ids.dedup();
-        let share = (!ids.is_empty()).then(|| ids.len() as f64 / window.ids.len() as f64);
-        Ok(Figures(vec![Value::number(share)]))
+        let mut values = vec![share(ids.len(), window.ids.len())];
+        if self.measures_text() {
+            let text = window.text.expect("the measure asks for the window's text");
+            let counts = TextCounts::new(text);
+            values.push(share(counts.digits, counts.above_blank));
+            values.push(share(counts.unbroken, text.len()));
+        }
+        Ok(Figures(values))
     }
+}
+
+fn share(count: usize, of: usize) -> Value {
+    Value::number((of > 0).then(|| count as f64 / of as f64))
+}
+
+/// Bytes of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextCounts {
+    /// `0` to `9`.
+    pub digits: usize,
+    /// Above 0x20, beyond ASCII as well.
+    pub above_blank: usize,
+    /// In runs of at least 40 bytes from 0x21 to 0x7F.
+    pub unbroken: usize,
+}
+
+/// The shortest run of bytes without a blank that counts as unbroken.
+const MIN_RUN: usize = 40;
+/// Bytes that are tested at once. A run of twice as many less one has all of one such block, wherever it begins.
+const BLOCK: usize = 16;
+
+impl TextCounts {
+    /// Counts the bytes of `text`.
+    pub fn new(text: &[u8]) -> Self {
+        let (mut digits, mut above_blank) = (0, 0);
+        // Sums of so many bytes fit in a byte, which vectors hold most of.
+        for bytes in text.chunks(usize::from(u8::MAX)) {
+            let count = |is: fn(u8) -> bool| {
+                usize::from(bytes.iter().map(|byte| u8::from(is(*byte))).sum::<u8>())
+            };
+            digits += count(|byte| byte.is_ascii_digit());
+            above_blank += count(|byte| byte > 0x20);
+        }
+        Self { digits, above_blank, unbroken: unbroken(text) }
+    }
+}
+
+/// Bytes in long runs of ASCII without a blank.
+fn unbroken(text: &[u8]) -> usize {
+    let is_inside = |byte: &u8| matches!(byte, 0x21..=0x7f);
+    let (mut bytes, mut start, mut last_end) = (0, 0, 0);
+    while let Some(block) = text[start..].first_chunk::<BLOCK>() {
+        if !block.iter().fold(true, |all, byte| all & is_inside(byte)) {
+            start += BLOCK;
+            continue;
+        }
+        let before = text[last_end..start].iter().rev().take_while(|byte| is_inside(byte)).count();
+        let after = text[start..].iter().take_while(|byte| is_inside(byte)).count();
+        if before + after >= MIN_RUN {
+            bytes += before + after;
+        }
+        start += after;
+        last_end = start;
+    }
+    bytes
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn figures(settings: &Lexical, ids: &[u32], text: Option<&str>) -> Vec<Value> {
+        let text = text.map(str::as_bytes);
+        let window = Window { ids, text, text_half: text.map(|_| 0), document: &[], evidence: &[] };
+        settings.figures(&window).unwrap().0
+    }
 
     #[test]
     fn equal_tokens_count_once() {
-        let share = |ids: &[u32]| {
-            let window = Window { ids, text: None, text_half: None, document: &[], evidence: &[] };
-            Lexical::default().figures(&window).unwrap().0
-        };
+        let share = |ids: &[u32]| figures(&Lexical { text: Some(false) }, ids, None);
         assert_eq!(share(&[5, 9, 5, u32::MAX, 9, 5, 5, 5]), [Value::Number(0.375)]);
         assert_eq!(share(&[7]), [Value::Number(1.0)]);
         assert_eq!(share(&[]), [Value::Null]);
+    }
+
+    #[test]
+    fn shares_of_text_have_nulls_where_there_is_nothing_to_divide_by() {
+        let shares = |text: &str| figures(&Lexical::default(), &[1], Some(text))[1..].to_vec();
+        assert_eq!(shares(""), [Value::Null, Value::Null]);
+        assert_eq!(shares(" \n"), [Value::Null, Value::Number(0.0)]);
+        assert_eq!(shares("a1 b"), [Value::Number(1.0 / 3.0), Value::Number(0.0)]);
+        let minified = format!("{} ", "x".repeat(49));
+        assert_eq!(shares(&minified), [Value::Number(0.0), Value::Number(0.98)]);
+    }
+
+    #[test]
+    fn text_is_a_fact_that_is_true_unless_set() {
+        let settings = |text| serde_json::from_str::<Lexical>(text).unwrap();
+        assert_eq!(settings("{}").facts(), settings(r#"{"text": true}"#).facts());
+        let without = settings(r#"{"text": false}"#);
+        assert_ne!(without.facts(), settings("{}").facts());
+        assert_eq!((without.columns().len(), without.needs().window_text), (1, false));
+        assert_eq!((settings("{}").columns().len(), settings("{}").needs().window_text), (3, true));
+    }
+
+    /// The definition, byte by byte.
+    fn by_definition(text: &[u8]) -> TextCounts {
+        let runs = text.split(|byte| !(0x21..=0x7f).contains(byte));
+        TextCounts {
+            digits: text.iter().filter(|byte| (b'0'..=b'9').contains(byte)).count(),
+            above_blank: text.iter().filter(|byte| **byte > 0x20).count(),
+            unbroken: runs.map(<[u8]>::len).filter(|length| *length >= 40).sum(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn counts_are_those_of_the_definition(
+            runs in prop::collection::vec((0_usize..90, prop_oneof![Just(0x21_u8), Just(b'7'), Just(0x7f)], any::<u8>()), 0..40),
+        ) {
+            let mut text = Vec::new();
+            for (length, byte, end) in runs {
+                text.extend(std::iter::repeat_n(byte, length));
+                text.push(end);
+            }
+            prop_assert_eq!(TextCounts::new(&text), by_definition(&text));
+        }
     }
 }

@@ -5,7 +5,7 @@ mod tests;
 
 use std::cell::RefCell;
 
-use longsift_kernels::recurrence::{Counts, Scan};
+use longsift_kernels::recurrence::{Counts, Scan, WindowCounts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -17,8 +17,8 @@ use crate::contract::{
 
 /// Measures, per window, which share of its second half a lookup of the last two tokens could have found far before,
 /// copied passages left out: token ids alone decide, without a model or a device. It sees verbatim repetition of three
-/// tokens: no paraphrase and no reasoning. Beside it stand what tells such a window from junk: how much is copied, how
-/// much recurs nearby, and how widely the far links spread.
+/// tokens: no paraphrase and no reasoning. Its other statistics separate such a window from junk: how much is copied, repeated
+/// or periodic, how much recurs nearby, how widely the far links spread, and whether rare tokens cluster as topics do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recurrence {
@@ -48,9 +48,14 @@ impl Recurrence {
         }
     }
 
-    /// What is counted in a window. The memory of `scan` is used again.
+    /// Counts the second half of a window. The memory of `scan` is used again.
     pub fn counts(&self, ids: &[u32], scan: &mut Scan) -> Counts {
         Counts::of(ids, self.distance().of(ids.len() as u64), scan)
+    }
+
+    /// Counts the second half of a window, and all of it.
+    pub fn all_counts(&self, ids: &[u32], scan: &mut Scan) -> (Counts, WindowCounts) {
+        Counts::with_window(ids, self.distance().of(ids.len() as u64), scan)
     }
 }
 
@@ -98,6 +103,11 @@ impl Measure for Recurrence {
             orientation: Orientation::Higher,
             error: None,
         };
+        let of_window = |name: &'static str, doc: &'static str| Column {
+            unit: "share of the tokens".into(),
+            orientation: Orientation::Lower,
+            ..share(name, doc)
+        };
         vec![
             share(
                 "far_recurrence",
@@ -140,11 +150,33 @@ impl Measure for Recurrence {
                 merge: Merge::Max,
                 ..share("recurrence_distance", "k, from which distance on a recurrence is far")
             },
+            of_window(
+                "periodic_share",
+                "trigrams whose last earlier occurrence is p tokens back, for the p of at least 2 that has most of them: tables, logs \
+                 and boilerplate with a fixed period",
+            ),
+            of_window(
+                "repeated_share",
+                "tokens in stretches of 16 or more of which every 8 in a row stand earlier in the window, at any distance",
+            ),
+            Column {
+                unit: "share of pairs".into(),
+                orientation: Orientation::Higher,
+                ..of_window(
+                    "midrange_share",
+                    "of the tokens that occur 2 to 6 times, pairs of places at least 1/32 and less than 1/8 of the window apart: \
+                     0.173 by chance, more where topics come and go; null with fewer than 30 pairs",
+                )
+            },
+            of_window(
+                "frequent_token_share",
+                "tokens that make up at least 1/128 of the window, and occur at least twice",
+            ),
         ]
     }
 
     fn version(&self) -> u32 {
-        1
+        2
     }
 
     fn facts(&self) -> serde_json::Value {
@@ -159,7 +191,7 @@ impl Measure for Recurrence {
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
         thread_local!(static SCAN: RefCell<Scan> = RefCell::default());
-        let counts = SCAN.with_borrow_mut(|scan| self.counts(window.ids, scan));
+        let (counts, of_window) = SCAN.with_borrow_mut(|scan| self.all_counts(window.ids, scan));
         let share = |count| Value::number(counts.share(count));
         Ok(Figures(vec![
             share(counts.far),
@@ -170,6 +202,10 @@ impl Measure for Recurrence {
             share(counts.far_with_copies),
             Value::Numbers(counts.bins.iter().map(|&tokens| tokens as f64).collect()),
             Value::Count(counts.min_distance),
+            Value::number(of_window.share(of_window.periodic)),
+            Value::number(of_window.share(of_window.repeated)),
+            Value::number(of_window.midrange_share()),
+            Value::number(of_window.share(of_window.frequent)),
         ]))
     }
 }

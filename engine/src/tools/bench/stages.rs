@@ -102,6 +102,11 @@ fn recurrence(
         };
         add("tokens, 1 core".to_owned(), speed.tokens, "tokens/s");
         add("their text, 1 core".to_owned(), speed.text, "bytes/s");
+        add(
+            "time, without shares of the whole window = 1".to_owned(),
+            speed.window_counts,
+            "times",
+        );
         for (compressor, rate) in speed.compressors {
             add(format!("{compressor}, level {LEVEL}"), rate, "bytes/s");
             add(format!("as fast as {compressor}"), speed.text / rate, "times");

@@ -69,6 +69,41 @@ fn by_definition(ids: &[u32], k: usize) -> (Counts, Vec<u32>, Vec<bool>) {
     (counts, d.iter().map(|&distance| distance as u32).collect(), c)
 }
 
+/// The statistics over the whole window, likewise: cubic.
+fn window_counts_by_definition(ids: &[u32]) -> WindowCounts {
+    let tokens = ids.len();
+    let gram = |end: usize, length: usize| &ids[end + 1 - length..=end];
+    let distance = |t: usize| {
+        let earlier = (2..t).rev().find(|&p| gram(p, 3) == gram(t, 3));
+        earlier.map(|p| t - p)
+    };
+    let distances: Vec<_> = (0..tokens).filter_map(distance).collect();
+    let of_period = |p: usize| distances.iter().filter(|d| **d == p).count() as u64;
+    let hit: Vec<bool> =
+        (0..tokens).map(|e| e >= 7 && (7..e).any(|p| gram(p, 8) == gram(e, 8))).collect();
+    let mut repeated = vec![false; tokens];
+    for a in (0..tokens).filter(|&a| hit[a] && !hit[a - 1]) {
+        let b = (a..tokens).find(|&b| !hit[b]).unwrap_or(tokens);
+        if b - a >= 9 {
+            repeated[a - 7..b].fill(true);
+        }
+    }
+    let count = |id: u32| ids.iter().filter(|other| **other == id).count();
+    let pairs = (0..tokens).flat_map(|one| (one + 1..tokens).map(move |other| (one, other)));
+    let pairs: Vec<usize> = pairs
+        .filter(|&(one, other)| ids[one] == ids[other] && (2..=6).contains(&count(ids[one])))
+        .map(|(one, other)| other - one)
+        .collect();
+    WindowCounts {
+        tokens: tokens as u64,
+        periodic: (2..tokens).map(of_period).max().unwrap_or(0),
+        repeated: repeated.iter().filter(|is| **is).count() as u64,
+        frequent: ids.iter().filter(|id| count(**id) >= 2.max(tokens / 128)).count() as u64,
+        midrange_pairs: pairs.len() as u64,
+        midrange_hits: pairs.iter().filter(|&g| 32 * g >= tokens && 8 * g < tokens).count() as u64,
+    }
+}
+
 /// Windows with something to find: few different ids, copies at any distance, runs and periods.
 fn window() -> impl Strategy<Value = Vec<u32>> {
     let fresh = (1_u32..40).prop_flat_map(|ids| prop::collection::vec(0..ids, 0..60));
@@ -110,6 +145,9 @@ proptest! {
             let got = Counts::of(&ids, far, &mut scan);
             let (expected, distances, copied) = by_definition(&ids, far as usize);
             prop_assert_eq!(&got, &expected, "{:?}", ids);
+            let (got, of_window) = Counts::with_window(&ids, far, &mut scan);
+            prop_assert_eq!(&got, &expected, "{:?}", ids);
+            prop_assert_eq!(of_window, window_counts_by_definition(&ids), "{:?}", ids);
             prop_assert_eq!(scan.distances(), &distances);
             // A scored token has the same copies, whether those of the others are known or not.
             let known = |scan: &Scan| copied_tokens(scan, ids.len());
@@ -125,7 +163,7 @@ proptest! {
         // Odd multipliers are bijections of 32 bits.
         let renamed: Vec<u32> = ids.iter().map(|id| id.wrapping_mul(0x9e37_79b1)).collect();
         let far = distance.of(ids.len() as u64);
-        let counts = |ids: &[u32]| Counts::of(ids, far, &mut Scan::default());
+        let counts = |ids: &[u32]| Counts::with_window(ids, far, &mut Scan::default());
         prop_assert_eq!(counts(&ids), counts(&renamed));
     }
 }
@@ -160,7 +198,16 @@ fn figures_stand_in_the_order_of_their_columns() {
     let histogram = vec![49.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 14.0];
     assert_eq!(named[6], ("recurrence_histogram".to_owned(), Value::Numbers(histogram)));
     assert_eq!(named[7], ("recurrence_distance".to_owned(), Value::Count(16)));
-    assert_eq!(named.len(), 8);
+    let of_window = |name: &str, share: f64| (name.to_owned(), Value::Number(share));
+    assert_eq!(
+        named[8..],
+        [
+            of_window("periodic_share", 14.0 / 128.0),
+            of_window("repeated_share", 16.0 / 128.0),
+            ("midrange_share".to_owned(), Value::Null),
+            of_window("frequent_token_share", 38.0 / 128.0),
+        ]
+    );
 }
 
 #[test]
@@ -168,8 +215,26 @@ fn a_window_without_a_second_half_has_nulls() {
     for ids in [&[][..], &[7]] {
         let values = figures(&Recurrence::default(), ids);
         assert!(values[..6].iter().all(|value| *value == Value::Null), "{values:?}");
-        assert_eq!(values[6..], [Value::Numbers(vec![0.0]), Value::Count(ids.len() as u64)]);
+        assert_eq!(values[6..8], [Value::Numbers(vec![0.0]), Value::Count(ids.len() as u64)]);
     }
+    // Three tokens have a trigram, sixteen an 8-gram that could be repeated: below, nothing is.
+    let of_window = |ids: &[u32]| figures(&Recurrence::default(), ids)[8..].to_vec();
+    let [zero, one] = [0.0, 1.0].map(Value::Number);
+    assert_eq!(of_window(&[]), [Value::Null, Value::Null, Value::Null, Value::Null]);
+    assert_eq!(of_window(&[7, 7]), [zero.clone(), zero.clone(), Value::Null, one.clone()]);
+    assert_eq!(of_window(&[7; 15])[1], zero);
+    assert_eq!(of_window(&[7; 17])[1], Value::Number(16.0 / 17.0));
+}
+
+#[test]
+fn thirty_pairs_have_a_midrange_share() {
+    // Thirty ids that occur twice, at a distance of 40 in 1,024 tokens; then 29.
+    let window = |paired: u32| {
+        let mut ids: Vec<u32> = (0..1024).collect();
+        ids.copy_within(0..paired as usize, 40);
+        figures(&Recurrence::default(), &ids)[10].clone()
+    };
+    assert_eq!((window(30), window(29)), (Value::Number(1.0), Value::Null));
 }
 
 #[test]
