@@ -92,6 +92,8 @@ mod plans;
 #[cfg(test)]
 mod power_cut;
 #[cfg(test)]
+mod presets;
+#[cfg(test)]
 mod published_rankings;
 #[cfg(test)]
 mod quarantine;

@@ -15,6 +15,7 @@ pub mod measures;
 mod open_models;
 pub mod options;
 pub(crate) mod output_names;
+mod preset;
 pub mod programs;
 mod prove;
 pub(crate) mod read;

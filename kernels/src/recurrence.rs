@@ -3,6 +3,7 @@
 mod bits;
 mod count;
 mod scan;
+mod tallies;
 mod window_counts;
 
 pub use count::Counts;

@@ -55,7 +55,7 @@ mod tests {
         strength: &[f64],
         variance: &[f64],
     ) -> Vec<f64> {
-        let (terms, combine) = presets::Formula::Longattn.terms(0.5, false);
+        let (terms, combine) = presets::Formula::Longattn.terms(0.5, |_| false);
         let scorer = Scorer::new(&terms, combine, standardise, scales).unwrap();
         let score = |(&strength, &variance)| scorer.score(&[strength, variance]);
         strength.iter().zip(variance).map(score).collect()

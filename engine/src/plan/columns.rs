@@ -44,7 +44,7 @@ pub fn of_statistic(column: &Column) -> String {
     format!("longsift_{}", column.name)
 }
 
-/// The columns that the output has besides the input's. A statistic that is no term of the score may be null; where nothing is
+/// The columns that the output has besides the input's. A statistic that the score does not require may be null; where nothing is
 /// left out, or what is not measured is kept, so may whatever needs a score.
 pub fn added(plan: &Plan) -> Vec<Field> {
     let statistics = plan.measures.statistics();
@@ -53,8 +53,9 @@ pub fn added(plan: &Plan) -> Vec<Field> {
     let unscored = marks || filter.keeps_not_measured();
     let (terms, _) = plan.spec.score().terms(&statistics);
     let of_statistics = written(&statistics).map(|column| {
-        let is_term = terms.iter().any(|term| term.statistic == column.name);
-        Field::new(of_statistic(column), DataType::Float64, unscored || !is_term)
+        let mut required = terms.iter().filter(|term| !term.optional);
+        let is_required = required.any(|term| term.statistic == column.name);
+        Field::new(of_statistic(column), DataType::Float64, unscored || !is_required)
     });
     let [id, score, rest @ ..] = COLUMNS;
     let types = [

@@ -12,6 +12,7 @@ use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
 
 use super::attention::Attention;
+use super::preset;
 use super::programs::Program;
 use super::sizing::Sizing;
 use super::whole_models::WholeModelPlan;
@@ -89,12 +90,9 @@ impl fmt::Display for Explanation<'_> {
             );
             ("map", text)
         });
-        let mut rest = vec![
-            ("score", score(plan)),
-            ("filter", filter(plan)),
-            ("output", output(plan)),
-            (memory_or_time, memory),
-        ];
+        let mut rest = vec![("score", score(plan))];
+        rest.extend(preset::components(plan).into_iter().map(|components| ("", components)));
+        rest.extend([("filter", filter(plan)), ("output", output(plan)), (memory_or_time, memory)]);
         rest.extend(map);
         rest.extend([("disk", disk(plan)), ("done", done(plan, &self.done))]);
         for (name, text) in lines.into_iter().chain(measures).chain(rest) {

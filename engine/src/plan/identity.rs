@@ -397,6 +397,9 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
     } else {
         let formula = formula.unwrap_or_default();
         parts.selection("score.formula", formula.name());
+        if let Some(version) = formula.version() {
+            parts.selection("score.formula_version", version);
+        }
         if formula == Formula::Longattn {
             parts.selection("score.alpha", alpha.unwrap_or(DEFAULT_ALPHA));
         }
@@ -470,8 +473,9 @@ const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
 /// Facts of a measure that change a figure by its rounding alone, which no calibration holds to.
 const BITS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
 /// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.
-const OF_SCORES: [&str; 9] = [
+const OF_SCORES: [&str; 10] = [
     "score.formula",
+    "score.formula_version",
     "score.alpha",
     "score.terms",
     "score.combine",

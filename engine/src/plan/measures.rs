@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use longsift_stages::contract::{Column, Measure, Needs};
+use longsift_stages::contract::{BrokenRule, Column, Measure, Needs};
+use longsift_stages::measures::statistics;
 use longsift_stages::{Role, Score, StageSettings};
 
 use crate::base::diagnostic::Diagnostic;
@@ -131,7 +132,13 @@ pub(super) fn check(
         if (needs.window_text || needs.document_text) && matches!(content, Content::Tokens(_)) {
             let message =
                 format!("`{}` measures text, and documents arrive as tokens", columns.measure);
-            refuse(message, "read texts with `input.text_column`, or remove the stage");
+            let hint = match stage {
+                StageSettings::Lexical(_) => {
+                    "read texts with `input.text_column`, or remove `text: true`"
+                }
+                _ => "read texts with `input.text_column`, or remove the stage",
+            };
+            refuse(message, hint);
         }
         let (least, most) = (measure.min_tokens(), u64::from(spec.tokenize().window_tokens));
         if needs.attention().is_none() && least > most {
@@ -161,10 +168,37 @@ pub(super) fn check(
     }
     for (stage, rules) in [("score", of_score), ("filter", of_filter)] {
         for rule in rules {
+            let rule = without_text(spec, content, rule);
             let path = format!("stages.{stage}.{}", rule.setting);
             problems.push(spec.error(&path, rule.message).hint(rule.hint));
         }
     }
+}
+
+/// The rule, with another message where it names a statistic of text in a pipeline that measures no text.
+fn without_text(spec: &Spec, content: &Content, rule: BrokenRule) -> BrokenRule {
+    let statistic = || {
+        let index =
+            |list: &str| rule.setting.strip_prefix(list)?.strip_suffix(".statistic")?.parse().ok();
+        let guard = index("guards.").and_then(|index: usize| spec.filter().guards.get(index));
+        let terms = spec.score().terms.as_deref().unwrap_or_default();
+        let term = index("terms.").and_then(|index: usize| terms.get(index));
+        guard.map(|guard| &guard.statistic).or_else(|| term.map(|term| &term.statistic))
+    };
+    let Some(name) = statistic().filter(|name| statistics::is_of_text(name)) else { return rule };
+    let has_lexical =
+        spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
+    let (reason, hint) = match content {
+        Content::Tokens(_) => (
+            "documents arrive as tokens",
+            "read texts with `input.text_column`, or use `frequent_token_share` of `recurrence`, which needs token ids alone",
+        ),
+        Content::Text(_) if has_lexical && statistics::measure_of(name) == Some("lexical") => {
+            ("`lexical` has `text: false`", "remove `text: false`")
+        }
+        Content::Text(_) => return rule,
+    };
+    BrokenRule::new(rule.setting, format!("`{name}` is measured on text, and {reason}"), hint)
 }
 
 /// The statistics that terms and guards use, each once.

@@ -13,7 +13,7 @@ use super::estimate::Estimate;
 use super::fetch::RemoteModels;
 use super::measures::Measures;
 use super::options::{Bos, PlanOptions, Subject};
-use super::{checks, measures, open_models, output_names, programs, reading, since};
+use super::{checks, measures, open_models, output_names, preset, programs, reading, since};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::quoted;
@@ -108,6 +108,7 @@ impl Plan {
         let programs = programs::find(&spec, &columns.content, &mut problems);
         let cascade = Cascade::of(&spec, &measures);
         cascade::check(&spec, &measures, &cascade, &mut problems, &mut warnings);
+        warnings.extend(preset::warnings(&spec, &measures));
         let bos = match &model {
             Some(model) => {
                 let encoder = encoder.as_ref().and_then(Option::as_ref);

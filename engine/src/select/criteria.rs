@@ -95,6 +95,12 @@ impl Reasons {
 }
 
 impl Criteria {
+    /// Whether a sample without this statistic is left out: a guard needs it, or a term that is not optional.
+    pub(super) fn requires(&self, statistic: usize) -> bool {
+        let is_optional = self.terms.get(statistic).is_some_and(|term| term.optional);
+        !is_optional || self.guards.iter().any(|(_, guarded)| *guarded == statistic)
+    }
+
     /// Those of a plan, which has proven that the statistics are there.
     pub(super) fn of(plan: &Plan) -> Self {
         let (score, filter) = (plan.spec.score(), plan.spec.filter());

@@ -91,7 +91,8 @@ pub(super) fn standing(
         return Standing::Refused(guard, f64::NAN);
     }
     let is_missing = |value: &f64| !value.is_finite() && !is_not_sampled(*value);
-    if let Some(missing) = values.iter().position(is_missing) {
+    let mut missing = values.iter().enumerate().filter(|(_, value)| is_missing(value));
+    if let Some((missing, _)) = missing.find(|(statistic, _)| criteria.requires(*statistic)) {
         return Standing::Missing(missing);
     }
     if values.iter().any(|value| is_not_sampled(*value)) {

@@ -35,6 +35,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
         weight,
         offset: 0.0,
         standardise: None,
+        optional: false,
     };
     let statistic = |name: &str| Statistic {
         name: name.to_owned(),

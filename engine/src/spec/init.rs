@@ -58,7 +58,7 @@ mod tests {
         }
         let without = parsed(None);
         let names: Vec<&str> = without.pipeline.stages.iter().map(StageSettings::name).collect();
-        assert_eq!(names, ["tokenize", "recurrence", "score", "filter"]);
+        assert_eq!(names, ["tokenize", "recurrence", "lexical", "score", "filter"]);
     }
 
     #[test]

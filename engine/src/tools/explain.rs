@@ -494,7 +494,7 @@ fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -
     let scorer = group.filter(|_| !sample.score.is_nan()).and_then(|group| choice.scorer(group));
     let values = scorer.iter().flat_map(|scorer| scorer.terms(sample.statistics));
     let term = |(term, value): (&Term, f64)| OfTerm { statistic: term.statistic.clone(), value };
-    choice.terms.iter().zip(values).map(term).collect()
+    choice.terms.iter().zip(values).filter(|(_, value)| !value.is_nan()).map(term).collect()
 }
 
 impl Explanation {

@@ -59,6 +59,12 @@ pub(super) fn from(first: usize, word: usize) -> u64 {
     if skipped < WORD { u64::MAX << skipped } else { 0 }
 }
 
+/// Makes `values` zeros, `length` of them.
+pub(super) fn clear<T: Copy + Default>(values: &mut Vec<T>, length: usize) {
+    values.clear();
+    values.resize(length, T::default());
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -5,8 +5,8 @@
 //! can only be found again where six in a row are, so the second pass looks at few 8-grams in text that does not repeat.
 //! Where the six go back equally far, the 8-gram goes back as far, and nothing is looked up.
 
-use super::bits::{self, WORD};
-use super::window_counts::{Ids, Periods, RepeatedTokens};
+use super::bits::{self, WORD, clear};
+use super::tallies::{COPIED_GRAM, Ids, Periods, RepeatedTokens};
 #[cfg(test)]
 use crate::transpose::FourRows;
 use crate::transpose::Registers;
@@ -14,8 +14,6 @@ use crate::work::{Work, run};
 
 /// Tokens of a gram that is looked up for the distance.
 const TRIGRAM: usize = 3;
-/// Tokens of a gram whose far recurrence is a copy.
-pub(super) const COPIED_GRAM: usize = 8;
 /// Trigrams of such a gram.
 const TRIGRAMS: usize = COPIED_GRAM + 1 - TRIGRAM;
 
@@ -297,10 +295,4 @@ fn same<const N: usize>(one: &[u32], other: &[u32; N]) -> bool {
 fn hash(three: &[u32; TRIGRAM]) -> u32 {
     let product = |(value, multiplier): (&u32, &u32)| value.wrapping_mul(*multiplier);
     three.iter().zip(&MULTIPLIERS).map(product).fold(0, u32::wrapping_add)
-}
-
-/// Zeros, `length` of them.
-pub(super) fn clear<T: Copy + Default>(values: &mut Vec<T>, length: usize) {
-    values.clear();
-    values.resize(length, T::default());
 }

@@ -3,23 +3,16 @@
 //!
 //! The trigram and 8-gram passes of a scan feed the first two. Ids are counted in one more pass, by an exact hash table.
 
-use super::bits;
-use super::scan::{self, Scan};
+use super::scan::Scan;
 #[cfg(test)]
 use crate::transpose::FourRows;
 use crate::transpose::Registers;
 use crate::work::{Work, run};
 
-/// 8-grams in a row that make a repeated stretch: 16 tokens.
-const MIN_GRAMS: usize = 9;
-/// Tokens of the shortest repeated stretch.
-const MIN_STRETCH: usize = MIN_GRAMS + scan::COPIED_GRAM - 1;
 /// An id that occurs at least once in so many tokens is frequent.
 const FREQUENT_TOKENS: u64 = 128;
 /// Occurrences of an id whose pairs of places are counted.
 const PAIRED: std::ops::RangeInclusive<u32> = 2..=6;
-/// An odd multiplier of an id: the top bits of the product choose a slot.
-const MULTIPLIER: u32 = 0x9e37_79b1;
 /// With fewer pairs there is no `midrange_share`.
 const MIN_PAIRS: u64 = 30;
 
@@ -61,136 +54,6 @@ impl WindowCounts {
     #[cfg(test)]
     pub(super) fn new_anywhere(ids: &[u32], scan: &mut Scan) -> Self {
         CountingIds { ids, scan }.run(FourRows)
-    }
-}
-
-/// Trigrams by distance.
-#[derive(Debug, Default)]
-pub(super) struct Periods(Vec<u32>);
-
-impl Periods {
-    #[inline(always)]
-    pub(super) fn clear(&mut self, tokens: usize) {
-        self.0.clear();
-        self.0.reserve_exact(tokens);
-        self.0.resize(tokens, 0);
-    }
-
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
-        size_of::<u32>() * self.0.capacity()
-    }
-
-    #[inline(always)]
-    pub(super) fn add(&mut self, distance: u32) {
-        self.0[distance as usize] += 1;
-    }
-
-    /// Most trigrams of one distance. Distance 1 is left out: tokenizers that spend a token on every blank have it in
-    /// indented code.
-    #[inline(always)]
-    fn most(&self) -> u64 {
-        u64::from(self.0.iter().skip(2).fold(0, |most, &trigrams| most.max(trigrams)))
-    }
-}
-
-/// Tokens in repeated stretches, word by word.
-#[derive(Debug, Default)]
-pub(super) struct RepeatedTokens {
-    /// Tokens of all words but the last.
-    tokens: u64,
-    /// Bits of the last word: 8-grams that stand earlier, and tokens in repeated stretches.
-    grams: u64,
-    covered: u64,
-}
-
-impl RepeatedTokens {
-    /// Adds a word. `grams`: a bit for every 8-gram that ends there and stands earlier in the window.
-    #[inline(always)]
-    pub(super) fn add(&mut self, grams: u64) {
-        let ends = bits::nth_of_run::<MIN_GRAMS>(self.grams, grams);
-        let [before, own] = bits::with_those_before::<MIN_STRETCH>(ends);
-        self.tokens += u64::from((self.covered | before).count_ones());
-        (self.grams, self.covered) = (grams, own);
-    }
-
-    #[inline(always)]
-    pub(super) fn finish(self) -> u64 {
-        self.tokens + u64::from(self.covered.count_ones())
-    }
-}
-
-/// Occurrences of one id.
-#[derive(Clone, Copy, Debug, Default)]
-struct IdCount {
-    id: u32,
-    occurrences: u32,
-    /// Occurrences at a middle distance from the current token. Exact modulo 2^16, hence exact of ids that are paired.
-    in_range: u16,
-    /// Pairs at a middle distance, likewise.
-    hits: u16,
-}
-
-/// Counts of the ids of a window.
-#[derive(Debug, Default)]
-pub(super) struct Ids {
-    /// Room for as many different ids as the window has tokens; first come those it has, in the order of their first occurrence.
-    counts: Vec<IdCount>,
-}
-
-impl Ids {
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
-        size_of::<IdCount>() * self.counts.capacity()
-    }
-
-    /// Counts each id, and for each of its occurrences the earlier ones at a middle distance. `slots`, `numbers`: memory that is
-    /// overwritten, `numbers` at least as long as `ids`.
-    #[inline(always)]
-    fn count(&mut self, ids: &[u32], slots: &mut Vec<u32>, numbers: &mut [u32]) -> &[IdCount] {
-        let tokens = ids.len();
-        if self.counts.len() < tokens {
-            self.counts.reserve_exact(tokens - self.counts.len());
-            self.counts.resize(tokens, IdCount::default());
-        }
-        let counts = &mut self.counts[..tokens];
-        // Open addressing at a load of at most a half: the number of an id counted from 1; 0 is an empty slot.
-        let bits = (2 * tokens).next_power_of_two().ilog2().max(1);
-        scan::clear(slots, 1 << bits);
-        let slots = &mut slots[..];
-        let last_slot = slots.len() - 1;
-        let numbers = &mut numbers[..tokens];
-        // A pair at a distance g is a hit where nearest ≤ g < beyond.
-        let (nearest, beyond) = (tokens.div_ceil(32), tokens.div_ceil(8));
-        let mut different = 0;
-        for (token, &id) in ids.iter().enumerate() {
-            // An empty slot leads to the next number, which has this id already: one comparison, which rarely fails, ends the
-            // search for old and new ids alike.
-            counts[different] = IdCount { id, ..IdCount::default() };
-            let mut slot = (id.wrapping_mul(MULTIPLIER) >> (u32::BITS - bits)) as usize & last_slot;
-            let number = loop {
-                let number = (slots[slot].wrapping_sub(1) as usize).min(different);
-                if counts[number].id == id {
-                    break number;
-                }
-                slot = (slot + 1) & last_slot;
-            };
-            slots[slot] = number as u32 + 1;
-            numbers[token] = number as u32;
-            different += usize::from(number == different);
-            if token >= nearest {
-                let entering = &mut counts[numbers[token - nearest] as usize];
-                entering.in_range = entering.in_range.wrapping_add(1);
-            }
-            if token >= beyond {
-                let leaving = &mut counts[numbers[token - beyond] as usize];
-                leaving.in_range = leaving.in_range.wrapping_sub(1);
-            }
-            let own = &mut counts[number];
-            own.occurrences += 1;
-            own.hits = own.hits.wrapping_add(own.in_range);
-        }
-        &counts[..different]
     }
 }
 

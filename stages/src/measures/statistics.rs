@@ -36,8 +36,21 @@ pub fn scalar<'c>(
 }
 
 /// The stage that writes a statistic of that name with its default settings.
-fn measure_of(name: &str) -> Option<&'static str> {
-    let measures: [(&str, &dyn Measure); 5] = [
+pub fn measure_of(name: &str) -> Option<&'static str> {
+    find(name).map(|(stage, _)| stage)
+}
+
+/// Whether a statistic of that name is measured on text: only with a measure of text does the pipeline have it.
+pub fn is_of_text(name: &str) -> bool {
+    // `lexical` counts tokens as well.
+    let of_tokens = Lexical { text: Some(false) }.columns();
+    find(name).is_some_and(|(_, needs_text)| needs_text)
+        && !of_tokens.iter().any(|column| column.name == name)
+}
+
+/// The stage that writes a statistic of that name, and whether it needs text.
+fn find(name: &str) -> Option<(&'static str, bool)> {
+    let measures: [(&'static str, &dyn Measure); 5] = [
         ("first-layer-attention", &FirstLayerAttention::default()),
         ("recurrence", &Recurrence::default()),
         ("compression", &Compression::default()),
@@ -45,7 +58,10 @@ fn measure_of(name: &str) -> Option<&'static str> {
         ("language-model", &LanguageModel::default()),
     ];
     let writes = |measure: &dyn Measure| measure.columns().iter().any(|column| column.name == name);
-    measures.into_iter().find_map(|(stage, measure)| writes(measure).then_some(stage))
+    let needs_text = |measure: &dyn Measure| measure.needs().window_text;
+    measures
+        .into_iter()
+        .find_map(|(stage, measure)| writes(measure).then(|| (stage, needs_text(measure))))
 }
 
 /// The name that a mistyped one most likely means, if any is near enough: a third of its letters may differ.
@@ -106,6 +122,14 @@ mod tests {
         );
         assert_eq!(hint("gzip_ratio"), "add `- stage: compression`, which writes it");
         assert_eq!(hint("unique_token_share"), "add `- stage: lexical`, which writes it");
+    }
+
+    #[test]
+    fn statistics_of_text_are_told_from_those_of_tokens() {
+        let of_text = ["digit_share", "unbroken_share", "gzip_ratio", "deflate_gain"];
+        assert!(of_text.iter().all(|name| is_of_text(name)));
+        let others = ["unique_token_share", "repeated_share", "long_gain", "nobody"];
+        assert!(!others.iter().any(|name| is_of_text(name)));
     }
 
     #[test]

@@ -12,21 +12,22 @@ pub enum Formula {
     /// `standardised(dependency strength) + alpha · standardised(-far variance)`: Wu et al. 2025, equation 8.
     #[default]
     Longattn,
-    /// `standardised(far recurrence)`. Give it a guard on `copy_share`: without one it prefers duplicated text.
+    /// `standardised(far recurrence)`. Give it guards: without them it prefers duplicated text.
     FarRecurrence,
-    /// The weakest of four sides, as percentiles of the group: linked far, linked widely, still in order (near links fall
-    /// where sentences change places), not copied. With first-layer attention in the pipeline, its dependency strength is
-    /// a fifth. Chosen on documents that were not used to measure it.
+    /// The least of six components, as percentiles of the group: linked far, linked widely, still in order (near links fall
+    /// where sentences change places), with rare words that cluster, not periodic, not repeated. With `lexical` on text a
+    /// seventh: few digits. With first-layer attention its dependency strength is one more. A window with too few pairs for
+    /// `midrange_share` is scored without that component. `longsift plan` prints them.
     BalancedRecurrence,
-    /// The weakest of five sides: the four of `balanced-recurrence`, and the mean gain of a whole model by the long context.
-    /// For windows that a guard on `copy_share` has let pass: models gain most by copies.
+    /// The least of the components of `balanced-recurrence` without attention, and the mean gain of a whole model by the long
+    /// context. For windows that guards have let pass: models gain most by copies.
     BalancedGain,
 }
 
 /// The weight of the uniformity term of `longattn`, as published.
 pub const DEFAULT_ALPHA: f64 = 0.5;
 
-/// How far the fifth side of `balanced-recurrence` may stand below the others before it decides.
+/// How far the attention component of `balanced-recurrence` may stand below the others before it decides.
 const ATTENTION_OFFSET: f64 = 0.3;
 
 impl Formula {
@@ -40,16 +41,27 @@ impl Formula {
         }
     }
 
-    /// What it stands for. `alpha` weighs the uniformity term of `longattn` and nothing else; `attention`: whether the
-    /// pipeline measures the dependency strength.
-    pub fn terms(self, alpha: f64, attention: bool) -> (Vec<Term>, Combine) {
+    /// The version of the terms, where the same name once had others.
+    pub fn version(self) -> Option<u32> {
+        self.is_balanced().then_some(2)
+    }
+
+    /// Whether it is the least of the components of recurrence.
+    pub fn is_balanced(self) -> bool {
+        matches!(self, Self::BalancedRecurrence | Self::BalancedGain)
+    }
+
+    /// Its terms and how they are combined. `alpha` weighs the uniformity term of `longattn` and nothing else; `is_measured`:
+    /// whether the pipeline measures a statistic, for components that depend on it.
+    pub fn terms(self, alpha: f64, is_measured: impl Fn(&str) -> bool) -> (Vec<Term>, Combine) {
         let term = |statistic: &str, weight: f64| Term {
             statistic: statistic.to_owned(),
             weight,
             offset: 0.0,
             standardise: None,
+            optional: false,
         };
-        let side = |statistic: &str, weight: f64, offset: f64| Term {
+        let component = |statistic: &str, weight: f64, offset: f64| Term {
             offset,
             standardise: Some(Standardise::Percentile),
             ..term(statistic, weight)
@@ -60,18 +72,23 @@ impl Formula {
             }
             Self::FarRecurrence => (vec![term("far_recurrence", 1.0)], Combine::Sum),
             Self::BalancedRecurrence | Self::BalancedGain => {
-                let mut sides = vec![
-                    side("far_recurrence", 1.0, 0.0),
-                    side("link_coverage", 1.0, 0.0),
-                    side("near_recurrence", 1.0, 0.2),
-                    side("copy_share", -1.0, 1.2),
+                let mut components = vec![
+                    component("far_recurrence", 1.0, 0.0),
+                    component("link_coverage", 1.0, 0.0),
+                    component("near_recurrence", 1.0, 0.3),
+                    Term { optional: true, ..component("midrange_share", 1.0, 0.1) },
+                    component("periodic_share", -1.0, 1.05),
+                    component("repeated_share", -1.0, 1.1),
                 ];
-                if self == Self::BalancedGain {
-                    sides.push(side("long_gain", 1.0, 0.0));
-                } else if attention {
-                    sides.push(side("dependency_strength", 1.0, ATTENTION_OFFSET));
+                if is_measured("digit_share") {
+                    components.push(component("digit_share", -1.0, 1.2));
                 }
-                (sides, Combine::Least)
+                if self == Self::BalancedGain {
+                    components.push(component("long_gain", 1.0, 0.0));
+                } else if is_measured("dependency_strength") {
+                    components.push(component("dependency_strength", 1.0, ATTENTION_OFFSET));
+                }
+                (components, Combine::Least)
             }
         }
     }
@@ -82,7 +99,7 @@ mod tests {
     use super::*;
     use crate::contract::{Measure, Orientation};
     use crate::first_layer_attention::FirstLayerAttention;
-    use crate::measures::{LanguageModel, Recurrence};
+    use crate::measures::{LanguageModel, Lexical, Recurrence};
 
     const ALL: [Formula; 4] = [
         Formula::Longattn,
@@ -97,13 +114,13 @@ mod tests {
             FirstLayerAttention::default().columns(),
             Recurrence::default().columns(),
             LanguageModel::default().columns(),
+            Lexical::default().columns(),
         ]
         .concat();
         for formula in ALL {
-            for term in formula.terms(0.5, true).0 {
+            for term in formula.terms(0.5, |_| true).0 {
                 let column = columns.iter().find(|column| column.name == *term.statistic).unwrap();
-                let prefers_less =
-                    column.orientation == Orientation::Lower || term.statistic == "copy_share";
+                let prefers_less = column.orientation == Orientation::Lower;
                 assert_eq!(term.weight < 0.0, prefers_less, "{}", term.statistic);
             }
         }
@@ -117,37 +134,35 @@ mod tests {
     }
 
     #[test]
-    fn balanced_recurrence_has_a_fifth_side_where_attention_is_measured() {
-        let sides = |attention| {
-            let (terms, combine) = Formula::BalancedRecurrence.terms(0.5, attention);
-            assert_eq!(combine, Combine::Least);
-            let side = |term: &Term| (term.statistic.clone(), term.weight, term.offset);
-            terms.iter().map(side).collect::<Vec<_>>()
+    fn balanced_recurrence_has_components_of_what_is_measured() {
+        let components = |formula: Formula, measured: &[&str]| {
+            let (terms, combine) = formula.terms(0.5, |name| measured.contains(&name));
+            assert_eq!((combine, formula.version()), (Combine::Least, Some(2)));
+            let is_percentile = |term: &Term| term.standardise == Some(Standardise::Percentile);
+            assert!(terms.iter().all(is_percentile));
+            let optional = terms.iter().filter(|term| term.optional);
+            assert_eq!(
+                optional.map(|term| &*term.statistic).collect::<Vec<_>>(),
+                ["midrange_share"]
+            );
+            combine.formula(&terms)
         };
-        let four = [
-            ("far_recurrence".to_owned(), 1.0, 0.0),
-            ("link_coverage".to_owned(), 1.0, 0.0),
-            ("near_recurrence".to_owned(), 1.0, 0.2),
-            ("copy_share".to_owned(), -1.0, 1.2),
-        ];
-        assert_eq!(sides(false), four);
-        assert_eq!(sides(true)[..4], four);
-        assert_eq!(sides(true)[4], ("dependency_strength".to_owned(), 1.0, 0.3));
-    }
-
-    #[test]
-    fn balanced_gain_has_what_a_long_context_gains_as_its_fifth_side() {
-        let (four, _) = Formula::BalancedRecurrence.terms(0.5, false);
-        let (five, combine) = Formula::BalancedGain.terms(0.5, true);
-        assert_eq!((&five[..4], combine), (&four[..], Combine::Least));
-        let fifth = &five[4];
-        assert_eq!((fifth.statistic.as_str(), fifth.weight, fifth.offset), ("long_gain", 1.0, 0.0));
-        assert_eq!((five.len(), fifth.standardise), (5, Some(Standardise::Percentile)));
+        let (recurrence, gain) = (Formula::BalancedRecurrence, Formula::BalancedGain);
+        let six = "the least of far_recurrence, link_coverage, near_recurrence + 0.3, midrange_share + 0.1, \
+                   1.05 - periodic_share, 1.1 - repeated_share";
+        assert_eq!(components(recurrence, &[]), six);
+        let seven = format!("{six}, 1.2 - digit_share");
+        assert_eq!(components(recurrence, &["digit_share"]), seven);
+        let all = ["digit_share", "dependency_strength"];
+        assert_eq!(components(recurrence, &all), format!("{seven}, dependency_strength + 0.3"));
+        assert_eq!(components(gain, &all), format!("{seven}, long_gain"));
+        assert_eq!(components(gain, &[]), format!("{six}, long_gain"));
+        assert_eq!((Formula::Longattn.version(), Formula::FarRecurrence.version()), (None, None));
     }
 
     #[test]
     fn alpha_weighs_the_uniformity_of_longattn() {
-        let (terms, combine) = Formula::Longattn.terms(0.25, true);
+        let (terms, combine) = Formula::Longattn.terms(0.25, |_| true);
         assert_eq!((terms[0].weight, terms[1].weight, combine), (1.0, -0.25, Combine::Sum));
     }
 }

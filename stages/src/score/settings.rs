@@ -91,8 +91,8 @@ impl Score {
         if let Some(terms) = &self.terms {
             return (terms.clone(), self.combine.unwrap_or_default());
         }
-        let attention = columns.iter().any(|column| column.name == "dependency_strength");
-        self.formula.unwrap_or_default().terms(self.alpha.unwrap_or(DEFAULT_ALPHA), attention)
+        let is_measured = |name: &str| columns.iter().any(|column| column.name == name);
+        self.formula.unwrap_or_default().terms(self.alpha.unwrap_or(DEFAULT_ALPHA), is_measured)
     }
 
     /// Every rule that the settings break among themselves.
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use crate::contract::Measure;
     use crate::first_layer_attention::FirstLayerAttention;
-    use crate::measures::Recurrence;
+    use crate::measures::{Lexical, Recurrence};
 
     fn settings(text: &str) -> Score {
         serde_json::from_str(text).unwrap()
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn the_default_is_longattn() {
         let (terms, combine) = settings("{}").terms(&[]);
-        assert_eq!((terms, combine), Formula::Longattn.terms(0.5, false));
+        assert_eq!((terms, combine), Formula::Longattn.terms(0.5, |_| false));
         assert_eq!(settings("{}").max_relative_error.to_bits(), 0.1_f64.to_bits());
         assert_eq!(
             settings(r#"{"alpha": 2}"#).terms(&[]).0[1].weight.to_bits(),
@@ -233,12 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn balanced_recurrence_takes_attention_in_where_it_is_measured() {
+    fn balanced_recurrence_takes_in_what_is_measured() {
         let balanced = settings(r#"{"formula": "balanced-recurrence"}"#);
         let (recurrence, attention) =
             (Recurrence::default().columns(), FirstLayerAttention::default().columns());
-        assert_eq!(balanced.terms(&recurrence).0.len(), 4);
-        assert_eq!(balanced.terms(&[recurrence, attention].concat()).0.len(), 5);
+        let text = Lexical::default().columns();
+        let no_text = Lexical { text: Some(false) }.columns();
+        assert_eq!(balanced.terms(&recurrence).0.len(), 6);
+        assert_eq!(balanced.terms(&[&recurrence[..], &no_text].concat()).0.len(), 6);
+        assert_eq!(balanced.terms(&[&recurrence[..], &text].concat()).0.len(), 7);
+        assert_eq!(balanced.terms(&[recurrence, attention, text].concat()).0.len(), 8);
     }
 
     #[test]

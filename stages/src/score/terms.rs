@@ -1,5 +1,7 @@
 //! A score as terms: which statistics, how each is made comparable, and how they are combined.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +27,15 @@ pub struct Term {
     /// How the statistic is made comparable. Default: `standardise` of the score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standardise: Option<Standardise>,
+    /// Whether a sample without the statistic is scored by the other terms. Only terms of a preset are.
+    #[serde(skip)]
+    pub optional: bool,
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&sum_of(std::slice::from_ref(self)))
+    }
 }
 
 fn default_weight() -> f64 {
@@ -52,9 +63,8 @@ impl Combine {
     pub fn formula(self, terms: &[Term]) -> String {
         match self {
             Self::Least => {
-                let sides: Vec<String> =
-                    terms.iter().map(|term| sum_of(std::slice::from_ref(term))).collect();
-                format!("the least of {}", sides.join(", "))
+                let components: Vec<String> = terms.iter().map(Term::to_string).collect();
+                format!("the least of {}", components.join(", "))
             }
             Self::Sum => sum_of(terms),
         }
@@ -72,7 +82,7 @@ fn sum_of(terms: &[Term]) -> String {
         };
         text += addend;
     };
-    for Term { statistic, weight, offset, standardise: _ } in terms {
+    for Term { statistic, weight, offset, standardise: _, optional: _ } in terms {
         // `1.2 - copy_share` reads better than `-copy_share + 1.2`.
         let first = *weight < 0.0 && *offset > 0.0;
         if first {
@@ -175,11 +185,19 @@ impl Comparable {
     }
 }
 
+/// A term of one group.
+#[derive(Clone, Debug, PartialEq)]
+struct ScaledTerm {
+    weight: f64,
+    offset: f64,
+    optional: bool,
+    comparable: Comparable,
+}
+
 /// Scores the samples of one group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scorer {
-    /// Weight and offset of each term.
-    terms: Vec<(f64, f64, Comparable)>,
+    terms: Vec<ScaledTerm>,
     combine: Combine,
 }
 
@@ -195,21 +213,23 @@ impl Scorer {
     ) -> Option<Self> {
         let comparable = |(term, scale): (&Term, &Scale)| {
             let comparable = Comparable::new(term.standardise.unwrap_or(standardise), scale)?;
-            Some((term.weight, term.offset, comparable))
+            let Term { weight, offset, optional, .. } = *term;
+            Some(ScaledTerm { weight, offset, optional, comparable })
         };
         let scored = terms.iter().zip(scales).map(comparable).collect::<Option<Vec<_>>>()?;
         (scored.len() == terms.len().max(scales.len())).then_some(Self { terms: scored, combine })
     }
 
-    /// The score of a sample, `NaN` where one of its statistics is not finite. `values`: one for each term.
+    /// The score of a sample, `NaN` where a statistic of a term that is not optional is not finite. `values`: one for each term.
     ///
     /// A sum takes the first term as it is and adds the others in their order, and an offset of 0 adds nothing, so that
     /// `z(x) - alpha · z(y)` has the bits that it has written out.
     pub fn score(&self, values: &[f64]) -> f64 {
-        if !values.iter().all(|value| value.is_finite()) {
+        let mut terms = self.terms.iter().zip(values);
+        if !terms.all(|(term, value)| term.optional || value.is_finite()) {
             return f64::NAN;
         }
-        let terms = self.terms(values);
+        let terms = self.terms(values).filter(|term| !term.is_nan());
         let score = match self.combine {
             Combine::Sum => terms.reduce(|sum, term| sum + term),
             Combine::Least => terms.reduce(|least, term| if term < least { term } else { least }),
@@ -217,11 +237,15 @@ impl Scorer {
         score.unwrap_or(f64::NAN)
     }
 
-    /// What each term of a sample's score comes to: `weight · standardised(statistic) + offset`. `values`: one for each term.
+    /// The value of each term of a sample's score: `weight · standardised(statistic) + offset`, `NaN` where the statistic is not
+    /// finite. `values`: one for each term.
     pub fn terms(&self, values: &[f64]) -> impl Iterator<Item = f64> {
-        let term = |((weight, offset, comparable), value): (&(f64, f64, Comparable), &f64)| {
-            let weighted = weight * comparable.of(*value);
-            if *offset == 0.0 { weighted } else { weighted + offset }
+        let term = |(term, value): (&ScaledTerm, &f64)| {
+            if !value.is_finite() {
+                return f64::NAN;
+            }
+            let weighted = term.weight * term.comparable.of(*value);
+            if term.offset == 0.0 { weighted } else { weighted + term.offset }
         };
         self.terms.iter().zip(values).map(term)
     }
@@ -235,7 +259,13 @@ mod tests {
     use crate::score::presets::Formula;
 
     fn term(statistic: &str, weight: f64) -> Term {
-        Term { statistic: statistic.into(), weight, offset: 0.0, standardise: None }
+        Term {
+            statistic: statistic.into(),
+            weight,
+            offset: 0.0,
+            standardise: None,
+            optional: false,
+        }
     }
 
     /// The scores of samples by columns.
@@ -354,6 +384,19 @@ mod tests {
     }
 
     #[test]
+    fn an_optional_term_is_left_out_of_a_sample_without_its_statistic() {
+        let optional = Term { optional: true, ..term("b", 1.0) };
+        let columns: [&[f64]; 2] = [&[0.0, 1.0, 2.0, f64::NAN], &[f64::NAN, 1.0, 0.0, 1.0]];
+        let score = |combine| {
+            let terms = [term("a", 1.0), optional.clone()];
+            scores(&terms, combine, Standardise::MinMax, &columns)
+        };
+        assert_eq!(bits(&score(Combine::Least)[..3]), bits(&[0.0, 0.5, 0.0]));
+        assert_eq!(bits(&score(Combine::Sum)[..3]), bits(&[0.0, 1.5, 1.0]));
+        assert!(score(Combine::Least)[3].is_nan(), "the other term is not optional");
+    }
+
+    #[test]
     fn a_group_of_equal_values_or_none_has_no_spread() {
         for (standardise, flat) in
             [(Standardise::ZScore, 0.0), (Standardise::MinMax, 0.5), (Standardise::Percentile, 0.5)]
@@ -389,15 +432,15 @@ mod tests {
     #[test]
     fn a_score_is_written_as_people_write_it() {
         let formula = |formula: Formula| {
-            let (terms, combine) = formula.terms(0.5, true);
+            let (terms, combine) = formula.terms(0.5, |_| true);
             combine.formula(&terms)
         };
         assert_eq!(formula(Formula::Longattn), "dependency_strength - 0.5 · far_variance");
         assert_eq!(formula(Formula::FarRecurrence), "far_recurrence");
         assert_eq!(
             formula(Formula::BalancedRecurrence),
-            "the least of far_recurrence, link_coverage, near_recurrence + 0.2, 1.2 - copy_share, \
-             dependency_strength + 0.3"
+            "the least of far_recurrence, link_coverage, near_recurrence + 0.3, midrange_share + 0.1, \
+             1.05 - periodic_share, 1.1 - repeated_share, 1.2 - digit_share, dependency_strength + 0.3"
         );
         let below = Term { offset: -2.0, ..term("x", -3.0) };
         assert_eq!(Combine::Sum.formula(&[below, term("y", 0.0)]), "-3 · x - 2 + 0 · y");
@@ -408,5 +451,6 @@ mod tests {
         let read: Term = serde_json::from_str(r#"{"statistic": "far_recurrence"}"#).unwrap();
         assert_eq!(read, term("far_recurrence", 1.0));
         assert!(serde_json::from_str::<Term>(r#"{"statistic": "x", "wieght": 2}"#).is_err());
+        assert!(serde_json::from_str::<Term>(r#"{"statistic": "x", "optional": true}"#).is_err());
     }
 }

@@ -279,9 +279,9 @@ impl Gathering<'_> {
         let is_scored = !row.score.is_nan();
         // Without a score, because of a statistic that only a guard asks for: without guards the sample has one.
         let for_guards = || {
-            let mut terms = row.statistics.iter().take(self.choice.terms.len());
+            let mut terms = self.choice.terms.iter().zip(row.statistics);
             refused
-                && terms.all(|of| of.is_finite())
+                && terms.all(|(term, value)| term.optional || value.is_finite())
                 && !row.reason.is_some_and(|of| self.choice.spares(of))
         };
         if is_scored || for_guards() {

@@ -1,0 +1,126 @@
+//! The components of a preset, and warnings where its statistics or guards do not fit the pipeline.
+
+use longsift_stages::StageSettings;
+use longsift_stages::tokenize::{ShortDocuments, Windows};
+
+use super::measures::Measures;
+use crate::base::diagnostic::Diagnostic;
+use crate::base::text::count;
+use crate::plan::Plan;
+use crate::spec::Spec;
+
+/// Guards for pipelines with text: statistic and highest value.
+const TEXT_GUARDS: [(&str, f64); 3] =
+    [("repeated_share", 0.7), ("digit_share", 0.2), ("unbroken_share", 0.3)];
+/// Window lengths that the thresholds were chosen at, in tokens. Both statistics grow with the length.
+const TESTED_TOKENS: std::ops::RangeInclusive<u32> = 1024..=32_768;
+const LENGTH_DEPENDENT: [&str; 2] = ["repeated_share", "frequent_token_share"];
+
+/// The components of a preset by the measure that each comes from, a line each; empty where the terms are written out.
+pub(super) fn components(plan: &Plan) -> Vec<String> {
+    let (score, measures) = (plan.spec.score(), &plan.measures);
+    if score.terms.is_some() {
+        return Vec::new();
+    }
+    let (terms, _) = score.terms(&measures.statistics());
+    let of_measure = |measure: &crate::run_directory::scores::MeasureColumns| {
+        let own = |name: &str| measure.columns.iter().any(|column| column.name == name);
+        let own = terms.iter().filter(|term| own(&term.statistic));
+        let own: Vec<String> = own
+            .map(|term| {
+                let left_out = if term.optional { " (left out where it is null)" } else { "" };
+                format!("{term}{left_out}")
+            })
+            .collect();
+        (!own.is_empty()).then(|| format!("from `{}`: {}", measure.measure, own.join(", ")))
+    };
+    measures.columns.iter().filter_map(of_measure).collect()
+}
+
+/// Warnings about a balanced preset without the stage or the guards that belong to it, and about window lengths that the
+/// thresholds were not chosen at.
+pub(super) fn warnings(spec: &Spec, measures: &Measures) -> Vec<Diagnostic> {
+    [incomplete_preset(spec, measures), window_length(spec, measures)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
+    let (score, filter) = (spec.score(), spec.filter());
+    let formula = score.formula.filter(|formula| formula.is_balanced())?;
+    let has_text = spec.pipeline.input.tokens_column.is_none();
+    let lexical = measures.place_of("digit_share").is_some();
+    let is_missing =
+        |statistic: &str| !filter.guards.iter().any(|guard| guard.statistic == statistic);
+    let wanted = TEXT_GUARDS.iter().filter(|(name, _)| has_text || *name == "repeated_share");
+    let missing: Vec<_> = wanted.filter(|(name, _)| is_missing(name)).collect();
+    let without_lexical = has_text && !lexical;
+    if missing.is_empty() && !without_lexical {
+        return None;
+    }
+    let mut names: Vec<String> =
+        missing.iter().map(|(name, _)| format!("a guard on `{name}`")).collect();
+    if without_lexical {
+        names.insert(0, "`lexical` on text".to_owned());
+    }
+    let name = formula.name();
+    let message = format!(
+        "`{name}` has other components than before, and this pipeline lacks {}",
+        names.join(", ")
+    );
+    let before =
+        spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::LanguageModel(_)));
+    let before = if before { ", before: language-model" } else { "" };
+    let mut yaml = Vec::new();
+    if without_lexical {
+        let is_there =
+            spec.pipeline.stages.iter().any(|stage| matches!(stage, StageSettings::Lexical(_)));
+        yaml.push(if is_there {
+            "  - {stage: lexical, text: true}   # in place of the stage that is there".to_owned()
+        } else {
+            "  - stage: lexical                 # before `score`".to_owned()
+        });
+    }
+    if !missing.is_empty() {
+        yaml.push("    guards:                        # of `filter`".to_owned());
+        yaml.extend(
+            missing
+                .iter()
+                .map(|(name, max)| format!("      - {{statistic: {name}, max: {max}{before}}}")),
+        );
+    }
+    let warning = spec.warning("stages.score.formula", message);
+    let warning = yaml.into_iter().fold(warning.note("add to the pipeline:"), Diagnostic::note);
+    Some(warning.hint(
+        "docs/compatibility.md has the `terms` of before; a guard of your own on these statistics ends this warning as well",
+    ))
+}
+
+fn window_length(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
+    let (terms, _) = spec.score().terms(&measures.statistics());
+    let of_terms = terms.iter().map(|term| &term.statistic);
+    let mut used = of_terms.chain(spec.filter().guards.iter().map(|guard| &guard.statistic));
+    let statistic = used.find(|name| LENGTH_DEPENDENT.contains(&name.as_str()))?;
+    let settings = spec.tokenize();
+    let (tokens, place) = (settings.window_tokens, "stages.tokenize");
+    let (lengths, key) = if settings.windows == Windows::WholeDocument {
+        (format!("up to {} tokens, as long as its document", count(u64::from(tokens))), "windows")
+    } else if settings.short_documents == ShortDocuments::Score {
+        (
+            format!("up to {} tokens, where short documents are scored", count(u64::from(tokens))),
+            "short_documents",
+        )
+    } else if !TESTED_TOKENS.contains(&tokens) {
+        (format!("{} tokens", count(u64::from(tokens))), "window_tokens")
+    } else {
+        return None;
+    };
+    let message = format!(
+        "`{statistic}` depends on the length of a window, and thresholds hold from {} to {} tokens: a window has {lengths}",
+        count(u64::from(*TESTED_TOKENS.start())),
+        count(u64::from(*TESTED_TOKENS.end()))
+    );
+    let hint = "check with `longsift evaluate --windows` what the guards reject at your lengths";
+    Some(spec.warning(&format!("{place}.{key}"), message).hint(hint))
+}
