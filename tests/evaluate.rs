@@ -125,7 +125,7 @@ fn text_scores(score: &'static str) -> Vec<(&'static str, &'static str, f64, f64
     .to_vec()
 }
 
-fn corpora() -> Workspace {
+pub(crate) fn corpora() -> Workspace {
     let workspace = Workspace::new();
     workspace.link("model", &shared("models/mini"));
     write_parquet(&workspace.path("input/all.parquet"), &shared_corpora(), 16);
@@ -237,23 +237,89 @@ fn an_evaluation_again_measures_nothing_and_a_part_is_the_same_part() {
 }
 
 #[test]
-fn a_category_of_few_documents_has_figures_and_no_verdict() {
+fn scores_and_kinds_are_one_matrix_and_a_category_of_few_documents_is_in_it() {
     let workspace = small_workspace();
     let of = evaluated(&workspace, &small_pipeline(), &["--windows", "256"]);
     let of = &of["S256"];
     assert_eq!(of["documents"], json!({ "a": 15, "b": 3 }));
-    let notes = of["notes"].to_string();
-    assert!(notes.contains("no verdict of its own for `b` (3)"), "{notes}");
-    assert!(!of["verdicts"].to_string().contains("in `b`"));
     // Too few for eight pieces, which is no pair and so no figure.
     assert_eq!(of["reports"]["score"]["pieces_8_by_category"]["b"], Value::Null);
-    let verdict = of["verdicts"].as_array().unwrap().iter().find(|verdict| {
-        verdict["text"]
-            .as_str()
-            .unwrap()
-            .starts_with("copy_share guards against a window with its first half twice")
-    });
-    assert!(verdict.is_some(), "{}", of["verdicts"]);
+    let score = of["matrix"]["score"].as_object().unwrap();
+    assert!(!score.contains_key("chunk_shuffle"), "for information, never a target");
+    for (kind, cell) in score {
+        let report = &of["reports"]["score"];
+        let ladder = &report["ladder"][kind];
+        let figure = if ladder.is_null() { &report["paired"][kind] } else { ladder };
+        assert_eq!(cell["figure"], *figure, "{kind}");
+        let [low, high] = [1, 2].map(|end| figure[end].as_f64().unwrap());
+        let expected = if low > 0.5 {
+            "pass"
+        } else if high < 0.5 {
+            "fail"
+        } else {
+            "weak"
+        };
+        assert_eq!(cell["outcome"], json!(expected), "{kind}");
+    }
+    assert!(score.contains_key("pieces_8") && score.contains_key("dup_indel"), "{score:?}");
+    let sentence = of["sentence"].as_str().unwrap();
+    assert!(
+        sentence.contains(&format!("of {} kinds of constructed windows", score.len())),
+        "{sentence}"
+    );
+    assert!(!sentence.contains("real text"), "nothing says which text is real: {sentence}");
+    let dup = &of["guards"][0]["kinds"]["dup"];
+    assert_eq!(of["guards"][0]["guard"], "copy_share");
+    assert!(dup["rejected"].as_u64() > Some(0) && dup["windows"] == of["kinds"]["dup"]["windows"]);
+
+    let few = ["--windows", "256", "--documents-per-category", "3"];
+    let of = evaluated(&workspace, &small_pipeline(), &few);
+    assert_eq!(of["S256"]["matrix"], json!({}));
+    let notes = of["S256"]["notes"].to_string();
+    assert!(notes.contains("no matrix: 6 documents are long enough, fewer than 8"), "{notes}");
+}
+
+#[test]
+fn details_are_printed_where_they_are_asked_for() {
+    let workspace = small_workspace();
+    workspace.write("pipeline.yaml", small_pipeline());
+    let arguments = ["evaluate", "pipeline.yaml", "-q", "--windows", "256"];
+    let text = workspace.longsift(&arguments).success().stdout;
+    assert!(text.contains("\nthe score passes "), "{text}");
+    assert!(text.contains("Whole windows against constructed ones"), "{text}");
+    assert!(text.lines().count() < 60, "{text}");
+    let details = workspace.longsift(&[&arguments[..], &["--details"]].concat()).success().stdout;
+    for title in [
+        "Ladder: ",
+        "Junk: ",
+        "Top fifth: ",
+        "Top fifth, jittered: ",
+        "Rejected by guards",
+        "Agreement",
+    ] {
+        assert!(details.contains(title) && !text.contains(title), "{title}");
+    }
+}
+
+/// A score that two scales rank differently: most copies are of windows that a guard on them rejects.
+#[test]
+fn scales_are_those_of_windows_that_pass_and_columns_without_guards_have_their_own() {
+    let workspace = small_workspace();
+    let score = "terms: [{statistic: far_recurrence}, {statistic: unique_token_share}]";
+    let measures = BALANCED.replace("2048", "256");
+    let with = |guards: &str| {
+        let filter = format!("keep_fraction: 0.2{guards}");
+        evaluated(&workspace, &pipeline(&measures, score, &filter), &["--windows", "256"])
+    };
+    let (free, guarded) =
+        (with(""), with(", guards: [{statistic: unique_token_share, max_quantile: 0.5}]"));
+    let (free, guarded) = (&free["S256"]["reports"]["score"], &guarded["S256"]["reports"]["score"]);
+    for pool in ["top_fifth_real_share", "top_fifth_jittered_real_share"] {
+        assert_eq!(free[pool]["plain"], guarded[pool]["plain"], "columns without guards");
+        assert_eq!(free[pool]["copy_cap"], guarded[pool]["copy_cap"]);
+        assert!(free[pool]["guarded"].is_null() && guarded[pool]["guarded"][0].is_number());
+    }
+    assert_ne!(free["ladder"], guarded["ladder"], "another scale, another ranking");
 }
 
 #[test]
@@ -384,7 +450,7 @@ fn the_page_asks_for_nothing_and_shows_names_harmlessly() {
         assert!(!asked.contains(request), "{request}");
     }
     for section in [
-        "verdicts256",
+        "matrix256",
         "ladder64",
         "pairs256",
         "top64",
@@ -430,7 +496,7 @@ fn every_kind_of_hostile_category_is_shown_as_text() {
 #[cfg_attr(not(longsift_browser), ignore = "needs chromium: who has it runs it")]
 fn a_browser_without_a_network_opens_the_page_and_has_nothing_to_complain_of() {
     let workspace = hostile_page(&pages::hostile());
-    let sections = ["verdicts256", "ladder64", "pairs256"];
+    let sections = ["matrix256", "ladder64", "pairs256"];
     let elements = pages::check_opened(&workspace.path("page.html"), &sections);
     assert!(elements.matches("<svg").count() >= 2, "{}", elements.matches("<svg").count());
 }

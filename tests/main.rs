@@ -36,6 +36,8 @@ mod evaluate;
 #[cfg(test)]
 mod evaluate_heads;
 #[cfg(test)]
+mod evaluate_labels;
+#[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod explain;

@@ -322,6 +322,13 @@ pub struct EvaluateArguments {
     /// Columns of the input that are scores of other tools.
     #[arg(long, value_name = "COLUMN", num_args = 1..)]
     pub scores: Vec<String>,
+    /// Evaluate natural windows of documents whose class this column of the input says; others are built only for `--only` and
+    /// `--heads`.
+    #[arg(long, value_name = "COLUMN", requires = "good")]
+    pub labels: Option<String>,
+    /// Values of the column of labels that are worth keeping: `books papers`.
+    #[arg(long, value_name = "VALUE", num_args = 1.., requires = "labels")]
+    pub good: Vec<String>,
     /// Figures of every head of a whole model, too: layers × heads of the `attention_layers` of a stage `language-model`.
     #[arg(long)]
     pub heads: bool,
@@ -334,6 +341,9 @@ pub struct EvaluateArguments {
     /// Only says how many windows and tokens there would be, and how long each measure would take.
     #[arg(long)]
     pub dry_run: bool,
+    /// Also print the figures behind the matrix: ladder, pairs, top fifth, guards, agreement, what is kept of each class.
+    #[arg(long)]
+    pub details: bool,
     /// How to write the answer.
     #[arg(long, value_enum, default_value = "text")]
     pub format: AnswerFormat,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import bucket
 import longsift
+import pyarrow.parquet as pq
 import pytest
 from conftest import REPOSITORY
 from longsift._errors import error_of
@@ -44,6 +45,22 @@ def test_settings_of_every_type_reach_the_pipeline(pipeline: Path) -> None:
     assert settings["output"]["path"].endswith("a b: c")
     assert plan["bos"] == 1
     assert plan["input"]["rows"] == 5
+
+
+def test_an_evaluation_by_labels_gives_what_each_score_keeps(pipeline: Path) -> None:
+    classes = sorted(set(pq.read_table(pipeline.parent / "input")["source"].to_pylist()))
+    arguments = ["--windows=256", "--documents-per-category=4"]
+    got = longsift.evaluate(pipeline, labels="source", good=classes[:1], arguments=arguments)
+    figures = got["labels"]["S256"]
+    assert got["labels"]["good"] == classes[:1]
+    assert set(figures["classes"]) == set(classes)
+    for score in ("score", "random"):
+        quarter = figures["reports"][score]["unguarded"][1]
+        assert quarter["fraction"] == 0.25
+        assert 0 <= quarter["real_share"][0] <= 1
+    with pytest.raises(longsift.PipelineError, match="is not a value"):
+        longsift.evaluate(pipeline, labels="source", good=["none of them"])
+    assert longsift.evaluate(pipeline, arguments=arguments)["S256"]["documents"]
 
 
 def test_a_failure_is_an_exception_with_the_exit_code(pipeline: Path) -> None:

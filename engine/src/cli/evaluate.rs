@@ -12,7 +12,7 @@ use crate::base::text::{count, json_safe};
 use crate::cli::{Cli, EvaluateArguments};
 use crate::storage::store::is_address;
 use crate::storage::{atomic, files};
-use crate::tools::evaluate::{self, DryRun, EvaluateOptions};
+use crate::tools::evaluate::{self, DryRun, EvaluateOptions, LabelOptions};
 
 pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
     without_effect(
@@ -30,6 +30,10 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
         only: arguments.only.clone(),
         scores: arguments.scores.clone(),
         heads: arguments.heads,
+        labels: arguments
+            .labels
+            .as_ref()
+            .map(|column| LabelOptions { column: column.clone(), good: arguments.good.clone() }),
         folder: arguments.out.clone(),
     };
     let stop = Stop::on_signals()?;
@@ -56,7 +60,7 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     let json = serde_json::to_value(&found).expect("plain data");
     let file = json_safe(&format!("{json:#}\n"));
     atomic::write_atomic(&folder.join("evaluation.json"), file.as_bytes())?;
-    answer(arguments.format, || found.to_string(), || json)?;
+    answer(arguments.format, || found.text(arguments.details), || json)?;
     // Last: whatever is wrong with the page's place, the answer is there.
     if let Some(path) = &arguments.html {
         atomic::write_answer(path, found.page(&command_line()).as_bytes())?;

@@ -61,6 +61,13 @@ pub fn read_labels(
     }
 }
 
+/// The values of an array as strings; null where the value is null.
+pub(crate) fn values(array: &ArrayRef) -> Vec<Option<String>> {
+    let read = arrow_cast::cast(array, &label_type(array.data_type()));
+    let labels = Labels::new(read.as_ref().unwrap_or(array));
+    (0..array.len()).map(|row| labels.get(row)).collect()
+}
+
 /// The type in which a column of labels is read: strings and binaries as views, everything else as it is.
 pub(super) fn label_type(data_type: &DataType) -> DataType {
     match data_type {

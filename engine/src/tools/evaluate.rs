@@ -5,8 +5,14 @@
 
 mod columns;
 mod constructions;
+mod drawings;
+pub(crate) mod evaluation;
 mod figures;
+mod grid;
+mod guards;
 mod heads;
+mod labels;
+mod matrix;
 mod measure;
 mod page;
 mod random;
@@ -15,7 +21,6 @@ mod sample;
 mod selection;
 mod statistics;
 mod tables;
-mod verdicts;
 mod windows;
 
 use std::collections::BTreeMap;
@@ -24,7 +29,6 @@ use std::time::Duration;
 
 use longsift_stages::contract::hex;
 use longsift_stages::first_layer_attention::FirstLayer;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -38,15 +42,20 @@ use crate::plan::identity::{Digests, identity, whole_model_digests};
 use crate::run_directory::facts::Identity;
 use crate::score::programs::Programs;
 use constructions::{KINDS, Kind, Pool};
+pub use evaluation::{DryLength, DryRun, Evaluation};
+use evaluation::{KindOf, OfLength};
 use figures::bootstrap::Bootstrap;
-use heads::{Asked, HeadValues, HeadsOf};
-use measure::Measurer;
+use heads::{Asked, HeadValues};
+use labels::classes::Classes;
+pub use labels::classes::LabelOptions;
+use labels::report::LabelFigures;
+use labels::{Labelling, windows_per_document};
+use matrix::{MIN_DOCUMENTS, Matrix, shortcomings};
+use measure::{Content, Measurer};
 use report::{Report, Windows};
-use sample::{LeftOut, Sample, Wanted};
-use selection::Selection;
+use sample::{Sample, Wanted};
 use statistics::{Measured, Statistic};
-use verdicts::Verdict;
-use windows::{Category, Place};
+use windows::{Category, Place, Tokens, WINDOWS_PER_DOCUMENT};
 
 /// Tokens of the windows that are measured at a time, as far as one window and `memory_limit_bytes` allow: with ids, text and
 /// figures some sixteen bytes each.
@@ -75,90 +84,10 @@ pub struct EvaluateOptions {
     pub scores: Vec<String>,
     /// Whether each head of whole models has figures of its own.
     pub heads: bool,
+    /// Natural windows of labelled documents are evaluated; others are built only for `only` and `heads`.
+    pub labels: Option<LabelOptions>,
     /// The evaluation's folder; none: beside the output.
     pub folder: Option<PathBuf>,
-}
-
-/// What the statistics of a pipeline separate.
-#[derive(Clone, Debug, Serialize)]
-pub struct Evaluation {
-    /// The pipeline's name.
-    pub(crate) pipeline: String,
-    pub(crate) seed: u64,
-    pub(crate) documents_per_category: usize,
-    /// Rows left out because another of their category has the same id.
-    pub(crate) equal_ids_left_out: u64,
-    pub(crate) categories_left_out: LeftOut,
-    /// `S2048` and so on.
-    #[serde(flatten)]
-    pub(crate) lengths: BTreeMap<Tokens, OfLength>,
-}
-
-/// The tokens of a window; `S2048` as a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tokens(pub(crate) u64);
-
-impl Serialize for Tokens {
-    fn serialize<S: serde::Serializer>(
-        &self,
-        serializer: S,
-    ) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("S{}", self.0))
-    }
-}
-
-/// The figures of one length.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct OfLength {
-    /// Tokens of a window.
-    #[serde(rename = "S")]
-    pub(crate) tokens: u64,
-    pub(crate) seed: u64,
-    /// Documents by category.
-    pub(crate) documents: BTreeMap<String, u64>,
-    pub(crate) kinds: BTreeMap<&'static str, KindOf>,
-    /// What each statistic is, in one sentence.
-    pub(crate) statistics: BTreeMap<String, String>,
-    pub(crate) reports: BTreeMap<String, Report>,
-    pub(crate) agreement: BTreeMap<String, BTreeMap<String, Option<f64>>>,
-    /// 5, 50 and 95 % over whole windows.
-    pub(crate) quantiles_of_whole: BTreeMap<String, [f64; 3]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) selection: Option<Selection>,
-    /// What each head of whole models tells apart, by measure.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) heads: Vec<HeadsOf>,
-    pub(crate) verdicts: Vec<Verdict>,
-    /// What could not be measured, and why.
-    pub(crate) notes: Vec<String>,
-}
-
-/// The windows of a kind.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct KindOf {
-    pub(crate) windows: u64,
-    /// Of the ids of all of them in their order, four bytes each, little-endian.
-    pub(crate) sha256: String,
-}
-
-/// What an evaluation would take.
-#[derive(Clone, Debug, Serialize)]
-pub struct DryRun {
-    /// By length, in tokens.
-    pub lengths: BTreeMap<u64, DryLength>,
-}
-
-/// What one length would take.
-#[derive(Clone, Debug, Serialize)]
-pub struct DryLength {
-    /// Documents that are long enough.
-    pub documents: u64,
-    /// Windows of all kinds, at most.
-    pub windows: u64,
-    /// Their tokens.
-    pub tokens: u64,
-    /// Seconds for each measure, from a few windows.
-    pub seconds: BTreeMap<String, f64>,
 }
 
 /// Evaluates the statistics of a plan.
@@ -223,6 +152,9 @@ fn with_evaluator<T>(
     let wanted = wanted(plan, options)?;
     let kinds = chosen_kinds(&options.only)?;
     columns::check(plan, &options.scores)?;
+    let classes =
+        options.labels.as_ref().map(|labels| labels::classes::classes(plan, labels, stop));
+    let classes = classes.transpose()?;
     let heads = if options.heads { heads::asked(plan)? } else { Vec::new() };
     let folder = folder(plan, options)?;
     measure::refuse_another(&folder)?;
@@ -241,8 +173,10 @@ fn with_evaluator<T>(
             wanted: &wanted,
             kinds: &kinds,
             heads: &heads,
+            classes: classes.as_ref(),
             measurer,
             has_bytes: bytes.is_some(),
+            needs_text,
             progress,
             stop,
         };
@@ -283,6 +217,8 @@ fn wanted(plan: &Plan, options: &EvaluateOptions) -> Result<Wanted> {
         documents: options.documents_per_category,
         categories: options.max_categories,
         seed: options.seed,
+        by: plan.spec.score().within.clone(),
+        null_is_category: true,
     })
 }
 
@@ -322,20 +258,22 @@ struct Evaluator<'a> {
     wanted: &'a Wanted,
     kinds: &'a [&'static str],
     heads: &'a [Asked],
+    classes: Option<&'a Classes>,
     measurer: Measurer<'a>,
     has_bytes: bool,
+    needs_text: bool,
     progress: &'a Progress,
     stop: &'a Stop,
 }
 
 impl Evaluator<'_> {
-    fn sample(&self) -> Result<Sample> {
+    fn sample(&self, wanted: &Wanted) -> Result<Sample> {
         self.progress.phase("sample", 1);
         let sample =
-            self.progress.timed("sample", || sample::find(self.plan, self.wanted, self.stop))?;
+            self.progress.timed("sample", || sample::find(self.plan, wanted, self.stop))?;
         let long_enough = sample.categories.values().any(|of| !of.documents.is_empty());
         if !long_enough {
-            let shortest = self.wanted.lengths[0];
+            let shortest = wanted.lengths[0];
             let message = format!("no document of the input has {shortest} tokens");
             return Err(Diagnostic::error(Blame::Data, message)
                 .hint("evaluate shorter windows with `--windows`")
@@ -348,15 +286,81 @@ impl Evaluator<'_> {
         self.kinds.contains(&kind.name)
     }
 
+    /// Whether windows are built of others: with labels only where they are asked for.
+    fn constructs(&self) -> bool {
+        self.classes.is_none() || !self.options.only.is_empty() || self.options.heads
+    }
+
     fn evaluate(&mut self) -> Result<Evaluation> {
-        let sample = self.sample()?;
-        let categories = sample.categories.len();
+        let mut evaluation = Evaluation {
+            pipeline: self.plan.spec.pipeline.name.clone(),
+            seed: self.options.seed,
+            documents_per_category: self.options.documents_per_category,
+            equal_ids_left_out: 0,
+            categories_left_out: sample::LeftOut::default(),
+            labels: None,
+            lengths: BTreeMap::new(),
+        };
+        if let Some(classes) = self.classes {
+            let wanted = self.wanted_of_classes(classes);
+            let sample = self.sample(&wanted)?;
+            evaluation.equal_ids_left_out = sample.equal_ids;
+            evaluation.labels = Some(self.labels(classes, &wanted, &sample)?);
+        }
+        if self.constructs() {
+            let sample = self.sample(self.wanted)?;
+            evaluation.lengths = self.constructed(&sample)?;
+            evaluation.equal_ids_left_out = evaluation.equal_ids_left_out.max(sample.equal_ids);
+            evaluation.categories_left_out = sample.left_out;
+        }
+        Ok(evaluation)
+    }
+
+    fn wanted_of_classes(&self, classes: &Classes) -> Wanted {
+        Wanted {
+            by: Some(classes.column.clone()),
+            null_is_category: false,
+            categories: usize::MAX,
+            ..self.wanted.clone()
+        }
+    }
+
+    /// Evaluates the natural windows of labelled documents.
+    fn labels(
+        &mut self,
+        classes: &Classes,
+        wanted: &Wanted,
+        sample: &Sample,
+    ) -> Result<LabelFigures> {
+        let tokens = |tokens: &usize| self.count_natural(sample, *tokens).1 * *tokens as u64;
+        self.progress.phase("measure", wanted.lengths.iter().map(tokens).sum());
+        let mut labelling = Labelling {
+            plan: self.plan,
+            classes,
+            scores: &self.options.scores,
+            wanted,
+            with_text: self.needs_text,
+            batch_tokens: self.batch_tokens(),
+            measurer: &mut self.measurer,
+            progress: self.progress,
+            stop: self.stop,
+        };
+        let mut figures = labelling.evaluate(sample)?;
+        for of in figures.lengths.values_mut() {
+            let documents = of.classes.values().map(|class| class.documents as usize).sum();
+            of.notes.extend(self.notes(of.tokens, documents, true));
+        }
+        Ok(figures)
+    }
+
+    /// Builds and measures windows of every length and category.
+    fn constructed(&mut self, sample: &Sample) -> Result<BTreeMap<Tokens, OfLength>> {
         let mut lengths: Vec<Length> = self
             .wanted
             .lengths
             .iter()
             .map(|tokens| Length {
-                measured: Measured::new(self.plan, *tokens, categories),
+                measured: Measured::new(self.plan, *tokens),
                 heads: self.heads.iter().map(Asked::values).collect(),
                 hashes: vec![(0, Sha256::new()); KINDS.len()],
                 document_tokens: Vec::new(),
@@ -365,7 +369,7 @@ impl Evaluator<'_> {
                 scores: vec![Vec::new(); self.options.scores.len()],
             })
             .collect();
-        self.progress.phase("measure", self.windows_at_most(&sample));
+        self.progress.phase("measure", self.tokens_at_most(sample));
         for (name, sampled) in &sample.categories {
             for length in &mut lengths {
                 let tokens = length.measured.tokens;
@@ -378,6 +382,8 @@ impl Evaluator<'_> {
                 for (column, values) in self.options.scores.iter().zip(&mut length.scores) {
                     values.push(columns::read(self.plan, column, &found)?);
                 }
+                let ids = documents.iter().map(|document| document.id.clone());
+                length.measured.ids.push(ids.collect());
                 length.categories.push(name.clone());
                 length.documents.push(documents.len());
                 let category = Category { name, index, documents: documents.iter().collect() };
@@ -385,63 +391,58 @@ impl Evaluator<'_> {
             }
         }
         let of = |length: Length| (Tokens(length.measured.tokens as u64), self.figures(length));
-        Ok(Evaluation {
-            pipeline: self.plan.spec.pipeline.name.clone(),
-            seed: self.options.seed,
-            documents_per_category: self.options.documents_per_category,
-            equal_ids_left_out: sample.equal_ids,
-            categories_left_out: sample.left_out,
-            lengths: lengths.into_iter().map(of).collect(),
-        })
+        Ok(lengths.into_iter().map(of).collect())
+    }
+
+    /// Tokens of the windows that are measured at a time.
+    fn batch_tokens(&self) -> usize {
+        BATCH_TOKENS.min(self.plan.spec.pipeline.input.memory_limit_bytes / 64) as usize
     }
 
     /// Builds and measures the windows of a category.
     fn measure(&mut self, category: &Category<'_>, length: &mut Length) -> Result<()> {
         let tokens = length.measured.tokens;
         let names = self.kinds;
-        let limit = self.plan.spec.pipeline.input.memory_limit_bytes / 64;
-        let at_a_time = (BATCH_TOKENS.min(limit) as usize / tokens).max(1);
+        let at_a_time = (self.batch_tokens() / tokens).max(1);
         let mut built = windows::windows(category, tokens, self.options.seed, |kind| {
             names.contains(&kind.name)
         });
         loop {
-            let batch: Vec<(Place, Vec<u32>)> = built.by_ref().take(at_a_time).collect();
-            if batch.is_empty() {
+            let batch = built.by_ref().take(at_a_time);
+            let (places, contents): (Vec<Place>, Vec<Content>) =
+                batch.map(|(place, ids)| (place, Content::of_tokens(ids))).unzip();
+            if places.is_empty() {
                 return Ok(());
             }
-            let (places, ids): (Vec<Place>, Vec<Vec<u32>>) = batch.into_iter().unzip();
-            let figures = self.measurer.measure(&ids)?;
-            for ((place, ids), figures) in places.iter().zip(&ids).zip(&figures) {
+            let figures = self.measurer.measure(&contents)?;
+            for ((place, content), figures) in places.iter().zip(&contents).zip(&figures) {
                 let (windows, hash) = &mut length.hashes[place.kind];
                 *windows += 1;
-                for id in ids {
+                for id in &content.ids {
                     hash.update(id.to_le_bytes());
                 }
                 let of = category.documents[place.document].ids.len();
                 length.document_tokens.push(of as u64);
-                length.measured.push(self.plan, *place, figures);
+                length.measured.push(self.plan, *place, place.category, figures);
                 for (asked, values) in self.heads.iter().zip(&mut length.heads) {
                     asked.push(values, figures);
                 }
             }
-            self.progress.windows_done(ids.len() as u64, (ids.len() * tokens) as u64);
+            let windows = contents.len();
+            self.progress.windows_done(windows as u64, (windows * tokens) as u64);
         }
     }
 
     fn figures(&self, length: Length) -> OfLength {
         let Length { measured, heads, hashes, document_tokens, categories, documents, scores } =
             length;
-        let statistics = measured.statistics(self.plan);
+        let rejections = measured.rejections(self.plan);
+        let passes = rejections.passes();
+        let statistics = measured.statistics(self.plan, passes.as_deref());
         let bootstrap = Bootstrap::new(self.options.seed, &documents);
         let below_copy_cap = measured.below_copy_cap();
-        let guards = measured.passes(self.plan);
-        let passes: Option<Vec<bool>> = guards.iter().any(Option::is_some).then(|| {
-            let all = |window: usize| guards.iter().flatten().all(|of| of[window]);
-            (0..measured.places.len()).map(all).collect()
-        });
-        let is_built = |pool: &Pool| {
-            KINDS.iter().all(|kind| !kind.pools.contains(pool) || self.builds(kind))
-        };
+        let is_built =
+            |pool: &Pool| KINDS.iter().all(|kind| !kind.pools.contains(pool) || self.builds(kind));
         let pools: Vec<Pool> = [Pool::Fixed, Pool::Jittered].into_iter().filter(is_built).collect();
         let windows = Windows {
             places: &measured.places,
@@ -454,24 +455,25 @@ impl Evaluator<'_> {
         };
         let mut reports: BTreeMap<String, Report> = statistics
             .iter()
-            .map(|statistic| (statistic.name.clone(), windows.report(&statistic.values)))
+            .map(|statistic| (statistic.name.clone(), windows.report(statistic)))
             .collect();
-        let mut verdicts = self.verdicts(&statistics, &reports, &windows, &documents, &guards);
+        let documents_of_all: usize = documents.iter().sum();
+        let matrix: Matrix = match documents_of_all {
+            0..MIN_DOCUMENTS => Matrix::new(),
+            _ => reports.iter().map(|(name, report)| (name.clone(), report.cells())).collect(),
+        };
+        let sentence = reports.get("score").map(|report| sentence(report, matrix.get("score")));
         let mut agreement = windows.agreement(&statistics);
-        let mut notes = self.notes(measured.tokens as u64, documents.iter().sum());
-        notes.extend(verdicts::too_few(&categories, &documents));
-        for (guard, of) in self.plan.spec.filter().guards.iter().zip(&guards) {
-            if of.is_none() {
-                let name = &guard.statistic;
-                notes.push(format!(
-                    "the guard on `{name}` is left out: no window of this length has it"
-                ));
-            }
+        let mut notes = self.notes(measured.tokens as u64, documents_of_all, false);
+        notes.extend(rejections.notes());
+        if (1..MIN_DOCUMENTS).contains(&documents_of_all) {
+            notes.push(format!(
+                "no matrix: {documents_of_all} documents are long enough, fewer than {MIN_DOCUMENTS}"
+            ));
         }
         if pools.is_empty() {
-            notes.push(
-                "no figures of the top fifth: not all kinds of a pool were built".to_owned(),
-            );
+            notes
+                .push("no figures of the top fifth: not all kinds of a pool were built".to_owned());
         }
         let mut with_columns = statistics.clone();
         for (column, values) in self.options.scores.iter().zip(&scores) {
@@ -489,13 +491,13 @@ impl Evaluator<'_> {
                 name: name.clone(),
                 doc: String::new(),
                 values: of.values,
+                unguarded: None,
             });
             notes.push(format!(
                 "`{name}` is a column of the input: it has figures of agreement and of what explains it; the others are not \
                  measurable, they need the text of built windows"
             ));
         }
-        verdicts.sort_by_key(|verdict| verdict.of != "score");
         let score = statistics.iter().find(|statistic| statistic.name == "score");
         let selection = score.map(|score| {
             let tokens = measured.tokens as u64;
@@ -507,6 +509,7 @@ impl Evaluator<'_> {
         OfLength {
             tokens: measured.tokens as u64,
             seed: self.options.seed,
+            sentence,
             documents: categories
                 .iter()
                 .cloned()
@@ -522,43 +525,18 @@ impl Evaluator<'_> {
                 .iter()
                 .filter_map(|of| Some((of.name.clone(), windows.quantiles(&of.values)?)))
                 .collect(),
+            guards: rejections.counted(|window| measured.places[window].kind().name),
+            matrix,
             reports,
             agreement,
             selection,
             heads: of_heads.collect(),
-            verdicts,
             notes,
         }
     }
 
-    fn verdicts(
-        &self,
-        statistics: &[Statistic],
-        reports: &BTreeMap<String, Report>,
-        windows: &Windows<'_>,
-        documents: &[usize],
-        guards: &[Option<Vec<bool>>],
-    ) -> Vec<Verdict> {
-        if documents.iter().sum::<usize>() < verdicts::LEAST_DOCUMENTS {
-            return Vec::new();
-        }
-        let of_statistics = statistics
-            .iter()
-            .flat_map(|of| verdicts::of_statistic(of, &reports[&of.name], windows, documents));
-        let of_guards = self
-            .plan
-            .spec
-            .filter()
-            .guards
-            .iter()
-            .zip(guards)
-            .filter_map(|(guard, passes)| Some((guard, passes.as_ref()?)))
-            .flat_map(|(guard, passes)| verdicts::of_guard(&guard.statistic, windows, passes));
-        of_statistics.chain(of_guards).collect()
-    }
-
     /// What could not be measured of windows of this length.
-    fn notes(&self, tokens: u64, documents: usize) -> Vec<String> {
+    fn notes(&self, tokens: u64, documents: usize, are_slices: bool) -> Vec<String> {
         let mut notes = Vec::new();
         if documents == 0 {
             notes.push(format!(
@@ -574,7 +552,8 @@ impl Evaluator<'_> {
         for ((_, measure), columns) in self.plan.measures().zip(&self.plan.measures.columns) {
             let name = &columns.measure;
             let needs = measure.needs();
-            if (needs.window_text || needs.document_text) && !self.has_bytes {
+            let needs_text = needs.window_text || needs.document_text;
+            if needs_text && !self.has_bytes && !are_slices {
                 notes.push(format!(
                     "`{name}` is not measured: the tokenizer's tokens do not say which bytes they stand for, and a built window \
                      has no other text"
@@ -597,32 +576,50 @@ impl Evaluator<'_> {
         notes
     }
 
-    fn windows_at_most(&self, sample: &Sample) -> u64 {
-        let each = |tokens: usize| self.count(sample, tokens).1;
-        self.wanted.lengths.iter().map(|tokens| each(*tokens)).sum()
+    fn tokens_at_most(&self, sample: &Sample) -> u64 {
+        let each = |tokens: &usize| self.count_built(sample, *tokens).1 * *tokens as u64;
+        self.wanted.lengths.iter().map(each).sum()
     }
 
     /// Documents, and windows of all kinds.
-    fn count(&self, sample: &Sample, tokens: usize) -> (u64, u64) {
+    fn count_built(&self, sample: &Sample, tokens: usize) -> (u64, u64) {
+        let (documents, windows) = self.count(sample, tokens, WINDOWS_PER_DOCUMENT);
+        (documents, windows * self.kinds.len() as u64)
+    }
+
+    /// Documents of classes, and their windows.
+    fn count_natural(&self, sample: &Sample, tokens: usize) -> (u64, u64) {
+        self.count(sample, tokens, windows_per_document(tokens))
+    }
+
+    fn count(&self, sample: &Sample, tokens: usize, most: usize) -> (u64, u64) {
         let found = sample.categories.values().flat_map(|of| of.of_length(tokens, self.wanted));
         found.fold((0, 0), |(documents, windows), found| {
-            let starts = windows::starts(found.tokens, tokens).count();
-            (documents + 1, windows + (starts * self.kinds.len()) as u64)
+            let starts = windows::starts(found.tokens, tokens, most).count();
+            (documents + 1, windows + starts as u64)
         })
     }
 
     fn dry_run(&mut self) -> Result<DryRun> {
-        let sample = self.sample()?;
+        let classes = self.classes.map(|classes| self.sample(&self.wanted_of_classes(classes)));
+        let natural = classes.transpose()?;
+        let built = if self.constructs() { Some(self.sample(self.wanted)?) } else { None };
+        let sample = natural.as_ref().or(built.as_ref()).expect("one of both is evaluated");
         let mut lengths = BTreeMap::new();
         for tokens in self.wanted.lengths.clone() {
-            let (of_length, windows) = self.count(&sample, tokens);
+            let natural = natural.as_ref().map(|sample| self.count_natural(sample, tokens));
+            let built = built.as_ref().map(|sample| self.count_built(sample, tokens));
+            let counts = natural.iter().chain(&built);
+            let windows: u64 = counts.clone().map(|(_, windows)| windows).sum();
+            let of_length = counts.map(|(documents, _)| *documents).max().unwrap_or_default();
             // A few windows of as many documents as it takes. The first one warms caches up; where it takes long, as with a whole
             // model, it tells the time as well.
             let found = sample.categories.values().flat_map(|of| of.of_length(tokens, self.wanted));
-            let mut ids: Vec<Vec<u32>> = Vec::new();
+            let mut ids: Vec<Content> = Vec::new();
             for found in found {
                 let documents = sample::read(self.plan, &[found], self.stop)?;
-                let windows = documents[0].ids.chunks_exact(tokens).map(<[u32]>::to_vec);
+                let windows = documents[0].ids.chunks_exact(tokens);
+                let windows = windows.map(|ids| Content::of_tokens(ids.to_vec()));
                 ids.extend(windows.take(TIMED_WINDOWS - ids.len()));
                 if ids.len() == TIMED_WINDOWS {
                     break;
@@ -654,4 +651,28 @@ impl Evaluator<'_> {
         }
         Ok(DryRun { lengths })
     }
+}
+
+/// The result for the pipeline's score on constructed windows.
+fn sentence(report: &Report, cells: Option<&BTreeMap<String, matrix::Cell>>) -> String {
+    let mut text = match cells {
+        Some(cells) => {
+            let passes = cells.values().filter(|cell| cell.outcome == matrix::Outcome::Pass);
+            format!(
+                "the score passes {} of {} kinds of constructed windows{}",
+                passes.count(),
+                cells.len(),
+                shortcomings(cells)
+            )
+        }
+        None => "too few documents to judge the score by".to_owned(),
+    };
+    let shares = &report.top_fifth_real_share;
+    let share = shares.guarded.as_ref().unwrap_or(&shares.plain).value;
+    if let (Some(share), Some(chance)) = (share, shares.by_chance) {
+        let (share, chance) = (100.0 * share, 100.0 * chance);
+        text +=
+            &format!("; {share:.0} % of the top fifth are whole windows ({chance:.0} by chance)");
+    }
+    text
 }

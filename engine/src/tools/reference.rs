@@ -14,6 +14,7 @@ use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
 use crate::spec::rules::contract;
 use crate::spec::schema::{self, Kind, words};
+use crate::tools::evaluate::Evaluation;
 
 /// Every JSON Schema that longsift publishes, by the name of its file in `schemas/` (`pipeline` is
 /// `schemas/pipeline.schema.json`). To publish another one, add a line here, with [`schema::polished`], and rewrite the
@@ -25,6 +26,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("manifest", schema::polished(&schema_for!(Manifest))),
         ("calibration", schema::polished(&schema_for!(Calibration))),
         ("lock", schema::polished(&schema_for!(PipelineLock))),
+        ("evaluation", schema::polished(&schema_for!(Evaluation))),
     ]
 }
 

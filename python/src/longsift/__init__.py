@@ -3,7 +3,7 @@
 A thin layer over the command `longsift`, which does everything.
 """
 
-from longsift._command import Pipeline, diff, find_binary, plan, run, status, validate, verify, whatif
+from longsift._command import Pipeline, diff, evaluate, find_binary, plan, run, status, validate, verify, whatif
 from longsift._errors import CheckError, DataError, LongsiftError, MachineError, PipelineError
 from longsift._scores import kept, scores
 from longsift._summary import Check, Devices, DeviceWork, Drift, Shard, Summary, Table
@@ -23,6 +23,7 @@ __all__ = [
     "Summary",
     "Table",
     "diff",
+    "evaluate",
     "find_binary",
     "kept",
     "plan",

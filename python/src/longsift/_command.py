@@ -142,6 +142,26 @@ def validate(
         return _json("validate", [path, *arguments_of(set, param, [])], answers=(2,))
 
 
+def evaluate(
+    pipeline: Pipeline,
+    *,
+    labels: str | None = None,
+    good: Sequence[str] = (),
+    set: Mapping[str, object] | None = None,  # noqa: A002
+    param: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What the statistics of a pipeline separate in its own corpus, as `longsift evaluate --format json` says.
+
+    With `labels`, a column of classes, and `good`, those of its values that are worth keeping, the shares of real text that each
+    score keeps stand under `labels`. `arguments` are further flags of `longsift evaluate`. Raises as `run` does.
+    """
+    flags = [] if labels is None else [f"--labels={labels}"]
+    flags += [f"--good={value}" for value in good]
+    with file_of(pipeline) as path:
+        return _json("evaluate", ["--quiet", path, *flags, *arguments_of(set, param, arguments)])
+
+
 def status(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """How far a run is, whoever works on it, as `longsift status --format json` says."""
     return _json("status", [os.fspath(run_dir)])

@@ -11,6 +11,7 @@ pub(crate) mod top_fifth;
 
 use std::cmp::Ordering;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::windows::Place;
@@ -20,7 +21,8 @@ use super::windows::Place;
 pub(crate) type Values = [Option<f64>];
 
 /// A figure, and where its value lies in nineteen of twenty resamplings of the documents.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(with = "Option<[Option<f64>; 3]>")]
 #[serde(into = "Option<[Option<f64>; 3]>")]
 pub(crate) struct Figure {
     /// None without a single pair of windows.

@@ -2,6 +2,7 @@
 
 use longsift_stages::contract::{Figures, Kind};
 use longsift_stages::{LanguageModel, StageSettings};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::figures::Figure;
@@ -33,7 +34,7 @@ pub(crate) struct Asked {
 pub(crate) struct HeadValues(Vec<Vec<Option<f64>>>);
 
 /// What the heads of a measure tell apart.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(crate) struct HeadsOf {
     /// The measure.
     pub(crate) measure: String,
@@ -42,7 +43,7 @@ pub(crate) struct HeadsOf {
 }
 
 /// What one head tells apart: the dependency strength of its attention.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub(crate) struct HeadFigures {
     pub(crate) layer: u32,
     pub(crate) head: u32,

@@ -1,9 +1,11 @@
-//! The figures of built windows: every measure of the pipeline, on the devices that the pipeline uses.
+//! The figures of windows: every measure of the pipeline, on the devices that the pipeline uses.
 //!
-//! A built window is no slice of a document, so its text is the bytes of its tokens, and its document is itself. Figures are
-//! kept in a journal in the evaluation's folder by the SHA-256 of the window's ids, so that an evaluation that was stopped,
+//! The text of a window that was built of others is the bytes of its tokens; a window that is a slice of a document brings its
+//! text. The document of a window is itself. Figures are kept in a journal in the evaluation's folder by the SHA-256 of what
+//! was measured, so that an evaluation that was stopped,
 //! or is asked for another kind or length, measures only what is new.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,7 +30,7 @@ use crate::score::measuring::{
     Measured, STOP_INTERVAL, device_panicked, no_device, of_answers, of_attention,
 };
 use crate::score::passes;
-use crate::score::programs::{Content, Programs, Question};
+use crate::score::programs::{Content as Asked, Programs, Question};
 
 /// Raised when the same measures give a built window other figures.
 const VERSION: u32 = 1;
@@ -37,6 +39,57 @@ const JOURNAL: &str = "figures.journal";
 
 /// Figures of a window, by measure; none where a measure cannot have any of this length.
 pub(crate) type OfWindow = Vec<Option<Figures>>;
+
+/// The content of a window.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Content {
+    /// Token ids, without BOS.
+    pub(crate) ids: Vec<u32>,
+    /// The text of a window that is a slice of a document, where a measure reads text.
+    pub(crate) slice: Option<Slice>,
+}
+
+/// The text of a window.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Slice {
+    pub(crate) bytes: Vec<u8>,
+    /// The byte at which the second half of the tokens begins.
+    pub(crate) half: usize,
+}
+
+impl Content {
+    /// A window whose text is the bytes of its tokens.
+    pub(crate) fn of_tokens(ids: Vec<u32>) -> Self {
+        Self { ids, slice: None }
+    }
+
+    /// Its text and the byte at which the second half of its tokens begins. `None` without a slice or bytes of tokens.
+    fn text(&self, bytes: Option<&TokenBytes>) -> Option<(Cow<'_, [u8]>, usize)> {
+        if let Some(Slice { bytes, half }) = &self.slice {
+            return Some((Cow::Borrowed(bytes), *half));
+        }
+        let bytes = bytes?;
+        let first_half = &self.ids[..self.ids.len() / 2];
+        let half = first_half.iter().map(|id| bytes.bytes_of(*id).len()).sum();
+        Some((Cow::Owned(bytes.joined(&self.ids)), half))
+    }
+
+    /// The first ninety-six bits of the SHA-256 of ids and slice. Among the most windows that an evaluation has, 10^7, two are
+    /// mixed up with a chance of 10^-15.
+    fn key(&self) -> WindowKey {
+        let mut hash = Sha256::new();
+        if let Some(Slice { bytes, half }) = &self.slice {
+            hash.update(b"slice");
+            [bytes.len(), *half].iter().for_each(|size| hash.update((*size as u64).to_le_bytes()));
+            hash.update(bytes);
+        }
+        self.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        let digest = hash.finalize();
+        let (first, rest) = digest.split_first_chunk::<8>().expect("32 bytes");
+        let (second, _) = rest.split_first_chunk::<4>().expect("24 bytes");
+        (u64::from_le_bytes(*first), u32::from_le_bytes(*second))
+    }
+}
 
 /// Measures windows.
 pub(crate) struct Measurer<'a> {
@@ -95,10 +148,10 @@ impl<'a> Measurer<'a> {
     }
 
     /// The figures of windows, in their order. All have the same number of tokens.
-    pub(crate) fn measure(&mut self, windows: &[Vec<u32>]) -> Result<Vec<OfWindow>> {
+    pub(crate) fn measure(&mut self, windows: &[Content]) -> Result<Vec<OfWindow>> {
         self.stop.check()?;
-        let tokens = windows.first().map_or(0, Vec::len) as u64;
-        let keys: Vec<WindowKey> = windows.iter().map(|ids| window_key(ids)).collect();
+        let tokens = windows.first().map_or(0, |window| window.ids.len()) as u64;
+        let keys: Vec<WindowKey> = windows.iter().map(Content::key).collect();
         let plan = self.plan;
         let measures: Vec<(u16, &dyn Measure)> = plan.measures().collect();
         let mut figures: Vec<OfWindow> = vec![vec![None; measures.len()]; windows.len()];
@@ -107,7 +160,8 @@ impl<'a> Measurer<'a> {
             let asked = needs.answers().map(|_| plan.program(place));
             let of_text = asked.is_some_and(|program| program.reads_text);
             let needs_text = needs.window_text || needs.document_text || of_text;
-            let without_text = self.bytes.is_none() && needs_text;
+            let has_text = self.bytes.is_some() || windows.iter().all(|of| of.slice.is_some());
+            let without_text = needs_text && !has_text;
             if measure.min_tokens() > tokens || without_text {
                 continue;
             }
@@ -136,7 +190,7 @@ impl<'a> Measurer<'a> {
                 all.try_for_each(|(index, taken)| keep(self, index, taken))?;
             } else if let Some(whole) = plan.whole_models.get(&place) {
                 let missing: Vec<(usize, &[u32])> =
-                    missing.into_iter().map(|index| (index, &windows[index][..])).collect();
+                    missing.into_iter().map(|index| (index, &windows[index].ids[..])).collect();
                 for pass in passes::passes(whole, tokens, &missing) {
                     let ids: Vec<&[u32]> = pass.iter().map(|(_, ids)| *ids).collect();
                     let taken = passes::run(whole, measure, &ids, self.stop)?;
@@ -175,20 +229,17 @@ impl<'a> Measurer<'a> {
         }
     }
 
-    fn here(
-        &self,
-        measure: &dyn Measure,
-        missing: &[usize],
-        windows: &[Vec<u32>],
-    ) -> Vec<Measured> {
+    fn here(&self, measure: &dyn Measure, missing: &[usize], windows: &[Content]) -> Vec<Measured> {
         let needs = measure.needs();
-        let bytes = self.bytes.filter(|_| needs.window_text || needs.document_text);
+        let needs_text = needs.window_text || needs.document_text;
         let one = |index: &usize| {
-            let ids = &windows[*index];
-            let text = bytes.map(|bytes| bytes.joined(ids));
-            let text = text.as_deref();
-            let text_half = bytes
-                .map(|bytes| ids[..ids.len() / 2].iter().map(|id| bytes.bytes_of(*id).len()).sum());
+            let window = &windows[*index];
+            let ids = &window.ids;
+            let text = if needs_text { window.text(self.bytes) } else { None };
+            let (text, text_half) = match &text {
+                Some((text, half)) => (Some(&text[..]), Some(*half)),
+                None => (None, None),
+            };
             let document: Vec<Value> = match text {
                 Some(text) if needs.document_text => measure.document(text),
                 _ => Vec::new(),
@@ -205,17 +256,15 @@ impl<'a> Measurer<'a> {
         program: &Program,
         measure: &dyn Measure,
         missing: &[usize],
-        windows: &[Vec<u32>],
+        windows: &[Content],
         keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
     ) -> Result<()> {
         let question = |index: &usize| {
-            let ids = &windows[*index];
-            let content = match self.bytes.filter(|_| program.reads_text) {
-                Some(bytes) => {
-                    let text = String::from_utf8_lossy(&bytes.joined(ids)).into_owned();
-                    Content::Text(text.into())
-                }
-                None => Content::Ids(ids.into()),
+            let window = &windows[*index];
+            let text = if program.reads_text { window.text(self.bytes) } else { None };
+            let content = match text {
+                Some((text, _)) => Asked::Text(String::from_utf8_lossy(&text).into_owned().into()),
+                None => Asked::Ids((&window.ids).into()),
             };
             Question { row: *index as u64, window: 0, content }
         };
@@ -231,7 +280,7 @@ impl<'a> Measurer<'a> {
         &mut self,
         measure: &dyn Measure,
         missing: &[usize],
-        windows: &[Vec<u32>],
+        windows: &[Content],
         keep: &mut dyn FnMut(&mut Self, usize, Measured) -> Result<()>,
     ) -> Result<()> {
         let needs = measure.needs();
@@ -243,7 +292,7 @@ impl<'a> Measurer<'a> {
         let vocabulary = attention.model.spec().vocabulary_size;
         let mut submitted = HashMap::new();
         for index in missing {
-            match request.window(windows[*index].clone(), vocabulary) {
+            match request.window(windows[*index].ids.clone(), vocabulary) {
                 Ok(window) => {
                     submitted.insert(scheduler.submit(window), *index);
                 }
@@ -279,13 +328,4 @@ pub(crate) fn refuse_another(folder: &Path) -> Result<()> {
     let message = format!("another evaluation is writing to `{}`", folder.display());
     let hint = "wait until it ends, or name another folder with `--out`";
     Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into())
-}
-
-/// The first ninety-six bits of the SHA-256 of a window's ids. Among the most windows that an evaluation has, 10^7, two are
-/// mixed up with a chance of 10^-15.
-fn window_key(ids: &[u32]) -> WindowKey {
-    let digest = Sha256::digest(ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>());
-    let (first, rest) = digest.split_first_chunk::<8>().expect("32 bytes");
-    let (second, _) = rest.split_first_chunk::<4>().expect("24 bytes");
-    (u64::from_le_bytes(*first), u32::from_le_bytes(*second))
 }

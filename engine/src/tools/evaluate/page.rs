@@ -1,15 +1,15 @@
 //! An evaluation as a page to look at.
 
 use super::constructions::{KINDS, Kind, Role};
-use super::figures::Figure;
+use super::drawings::{interval, matrix_table};
+use super::evaluation::{Evaluation, OfLength};
+use super::guards::GuardRejections;
 use super::heads::KINDS_OF_HEADS;
 use super::report::{Report, TopFifthShares, pairs_of};
 use super::tables::{category, kind_of_heads};
-use super::verdicts::Says;
-use super::{Evaluation, OfLength};
 use crate::base::text::count;
 use crate::report::page::drawing::Drawing;
-use crate::report::page::figures::{Interval, Row, grid, intervals};
+use crate::report::page::figures::{Row, grid, intervals};
 use crate::report::page::{Block, Page, Section, Tile};
 
 impl Evaluation {
@@ -18,31 +18,44 @@ impl Evaluation {
         let is_built =
             |kind: &&Kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name));
         let built = || KINDS.iter().filter(is_built);
-        let mut sections = Vec::new();
+        let mut sections: Vec<Section> =
+            self.labels.iter().flat_map(|labels| labels.sections()).collect();
         for of in self.lengths.values() {
             of.sections(&mut sections);
         }
-        sections.push(Section::new(
-            "kinds",
-            "What was built",
-            "All kinds have as many tokens as the window they were made of.",
-            vec![Block::List(built().map(|kind| format!("{}: {}", kind.name, kind.doc)).collect())],
-        ));
+        if !self.lengths.is_empty() {
+            let kinds = built().map(|kind| format!("{}: {}", kind.name, kind.doc));
+            sections.push(Section::new(
+                "kinds",
+                "What was built",
+                "All kinds have as many tokens as the window they were made of.",
+                vec![Block::List(kinds.collect())],
+            ));
+        }
         sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
         let documents = |of: &OfLength| of.documents.values().sum::<u64>();
         let tiles = self.lengths.values().map(|of| Tile {
             figure: count(documents(of)),
             label: format!("documents of {} tokens or more", count(of.tokens)),
         });
+        let natural = self.labels.as_ref().map(|_| {
+            "Natural windows of labelled documents: which share of what each score keeps is real text? ".to_owned()
+        });
+        let constructed = (!self.lengths.is_empty()).then(|| {
+            format!(
+                "Documents of this corpus, and windows built of them in {} ways: what ought to rank below a whole window, and \
+                 does it? ",
+                built().count()
+            )
+        });
+        let parts = natural.into_iter().chain(constructed);
+        let lead = parts.collect::<String>()
+            + "These figures show what a score separates here, not that selecting by it trains a better model.";
         let page = Page {
             title: format!("What the scores of {} separate", self.pipeline),
             kicker: format!("longsift evaluate · seed {}", self.seed),
-            lead: format!(
-                "Documents of this corpus, and windows built of them in {} ways: what ought to rank below a whole window, and \
-                 does it? These figures show what a score tells apart here, not that selecting by it trains a better model.",
-                built().count()
-            ),
-            tiles: tiles.collect(),
+            lead,
+            tiles: self.labels.iter().flat_map(|labels| labels.tiles()).chain(tiles).collect(),
             sections,
         };
         page.html()
@@ -56,11 +69,16 @@ impl OfLength {
             let id = format!("{id}{}", self.tokens);
             sections.push(Section::new(&id, &format!("{title} · {length} tokens"), lead, blocks));
         };
+        let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
+        summary.extend(self.notes.iter().cloned());
+        let mut blocks = vec![Block::List(summary)];
+        blocks.extend(matrix_table(&self.matrix));
         add(
-            "verdicts",
-            "Verdicts",
-            "Each with its figure and where it lies in nineteen of twenty resamplings.",
-            self.verdict_blocks(),
+            "matrix",
+            "Whole windows against constructed ones",
+            "How often a whole window ranks above one of the kind. pass: the interval of the figure lies above 0.5; weak: it holds \
+             0.5; fail: it lies below.",
+            blocks,
         );
         let ladder: Vec<&'static Kind> =
             KINDS.iter().filter(|kind| kind.role == Role::Ladder).collect();
@@ -89,6 +107,19 @@ impl OfLength {
                 ),
             ],
         );
+        if let Some(first) = self.guards.first() {
+            let header = std::iter::once("kind".to_owned())
+                .chain(self.guards.iter().map(|guard| guard.guard.clone()));
+            let rows = first.kinds.keys().map(|kind| {
+                let share = |guard: &GuardRejections| {
+                    let of = guard.kinds.get(kind);
+                    of.map_or_else(|| "–".to_owned(), |of| format!("{:.0} %", 100.0 * of.share()))
+                };
+                std::iter::once(kind.clone()).chain(self.guards.iter().map(share)).collect()
+            });
+            let table = Block::Table { header: header.collect(), rows: rows.collect() };
+            add("guards", "Rejected by guards", "The share of each kind.", vec![table]);
+        }
         add(
             "agreement",
             "Agreement",
@@ -119,36 +150,6 @@ impl OfLength {
                 self.selections(),
             );
         }
-    }
-
-    fn verdict_blocks(&self) -> Vec<Block> {
-        let lines = |of: &dyn Fn(&str) -> bool| {
-            let chosen = self.verdicts.iter().filter(|verdict| of(&verdict.of));
-            let line = |verdict: &super::Verdict| {
-                let mark = match verdict.says {
-                    Says::Good => "✓",
-                    Says::Nothing => "·",
-                    Says::Bad => "✗",
-                };
-                format!("{mark} {}", verdict.text)
-            };
-            chosen.map(line).collect::<Vec<_>>()
-        };
-        let mut blocks = vec![Block::List(lines(&|of| of == "score"))];
-        let mut others: Vec<&str> =
-            self.verdicts.iter().map(|verdict| verdict.of.as_str()).collect();
-        others.dedup();
-        for of in others.into_iter().filter(|of| *of != "score") {
-            blocks.push(Block::Details {
-                summary: of.to_owned(),
-                open: false,
-                blocks: vec![Block::List(lines(&|name| name == of))],
-            });
-        }
-        if !self.notes.is_empty() {
-            blocks.push(Block::List(self.notes.clone()));
-        }
-        blocks
     }
 
     fn ladder_drawing(&self, kinds: &[&'static Kind]) -> Drawing {
@@ -307,8 +308,4 @@ impl OfLength {
         blocks.push(Block::table(["5 / 50 / 95 %", "before", "after"], rows));
         blocks
     }
-}
-
-fn interval(figure: &Figure) -> Option<Interval> {
-    Some(Interval { value: figure.value?, from_to: figure.interval })
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::constructions::{KINDS, Pool, Role};
@@ -11,14 +12,15 @@ use super::figures::ladder::Ladder;
 use super::figures::paired::Paired;
 use super::figures::top_fifth::TopFifth;
 use super::figures::{Figure, Values};
+use super::matrix::Cell;
 use super::statistics::Statistic;
 use super::windows::Place;
 
-/// The kind whose ladder is told by category, and on which categories are judged.
-pub(crate) const MOST_MIXED: &str = "pieces_8";
+/// The kind whose ladder is told by category.
+const MOST_MIXED: &str = "pieces_8";
 
 /// What one statistic separates. A figure without a pair of windows is null.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Report {
     /// AUROC of whole windows against windows of pieces.
     pub(crate) ladder: BTreeMap<&'static str, Figure>,
@@ -35,7 +37,7 @@ pub(crate) struct Report {
 }
 
 /// The share of real windows in the top fifth of a pool of one real to five other windows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct TopFifthShares {
     pub(crate) plain: Figure,
     /// What choosing at random gives.
@@ -43,13 +45,13 @@ pub(crate) struct TopFifthShares {
     /// Windows with more than two in five tokens copied are never taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) copy_cap: Option<Figure>,
-    /// Windows that the pipeline's guards refuse are never taken.
+    /// Windows that the pipeline's guards reject are never taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guarded: Option<Figure>,
 }
 
 /// What else explains a statistic of whole windows.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Explained {
     /// The share of its variance that lies between categories.
     pub(crate) category_variance: Option<f64>,
@@ -71,13 +73,14 @@ pub(crate) struct Windows<'a> {
     pub(crate) pools: &'a [Pool],
     /// By window: whether its share of copied tokens is below the cap.
     pub(crate) below_copy_cap: Option<&'a [bool]>,
-    /// By window: whether it passes all guards; none where the pipeline has no guards.
+    /// By window: whether it passes all guards; `None` where the pipeline has no guards.
     pub(crate) passes_guards: Option<&'a [bool]>,
 }
 
 impl Windows<'_> {
     /// All figures of a statistic.
-    pub(crate) fn report(&self, values: &Values) -> Report {
+    pub(crate) fn report(&self, statistic: &Statistic) -> Report {
+        let values = &statistic.values;
         let mixed = KINDS.iter().filter(|kind| kind.role == Role::Ladder);
         let most_mixed = self.ladder(values, MOST_MIXED);
         let of_category = |(index, name): (usize, &String)| {
@@ -92,17 +95,10 @@ impl Windows<'_> {
                 .collect(),
             pieces_8_by_category: self.categories.iter().enumerate().map(of_category).collect(),
             paired: pairs().map(|pair| (pair.name, self.paired(values, pair))).collect(),
-            top_fifth_real_share: self.top_fifth(Pool::Fixed, values),
-            top_fifth_jittered_real_share: self.top_fifth(Pool::Jittered, values),
+            top_fifth_real_share: self.top_fifth(Pool::Fixed, statistic),
+            top_fifth_jittered_real_share: self.top_fifth(Pool::Jittered, statistic),
             explained: self.explained(values),
         }
-    }
-
-    /// The ladder of eight pieces inside each category, with intervals.
-    pub(crate) fn most_mixed_by_category(&self, values: &Values) -> Vec<Figure> {
-        let ladder = self.ladder(values, MOST_MIXED);
-        let of = |category| self.bootstrap.figure(|counts| ladder.of_category(category, counts));
-        (0..self.categories.len()).map(of).collect()
     }
 
     /// Whole windows against those of a kind.
@@ -125,22 +121,23 @@ impl Windows<'_> {
         self.bootstrap.figure(|counts| paired.share(counts))
     }
 
-    fn top_fifth(&self, pool: Pool, values: &Values) -> TopFifthShares {
+    fn top_fifth(&self, pool: Pool, statistic: &Statistic) -> TopFifthShares {
         if !self.pools.contains(&pool) {
             return TopFifthShares::default();
         }
         let categories = self.categories.len();
-        let with = |may_enter: &dyn Fn(usize) -> bool| {
+        let with = |values: &Values, may_enter: &dyn Fn(usize) -> bool| {
             let pools = TopFifth::new(pool, self.places, values, categories, may_enter);
             (self.bootstrap.figure(|counts| pools.real_share(counts)), pools.by_chance())
         };
-        let (plain, by_chance) = with(&|_| true);
-        let bounded = |may: &[bool]| with(&|window| may[window]).0;
+        let free = statistic.without_guards();
+        let (plain, by_chance) = with(free, &|_| true);
+        let bounded = |values: &Values, may: &[bool]| with(values, &|window| may[window]).0;
         TopFifthShares {
             plain,
             by_chance,
-            copy_cap: self.below_copy_cap.map(bounded),
-            guarded: self.passes_guards.map(bounded),
+            copy_cap: self.below_copy_cap.map(|may| bounded(free, may)),
+            guarded: self.passes_guards.map(|may| bounded(&statistic.values, may)),
         }
     }
 
@@ -193,6 +190,16 @@ impl Windows<'_> {
     pub(crate) fn quantiles(&self, values: &Values) -> Option<[f64; 3]> {
         let whole = self.places.iter().zip(values).filter(|(place, _)| place.is_whole());
         quantiles(whole.filter_map(|(_, value)| *value))
+    }
+}
+
+impl Report {
+    /// The figures of constructed windows that have a target, judged: the ladder, and pairs but for information.
+    pub(crate) fn cells(&self) -> BTreeMap<String, Cell> {
+        let targets = pairs_of(&[Role::Dependence, Role::PlantedTwin, Role::Junk]);
+        let paired = self.paired.iter().filter(|(name, _)| targets.contains(name));
+        let figures = self.ladder.iter().chain(paired);
+        figures.filter_map(|(name, of)| Some(((*name).to_owned(), Cell::new(*of)?))).collect()
     }
 }
 

@@ -8,17 +8,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use arrow_array::RecordBatch;
+use longsift_stages::tokenize::encoder::EncodedText;
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::measure::{Content, Slice};
 use super::windows::Document;
 use crate::base::diagnostic::{Blame, Diagnostic, Place};
 use crate::base::error::Result;
 use crate::base::random::{key, mix};
 use crate::base::stop::Stop;
 use crate::base::text::bytes;
-use crate::dataset::documents::{DocumentContent, content_digest, document_contents};
-use crate::dataset::labels::read_labels;
+use crate::dataset::documents::{DocumentContent, Text, content_digest, document_contents};
+use crate::dataset::labels::{read_labels, values};
 use crate::dataset::rows::read_rows;
 use crate::plan::Plan;
 use crate::plan::encoded::{Untokenized, tokenize};
@@ -46,6 +49,10 @@ pub(crate) struct Wanted {
     /// Categories at most.
     pub(crate) categories: usize,
     pub(crate) seed: u64,
+    /// The column of categories; one category without it.
+    pub(crate) by: Option<String>,
+    /// Whether rows without a category are one of their own, `null`, or left out.
+    pub(crate) null_is_category: bool,
 }
 
 /// The sample.
@@ -59,7 +66,7 @@ pub(crate) struct Sample {
 }
 
 /// Categories that were left out because there are too many.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LeftOut {
     pub(crate) number: u64,
     /// Whether there are more than were counted.
@@ -245,13 +252,12 @@ fn pass(
     stop: &Stop,
     offer: &mut dyn FnMut(String, Key, Row),
 ) -> Result<()> {
-    let within = plan.spec.score().within.as_deref();
     for unit in &plan.units {
         stop.check()?;
         let faults = plan.faults(unit)?;
         let unreadable = faults.unreadable_rows();
         let labels = |column: &str| read_labels(&plan.dataset, unit, column, &unreadable);
-        let categories = within.map(labels).transpose()?;
+        let categories = wanted.by.as_deref().map(labels).transpose()?;
         let ids = plan.columns.id.as_deref().map(labels).transpose()?;
         let mut nameless = Vec::new();
         for place in 0..unit.rows {
@@ -265,7 +271,11 @@ fn pass(
             };
             let category = match &categories {
                 None => String::new(),
-                Some(_) => of(&categories).unwrap_or_else(|| "null".to_owned()),
+                Some(_) => match of(&categories) {
+                    Some(category) => category,
+                    None if wanted.null_is_category => "null".to_owned(),
+                    None => continue,
+                },
             };
             match of(&ids) {
                 Some(id) => offer(category, of_id(wanted, id), row),
@@ -319,8 +329,8 @@ fn look(plan: &Plan, wanted: &Wanted, stop: &Stop, open: &mut Open) -> Result<u6
         let counted: Vec<Result<Option<Found>>> = chosen
             .into_par_iter()
             .map(|(id, (_, row, content))| {
-                let ids = encode(plan, row, content)?;
-                Ok(ids.map(|ids| Found { id, row, tokens: ids.len() }))
+                let encoded = encode(plan, row, content)?;
+                Ok(encoded.map(|of| Found { id, row, tokens: of.ids.len() }))
             })
             .collect();
         for found in counted {
@@ -350,30 +360,71 @@ pub(crate) fn read(plan: &Plan, found: &[&Found], stop: &Stop) -> Result<Vec<Doc
     }
     let mut documents = Vec::new();
     for batch in found.chunks(BATCH) {
-        stop.check()?;
-        let mut rows: Vec<Row> = batch.iter().map(|found| found.row).collect();
-        rows.sort_unstable();
-        let mut contents = BTreeMap::new();
-        each_content(plan, &rows, &mut |row, content| {
-            contents.extend(content.map(|content| (row, content)));
-            Ok(())
-        })?;
-        let read: Vec<Result<Document>> = batch
-            .par_iter()
-            .map(|found| {
-                let content = contents.get(&found.row).cloned();
-                let ids = content.map(|content| encode(plan, found.row, content)).transpose()?;
-                match ids.flatten() {
-                    Some(ids) if ids.len() == found.tokens => {
-                        Ok(Document { id: found.id.clone(), ids })
-                    }
-                    _ => Err(changed(plan, found.row)),
-                }
-            })
-            .collect();
-        documents.extend(read.into_iter().collect::<Result<Vec<_>>>()?);
+        let read = read_batch(plan, batch, stop)?;
+        documents.extend(read.into_iter().map(|of| Document { id: of.id, ids: of.encoded.ids }));
     }
     Ok(documents)
+}
+
+/// A document as it stands in the input.
+pub(crate) struct Natural {
+    pub(crate) id: String,
+    /// Its value of `score.within`; `None` where that is null or not set.
+    pub(crate) group: Option<String>,
+    encoded: Encoded,
+}
+
+/// Token ids without BOS, and the text that they are of; `None` of pre-tokenised documents.
+struct Encoded {
+    ids: Vec<u32>,
+    text: Option<(Text, EncodedText)>,
+}
+
+impl Natural {
+    /// The window of so many tokens from `start` on; `with_text`, with its slice of the text.
+    pub(crate) fn window(&self, start: usize, tokens: usize, with_text: bool) -> Content {
+        let end = start + tokens;
+        let slice = self.encoded.text.as_ref().filter(|_| with_text).map(|(text, ends)| {
+            let of = ends.byte_range(start, end, text.len());
+            let half = ends.byte_range(start + tokens / 2, end, text.len()).start - of.start;
+            Slice { bytes: text.as_bytes()[of].to_vec(), half }
+        });
+        Content { ids: self.encoded.ids[start..end].to_vec(), slice }
+    }
+}
+
+/// Documents of a sample, few at a time, as they stand in the input.
+pub(crate) fn read_batch(plan: &Plan, batch: &[&Found], stop: &Stop) -> Result<Vec<Natural>> {
+    stop.check()?;
+    let mut rows: Vec<Row> = batch.iter().map(|found| found.row).collect();
+    rows.sort_unstable();
+    let within = plan.spec.score().within.as_ref();
+    let within = within.map(|column| plan.dataset.schema.index_of(column).expect("checked"));
+    let mut contents = BTreeMap::new();
+    each_batch(plan, &rows, &mut |rows, batch| {
+        let groups = within.map(|column| values(batch.column(column)));
+        let groups = groups.unwrap_or_else(|| vec![None; rows.len()]);
+        let of_rows = document_contents(&plan.dataset, batch, &plan.columns)?;
+        for ((row, content), group) in rows.iter().zip(of_rows).zip(groups) {
+            contents.extend(content.ok().map(|content| (*row, (content, group))));
+        }
+        Ok(())
+    })?;
+    let read: Vec<Result<Natural>> = batch
+        .par_iter()
+        .map(|found| {
+            let Some((content, group)) = contents.get(&found.row).cloned() else {
+                return Err(changed(plan, found.row));
+            };
+            match encode(plan, found.row, content)? {
+                Some(encoded) if encoded.ids.len() == found.tokens => {
+                    Ok(Natural { id: found.id.clone(), group, encoded })
+                }
+                _ => Err(changed(plan, found.row)),
+            }
+        })
+        .collect();
+    read.into_iter().collect()
 }
 
 fn place(plan: &Plan, row: Row) -> String {
@@ -423,14 +474,17 @@ fn of_id(wanted: &Wanted, id: String) -> Key {
     (mix(key(wanted.seed, &["document", &id])), id)
 }
 
-/// The token ids of a document; none where a run would quarantine it.
-fn encode(plan: &Plan, row: Row, content: DocumentContent) -> Result<Option<Vec<u32>>> {
+/// The tokens of a document; `None` where a run would quarantine it.
+fn encode(plan: &Plan, row: Row, content: DocumentContent) -> Result<Option<Encoded>> {
     let text = match content {
-        DocumentContent::Tokens(ids) => return Ok(Some(ids)),
+        DocumentContent::Tokens(ids) => return Ok(Some(Encoded { ids, text: None })),
         DocumentContent::Text(text) => text,
     };
     match tokenize(plan, place(plan, row), &text) {
-        Ok(encoded) => Ok(Some(encoded.ids)),
+        Ok(mut encoded) => {
+            let ids = std::mem::take(&mut encoded.ids);
+            Ok(Some(Encoded { ids, text: Some((text, encoded)) }))
+        }
         Err(Untokenized::Refused(..)) => Ok(None),
         Err(Untokenized::Endless(problem)) => Err((*problem).into()),
     }

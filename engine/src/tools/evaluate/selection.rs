@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use longsift_stages::Filter;
 use longsift_stages::contract::Decimal;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::figures::agreement::quantiles;
@@ -14,7 +15,7 @@ use super::statistics::Statistic;
 const ASSUMED_FRACTION: f64 = 0.2;
 
 /// The whole windows before and after the filter.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(crate) struct Selection {
     /// Whole windows.
     pub(crate) windows: u64,

@@ -1,11 +1,13 @@
 //! The values whose figures are told: every number of every measure, and the pipeline's score of them.
 
 use longsift_stages::contract::{Column, Figures, Kind, Orientation};
-use longsift_stages::filter::guards::Verdict;
-use longsift_stages::score::terms::{Scale, Scorer};
+use longsift_stages::filter::guards::{Guard, Verdict};
+use longsift_stages::score::terms::{Scale, Scorer, Term};
 
+use super::guards::Rejections;
 use super::measure::OfWindow;
 use super::windows::Place;
+use crate::base::random::random_score;
 use crate::plan::Plan;
 
 /// The share of copied tokens above which `copy_cap` never takes a window.
@@ -18,8 +20,17 @@ pub(crate) struct Statistic {
     pub(crate) name: String,
     /// One sentence.
     pub(crate) doc: String,
-    /// By window.
+    /// By window. A score is on the scales of the windows that pass the guards.
     pub(crate) values: Vec<Option<f64>>,
+    /// By window, on the scales of all windows: the score that there is without guards. `None` where it is no other.
+    pub(crate) unguarded: Option<Vec<Option<f64>>>,
+}
+
+impl Statistic {
+    /// The values that a selection without guards ranks by.
+    pub(crate) fn without_guards(&self) -> &[Option<f64>] {
+        self.unguarded.as_ref().unwrap_or(&self.values)
+    }
 }
 
 /// The measured windows of one length.
@@ -27,21 +38,25 @@ pub(crate) struct Statistic {
 pub(crate) struct Measured {
     pub(crate) tokens: usize,
     pub(crate) places: Vec<Place>,
+    /// Ids by category and document.
+    pub(crate) ids: Vec<Vec<String>>,
+    /// By window, the group whose scales and quantiles are its own.
+    groups: Vec<usize>,
     /// By window, then by number in [`Measured::columns`]; `NaN` where there is none.
     figures: Vec<Vec<f64>>,
     columns: Vec<Column>,
-    pub(crate) categories: usize,
 }
 
 impl Measured {
-    pub(crate) fn new(plan: &Plan, tokens: usize, categories: usize) -> Self {
+    pub(crate) fn new(plan: &Plan, tokens: usize) -> Self {
         let numbers = plan.measures.columns.iter().flat_map(|of| of.columns.iter());
         let columns = numbers.filter(|column| column.kind != Kind::Numbers).cloned().collect();
-        Self { tokens, places: Vec::new(), figures: Vec::new(), columns, categories }
+        let (places, ids, groups, figures) = Default::default();
+        Self { tokens, places, ids, groups, figures, columns }
     }
 
     /// Adds a window.
-    pub(crate) fn push(&mut self, plan: &Plan, place: Place, figures: &OfWindow) {
+    pub(crate) fn push(&mut self, plan: &Plan, place: Place, group: usize, figures: &OfWindow) {
         let mut numbers = Vec::with_capacity(self.columns.len());
         for (of, figures) in plan.measures.columns.iter().zip(figures) {
             for (index, column) in of.columns.iter().enumerate() {
@@ -52,6 +67,7 @@ impl Measured {
             }
         }
         self.places.push(place);
+        self.groups.push(group);
         self.figures.push(numbers);
     }
 
@@ -65,16 +81,22 @@ impl Measured {
         Some(self.figures.iter().map(|numbers| numbers[place]).collect())
     }
 
-    /// The windows of a category that are whole.
-    fn whole(&self, category: usize) -> impl Iterator<Item = usize> + Clone + '_ {
-        let places = self.places.iter().enumerate();
-        let whole =
-            move |(_, place): &(usize, &Place)| place.category == category && place.is_whole();
-        places.filter(whole).map(|(window, _)| window)
+    /// The windows of each group, and those of them that are whole.
+    fn by_group(&self) -> Vec<(Vec<usize>, Vec<usize>)> {
+        let groups = self.groups.iter().max().map_or(0, |last| last + 1);
+        let mut windows = vec![(Vec::new(), Vec::new()); groups];
+        for (window, (place, group)) in self.places.iter().zip(&self.groups).enumerate() {
+            windows[*group].0.push(window);
+            if place.is_whole() {
+                windows[*group].1.push(window);
+            }
+        }
+        windows
     }
 
-    /// Every column of which any two windows have different values, and the score.
-    pub(crate) fn statistics(&self, plan: &Plan) -> Vec<Statistic> {
+    /// Every column of which any two windows have different values, and the score. `passes`: by window, whether it passes all
+    /// guards; `None` without guards.
+    pub(crate) fn statistics(&self, plan: &Plan, passes: Option<&[bool]>) -> Vec<Statistic> {
         let mut all = Vec::new();
         for (place, column) in self.columns.iter().enumerate() {
             let negated = column.orientation == Orientation::Lower;
@@ -89,42 +111,63 @@ impl Measured {
             if known.any(|value| Some(value) != first) {
                 let suffix = if negated { "_negated" } else { "" };
                 let name = format!("{}{suffix}", column.name);
-                all.push(Statistic { name, doc: column.doc.clone().into_owned(), values });
+                let doc = column.doc.clone().into_owned();
+                all.push(Statistic { name, doc, values, unguarded: None });
             }
         }
-        all.extend(self.score(plan));
+        all.extend(self.score(plan, passes));
         all
     }
 
-    /// The pipeline's score, its scales taken over the whole windows of each category. None where a term has no figures.
-    fn score(&self, plan: &Plan) -> Option<Statistic> {
+    /// Random scores: of the id of a document, the number of a window, and the kind of a constructed one.
+    pub(crate) fn random(&self, seed: u64) -> Vec<Option<f64>> {
+        let score = |place: &Place| {
+            let id = &self.ids[place.category][place.document];
+            let window = (place.start / self.tokens).to_string();
+            let kind = (!place.is_whole()).then(|| place.kind().name);
+            let sample: Vec<&str> = [id.as_str(), &window].into_iter().chain(kind).collect();
+            Some(random_score(seed, &sample))
+        };
+        self.places.iter().map(score).collect()
+    }
+
+    /// The pipeline's score. `None` where a term has no figures.
+    fn score(&self, plan: &Plan, passes: Option<&[bool]>) -> Option<Statistic> {
+        let (terms, combine) = plan.spec.score().terms(&plan.measures.statistics());
+        let values = self.scores(plan, |window| passes.is_none_or(|passes| passes[window]))?;
+        let unguarded = passes.and_then(|_| self.scores(plan, |_| true));
+        let doc = format!("The pipeline's score: {}.", combine.formula(&terms));
+        let any = values.iter().any(Option::is_some);
+        any.then(|| Statistic { name: "score".into(), doc, values, unguarded })
+    }
+
+    /// The pipeline's score by window, on the scales of those whole windows of its group that `is_counted` counts.
+    fn scores(&self, plan: &Plan, is_counted: impl Fn(usize) -> bool) -> Option<Vec<Option<f64>>> {
         let settings = plan.spec.score();
         let (terms, combine) = settings.terms(&plan.measures.statistics());
         let columns: Option<Vec<usize>> =
             terms.iter().map(|term| self.column(&term.statistic)).collect();
         let columns = columns?;
         let mut values = vec![None; self.places.len()];
-        for category in 0..self.categories {
-            let scales: Vec<Scale> = terms
-                .iter()
-                .zip(&columns)
-                .map(|(term, column)| {
-                    let whole: Vec<f64> =
-                        self.whole(category).map(|window| self.figures[window][*column]).collect();
-                    Scale::of(&whole, term.standardise.unwrap_or(settings.standardise))
-                })
-                .collect();
+        for (windows, mut counted) in self.by_group() {
+            counted.retain(|window| is_counted(*window));
+            if counted.is_empty() {
+                continue;
+            }
+            let scale = |(term, column): (&Term, &usize)| {
+                let of: Vec<f64> =
+                    counted.iter().map(|window| self.figures[*window][*column]).collect();
+                Scale::of(&of, term.standardise.unwrap_or(settings.standardise))
+            };
+            let scales: Vec<Scale> = terms.iter().zip(&columns).map(scale).collect();
             let scorer = Scorer::new(&terms, combine, settings.standardise, &scales)?;
-            for (window, place) in self.places.iter().enumerate() {
-                if place.category == category {
-                    let of: Vec<f64> =
-                        columns.iter().map(|column| self.figures[window][*column]).collect();
-                    values[window] = Some(scorer.score(&of)).filter(|score| score.is_finite());
-                }
+            for window in windows {
+                let of: Vec<f64> =
+                    columns.iter().map(|column| self.figures[window][*column]).collect();
+                values[window] = Some(scorer.score(&of)).filter(|score| score.is_finite());
             }
         }
-        let doc = format!("The pipeline's score: {}.", combine.formula(&terms));
-        values.iter().any(Option::is_some).then(|| Statistic { name: "score".into(), doc, values })
+        Some(values)
     }
 
     /// By window, whether its copied tokens are at most two in five; none without `copy_share`.
@@ -132,27 +175,27 @@ impl Measured {
         Some(self.raw("copy_share")?.into_iter().map(|share| share <= COPY_CAP).collect())
     }
 
-    /// By guard of the pipeline and window, whether it passes; quantiles are those of the whole windows of its category. None
-    /// for a guard on a statistic that no window of this length has.
-    pub(crate) fn passes(&self, plan: &Plan) -> Vec<Option<Vec<bool>>> {
-        let guards = &plan.spec.filter().guards;
-        let of_guard = |guard: &longsift_stages::filter::guards::Guard| {
+    /// The verdicts of the pipeline's guards; quantiles are those of the whole windows of a group. A guard on a statistic that no
+    /// window of this length has is left out.
+    pub(crate) fn rejections(&self, plan: &Plan) -> Rejections {
+        let by_group = self.by_group();
+        let of_guard = |guard: &Guard| {
             let values = self.raw(&guard.statistic)?;
             if values.iter().all(|value| value.is_nan()) {
                 return None;
             }
-            let bounds: Vec<_> = (0..self.categories)
-                .map(|category| {
-                    let whole: Vec<f64> =
-                        self.whole(category).map(|window| values[window]).collect();
-                    guard.bounds_of(&whole, &vec![self.tokens as u64; whole.len()])
-                })
-                .collect();
-            let judge = |(place, value): (&Place, &f64)| {
-                bounds[place.category].judge(*value) == Verdict::Passes
-            };
-            Some(self.places.iter().zip(&values).map(judge).collect())
+            let mut verdicts = vec![Verdict::Missing; values.len()];
+            for (windows, whole) in &by_group {
+                let of_whole: Vec<f64> = whole.iter().map(|window| values[*window]).collect();
+                let tokens = vec![self.tokens as u64; of_whole.len()];
+                let bounds = guard.bounds_of(&of_whole, &tokens);
+                for window in windows {
+                    verdicts[*window] = bounds.judge(values[*window]);
+                }
+            }
+            Some(verdicts)
         };
-        guards.iter().map(of_guard).collect()
+        let guards = plan.spec.filter().guards.iter();
+        Rejections::new(guards.map(|guard| (guard.statistic.clone(), of_guard(guard))).collect())
     }
 }

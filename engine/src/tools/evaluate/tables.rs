@@ -3,28 +3,40 @@
 use std::fmt;
 
 use super::constructions::{KINDS, Role};
-use super::figures::Figure;
+use super::evaluation::{Evaluation, OfLength};
+use super::grid::{by_importance, grid, matrix, number, with_interval};
+use super::guards::GuardRejections;
 use super::heads::{HeadFigures, KINDS_OF_HEADS};
 use super::report::{Report, TopFifthShares, pairs_of};
-use super::{Evaluation, OfLength};
-use crate::base::text::{count, line_safe, table};
+use crate::base::text::{count, line_safe};
 
-impl fmt::Display for Evaluation {
+/// An evaluation as text, with or without details.
+struct Text<'a>(&'a Evaluation, bool);
+
+impl Evaluation {
+    /// The matrix and what a selection would be made by; with `details` the figures behind them.
+    pub(crate) fn text(&self, details: bool) -> String {
+        Text(self, details).to_string()
+    }
+}
+
+impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(of, details) = self;
         writeln!(
             f,
             "{}: what its statistics separate (seed {})",
-            line_safe(&self.pipeline),
-            self.seed
+            line_safe(&of.pipeline),
+            of.seed
         )?;
-        if self.equal_ids_left_out > 0 {
+        if of.equal_ids_left_out > 0 {
             writeln!(
                 f,
                 "left out: {} rows whose id another row of their category has",
-                count(self.equal_ids_left_out)
+                count(of.equal_ids_left_out)
             )?;
         }
-        let left_out = &self.categories_left_out;
+        let left_out = &of.categories_left_out;
         if left_out.number > 0 {
             let names: Vec<String> = left_out.names.iter().map(|name| line_safe(name)).collect();
             writeln!(
@@ -34,23 +46,28 @@ impl fmt::Display for Evaluation {
                 names.join(", ")
             )?;
         }
-        for of in self.lengths.values() {
-            of.write(f)?;
+        of.labels.iter().try_for_each(|labels| labels.write(f, *details))?;
+        of.lengths.values().try_for_each(|length| length.write(f, *details))?;
+        if !details {
+            writeln!(
+                f,
+                "\n`--details` prints the figures behind this, `--format json` all of them."
+            )?;
         }
         writeln!(
             f,
-            "\nFigures of different lengths do not compare. They show what a score tells apart in this corpus, not that\n\
+            "\nFigures of different lengths do not compare. They show what a score separates in this corpus, not that\n\
              selecting by it trains a better model."
         )
     }
 }
 
 impl OfLength {
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write(&self, f: &mut fmt::Formatter<'_>, details: bool) -> fmt::Result {
         let documents: u64 = self.documents.values().sum();
         writeln!(
             f,
-            "\n== windows of {} tokens: {} of {} documents in {} categories (no BOS, whatever the pipeline says)",
+            "\n== constructed windows of {} tokens: {} of {} documents in {} categories (no BOS, whatever the pipeline says)",
             count(self.tokens),
             count(self.kinds.values().map(|kind| kind.windows).sum()),
             count(documents),
@@ -62,6 +79,25 @@ impl OfLength {
         if documents == 0 {
             return Ok(());
         }
+        if let Some(sentence) = &self.sentence {
+            writeln!(f, "{}", line_safe(sentence))?;
+        }
+        matrix(f, "Whole windows against constructed ones", &self.matrix)?;
+        if !self.matrix.is_empty() {
+            writeln!(
+                f,
+                "How often a whole window ranks above one of the kind. pass: the interval of the figure lies above 0.5; weak: it\n\
+                 holds 0.5; fail: it lies below."
+            )?;
+        }
+        if details {
+            self.details(f)?;
+        }
+        self.heads(f)
+    }
+
+    fn details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nStatistics")?;
         let widest = self.statistics.keys().map(String::len).max().unwrap_or(0);
         for (name, doc) in &self.statistics {
             writeln!(f, "  {name:widest$}  {}", line_safe(doc))?;
@@ -69,11 +105,25 @@ impl OfLength {
         self.ladder(f)?;
         self.pairs(f)?;
         self.top_fifth(f)?;
+        self.guards(f)?;
         self.agreement(f)?;
         self.explained(f)?;
-        self.selection(f)?;
-        self.heads(f)?;
-        self.verdicts(f)
+        self.selection(f)
+    }
+
+    /// What each guard rejects of each kind.
+    fn guards(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.guards.first() else { return Ok(()) };
+        writeln!(f, "\nRejected by guards")?;
+        let header: Vec<String> = self.guards.iter().map(|guard| guard.guard.clone()).collect();
+        let row = |kind: &String| {
+            let share = |guard: &GuardRejections| {
+                let of = guard.kinds.get(kind);
+                of.map_or_else(|| "-".to_owned(), |of| format!("{:.0} %", 100.0 * of.share()))
+            };
+            (kind.clone(), self.guards.iter().map(share).collect())
+        };
+        grid(f, &header, &first.kinds.keys().map(row).collect::<Vec<_>>())
     }
 
     fn heads(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -171,7 +221,7 @@ impl OfLength {
         writeln!(
             f,
             "The share of real windows in the best fifth of the pool: at most five times chance. `copies capped` never takes\n\
-             windows with more than two in five tokens copied, `guarded` none that the pipeline's guards refuse."
+             windows with more than two in five tokens copied, `guarded` none that the pipeline's guards reject."
         )
     }
 
@@ -243,24 +293,9 @@ impl OfLength {
         )
     }
 
-    /// The score first, then the others by name, layer 2 before layer 10.
+    /// The score first, then the others by name.
     pub(super) fn reports(&self) -> impl Iterator<Item = (&String, &Report)> {
-        let mut all: Vec<_> = self.reports.iter().collect();
-        all.sort_by_cached_key(|&(name, _)| (name != "score", words(name)));
-        all.into_iter()
-    }
-
-    fn verdicts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nVerdicts")?;
-        for verdict in &self.verdicts {
-            writeln!(
-                f,
-                "  {:<8} {}",
-                format!("{:?}", verdict.says).to_lowercase(),
-                line_safe(&verdict.text)
-            )?;
-        }
-        Ok(())
+        by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
     }
 
     fn table(
@@ -278,11 +313,6 @@ impl OfLength {
         writeln!(f, "\n{title}")?;
         grid(f, header, &rows)
     }
-}
-
-/// The words of a name, numbers among them as numbers.
-fn words(name: &str) -> Vec<(&str, u64)> {
-    name.split('_').map(|word| word.parse().map_or((word, 0), |number| ("", number))).collect()
 }
 
 /// Heads that are listed with their intervals.
@@ -308,48 +338,7 @@ pub(super) fn category(name: &str, categories: usize) -> String {
     }
 }
 
-fn with_interval(figure: Option<&Figure>) -> String {
-    let Some(Figure { value: Some(value), interval }) = figure else { return "-".into() };
-    match interval {
-        Some([low, high]) => format!("{value:.2} ({low:.2}-{high:.2})"),
-        None => format!("{value:.2}"),
-    }
-}
-
-fn number(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
-}
-
 /// Three digits that say something.
 fn short(value: f64) -> String {
     if value.abs() >= 1000.0 { count(value.round() as u64) } else { format!("{value:.3}") }
-}
-
-/// Rows under a header, right-aligned.
-fn grid(
-    f: &mut fmt::Formatter<'_>,
-    header: &[String],
-    rows: &[(String, Vec<String>)],
-) -> fmt::Result {
-    let row = |name: &str, cells: &[String]| {
-        std::iter::once(name.to_owned()).chain(cells.iter().cloned()).collect()
-    };
-    let rows = rows.iter().map(|(name, cells)| row(name, cells));
-    let rows: Vec<Vec<String>> = std::iter::once(row("", header)).chain(rows).collect();
-    table(&rows).iter().try_for_each(|line| writeln!(f, "  {line}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layers_are_listed_by_their_numbers() {
-        let mut names = ["layer_10", "layer_2_heads_1", "copy_share", "layer_2", "layer_9_negated"];
-        names.sort_by_cached_key(|name| words(name));
-        assert_eq!(
-            names,
-            ["copy_share", "layer_2", "layer_2_heads_1", "layer_9_negated", "layer_10"]
-        );
-    }
 }

@@ -1,11 +1,35 @@
 //! Which windows an evaluation of one length has: of which documents, from which token, of which kinds.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::constructions::{Base, KINDS, Kind, Role};
 use super::random::Rng;
 use crate::base::random::key;
 
-/// Windows taken of one document at most, spread over it.
+/// Windows taken of one document at most, spread over it, where other windows are built of them.
 pub(crate) const WINDOWS_PER_DOCUMENT: usize = 4;
+
+/// Tokens of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tokens(pub(crate) u64);
+
+/// `S2048` as a key.
+impl Serialize for Tokens {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("S{}", self.0))
+    }
+}
+
+impl JsonSchema for Tokens {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Tokens".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^S[0-9]+$" })
+    }
+}
 
 /// The sampled documents of a category, in sample order.
 #[derive(Clone, Debug)]
@@ -57,10 +81,14 @@ impl Place {
     }
 }
 
-/// The first tokens of the windows of a document of so many tokens, ascending.
-pub(crate) fn starts(tokens: usize, window_tokens: usize) -> impl Iterator<Item = usize> {
+/// The first tokens of the windows of a document of so many tokens, ascending: at most `most`, spread over it.
+pub(crate) fn starts(
+    tokens: usize,
+    window_tokens: usize,
+    most: usize,
+) -> impl Iterator<Item = usize> {
     let whole = tokens / window_tokens;
-    let windows = whole.min(WINDOWS_PER_DOCUMENT);
+    let windows = whole.min(most);
     (0..windows).map(move |window| window * whole / windows * window_tokens)
 }
 
@@ -78,7 +106,7 @@ pub(crate) fn windows<'a>(
             .filter(|(other, _)| *other != document)
             .map(|(_, other)| &other.ids[..])
             .collect();
-        starts(base.ids.len(), window_tokens).flat_map(move |start| {
+        starts(base.ids.len(), window_tokens, WINDOWS_PER_DOCUMENT).flat_map(move |start| {
             let window = &base.ids[start..start + window_tokens];
             let others = others.clone();
             let text = start.to_string();
@@ -117,12 +145,13 @@ mod tests {
 
     #[test]
     fn windows_are_spread_over_the_document() {
-        let starts = |tokens| super::starts(tokens, 10).collect::<Vec<_>>();
+        let starts = |tokens| super::starts(tokens, 10, 4).collect::<Vec<_>>();
         assert_eq!(starts(9), [0; 0]);
         assert_eq!(starts(10), [0]);
         assert_eq!(starts(39), [0, 10, 20]);
         assert_eq!(starts(59), [0, 10, 20, 30]);
         assert_eq!(starts(119), [0, 20, 50, 80]);
+        assert_eq!(super::starts(119, 10, 2).collect::<Vec<_>>(), [0, 50]);
     }
 
     #[test]

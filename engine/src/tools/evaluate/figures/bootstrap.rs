@@ -1,5 +1,7 @@
 //! Intervals: the figure of five hundred corpora whose documents are drawn from the sampled ones.
 
+use rayon::prelude::*;
+
 use super::{Counts, Figure};
 use crate::base::random::key;
 use crate::tools::evaluate::random::Rng;
@@ -38,12 +40,21 @@ impl Bootstrap {
     }
 
     /// A figure with its interval: of the sorted values of the replicates that have one, those at ⌊B/40⌋ from either end.
-    pub(crate) fn figure(&self, of: impl Fn(&Counts) -> Option<f64>) -> Figure {
-        let mut values: Vec<f64> = self.replicates.iter().filter_map(&of).collect();
-        values.sort_unstable_by(f64::total_cmp);
-        let edge = values.len() / 40;
-        let interval = values.get(edge).map(|low| [*low, values[values.len() - 1 - edge]]);
-        Figure { value: of(&self.once), interval }
+    pub(crate) fn figure(&self, of: impl Fn(&Counts) -> Option<f64> + Sync) -> Figure {
+        self.figures(|counts| vec![of(counts)]).remove(0)
+    }
+
+    /// As many figures as `of` returns, each with its interval.
+    pub(crate) fn figures(&self, of: impl Fn(&Counts) -> Vec<Option<f64>> + Sync) -> Vec<Figure> {
+        let replicates: Vec<Vec<Option<f64>>> = self.replicates.par_iter().map(&of).collect();
+        let figure = |(index, value): (usize, Option<f64>)| {
+            let mut values: Vec<f64> = replicates.iter().filter_map(|of| of[index]).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            let edge = values.len() / 40;
+            let interval = values.get(edge).map(|low| [*low, values[values.len() - 1 - edge]]);
+            Figure { value, interval }
+        };
+        of(&self.once).into_iter().enumerate().map(figure).collect()
     }
 }
 

@@ -1,0 +1,92 @@
+//! The answer of an evaluation, as it is written.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::guards::GuardRejections;
+use super::heads::HeadsOf;
+use super::labels::report::LabelFigures;
+use super::matrix::Matrix;
+use super::report::Report;
+use super::sample::LeftOut;
+use super::selection::Selection;
+use super::windows::Tokens;
+
+/// What the statistics of a pipeline separate.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Evaluation {
+    /// The pipeline's name.
+    pub(crate) pipeline: String,
+    pub(crate) seed: u64,
+    pub(crate) documents_per_category: usize,
+    /// Rows left out because another of their category, or class, has the same id.
+    pub(crate) equal_ids_left_out: u64,
+    pub(crate) categories_left_out: LeftOut,
+    /// The shares of real text that scores keep of labelled documents, with `--labels`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) labels: Option<LabelFigures>,
+    /// Figures of constructed windows by their length: `S2048` and so on.
+    #[serde(flatten)]
+    pub(crate) lengths: BTreeMap<Tokens, OfLength>,
+}
+
+/// The figures of one length.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct OfLength {
+    /// Tokens of a window.
+    #[serde(rename = "S")]
+    pub(crate) tokens: u64,
+    pub(crate) seed: u64,
+    /// The result for the pipeline's score, in one sentence; null without one.
+    pub(crate) sentence: Option<String>,
+    /// Documents by category.
+    pub(crate) documents: BTreeMap<String, u64>,
+    pub(crate) kinds: BTreeMap<&'static str, KindOf>,
+    /// Descriptions of the statistics.
+    pub(crate) statistics: BTreeMap<String, String>,
+    /// By statistic and kind, the figure of whole windows against it, judged.
+    pub(crate) matrix: Matrix,
+    pub(crate) reports: BTreeMap<String, Report>,
+    pub(crate) agreement: BTreeMap<String, BTreeMap<String, Option<f64>>>,
+    /// 5, 50 and 95 % over whole windows.
+    pub(crate) quantiles_of_whole: BTreeMap<String, [f64; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) selection: Option<Selection>,
+    /// The windows of each kind that each guard rejects.
+    pub(crate) guards: Vec<GuardRejections>,
+    /// Figures of each head of whole models, by measure.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) heads: Vec<HeadsOf>,
+    /// What could not be measured, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+/// The windows of a kind.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub(crate) struct KindOf {
+    pub(crate) windows: u64,
+    /// Of the ids of all of them in their order, four bytes each, little-endian.
+    pub(crate) sha256: String,
+}
+
+/// What an evaluation would take.
+#[derive(Clone, Debug, Serialize)]
+pub struct DryRun {
+    /// By length, in tokens.
+    pub lengths: BTreeMap<u64, DryLength>,
+}
+
+/// What one length would take.
+#[derive(Clone, Debug, Serialize)]
+pub struct DryLength {
+    /// Documents that are long enough.
+    pub documents: u64,
+    /// Windows of all kinds, at most.
+    pub windows: u64,
+    /// Their tokens.
+    pub tokens: u64,
+    /// Seconds for each measure, from a few windows.
+    pub seconds: BTreeMap<String, f64>,
+}

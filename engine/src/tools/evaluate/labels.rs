@@ -1,0 +1,210 @@
+//! Natural windows of labelled documents: the share of real text that each score keeps.
+//!
+//! Windows are slices of the input's documents and nothing is built. Documents are sampled by class, weights make every class
+//! of a side count alike, and half of all weight is real.
+
+pub(crate) mod classes;
+mod kept;
+pub(crate) mod page;
+pub(crate) mod report;
+pub(crate) mod tables;
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::columns;
+use super::figures::bootstrap::Bootstrap;
+use super::measure::{Content, Measurer};
+use super::sample::{self, Found, Row, Sample, Wanted};
+use super::statistics::{Measured, Statistic};
+use super::windows::{Place, Tokens, starts};
+use crate::base::error::Result;
+use crate::base::progress::Progress;
+use crate::base::stop::Stop;
+use crate::plan::Plan;
+use classes::Classes;
+use kept::Labelled;
+use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
+
+/// Documents that are read at a time.
+const DOCUMENTS_AT_A_TIME: usize = 32;
+/// The seed of the control.
+const RANDOM_SEED: u64 = 1;
+
+/// The windows that are taken of a document at most, spread over it: fewer long ones, which hold more text.
+pub(crate) fn windows_per_document(tokens: usize) -> usize {
+    match tokens {
+        0..=4_096 => 8,
+        4_097..=16_384 => 4,
+        _ => 2,
+    }
+}
+
+/// Evaluates the scores of a pipeline on labelled documents.
+pub(crate) struct Labelling<'a, 'm> {
+    pub(crate) plan: &'m Plan,
+    pub(crate) classes: &'m Classes,
+    /// Columns of the input that are scores of documents.
+    pub(crate) scores: &'m [String],
+    /// The sample by class.
+    pub(crate) wanted: &'m Wanted,
+    pub(crate) measurer: &'m mut Measurer<'a>,
+    pub(crate) with_text: bool,
+    pub(crate) batch_tokens: usize,
+    pub(crate) progress: &'m Progress,
+    pub(crate) stop: &'m Stop,
+}
+
+/// The windows of one length, while classes are added.
+struct Length {
+    measured: Measured,
+    classes: Vec<String>,
+    /// By column of the input, class and document.
+    scores: Vec<Vec<Vec<Option<f64>>>>,
+}
+
+impl Labelling<'_, '_> {
+    pub(crate) fn evaluate(&mut self, sample: &Sample) -> Result<LabelFigures> {
+        let lengths = self.wanted.lengths.iter().map(|tokens| Length {
+            measured: Measured::new(self.plan, *tokens),
+            classes: Vec::new(),
+            scores: vec![Vec::new(); self.scores.len()],
+        });
+        let mut lengths: Vec<Length> = lengths.collect();
+        let mut groups: HashMap<Option<String>, usize> = HashMap::new();
+        for (class, sampled) in &sample.categories {
+            let mut chosen: Vec<BTreeMap<Row, usize>> = Vec::new();
+            for length in &mut lengths {
+                let found = sampled.of_length(length.measured.tokens, self.wanted);
+                chosen.push(found.iter().enumerate().map(|(index, of)| (of.row, index)).collect());
+                if found.is_empty() {
+                    continue;
+                }
+                for (column, values) in self.scores.iter().zip(&mut length.scores) {
+                    values.push(columns::read(self.plan, column, &found)?);
+                }
+                length.classes.push(class.clone());
+                length.measured.ids.push(found.iter().map(|found| found.id.clone()).collect());
+            }
+            let is_chosen = |found: &&Found| chosen.iter().any(|of| of.contains_key(&found.row));
+            let documents: Vec<&Found> = sampled.documents.iter().filter(is_chosen).collect();
+            for batch in documents.chunks(DOCUMENTS_AT_A_TIME) {
+                let read = sample::read_batch(self.plan, batch, self.stop)?;
+                for (length, chosen) in lengths.iter_mut().zip(&chosen) {
+                    let tokens = length.measured.tokens;
+                    let mut windows = Vec::new();
+                    for (found, natural) in batch.iter().zip(&read) {
+                        let Some(document) = chosen.get(&found.row) else { continue };
+                        let next = groups.len();
+                        let group = *groups.entry(natural.group.clone()).or_insert(next);
+                        let category = length.classes.len() - 1;
+                        let starts = starts(found.tokens, tokens, windows_per_document(tokens));
+                        windows.extend(starts.map(|start| {
+                            let place = Place { category, document: *document, start, kind: 0 };
+                            (place, group, natural.window(start, tokens, self.with_text))
+                        }));
+                    }
+                    self.measure(length, windows)?;
+                }
+            }
+        }
+        let of = |length: Length| (Tokens(length.measured.tokens as u64), self.figures(length));
+        Ok(LabelFigures {
+            column: self.classes.column.clone(),
+            good: self.classes.good.iter().cloned().collect(),
+            rows_without_label: self.classes.null_rows,
+            lengths: lengths.into_iter().map(of).collect(),
+        })
+    }
+
+    fn measure(
+        &mut self,
+        length: &mut Length,
+        windows: Vec<(Place, usize, Content)>,
+    ) -> Result<()> {
+        let tokens = length.measured.tokens;
+        let at_a_time = (self.batch_tokens / tokens).max(1);
+        let mut windows = windows.into_iter().peekable();
+        while windows.peek().is_some() {
+            let mut places = Vec::new();
+            let mut contents = Vec::new();
+            for (place, group, content) in windows.by_ref().take(at_a_time) {
+                places.push((place, group));
+                contents.push(content);
+            }
+            let figures = self.measurer.measure(&contents)?;
+            for ((place, group), figures) in places.iter().zip(&figures) {
+                length.measured.push(self.plan, *place, *group, figures);
+            }
+            self.progress.windows_done(contents.len() as u64, (contents.len() * tokens) as u64);
+        }
+        Ok(())
+    }
+
+    fn figures(&self, length: Length) -> LabelLength {
+        let Length { measured, classes, scores } = length;
+        let ids = &measured.ids;
+        let rejections = measured.rejections(self.plan);
+        let passes = rejections.passes();
+        let mut statistics = measured.statistics(self.plan, passes.as_deref());
+        let is_known = |statistics: &[Statistic], name: &str| {
+            statistics.iter().any(|statistic| statistic.name == name)
+        };
+        for (column, values) in self.scores.iter().zip(&scores) {
+            // The pipeline's own figures keep their names.
+            let is_taken = is_known(&statistics, column) || column == RANDOM;
+            let name = if is_taken { format!("input:{column}") } else { column.clone() };
+            let of = |place: &Place| values[place.category][place.document];
+            let values = measured.places.iter().map(of).collect();
+            let doc = format!("The column `{column}` of the input, a score of documents.");
+            statistics.push(Statistic { name, doc, values, unguarded: None });
+        }
+        statistics.push(random(&statistics, &measured));
+        let good: Vec<bool> =
+            classes.iter().map(|class| self.classes.good.contains(class)).collect();
+        let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
+        let bootstrap = Bootstrap::new(self.wanted.seed, &documents);
+        let labelled = Labelled { places: &measured.places, good: &good, bootstrap: &bootstrap };
+        let windows = LabelWindows { labelled, classes: &classes, ids, passes: passes.as_deref() };
+        let mut notes = rejections.notes();
+        let is_comparable = good.contains(&true) && good.contains(&false);
+        if !is_comparable {
+            let side = if good.contains(&true) { "other" } else { "good" };
+            notes.push(format!(
+                "no figures: no document of {side} classes has {} tokens",
+                measured.tokens
+            ));
+            statistics.clear();
+        }
+        let reports: BTreeMap<_, _> =
+            statistics.iter().map(|of| (of.name.clone(), windows.report(of))).collect();
+        let cells = reports.iter().map(|(name, report)| (name.clone(), windows.cells(report)));
+        let matrix: BTreeMap<_, _> = cells.filter(|(_, cells)| !cells.is_empty()).collect();
+        let score = statistics.iter().find(|statistic| statistic.name == "score");
+        let without = self.classes.rows.keys().filter(|class| !classes.contains(class));
+        LabelLength {
+            tokens: measured.tokens as u64,
+            sentence: reports
+                .get("score")
+                .and_then(|report| report::sentence(report, matrix.get("score"))),
+            classes: windows.sizes(),
+            classes_without_windows: without.cloned().collect(),
+            statistics: statistics.iter().map(|of| (of.name.clone(), of.doc.clone())).collect(),
+            guards: rejections.counted(|window| &classes[measured.places[window].category]),
+            best: score.map(|score| windows.best(score)).unwrap_or_default(),
+            reports,
+            matrix,
+            notes,
+        }
+    }
+}
+
+/// The control: scores that depend on ids and windows alone.
+fn random(statistics: &[Statistic], measured: &Measured) -> Statistic {
+    let is_taken = statistics.iter().any(|statistic| statistic.name == RANDOM);
+    Statistic {
+        name: if is_taken { format!("control:{RANDOM}") } else { RANDOM.to_owned() },
+        doc: format!("A random number of document and window, seed {RANDOM_SEED}: the control."),
+        values: measured.random(RANDOM_SEED),
+        unguarded: None,
+    }
+}

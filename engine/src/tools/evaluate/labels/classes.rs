@@ -1,0 +1,171 @@
+//! The classes of a label column, checked before anything is measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{Failure, Result};
+use crate::base::stop::Stop;
+use crate::base::text::{count, quoted, quoted_value, suggest};
+use crate::dataset::labels::read_labels;
+use crate::plan::Plan;
+
+/// Classes that a column may have: more is a column of ids or numbers, and a table of them is not legible.
+const MAX_CLASSES: usize = 64;
+/// Values after which counting ends: a column of a million values costs no memory.
+const MAX_COUNTED: usize = 10_000;
+/// Values that a message lists.
+const MAX_LISTED: usize = 64;
+
+/// A column whose values are classes, and those of its values that are worth keeping.
+#[derive(Clone, Debug)]
+pub struct LabelOptions {
+    pub column: String,
+    pub good: Vec<String>,
+}
+
+/// The classes of a column.
+#[derive(Clone, Debug)]
+pub(crate) struct Classes {
+    pub(crate) column: String,
+    pub(crate) good: BTreeSet<String>,
+    /// Rows of each class.
+    pub(crate) rows: BTreeMap<String, u64>,
+    /// Rows without a label, which are left out.
+    pub(crate) null_rows: u64,
+}
+
+/// Reads the labels of all rows.
+///
+/// # Errors
+/// A column that does not exist or holds lists or structs; labels that good windows cannot be compared by.
+pub(crate) fn classes(plan: &Plan, options: &LabelOptions, stop: &Stop) -> Result<Classes> {
+    plan.dataset.check_label_column(&options.column)?;
+    let (mut rows, mut null_rows) = (BTreeMap::new(), 0);
+    for unit in &plan.units {
+        stop.check()?;
+        let faults = plan.faults(unit)?;
+        let unreadable = faults.unreadable_rows();
+        let labels = read_labels(&plan.dataset, unit, &options.column, &unreadable)?;
+        for (row, label) in (unit.first_row..).zip(labels) {
+            match label {
+                Some(label) => *rows.entry(label).or_insert(0) += 1,
+                None if unreadable.iter().any(|range| range.contains(&row)) => {}
+                None => null_rows += 1,
+            }
+        }
+        if rows.len() > MAX_COUNTED {
+            break;
+        }
+    }
+    let good = options.good.iter().cloned().collect();
+    let classes = Classes { column: options.column.clone(), good, rows, null_rows };
+    let problems = classes.problems();
+    if problems.is_empty() { Ok(classes) } else { Err(Failure::Problems(problems)) }
+}
+
+impl Classes {
+    fn problems(&self) -> Vec<Diagnostic> {
+        let column = quoted(&self.column);
+        let problem = |message: String, hint: String| {
+            vec![Diagnostic::error(Blame::Pipeline, message).hint(hint)]
+        };
+        let values = self.listed();
+        match self.rows.len() {
+            0 => {
+                let message = format!(
+                    "the column {column} has no labels: its {} rows are null",
+                    count(self.null_rows)
+                );
+                return problem(message, "`--labels` needs a column of classes".to_owned());
+            }
+            1 => {
+                let message = format!(
+                    "the column {column} has one value, {values}: good windows have nothing to be compared with"
+                );
+                return problem(message, "`--labels` needs a column of two classes or more".into());
+            }
+            number if number > MAX_CLASSES => {
+                let at_least = if number > MAX_COUNTED { "at least " } else { "" };
+                let message = format!(
+                    "the column {column} has {at_least}{} values, more than {MAX_CLASSES}: {values}",
+                    count(number as u64)
+                );
+                return problem(
+                    message,
+                    format!(
+                        "`--labels` takes at most {MAX_CLASSES} classes: group the values in a column of your own"
+                    ),
+                );
+            }
+            _ => {}
+        }
+        let mut problems = Vec::new();
+        for good in self.good.iter().filter(|good| !self.rows.contains_key(*good)) {
+            let message =
+                format!("`--good`: {} is not a value of the column {column}", quoted(good));
+            let meant = suggest(good, self.rows.keys().map(String::as_str));
+            let meant =
+                meant.map_or_else(String::new, |meant| format!("did you mean {}? ", quoted(meant)));
+            problems.extend(problem(message, format!("{meant}its values are {values}")));
+        }
+        if self.rows.keys().all(|class| self.good.contains(class)) {
+            let message = format!(
+                "`--good` names all values of the column {column}, {values}: good windows have nothing to be compared with"
+            );
+            problems.extend(problem(message, "leave out at least one of them".to_owned()));
+        }
+        problems
+    }
+
+    /// The values as a message lists them, with the rows of each.
+    fn listed(&self) -> String {
+        let value =
+            |(class, rows): (&String, &u64)| format!("{} ({})", quoted_value(class), count(*rows));
+        let mut listed: Vec<String> = self.rows.iter().take(MAX_LISTED).map(value).collect();
+        if self.rows.len() > MAX_LISTED {
+            listed.push("…".to_owned());
+        }
+        listed.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(classes: &[&str], good: &[&str]) -> Vec<String> {
+        let rows = classes.iter().map(|class| ((*class).to_owned(), 3)).collect();
+        let good = good.iter().map(|class| (*class).to_owned()).collect();
+        let classes = Classes { column: "kind".into(), good, rows, null_rows: 12 };
+        classes.problems().iter().map(|problem| format!("{problem:?}")).collect()
+    }
+
+    #[test]
+    fn columns_that_compare_nothing_are_refused_with_their_values() {
+        assert_eq!(problems(&["a", "b"], &["a"]), [""; 0]);
+        let [nothing, one, all] =
+            [problems(&[], &["a"]), problems(&["a"], &["a"]), problems(&["a", "b"], &["b", "a"])];
+        assert!(nothing[0].contains("`kind` has no labels: its 12 rows are null"), "{nothing:?}");
+        assert!(one[0].contains("has one value, `a` (3)"), "{one:?}");
+        assert!(
+            all[0].contains("names all values of the column `kind`, `a` (3), `b` (3)"),
+            "{all:?}"
+        );
+        let names: Vec<String> = (10..75).map(|index| format!("v{index}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let many = problems(&names, &["v10"]);
+        assert!(many[0].contains("has 65 values, more than 64: `v10` (3), "), "{many:?}");
+        assert_eq!(problems(&names[..64], &["v10"]), [""; 0]);
+    }
+
+    #[test]
+    fn every_good_value_that_does_not_occur_is_named() {
+        let unknown = problems(&["books", "logs"], &["boks", "zz"]);
+        assert_eq!(unknown.len(), 2, "{unknown:?}");
+        assert!(
+            unknown[0].contains("`boks` is not a value")
+                && unknown[0].contains("did you mean `books`?")
+        );
+        assert!(unknown[1].contains("its values are `books` (3), `logs` (3)"), "{unknown:?}");
+    }
+}

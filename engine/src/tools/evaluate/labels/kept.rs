@@ -1,0 +1,292 @@
+//! The figures of one statistic over natural windows of labelled classes.
+//!
+//! A window of a good class weighs ½ / (good classes · windows of its class), any other ½ / (other classes · windows of its
+//! class): every class of a side counts alike, and chance is ½.
+
+use crate::tools::evaluate::figures::bootstrap::Bootstrap;
+use crate::tools::evaluate::figures::{Counts, Figure, Values, same_rank};
+use crate::tools::evaluate::windows::Place;
+
+/// The shares of the weight of all windows that are kept.
+pub(crate) const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
+
+/// The windows of one length. Their category is their class.
+pub(crate) struct Labelled<'a> {
+    pub(crate) places: &'a [Place],
+    /// By class, whether it is good. Every class has a window, and some are good and some are not.
+    pub(crate) good: &'a [bool],
+    pub(crate) bootstrap: &'a Bootstrap,
+}
+
+/// Windows that have a value, the largest first; equal values together.
+struct Ranking(Vec<Vec<usize>>);
+
+/// What is kept of one fraction.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kept {
+    /// The weight that is kept: less than the fraction where guards leave less.
+    pub(crate) taken: f64,
+    pub(crate) real_share: Figure,
+    /// By class, the share of its windows that is kept.
+    pub(crate) by_class: Vec<f64>,
+}
+
+/// Windows of each class, as often as their documents count, and the weight of one of them.
+struct Weights {
+    windows: Vec<u64>,
+    weights: Vec<f64>,
+}
+
+impl Ranking {
+    fn new(values: &Values) -> Self {
+        let known =
+            values.iter().enumerate().filter_map(|(window, value)| Some((window, (*value)?)));
+        let mut known: Vec<(usize, f64)> = known.collect();
+        known.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        let equal = known.chunk_by(|(_, a), (_, b)| same_rank(*a, *b));
+        // By number: 0 and -0 are one rank, and a sum has one order.
+        let numbers = |group: &[(usize, f64)]| {
+            let mut windows: Vec<usize> = group.iter().map(|(window, _)| *window).collect();
+            windows.sort_unstable();
+            windows
+        };
+        Self(equal.map(numbers).collect())
+    }
+}
+
+impl Labelled<'_> {
+    /// What is kept of each of [`FRACTIONS`] by `values`, of the windows that `passes` lets pass.
+    pub(crate) fn kept(&self, values: &Values, passes: Option<&[bool]>) -> Vec<Kept> {
+        let ranking = Ranking::new(values);
+        let figures = self.bootstrap.figures(|counts| {
+            let weights = self.weights(counts);
+            let taken = self.taken(&ranking, passes, counts, &weights);
+            taken.iter().map(|of| self.real_share(of, &weights)).collect()
+        });
+        let (weights, taken) = self.bootstrap.once(|counts| {
+            let weights = self.weights(counts);
+            let taken = self.taken(&ranking, passes, counts, &weights);
+            (weights, taken)
+        });
+        let kept = taken.iter().zip(figures).map(|(windows, real_share)| {
+            let share = |(kept, all): (&f64, &u64)| kept / *all as f64;
+            Kept {
+                taken: windows
+                    .iter()
+                    .zip(&weights.weights)
+                    .map(|(kept, weight)| kept * weight)
+                    .sum(),
+                real_share,
+                by_class: windows.iter().zip(&weights.windows).map(share).collect(),
+            }
+        });
+        kept.collect()
+    }
+
+    /// By class, the AUROC of the good classes' windows against its own; `None` for a good class, and where a side has no value.
+    pub(crate) fn auroc(&self, values: &Values) -> Vec<Option<Figure>> {
+        let ranking = Ranking::new(values);
+        let figures = self.bootstrap.figures(|counts| self.aurocs(&ranking, counts));
+        let figures = figures.into_iter().zip(self.good);
+        figures.map(|(figure, good)| (!good && figure.value.is_some()).then_some(figure)).collect()
+    }
+
+    fn weights(&self, counts: &Counts) -> Weights {
+        let mut windows = vec![0; self.good.len()];
+        for place in self.places {
+            windows[place.category] += counts.of(place);
+        }
+        let classes = |good: bool| self.good.iter().filter(|of| **of == good).count() as f64;
+        let weight = |(windows, good): (&u64, &bool)| match windows {
+            0 => 0.0,
+            _ => 0.5 / (classes(*good) * *windows as f64),
+        };
+        let weights = windows.iter().zip(self.good).map(weight).collect();
+        Weights { windows, weights }
+    }
+
+    /// By fraction and class, the windows taken from the top until the fraction of the weight of all windows is taken; windows
+    /// of equal value at the edge are taken in part, evenly.
+    fn taken(
+        &self,
+        ranking: &Ranking,
+        passes: Option<&[bool]>,
+        counts: &Counts,
+        weights: &Weights,
+    ) -> Vec<Vec<f64>> {
+        let mut taken = FRACTIONS.map(|_| (0.0, vec![0.0; self.good.len()]));
+        for equal in &ranking.0 {
+            let entering = || {
+                let passing = equal.iter().filter(|window| passes.is_none_or(|of| of[**window]));
+                passing.map(|window| {
+                    let place = &self.places[*window];
+                    (place.category, counts.of(place) as f64)
+                })
+            };
+            let here: f64 = entering().map(|(class, count)| count * weights.weights[class]).sum();
+            if here == 0.0 {
+                continue;
+            }
+            let mut is_full = true;
+            for (fraction, (sum, windows)) in FRACTIONS.iter().zip(&mut taken) {
+                let part = ((fraction - *sum) / here).min(1.0);
+                if part > 0.0 {
+                    entering().for_each(|(class, count)| windows[class] += part * count);
+                    *sum += part * here;
+                    is_full = false;
+                }
+            }
+            if is_full {
+                break;
+            }
+        }
+        taken.into_iter().map(|(_, windows)| windows).collect()
+    }
+
+    fn real_share(&self, taken: &[f64], weights: &Weights) -> Option<f64> {
+        let of_class = taken.iter().zip(&weights.weights).zip(self.good);
+        let (real, all) = of_class.fold((0.0, 0.0), |(real, all), ((windows, weight), good)| {
+            let weight = windows * weight;
+            (real + if *good { weight } else { 0.0 }, all + weight)
+        });
+        (all > 0.0).then(|| real / all)
+    }
+
+    fn aurocs(&self, ranking: &Ranking, counts: &Counts) -> Vec<Option<f64>> {
+        let Weights { weights, .. } = self.weights(counts);
+        let classes = self.good.len();
+        let (mut wins, mut windows) = (vec![0.0; classes], vec![0_u64; classes]);
+        let mut good_above = 0.0;
+        for equal in &ranking.0 {
+            let places = || equal.iter().map(|window| &self.places[*window]);
+            let good = places().filter(|place| self.good[place.category]);
+            let here: f64 =
+                good.map(|place| counts.of(place) as f64 * weights[place.category]).sum();
+            for place in places().filter(|place| !self.good[place.category]) {
+                let count = counts.of(place);
+                wins[place.category] += count as f64 * (good_above + here / 2.0);
+                windows[place.category] += count;
+            }
+            good_above += here;
+        }
+        let auroc = |(wins, windows): (f64, u64)| {
+            (windows > 0 && good_above > 0.0).then(|| wins / (windows as f64 * good_above))
+        };
+        wins.into_iter().zip(windows).map(auroc).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Windows by class, document and value.
+    type Rows = Vec<(usize, usize, Option<u8>, bool)>;
+
+    const GOOD: [bool; 4] = [true, false, true, false];
+
+    fn places(rows: &Rows) -> Vec<Place> {
+        let place = |(class, document, ..): &(usize, usize, Option<u8>, bool)| Place {
+            category: *class,
+            document: *document,
+            start: 0,
+            kind: 0,
+        };
+        rows.iter().map(place).collect()
+    }
+
+    /// The definition, window by window.
+    fn real_share(rows: &Rows, fraction: f64, guarded: bool) -> Option<f64> {
+        let of_class = |class: usize| rows.iter().filter(|row| row.0 == class).count() as f64;
+        let weight = |class: usize| 0.25 / of_class(class);
+        let mut values: Vec<u8> = rows.iter().filter_map(|row| row.2).collect();
+        values.sort_unstable();
+        values.dedup();
+        let (mut real, mut all) = (0.0, 0.0);
+        for value in values.into_iter().rev() {
+            let here = rows.iter().filter(|row| row.2 == Some(value) && (!guarded || row.3));
+            let sum: f64 = here.clone().map(|row| weight(row.0)).sum();
+            let part = if sum > 0.0 { ((fraction - all) / sum).clamp(0.0, 1.0) } else { 0.0 };
+            real += part * here.filter(|row| GOOD[row.0]).map(|row| weight(row.0)).sum::<f64>();
+            all += part * sum;
+        }
+        (all > 0.0).then(|| real / all)
+    }
+
+    fn auroc(rows: &Rows, class: usize) -> Option<f64> {
+        let of_class = |class: usize| rows.iter().filter(|row| row.0 == class).count() as f64;
+        let (mut wins, mut pairs) = (0.0, 0.0);
+        for good in rows.iter().filter(|row| GOOD[row.0]) {
+            for other in rows.iter().filter(|row| row.0 == class) {
+                if let (Some(a), Some(b)) = (good.2, other.2) {
+                    let weight = 1.0 / of_class(good.0);
+                    pairs += weight;
+                    wins +=
+                        weight * (f64::from(u8::from(a > b)) + f64::from(u8::from(a >= b))) / 2.0;
+                }
+            }
+        }
+        (pairs > 0.0).then(|| wins / pairs)
+    }
+
+    fn close(got: Option<f64>, expected: Option<f64>) -> bool {
+        match (got, expected) {
+            (Some(got), Some(expected)) => (got - expected).abs() < 1e-9,
+            (got, expected) => got == expected,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn figures_are_those_of_the_definition_written_out(
+            more in prop::collection::vec((0_usize..4, 0_usize..3, prop::option::of(0_u8..6), any::<bool>()), 0..40),
+        ) {
+            let mut rows: Rows = (0..4).map(|class| (class, 0, Some(3), true)).collect();
+            rows.extend(more);
+            let places = places(&rows);
+            let bootstrap = Bootstrap::new(1, &[3; 4]);
+            let labelled = Labelled { places: &places, good: &GOOD, bootstrap: &bootstrap };
+            let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
+            let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
+            // Documents without windows count nothing: a replicate may then lack a class.
+            for guarded in [false, true] {
+                let kept = labelled.kept(&values, guarded.then_some(&passes[..]));
+                for (kept, fraction) in kept.iter().zip(FRACTIONS) {
+                    let expected = real_share(&rows, fraction, guarded);
+                    prop_assert!(close(kept.real_share.value, expected), "{kept:?} {expected:?}");
+                    prop_assert!(kept.taken <= fraction + 1e-9);
+                    prop_assert!(kept.by_class.iter().all(|share| (0.0..=1.0 + 1e-9).contains(share)));
+                }
+            }
+            for (class, figure) in labelled.auroc(&values).into_iter().enumerate() {
+                let expected = if GOOD[class] { None } else { auroc(&rows, class) };
+                prop_assert!(close(figure.and_then(|figure| figure.value), expected));
+            }
+        }
+    }
+
+    #[test]
+    fn guards_leave_less_and_nulls_are_never_taken() {
+        let rows: Rows = vec![
+            (0, 0, Some(9), true),
+            (1, 0, Some(8), false),
+            (2, 0, None, true),
+            (3, 0, Some(1), true),
+        ];
+        let places = places(&rows);
+        let bootstrap = Bootstrap::new(1, &[1; 4]);
+        let labelled = Labelled { places: &places, good: &GOOD, bootstrap: &bootstrap };
+        let values: Vec<Option<f64>> = rows.iter().map(|row| row.2.map(f64::from)).collect();
+        let passes: Vec<bool> = rows.iter().map(|row| row.3).collect();
+        let kept = labelled.kept(&values, Some(&passes));
+        assert_eq!(kept[0].by_class, [0.4, 0.0, 0.0, 0.0]);
+        assert_eq!(kept[2].by_class, [1.0, 0.0, 0.0, 1.0]);
+        assert_eq!((kept[2].taken, kept[2].real_share.value), (0.5, Some(0.5)));
+        let guards: Vec<bool> = vec![true, false, false, false];
+        let kept = labelled.kept(&values, Some(&guards));
+        assert_eq!((kept[2].taken, kept[2].real_share.value), (0.25, Some(1.0)));
+    }
+}

@@ -1,0 +1,151 @@
+//! The figures of labelled windows as sections of a page.
+
+use super::kept::FRACTIONS;
+use super::report::{KeptShare, LabelFigures, LabelLength, LabelReport, QUARTER, of_fraction};
+use super::tables::{by_class, percent};
+use crate::base::text::{count, value_name};
+use crate::report::page::figures::{Row, intervals};
+use crate::report::page::{Block, Section, Tile};
+use crate::tools::evaluate::drawings::{interval, matrix_table};
+use crate::tools::evaluate::grid::with_interval;
+
+impl LabelFigures {
+    pub(crate) fn tiles(&self) -> impl Iterator<Item = Tile> {
+        self.lengths.values().map(|of| Tile {
+            figure: count(of.classes.values().map(|class| class.documents).sum()),
+            label: format!("labelled documents of {} tokens or more", count(of.tokens)),
+        })
+    }
+
+    pub(crate) fn sections(&self) -> Vec<Section> {
+        self.lengths.values().flat_map(|of| of.sections(self)).collect()
+    }
+}
+
+impl LabelLength {
+    fn sections(&self, figures: &LabelFigures) -> Vec<Section> {
+        let length = count(self.tokens);
+        let section = |id: &str, title: &str, lead: &str, blocks: Vec<Block>| {
+            let id = format!("{id}{}", self.tokens);
+            Section::new(&id, &format!("{title} · {length} tokens"), lead, blocks)
+        };
+        let good: Vec<String> = figures.good.iter().map(|class| value_name(class)).collect();
+        let mut summary: Vec<String> = self.sentence.iter().cloned().collect();
+        summary.push(format!(
+            "labels: {}; good: {}; {} rows without a label are left out",
+            figures.column,
+            good.join(", "),
+            count(figures.rows_without_label)
+        ));
+        if !self.classes_without_windows.is_empty() {
+            let names: Vec<String> =
+                self.classes_without_windows.iter().map(|name| value_name(name)).collect();
+            summary.push(format!("no document is long enough of: {}", names.join(", ")));
+        }
+        summary.extend(self.notes.iter().cloned());
+        let mut blocks = vec![Block::List(summary)];
+        blocks.extend(matrix_table(&self.matrix));
+        let mut sections = vec![section(
+            "labels",
+            "Good classes against each other class",
+            "How often a good window ranks above one of the class (AUROC). pass: its interval lies above 0.5; weak: it holds 0.5; \
+             fail: it lies below.",
+            blocks,
+        )];
+        if self.reports.is_empty() {
+            return sections;
+        }
+        sections.push(section(
+            "kept",
+            "Real share of what is kept",
+            "Of the best quarter of all weight; every class of a side weighs the same, and both sides do. Dashed: by chance.",
+            vec![self.shares(), self.share_table()],
+        ));
+        sections.push(section(
+            "classes",
+            "Classes",
+            "What the score keeps of each class, and what each guard rejects.",
+            vec![self.class_table(), self.by_score()],
+        ));
+        let best = self.best.iter().map(|of| {
+            vec![format!("{:.3}", of.score), value_name(&of.class), of.id.clone(), count(of.start)]
+        });
+        sections.push(section(
+            "best",
+            "The best windows that pass",
+            "",
+            vec![Block::table(["score", "class", "document", "from token"], best.collect())],
+        ));
+        sections
+    }
+
+    fn shares(&self) -> Block {
+        let quarter =
+            |of: &[KeptShare]| of_fraction(of, QUARTER).and_then(|of| interval(&of.real_share));
+        let row = |(name, report): (&String, &LabelReport)| Row {
+            name: name.clone(),
+            figures: vec![report.guarded.as_deref().and_then(quarter), quarter(&report.unguarded)],
+        };
+        let rows: Vec<Row> = self.ordered().map(row).collect();
+        Block::Drawing(intervals(
+            "real share of the kept quarter",
+            &["guards", "no guards"],
+            &rows,
+            0.5,
+        ))
+    }
+
+    fn share_table(&self) -> Block {
+        let sides = ["guards", "no guards"];
+        let heads =
+            sides.iter().flat_map(|side| FRACTIONS.map(|of| format!("{side} {}", percent(of))));
+        let header =
+            std::iter::once("score".to_owned()).chain(heads).chain(["no value".to_owned()]);
+        let row = |(name, report): (&String, &LabelReport)| {
+            let guarded = report.guarded.as_ref().map_or_else(
+                || vec!["–".to_owned(); FRACTIONS.len()],
+                |kept| kept.iter().map(|of| with_interval(Some(&of.real_share))).collect(),
+            );
+            let free = report.unguarded.iter().map(|of| with_interval(Some(&of.real_share)));
+            let cells = std::iter::once(name.clone()).chain(guarded).chain(free);
+            cells.chain([count(report.missing)]).collect()
+        };
+        Block::Table { header: header.collect(), rows: self.ordered().map(row).collect() }
+    }
+
+    fn class_table(&self) -> Block {
+        let mut header: Vec<String> =
+            ["class", "good", "documents", "windows"].map(str::to_owned).to_vec();
+        header.extend(FRACTIONS.map(|of| format!("kept {}", percent(of))));
+        header.extend(self.guards.iter().map(|guard| format!("rejected: {}", guard.guard)));
+        let kept = self.reports.get("score").map(LabelReport::kept).unwrap_or_default();
+        let rows = self.classes.iter().map(|(name, size)| {
+            let good = if size.good { "good" } else { "" };
+            let mut row =
+                vec![value_name(name), good.into(), count(size.documents), count(size.windows)];
+            row.extend(by_class(kept, name));
+            let rejected = self.guards.iter().map(|guard| guard.kinds.get(name));
+            row.extend(rejected.map(|of| of.map_or_else(|| "–".into(), |of| percent(of.share()))));
+            row
+        });
+        Block::Table { header, rows: rows.collect() }
+    }
+
+    /// What every score keeps of each class.
+    fn by_score(&self) -> Block {
+        let table = |(name, report): (&String, &LabelReport)| {
+            let header = ["class", "kept 10 %", "kept 25 %", "kept 50 %", "AUROC of good"];
+            let rows = self.classes.keys().map(|class| {
+                let kept = by_class(report.kept(), class);
+                let auroc = with_interval(report.auroc.get(class));
+                std::iter::once(value_name(class)).chain(kept).chain([auroc]).collect()
+            });
+            [Block::Heading(name.clone()), Block::table(header, rows.collect())]
+        };
+        Block::Details {
+            summary: "Every score".to_owned(),
+            open: false,
+            blocks: self.ordered().flat_map(table).collect(),
+        }
+    }
+}

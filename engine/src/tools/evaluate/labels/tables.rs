@@ -1,0 +1,173 @@
+//! The figures of labelled windows for people.
+
+use std::fmt;
+
+use super::kept::FRACTIONS;
+use super::report::{ClassSize, KeptShare, LabelFigures, LabelLength, LabelReport, of_fraction};
+use crate::base::text::{count, line_safe, value_name};
+use crate::tools::evaluate::grid::{by_importance, grid, matrix, with_interval};
+use crate::tools::evaluate::guards::GuardRejections;
+
+impl LabelFigures {
+    /// Writes the tables; with `details` those of every score.
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, details: bool) -> fmt::Result {
+        let good: Vec<String> = self.good.iter().map(|class| value_name(class)).collect();
+        writeln!(f, "labels: {}; good: {}", line_safe(&self.column), good.join(", "))?;
+        if self.rows_without_label > 0 {
+            writeln!(f, "left out: {} rows without a label", count(self.rows_without_label))?;
+        }
+        self.lengths.values().try_for_each(|of| of.write(f, details))
+    }
+}
+
+impl LabelLength {
+    fn write(&self, f: &mut fmt::Formatter<'_>, details: bool) -> fmt::Result {
+        let documents = self.classes.values().map(|class| class.documents).sum();
+        writeln!(
+            f,
+            "\n== natural windows of {} tokens: {} of {} documents in {} classes (no BOS, whatever the pipeline says)",
+            count(self.tokens),
+            count(self.classes.values().map(|class| class.windows).sum()),
+            count(documents),
+            count(self.classes.len() as u64)
+        )?;
+        for note in &self.notes {
+            writeln!(f, "note: {}", line_safe(note))?;
+        }
+        if !self.classes_without_windows.is_empty() {
+            let names: Vec<String> =
+                self.classes_without_windows.iter().map(|name| value_name(name)).collect();
+            writeln!(f, "no document is long enough of: {}", names.join(", "))?;
+        }
+        if let Some(sentence) = &self.sentence {
+            writeln!(f, "{}", line_safe(sentence))?;
+        }
+        if self.reports.is_empty() {
+            return Ok(());
+        }
+        matrix(f, "Good classes against each other class", &self.matrix)?;
+        if !self.matrix.is_empty() {
+            writeln!(
+                f,
+                "How often a good window ranks above one of the class (AUROC). pass: its interval lies above 0.5; weak: it holds\n\
+                 0.5; fail: it lies below."
+            )?;
+        }
+        self.real_shares(f)?;
+        self.classes(f)?;
+        self.best(f)?;
+        if details {
+            self.details(f)?;
+        }
+        Ok(())
+    }
+
+    /// The scores with their reports, the pipeline's own first.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = (&String, &LabelReport)> {
+        by_importance(self.reports.keys()).into_iter().map(|name| (name, &self.reports[name]))
+    }
+
+    fn has_guards(&self) -> bool {
+        self.reports.values().any(|report| report.guarded.is_some())
+    }
+
+    fn real_shares(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nReal share of what is kept (0.5 by chance)")?;
+        let sides: &[&str] =
+            if self.has_guards() { &["guards", "no guards"] } else { &["no guards"] };
+        let heads =
+            sides.iter().flat_map(|side| FRACTIONS.map(|of| format!("{side} {}", percent(of))));
+        let header: Vec<String> = heads.chain(["no value".to_owned()]).collect();
+        let row = |(name, report): (&String, &LabelReport)| {
+            let sides = report.guarded.iter().chain([&report.unguarded]).flatten();
+            let cells = sides.map(|of| with_interval(Some(&of.real_share)));
+            (line_safe(name), cells.chain([count(report.missing)]).collect())
+        };
+        grid(f, &header, &self.ordered().map(row).collect::<Vec<_>>())?;
+        writeln!(
+            f,
+            "Of the best 10, 25 and 50 % of all weight; every class of a side weighs the same, and both sides do. In brackets\n\
+             where the share lies in nineteen of twenty resamplings of the documents."
+        )
+    }
+
+    /// By class, what the score keeps and the guards reject.
+    fn classes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut header = vec!["documents".to_owned(), "windows".to_owned()];
+        let score = self.reports.get("score");
+        if score.is_some() {
+            header.extend(FRACTIONS.map(|of| format!("kept {}", percent(of))));
+        }
+        header.extend(self.guards.iter().map(|guard| format!("rejected: {}", guard.guard)));
+        let row = |(name, size): (&String, &ClassSize)| {
+            let mut cells = vec![count(size.documents), count(size.windows)];
+            let kept = score.map(|report| by_class(report.kept(), name)).unwrap_or_default();
+            cells.extend(kept);
+            let rejected = |guard: &GuardRejections| {
+                guard.kinds.get(name).map_or_else(|| "-".to_owned(), |of| percent(of.share()))
+            };
+            cells.extend(self.guards.iter().map(rejected));
+            let good = if size.good { " (good)" } else { "" };
+            (format!("{}{good}", value_name(name)), cells)
+        };
+        writeln!(f, "\nClasses: what the score keeps of each, and what each guard rejects")?;
+        grid(f, &header, &self.classes.iter().map(row).collect::<Vec<_>>())
+    }
+
+    fn best(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.best.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nThe {} best windows that pass", self.best.len())?;
+        for of in &self.best {
+            writeln!(
+                f,
+                "  {:.3}  {}  {}, from token {}",
+                of.score,
+                value_name(&of.class),
+                line_safe(&of.id),
+                count(of.start)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nStatistics")?;
+        for (name, doc) in &self.statistics {
+            writeln!(f, "  {}  {}", line_safe(name), line_safe(doc))?;
+        }
+        for (name, report) in self.ordered() {
+            writeln!(f, "\nKept of each class by {}", line_safe(name))?;
+            let sides: Vec<(&str, &[KeptShare])> = report
+                .guarded
+                .iter()
+                .map(|kept| ("guards", &kept[..]))
+                .chain([("no guards", &report.unguarded[..])])
+                .collect();
+            let mut header: Vec<String> = sides
+                .iter()
+                .flat_map(|(side, _)| FRACTIONS.map(|of| format!("{side} {}", percent(of))))
+                .collect();
+            header.push("AUROC of good".to_owned());
+            let row = |class: &String| {
+                let mut cells: Vec<String> =
+                    sides.iter().flat_map(|(_, kept)| by_class(kept, class)).collect();
+                cells.push(with_interval(report.auroc.get(class)));
+                (value_name(class), cells)
+            };
+            grid(f, &header, &self.classes.keys().map(row).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// The shares that are kept of a class, by fraction.
+pub(crate) fn by_class(kept: &[KeptShare], class: &str) -> Vec<String> {
+    let share = |fraction: f64| of_fraction(kept, fraction).and_then(|of| of.by_class.get(class));
+    FRACTIONS.map(|of| share(of).map_or_else(|| "-".to_owned(), |share| percent(*share))).to_vec()
+}

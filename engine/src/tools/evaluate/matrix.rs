@@ -1,0 +1,86 @@
+//! Scores × kinds of windows: which kinds a score ranks below real text.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::figures::Figure;
+
+/// Documents below which a kind gets no cell.
+pub(crate) const MIN_DOCUMENTS: usize = 8;
+
+/// The outcome of a figure against chance, ½.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// The interval lies above ½: real windows win.
+    Pass,
+    /// The interval holds ½.
+    Weak,
+    /// The interval lies below ½: the other windows win.
+    Fail,
+}
+
+/// A figure and its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub(crate) struct Cell {
+    pub(crate) outcome: Outcome,
+    /// Value, and the ends of its interval.
+    pub(crate) figure: Figure,
+}
+
+/// Cells by score, then kind of window. A kind of fewer than eight documents has none.
+pub(crate) type Matrix = BTreeMap<String, BTreeMap<String, Cell>>;
+
+impl Cell {
+    /// `None` without an interval.
+    pub(crate) fn new(figure: Figure) -> Option<Self> {
+        let [low, high] = figure.interval?;
+        let outcome = match (low > 0.5, high < 0.5) {
+            (true, _) => Outcome::Pass,
+            (_, true) => Outcome::Fail,
+            _ => Outcome::Weak,
+        };
+        Some(Self { outcome, figure })
+    }
+}
+
+impl Outcome {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Weak => "weak",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// `weak: header, rep; fails: pieces_2`; empty where all pass.
+pub(crate) fn shortcomings(cells: &BTreeMap<String, Cell>) -> String {
+    let of = |outcome: Outcome| {
+        let names = cells.iter().filter(|(_, cell)| cell.outcome == outcome);
+        names.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let parts = [("weak", of(Outcome::Weak)), ("fails", of(Outcome::Fail))];
+    let parts = parts.iter().filter(|(_, names)| !names.is_empty());
+    parts.map(|(what, names)| format!("; {what}: {names}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_that_holds_chance_is_weak() {
+        let outcome = |low, high| {
+            let figure = Figure { value: Some(0.5), interval: Some([low, high]) };
+            Cell::new(figure).map(|cell| cell.outcome)
+        };
+        assert_eq!(outcome(0.44, 0.62), Some(Outcome::Weak));
+        assert_eq!(outcome(0.5, 0.7), Some(Outcome::Weak), "its end is chance");
+        assert_eq!(outcome(0.51, 0.7), Some(Outcome::Pass));
+        assert_eq!(outcome(0.3, 0.49), Some(Outcome::Fail));
+        assert_eq!(Cell::new(Figure::default()), None);
+    }
+}
