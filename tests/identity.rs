@@ -297,6 +297,7 @@ const CASES: &[Case] = &[
         r#"{"+": "compression"}"#,
         r#"{"compression": {"scope": "document"}}"#,
     ),
+    ("lexical.text", Columns("text"), r#"{"+": "lexical"}"#, r#"{"lexical": {"text": false}}"#),
     ("external.name", Measure("own"), OWN, r#"{"external": {"name": "other"}}"#),
     (
         "external.command",
