@@ -38,6 +38,8 @@ mod evaluate_heads;
 #[cfg(test)]
 mod evaluate_labels;
 #[cfg(test)]
+mod evaluate_natural;
+#[cfg(test)]
 mod examples;
 #[cfg(test)]
 mod explain;
