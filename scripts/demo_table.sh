@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The table of the README: which share of each kind of document of the demo corpus a selection keeps.
+# The table of the README: the share of good text in what a selection keeps of the demo, and the share kept of each kind.
 #
 #   scripts/demo_table.sh          LONGSIFT=/path/to/longsift runs another binary than the one it builds
 #
-# Measures the demo once and selects from the same statistics six times. Everything it writes goes away with it.
+# Measures the demo once and selects from the same statistics six times. The files it writes are removed at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,10 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# Of the four kinds, in the order of the table, the share that is kept with these settings.
+good='books papers code docs'
+junk='word_list csv log minified_js generated_code encoded json xml po package_index api_listing changelog licence shuffled'
+
+# Prints one row: the share of good windows among those kept, then the share kept of each kind.
 row() {
   local name=$1 setting settings=(--set "output.path=$folder/out")
   shift
@@ -25,24 +28,41 @@ row() {
     cat "$folder/log" >&2
     exit 1
   fi
-  awk -v name="$name" '
-    $1 ~ /^(whole|shuffled|mixture|repeated)$/ && $5 == "%" { share[$1] = sprintf("%.0f %%", 100 * $3 / $2) }
+  awk -v name="$name" -v good="$good" -v junk="$junk" '
+    BEGIN {
+      goods = split(good, kinds)
+      for (i = 1; i <= goods; i++) is_good[kinds[i]] = 1
+      all = split(good " " junk, kinds)
+      for (i = 1; i <= all; i++) is_kind[kinds[i]] = 1
+    }
+    $1 in is_kind && $5 == "%" {
+      if (!($1 in share)) found++
+      share[$1] = sprintf("%.0f %%", 100 * $3 / $2)
+      kept += $3
+      if ($1 in is_good) kept_good += $3
+    }
     END {
-      if (length(share) != 4) { print "no shares in the log" > "/dev/stderr"; exit 1 }
-      printf "| %s | %s | %s | %s | %s |\n", name, share["whole"], share["shuffled"], share["mixture"], share["repeated"]
+      if (found != all || kept == 0) { print "expected the shares of " all " kinds in the log, got " found + 0 > "/dev/stderr"; exit 1 }
+      printf "| %s | **%.0f %%** |", name, 100 * kept_good / kept
+      for (i = 1; i <= all; i++) printf " %s |", share[kinds[i]]
+      printf "\n"
     }' "$folder/log"
 }
 
-guard='stages.filter.guards=[{statistic: copy_share, max: 0.4}]'
-both='stages.score.terms=[{statistic: dependency_strength}, {statistic: far_variance, weight: -0.5}, {statistic: far_recurrence}]'
-side() { echo "{statistic: $1, weight: $2, offset: $3, standardise: percentile}"; }
-sides="$(side far_recurrence 1 0), $(side link_coverage 1 0), $(side near_recurrence 1 0.2), $(side copy_share -1 1.2)"
+# The formula `balanced-recurrence` without its component of attention.
+component() { echo "{statistic: $1, weight: $2, offset: $3, standardise: percentile}"; }
+components="$(component far_recurrence 1 0), $(component link_coverage 1 0), $(component near_recurrence 1 0.3)"
+components+=", $(component midrange_share 1 0.1), $(component periodic_share -1 1.05), $(component repeated_share -1 1.1)"
+components+=", $(component digit_share -1 1.2)"
 
-echo '| selection | `whole` | `shuffled` | `mixture` | `repeated` |'
-echo '|---|---|---|---|---|'
-row 'LongAttn' stages.score.formula=longattn
-row 'LongAttn, copy guard' stages.score.formula=longattn "$guard"
-row 'far recurrence, copy guard' stages.score.formula=far-recurrence "$guard"
-row 'LongAttn + far recurrence, copy guard' stages.score.formula=null "$both" "$guard"
-row 'balanced recurrence' stages.score.formula=null "stages.score.terms=[$sides]" stages.score.combine=least
-row 'balanced recurrence with attention: the demo' stages.score.formula=balanced-recurrence
+printf '| selection | real text in what is kept |'
+for kind in $good $junk; do printf ' `%s` |' "$kind"; done
+printf '\n|---|---|'
+for kind in $good $junk; do printf -- '---|'; done
+printf '\n'
+row 'random' stages.score.formula=random 'stages.filter.guards=[]'
+row 'LongAttn' stages.score.formula=longattn 'stages.filter.guards=[]'
+row 'LongAttn, guards' stages.score.formula=longattn
+row 'far recurrence, guards' stages.score.formula=far-recurrence
+row 'balanced recurrence, guards' stages.score.formula=null "stages.score.terms=[$components]" stages.score.combine=least
+row 'balanced recurrence with attention, guards: the demo as it stands'

@@ -434,7 +434,7 @@ fn a_browser_without_a_network_opens_a_map() {
     let workspace = of_texts(&texts);
     let demo = repository().join("pipelines/demo.yaml");
     for (pipeline, document) in
-        [("pipeline.yaml", "a.parquet:0"), (demo.to_str().unwrap(), "chronicle-00-whole")]
+        [("pipeline.yaml", "a.parquet:0"), (demo.to_str().unwrap(), "books-01")]
     {
         workspace
             .longsift(&["map", pipeline, "--document", document, "--html", "map.html"])

@@ -188,7 +188,7 @@ fn a_run_reaches_no_network_unless_it_is_given_a_url() {
     let workspace = Workspace::new();
     let demo = repository().join("pipelines/demo.yaml");
     let output = format!("output.path={}", workspace.path("out").display());
-    let pipeline = [demo.to_str().unwrap(), "--set", &output, "--limit", "60"];
+    let pipeline = [demo.to_str().unwrap(), "--set", &output, "--limit", "12"];
     for command in ["validate", "plan", "run"] {
         let more = if command == "validate" { &pipeline[..3] } else { &pipeline[..] };
         let arguments = [&[command], more].concat();
@@ -196,7 +196,7 @@ fn a_run_reaches_no_network_unless_it_is_given_a_url() {
     }
     for command in ["status", "verify"] {
         assert_eq!(
-            attempts(no_network(), &workspace, &[command, "out.limit-60.run"], None),
+            attempts(no_network(), &workspace, &[command, "out.limit-12.run"], None),
             0,
             "{command}"
         );
