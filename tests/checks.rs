@@ -5,8 +5,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::tables::{floats, optional_texts, read_parquet};
-use crate::support::{Pipeline, Workspace};
+use crate::support::tables::{floats, optional_texts, read_parquet, write_parquet};
+use crate::support::{Pipeline, Workspace, files_below};
 
 fn pipeline() -> Pipeline {
     Pipeline::tokens("model", 64)
@@ -197,4 +197,38 @@ fn drift_may_end_a_run() {
     run("fail").expect(6);
     let answer = workspace.longsift(&["plan", "pipeline.yaml", "--set", &set("fail")]).expect(2);
     assert!(answer.stderr.contains("no meaning without a `calibration`"), "{}", answer.stderr);
+}
+
+#[test]
+fn an_input_without_rows_is_a_result_like_any_other() {
+    let workspace = Workspace::of_three_groups();
+    workspace.write("pipeline.yaml", with(&["figure: rows_in, min: 1"]));
+    let full = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    assert_eq!(full.summary()["status"], "done");
+    let before = bytes_of(&workspace);
+    for path in files_below(&workspace.path("input")) {
+        let rows = read_parquet(&path);
+        write_parquet(&path, &rows.slice(0, 0), 10);
+    }
+    for more in [&[][..], &["--fresh"]] {
+        let arguments = [&["run", "pipeline.yaml", "-q"], more].concat();
+        let refused = workspace.longsift(&arguments).expect(6);
+        assert_eq!(refused.summary()["checks"][0]["holds"], false);
+        if more.is_empty() {
+            assert_eq!(bytes_of(&workspace), before, "the earlier result stands");
+        }
+    }
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+    assert_eq!((&summary["status"], &summary["rows_in"]), (&"done".into(), &0.into()));
+    assert_eq!(read_parquet(&workspace.path("out/data")).num_rows(), 0);
+    workspace.longsift(&["verify", "out.run"]).success();
+    let again = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+    assert_eq!(again["status"], "nothing_to_do");
+    // Not even files.
+    for path in files_below(&workspace.path("input")) {
+        fs::remove_file(path).unwrap();
+    }
+    let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+    assert_eq!(summary["rows_in"], 0);
 }

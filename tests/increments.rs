@@ -107,6 +107,47 @@ fn a_file_that_changed_is_filtered_again_with_a_warning() {
     assert!(answer.stderr.contains("for example `b.parquet`"), "{}", answer.stderr);
 }
 
+/// Files without compression and statistics, whose footers say nothing of their values.
+fn plain_file(workspace: &Workspace, path: &str, name: &str) {
+    let properties = parquet::file::properties::WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None)
+        .build();
+    let rows = corpus(name, &[128, 192, 256]);
+    let path = workspace.path(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let file = fs::File::create(path).unwrap();
+    let mut writer =
+        parquet::arrow::ArrowWriter::try_new(file, rows.schema(), Some(properties)).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_file_of_the_same_name_in_another_folder_or_of_another_time_is_new() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    plain_file(&workspace, "days/1/a.parquet", "x");
+    plain_file(&workspace, "days/2/a.parquet", "y");
+    let time = |path: &str| fs::metadata(workspace.path(path)).unwrap().modified().unwrap();
+    let file = fs::File::options().write(true).open(workspace.path("days/2/a.parquet")).unwrap();
+    file.set_modified(time("days/1/a.parquet")).unwrap();
+    let of_day = |day: &str, mut pipeline: Pipeline| {
+        pipeline.input = pipeline.input.replace("path: input", &format!("path: days/{day}"));
+        pipeline
+    };
+    run(&workspace, &of_day("1", first()));
+    workspace.write("increment.yaml", of_day("2", increment("out.run", "day2")).to_string());
+    let answer = workspace.longsift(&["run", "increment.yaml", "-q"]).success();
+    assert_eq!(count(&answer.summary(), "rows_in"), 3);
+    assert!(answer.stderr.contains("filtered in another folder"), "{}", answer.stderr);
+    let again = run(&workspace, &of_day("1", increment("out.run", "day1b")));
+    assert_eq!((&again["status"], count(&again, "rows_in")), (&json!("nothing_to_do"), 0));
+    plain_file(&workspace, "days/1/a.parquet", "z");
+    let corrected = run(&workspace, &of_day("1", increment("out.run", "day1c")));
+    assert_eq!(count(&corrected, "rows_in"), 3);
+}
+
 #[test]
 fn drift_is_small_for_more_of_the_same_and_reported() {
     let workspace = first_day();

@@ -23,12 +23,13 @@ fn pipeline() -> Pipeline {
 
 /// Writes a file whose pages are as they are in memory, so that bytes can be changed in place.
 fn write_plain(path: &Path, texts: &[String]) {
-    let ids = strings((0..texts.len()).map(|row| row.to_string()));
+    let ids = strings((0..texts.len()).map(|row| format!("document-{row}")));
     let input = table(&[("id", ids), ("text", strings(texts))]);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let file = File::create(path).unwrap();
     let properties = parquet::file::properties::WriterProperties::builder()
         .set_dictionary_enabled(false)
+        .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None)
         .build();
     let mut writer = ArrowWriter::try_new(file, input.schema(), Some(properties)).unwrap();
     writer.write(&input).unwrap();
@@ -65,6 +66,30 @@ fn a_document_that_changed_between_score_and_write_is_recognised() {
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
     assert_eq!(workspace.hashes(&["out/data"]), before, "the last selection still stands");
     workspace.run_with(&pipeline, &["--fresh"]);
+}
+
+#[test]
+fn an_id_that_changed_between_score_and_write_is_recognised() {
+    let workspace = Workspace::new();
+    workspace.link("model", &demo_model());
+    let path = workspace.path("input/a.parquet");
+    let texts: Vec<String> =
+        ["amber", "birch"].map(|word| format!("The {word} box stood there. ").repeat(40)).to_vec();
+    write_plain(&path, &texts);
+    let pipeline = Pipeline::text("model", 64).filter("keep_fraction: 1");
+    workspace.run(&pipeline);
+    let time = fs::metadata(&path).unwrap().modified().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len() - 9).filter(|place| bytes[*place..].starts_with(b"document-1")).collect();
+    for place in places {
+        bytes[place] = b'#';
+    }
+    fs::write(&path, bytes).unwrap();
+    set_modified(&path, time);
+    workspace.write("pipeline.yaml", pipeline.output("compression: snappy").to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+    assert!(answer.stderr.contains("is not the one that was scored"), "{}", answer.stderr);
 }
 
 #[test]

@@ -490,6 +490,8 @@ fn lines_are_counted_once_and_again_when_the_file_changes() {
         fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
     };
     touch(long_ago);
+    // The time of the last change of status is that of the clock.
+    std::thread::sleep(Duration::from_millis(2100));
     workspace.write("pipeline.yaml", short().to_string());
     let rows = || {
         let plan =
@@ -512,6 +514,12 @@ fn lines_are_counted_once_and_again_when_the_file_changes() {
     fs::write(counted, "torn").unwrap();
     assert_eq!(rows(), 30);
     fs::write(&file, format!("{all}{}", document(30))).unwrap();
+    touch(long_ago);
+    std::thread::sleep(Duration::from_millis(2100));
+    assert_eq!((rows(), kept().len()), (31, 2));
+    // Another file of the same size and time.
+    fs::write(&file, many(30) + &document(30).to_string().replace(' ', "\n").replace('\n', " "))
+        .unwrap();
     touch(long_ago);
     assert_eq!((rows(), kept().len()), (31, 2));
     // A file of the last seconds may still be written to.
@@ -606,4 +614,88 @@ fn what_is_no_file_of_lines_says_so() {
     );
     let schema = short().input("schema: {text: string}");
     expect(&[("a.txt", line(1))], &schema, 2, "matches no file");
+}
+
+#[test]
+fn escaped_pairs_of_every_plane_are_read_as_what_they_say() {
+    let points = [0x1_f600_u32, 0x2_0bb7, 0x2_f800, 0x3_0000, 0xe_0067, 0x10_fffd];
+    let escaped = |point: u32| {
+        let mut units = [0; 2];
+        let character = char::from_u32(point).unwrap();
+        let units = character.encode_utf16(&mut units);
+        units.iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>()
+    };
+    let line = |(row, point): (usize, &u32)| {
+        let (pair, text) = (escaped(*point), text(row, 30));
+        format!("{{\"id\": \"{pair}\", \"text\": \"{pair} {text}\", \"m\": {{\"{pair}\": 7}}}}\n")
+    };
+    let lines: String = points.iter().enumerate().map(line).collect();
+    let workspace = workspace(&[("a.jsonl", lines.into_bytes())]);
+    let more = "schema: {id: string, text: string, m: \"map<string, int64>\"}";
+    workspace.run(&short().input(more).filter("keep_fraction: 1"));
+    let data = read_parquet(&workspace.path("out/data"));
+    let mut ids = texts(&data, "id");
+    for (id, text) in ids.iter().zip(texts(&data, "text")) {
+        let starts = text.starts_with(&format!("{id} "));
+        assert!(starts || !text.contains(|c: char| u32::from(c) > 0xffff), "{id}: {text}");
+    }
+    ids.sort();
+    ids.dedup();
+    let mut expected = points.map(|point| char::from_u32(point).unwrap().to_string()).to_vec();
+    expected.sort();
+    assert_eq!(ids, expected);
+    let maps = data.column_by_name("m").unwrap();
+    let value = arrow_cast::display::array_value_to_string(maps, 0).unwrap();
+    assert!(ids.iter().any(|id| value == format!("{{{id}: 7}}")), "{value}");
+}
+
+#[test]
+fn whole_numbers_beside_a_fraction_are_not_rounded() {
+    let large = |row: usize| (1_u64 << 60) + row as u64;
+    let line = |row: usize| {
+        let hash = if row == 7 { "0.5".to_owned() } else { large(row).to_string() };
+        format!("{{\"id\": \"d{row}\", \"text\": \"{}\", \"hash\": {hash}}}\n", text(row, 20))
+    };
+    let lines: String = (0..40).map(line).collect();
+    let workspace = workspace(&[("a.jsonl", lines.into_bytes())]);
+    let tolerant = short().input("max_quarantined_fraction: 0.1").filter("keep_fraction: 1");
+    let summary = workspace.run(&tolerant);
+    assert_eq!(count(&summary, "quarantined"), 1);
+    let data = read_parquet(&workspace.path("out/data"));
+    for (id, hash) in texts(&data, "id").iter().zip(integers(&data, "hash")) {
+        assert_eq!(hash as u64, large(id[1..].parse().unwrap()));
+    }
+    let bad = read_parquet(&workspace.path("out.run/quarantine"));
+    let [message] = &texts(&bad, "longsift_message")[..] else { panic!() };
+    assert!(message.ends_with("field `hash`: int64 cannot hold `0.5`"), "{message}");
+}
+
+#[test]
+fn lines_that_are_not_where_they_were_counted_are_counted_again() {
+    let lines = many(400);
+    let workspace = workspace(&[("a.jsonl", lines.into_bytes())]);
+    std::thread::sleep(Duration::from_millis(2100));
+    let pipeline = short().input("unit_bytes: 20000");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+    workspace.longsift(&["plan", "pipeline.yaml"]).success();
+    let counted = files_below(&workspace.path("cache"));
+    let counted = counted.iter().find(|path| path.to_str().unwrap().contains("/lines/")).unwrap();
+    // As if the file had been replaced by one that nothing identifies as another.
+    for wrong in ["between lines", "within a line"] {
+        let mut survey = read_json(counted);
+        let stretches = survey["stretches"].as_array_mut().unwrap();
+        assert!(stretches.len() > 10);
+        match wrong {
+            "within a line" => {
+                stretches[5]["start"] = (stretches[5]["start"].as_u64().unwrap() + 3).into();
+            }
+            _ => stretches[5]["start"] = stretches[6]["start"].clone(),
+        }
+        fs::write(counted, survey.to_string()).unwrap();
+        let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(3);
+        assert!(answer.stderr.contains("when they were counted"), "{wrong}: {}", answer.stderr);
+        let summary = workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).success();
+        let summary = summary.summary();
+        assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (400, 0));
+    }
 }

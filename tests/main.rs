@@ -48,6 +48,7 @@ mod external;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod folders;
 mod formats;
 #[cfg(test)]
 mod forms;

@@ -18,6 +18,7 @@ pub(crate) mod pages;
 pub(crate) mod part;
 pub(crate) mod part_lines;
 pub(crate) mod part_tokens;
+pub(crate) mod partitions;
 pub(crate) mod problem;
 pub(crate) mod problems;
 pub(crate) mod read;
@@ -25,6 +26,7 @@ pub mod reading;
 pub(crate) mod row_bytes;
 pub(crate) mod rows;
 pub(crate) mod source;
+pub(crate) mod table_format;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;

@@ -25,7 +25,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::parallel;
 use crate::base::stop::Stop;
-use crate::dataset::documents::{content_hash, document_contents};
+use crate::dataset::documents::{content_hash, document_contents, document_ids};
 use crate::dataset::input_file::InputFile;
 use crate::dataset::metadata::output_metadata;
 use crate::dataset::units::WorkUnit;
@@ -313,11 +313,13 @@ impl Writer<'_> {
         windows: &Windows,
     ) -> Result<()> {
         let contents = document_contents(&self.plan.dataset, batch, &self.plan.columns)?;
-        for (row, content) in rows.iter().zip(contents) {
+        let ids = document_ids(&self.plan.dataset, unit, batch, rows, &self.plan.columns)?;
+        for ((row, content), id) in rows.iter().zip(contents).zip(ids) {
             // Rows without a sample were not hashed.
             let Some(measured) = windows.get(row) else { continue };
-            let same =
-                content.is_ok_and(|content| content_hash(&content) == measured[0].content_hash);
+            let measured = &measured[0];
+            let same = id == measured.id
+                && content.is_ok_and(|content| content_hash(&content) == measured.content_hash);
             if !same {
                 return Err(Diagnostic::error(
                     Blame::Data,

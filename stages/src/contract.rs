@@ -4,10 +4,12 @@ pub mod compute;
 pub mod decimal;
 pub mod distance;
 pub mod figures;
+pub mod file_stamp;
 pub mod forward;
 pub mod location;
 pub mod measure;
 pub mod rule;
+pub mod signature;
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -16,12 +18,14 @@ use std::path::Path;
 pub use decimal::Decimal;
 pub use distance::FarDistance;
 pub use figures::{Column, Figures, Kind, Merge, Orientation, Value};
+pub use file_stamp::FileStamp;
 pub use forward::{ForwardFigures, ForwardRequest, LayerAttention, LayersRequest, LossRequest};
 pub use location::{Address, Location, Scheme};
 pub use measure::{
     AttentionRequest, Evidence, Measure, Needs, Request, Unmeasured, Window, WindowSample,
 };
 pub use rule::BrokenRule;
+pub use signature::{SIGNATURE_BYTES, Signature};
 
 /// Opens a file for reading unless it is something that would block or never end, such as a pipe.
 pub(crate) fn open_regular(path: &Path) -> io::Result<(Metadata, File)> {

@@ -16,6 +16,7 @@ mod gguf_tokenizer_tests;
 mod long_parts;
 mod matcher;
 mod memo;
+mod other_config;
 mod pairs;
 mod parts;
 mod patterns;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 #[cfg(feature = "cloud")]
 use longsift_stages::contract::Address;
 
-use super::formats::format;
+use super::formats::format::{self, Format};
 use super::problem::DataProblem;
 #[cfg(feature = "cloud")]
 use super::problem::ProblemKind;
 use super::source::InTree;
+use super::table_format::Table;
 use super::walk::{self, GLOB, Walked, unreadable};
 use crate::base::wildcards;
 use crate::spec::pipeline::InputFormat;
@@ -44,6 +45,20 @@ impl Found {
         Self { root, files, hub: None, notes: Vec::new() }
     }
 
+    /// The files of a folder with these names below it, if the folder is no table.
+    fn of_folder(
+        root: PathBuf,
+        names: Vec<String>,
+        place: &str,
+        format: InputFormat,
+    ) -> Result<Self, Vec<DataProblem>> {
+        if let Some(table) = Table::in_listing(place, names.iter().map(String::as_str)) {
+            return Err(vec![table.refusal()]);
+        }
+        let (files, note) = wanted_of(names, place, format)?;
+        Ok(Self { notes: note.into_iter().collect(), ..Self::new(root, files) })
+    }
+
     /// Bytes of a file, where they are known.
     pub(super) fn size(&self, path: &str) -> Option<u64> {
         match &self.hub {
@@ -56,7 +71,7 @@ impl Found {
 /// Finds the files that `path` (a file, a folder or a glob) means, seen from `folder`, whose own name is no glob.
 ///
 /// A folder gives the files of one format below it, except under names that begin with `.` or `_`: the temporary, staged and
-/// summary files of other tools. A glob gives the files it matches; its wildcards do not match a leading `.`.
+/// summary files of other tools. A folder of a table format is refused. A glob gives the files it matches; its wildcards do not match a leading `.`.
 pub(super) fn find(
     folder: &Path,
     path: &Path,
@@ -83,7 +98,10 @@ pub(super) fn find(
     if all_fixed || !root.is_dir() {
         return Err(vec![missing(&root)]);
     }
-    walk::matching(&root, &rest).and_then(|walked| relative(root, walked))
+    let mut found = walk::matching(&root, &rest).and_then(|walked| relative(root, walked))?;
+    let table = Table::of_files(&found.root, found.files.iter().map(String::as_str));
+    found.notes.extend(table.map(|table| table.note()));
+    Ok(found)
 }
 
 /// Says that files have further names, which are passed over.
@@ -136,11 +154,13 @@ fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
         if names.is_empty() && !is_bucket {
             return Ok(one(root));
         }
-        return Ok(Found::new(PathBuf::from(root), wanted_of(names, root, format)?));
+        return Found::of_folder(PathBuf::from(root), names, root, format);
     }
     let pattern = pattern(url, url[root.len()..].trim_start_matches('/'))?;
     let wanted = |name: &String| pattern.matches_with(name, GLOB);
-    Ok(Found::new(PathBuf::from(root), names.into_iter().filter(wanted).collect()))
+    let table = Table::in_listing(root, names.iter().map(String::as_str));
+    let found = Found::new(PathBuf::from(root), names.into_iter().filter(wanted).collect());
+    Ok(Found { notes: table.iter().map(Table::note).collect(), ..found })
 }
 
 /// The files that a path in a data set of the hub means, by the same rules.
@@ -168,7 +188,8 @@ pub(super) fn find_in(tree: &Arc<Tree>, format: InputFormat) -> Result<Found, Ve
             return Err(vec![missing_in(tree)]);
         }
         let place = format!("{address}/{path}");
-        return Ok(found(&folder, wanted_of(names, &place, format)?));
+        let Found { files, notes, .. } = Found::of_folder(PathBuf::new(), names, &place, format)?;
+        return Ok(Found { notes, ..found(&folder, files) });
     };
     let (folder, rest) = path.split_at(last_slash(&path[..wildcard]));
     let pattern = pattern(&format!("{address}/{path}"), rest)?;
@@ -199,19 +220,41 @@ fn missing_in(tree: &Tree) -> DataProblem {
     problem.with_hint("the data set has no files")
 }
 
-/// The names of a folder's files that are part of the input.
+/// The names of a folder's files that are part of the input, and what is to be said of the others.
 fn wanted_of(
     mut names: Vec<String>,
     folder: &str,
     format: InputFormat,
-) -> Result<Vec<String>, Vec<DataProblem>> {
+) -> Result<(Vec<String>, Option<String>), Vec<DataProblem>> {
     names.retain(|name| !name.split('/').any(|part| part.starts_with(['.', '_'])));
-    format::of_folder(&names, format).map_err(|counts| {
+    let hint = "name those of one format by a glob such as `data/*.jsonl`, or with `input.format`";
+    let chosen = format::of_folder(&names, format).map_err(|counts| {
         let message = format!("`{folder}` has files of several formats: {counts}");
-        let hint =
-            "name those of one format by a glob such as `data/*.jsonl`, or with `input.format`";
         vec![DataProblem::settings(message).with_hint(hint)]
-    })
+    });
+    let (files, mut others) = chosen?;
+    others.sort_unstable();
+    let Some(first) = others.first() else { return Ok((files, None)) };
+    let message = match others.len() {
+        1 => format!("1 file in `{folder}` looks like data and is not read: `{first}`"),
+        count => {
+            let shown = &others[..others.len().min(NAMES_SHOWN)];
+            let more = if count > NAMES_SHOWN { ", …" } else { "" };
+            format!(
+                "{count} files in `{folder}` look like data and are not read: `{}`{more}",
+                shown.join("`, `")
+            )
+        }
+    };
+    if files.is_empty() {
+        let readable =
+            "Parquet, Arrow, JSON Lines and TSV are read, the last two also in gzip and Zstandard";
+        let problem = DataProblem::settings(message);
+        return Err(vec![
+            problem.with_hint(format!("{readable}; plain `.json` files only by a glob")),
+        ]);
+    }
+    Ok((files, Some(message)))
 }
 
 fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProblem>> {
@@ -241,10 +284,14 @@ fn in_folder(
     // What is no part of the input may have any name.
     let (named, unnamed): (Vec<_>, Vec<_>) =
         walked.files.into_iter().partition(|path| path.to_str().is_some());
-    let is_input = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "parquet");
+    let is_input = |path: &PathBuf| Format::is_known(&path.to_string_lossy());
     let files = named.into_iter().chain(unnamed.into_iter().filter(is_input)).collect();
     let mut found = relative(folder, Walked { files, again: Vec::new() })?;
-    found.files = wanted_of(found.files, &place, format)?;
+    if let Some(table) = Table::of_files(&found.root, found.files.iter().map(String::as_str)) {
+        return Err(vec![table.refusal()]);
+    }
+    let (files, note) = wanted_of(found.files, &place, format)?;
+    found.files = files;
     let read: BTreeSet<&str> = found.files.iter().map(String::as_str).collect();
     let is_read = |(_, first): &(PathBuf, PathBuf)| {
         first
@@ -254,7 +301,7 @@ fn in_folder(
             .is_some_and(|name| read.contains(name))
     };
     let again: Vec<_> = again.into_iter().filter(is_read).collect();
-    found.notes = self::again(&again, &found.root).into_iter().collect();
+    found.notes = self::again(&again, &found.root).into_iter().chain(note).collect();
     Ok(found)
 }
 

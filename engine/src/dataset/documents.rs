@@ -174,6 +174,35 @@ pub fn document_contents(
     })
 }
 
+/// The ids of rows that were read whole, one per row: those that [`read_documents`] gives the same rows, or file and row.
+pub fn document_ids(
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    batch: &RecordBatch,
+    rows: &[u64],
+    columns: &DocumentColumns,
+) -> Result<Vec<String>, DataProblem> {
+    let labels = match &columns.id {
+        Some(name) => {
+            let column = batch.column(position(dataset, name)?);
+            let column = cast(column, &label_type(column.data_type()))
+                .map_err(|error| DataProblem::data(format!("column `{name}`: {error}")))?;
+            Some(Labels::new(&column))
+        }
+        None => None,
+    };
+    let id = |(position, row): (usize, &u64)| {
+        let label = labels.as_ref().and_then(|labels| labels.get(position));
+        label.unwrap_or_else(|| id_of_row(&unit.file_path, *row))
+    };
+    Ok(rows.iter().enumerate().map(id).collect())
+}
+
+/// The id of a row that has none.
+pub fn id_of_row(file: &str, row: u64) -> String {
+    format!("{file}:{row}")
+}
+
 /// Token ids are read as a large list, whatever kind of list the file has.
 fn tokens_type(dataset: &Dataset, name: &str) -> Result<DataType, DataProblem> {
     let field = dataset.schema.field(position(dataset, name)?);

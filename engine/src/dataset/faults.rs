@@ -12,8 +12,8 @@ use arrow_schema::DataType;
 use super::footer::Footer;
 use super::input::Dataset;
 use super::input_file::Contents;
-use super::pages;
-use super::problem::RowProblem;
+use super::pages::{self, PageFault};
+use super::problem::{DataProblem, RowProblem};
 use super::read::{
     Batches, Place, ReadFailure, Request, batch_rows, open_unchanged, refusal, selection,
 };
@@ -244,11 +244,23 @@ impl Search<'_> {
         let found = self.faults.unreadable.len();
         for &column in &columns {
             self.stop.check()?;
-            if let Err(why) = self.pages(group, column, file, footer) {
-                if let Some(refused) = refusal(file) {
-                    return Err(self.place().unreadable(rows.start, refused).into());
+            let Err(fault) = self.pages(group, column, file, footer) else { continue };
+            if let Some(refused) = refusal(file) {
+                return Err(self.place().unreadable(rows.start, refused).into());
+            }
+            match fault {
+                PageFault::Damaged(why) => self.damaged(rows.clone(), Some(column), &why)?,
+                PageFault::TooLarge(why, hint) if self.on_bad_file == OnBadFile::Fail => {
+                    let why = self.in_column(Some(column), &why);
+                    return Err(self
+                        .place()
+                        .in_group(rows.start, DataProblem::data(why), hint)
+                        .into());
                 }
-                self.damaged(rows.clone(), Some(column), &why)?;
+                PageFault::TooLarge(why, hint) => {
+                    let why = format!("{}: {hint}", self.in_column(Some(column), &why));
+                    self.unread(rows.clone(), Some(column), why)?;
+                }
             }
         }
         if self.faults.unreadable.len() > found {
@@ -280,7 +292,7 @@ impl Search<'_> {
         column: usize,
         file: &OpenFile,
         footer: &Footer,
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<(), PageFault> {
         let input = &self.dataset.files[self.unit.file];
         let chunks = footer.metadata.row_group(group).columns();
         footer
@@ -382,23 +394,29 @@ impl Search<'_> {
 
     /// Notes that rows do not decode, or refuses them where that is asked for.
     fn damaged(&mut self, rows: Range<u64>, column: Option<usize>, why: &str) -> Result<()> {
-        let name = column.map(|column| self.dataset.schema.field(column).name());
-        let why = match name {
-            Some(name) => format!("column `{name}`: {why}"),
-            None => why.to_owned(),
-        };
+        let why = self.in_column(column, why);
         if self.on_bad_file == OnBadFile::Fail {
             return Err(self.place().unreadable(rows.start, why).into());
         }
+        let why = format!("{why} (rows {} to {} do not decode)", rows.start, rows.end - 1);
+        self.unread(rows, column, why)
+    }
+
+    fn in_column(&self, column: Option<usize>, why: &str) -> String {
+        match column {
+            Some(column) => format!("column `{}`: {why}", self.dataset.schema.field(column).name()),
+            None => why.to_owned(),
+        }
+    }
+
+    /// Notes that rows are not read.
+    fn unread(&mut self, rows: Range<u64>, column: Option<usize>, why: String) -> Result<()> {
         let count = rows.end - rows.start;
         if count > MOST_UNREADABLE_ROWS {
             let why = format!("{why}; {count} rows are more than can be set aside one by one");
             return Err(self.place().unreadable(rows.start, why).into());
         }
-        let problem = RowProblem {
-            code: "unreadable",
-            message: format!("{why} (rows {} to {} do not decode)", rows.start, rows.end - 1),
-        };
+        let problem = RowProblem { code: "unreadable", message: why };
         self.faults.unreadable.push(Unreadable { rows, column, problem });
         Ok(())
     }

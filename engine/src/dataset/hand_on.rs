@@ -33,6 +33,7 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
         path: file.path.clone(),
         size: file.size,
         modified_ns: file.modified_ns,
+        changed_ns: file.changed_ns,
         sha256: file.footer_hash.clone(),
         footer_bytes: footer.len(),
     };

@@ -17,6 +17,7 @@ pub(super) struct Entry {
     pub(super) path: String,
     pub(super) size: u64,
     pub(super) modified_ns: i128,
+    pub(super) changed_ns: i128,
     pub(super) sha256: String,
     pub(super) footer_bytes: usize,
 }
@@ -54,10 +55,14 @@ impl HandedFooters {
     /// is asked when it is read.
     pub(super) fn of(&self, root: &Path, path: &str) -> Option<(Stamp, &[u8])> {
         let (entry, range) = self.files.get(path)?;
-        let stamp = Stamp { size: entry.size, modified_ns: entry.modified_ns };
         let footer = &self.bytes[range.clone()];
-        let is_current = || range_file::stamp(&root.join(path)) == Some(stamp);
+        let handed = Stamp {
+            size: entry.size,
+            modified_ns: entry.modified_ns,
+            changed_ns: entry.changed_ns,
+        };
+        let is_current = || range_file::stamp(&root.join(path)) == Some(handed);
         ((is_address(root) || is_current()) && sha256_hex(footer) == entry.sha256)
-            .then_some((stamp, footer))
+            .then_some((handed, footer))
     }
 }

@@ -17,6 +17,9 @@ use crate::spec::pipeline::OnBadFile;
 use crate::storage::files;
 use crate::storage::hub::tree::Tree;
 
+/// The longest id, in bytes: every table of a run has the id of a document beside each of its windows.
+pub const MAX_ID_BYTES: usize = 16 << 10;
+
 /// The files of one input, proven to have the same columns.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -110,6 +113,11 @@ impl Dataset {
             problems.extend(bad_files.drain(..).map(|file| file.problem));
         }
         let lines = super::unify::settle_lines(&mut files, reading.columns.as_ref());
+        let lines = lines.unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        });
+        super::unify::add_partitions(&mut files);
         let unified = super::unify::unify(&mut files);
         match unified {
             Ok(schema) if problems.is_empty() => {
@@ -139,6 +147,24 @@ impl Dataset {
     /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Field> {
         self.schema.column_with_name(name).map(|(_, field)| field)
+    }
+
+    /// That the values of column `name` are short enough for ids, as far as the files say how long they are.
+    pub fn check_id_column(&self, name: &str) -> Result<(), DataProblem> {
+        self.check_label_column(name)?;
+        let Some((column, _)) = self.schema.column_with_name(name) else { return Ok(()) };
+        let of_file = |file: &InputFile| Some((file.own_bytes(column)?, file.rows));
+        let known = self.files.iter().filter_map(of_file);
+        let (bytes, rows) =
+            known.fold((0_u64, 0_u64), |sum, file| (sum.0.saturating_add(file.0), sum.1 + file.1));
+        let mean = bytes / rows.max(1);
+        if mean <= MAX_ID_BYTES as u64 {
+            return Ok(());
+        }
+        let message = format!(
+            "column `{name}` has values of {mean} bytes on average; ids may have {MAX_ID_BYTES}"
+        );
+        Err(DataProblem::settings(message).with_hint("name a column of short ids, or leave `id_column` out: rows are then named by file and number"))
     }
 
     /// Bytes of a column over all files: (decoded, in the files). Zero for a column that does not exist.

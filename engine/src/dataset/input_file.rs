@@ -1,9 +1,11 @@
 //! One file of the input, opened and checked: what is known of it before any row is read.
 
+use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_schema::{Schema, SchemaRef};
+use longsift_stages::contract::{SIGNATURE_BYTES, Signature};
 
 use super::discover::Found;
 use super::footer::Footer;
@@ -16,6 +18,7 @@ use super::formats::kept::Kept;
 use super::formats::lines::Lines;
 use super::formats::parquet;
 use super::formats::survey::Survey;
+use super::partitions::{self, WithPartitions};
 use super::problem::{DataProblem, ProblemKind};
 use super::reading::Reading;
 use super::source::OpenFile;
@@ -32,6 +35,8 @@ pub struct InputFile {
     pub size: u64,
     /// Time of the last modification, in nanoseconds since 1970.
     pub modified_ns: i128,
+    /// Time of the last change of its status, which nobody can set.
+    pub(super) changed_ns: i128,
     /// SHA-256 of the footer's bytes: it has the sizes and statistics of every column of every row group. Of lines,
     /// of all the file's bytes; of Arrow, of the headers of its messages and the time of modification.
     pub footer_hash: String,
@@ -43,6 +48,8 @@ pub struct InputFile {
     pub schema: SchemaRef,
     /// For each column of the data set, its position in this file.
     pub(super) positions: Vec<usize>,
+    /// The values of the last columns of `schema`, which are those of the folders around the file.
+    pub(super) partitions: Vec<Option<String>>,
     /// What its format knows of it.
     pub(super) contents: Contents,
 }
@@ -78,30 +85,44 @@ impl InputFile {
                 _ => unreadable(&error),
             })?,
         };
+        let format = Format::of(path, reading.format);
+        Self::read_open(found, path, reading, format, &file).map_err(|problem| {
+            if problem.kind == ProblemKind::Data {
+                recognised(&file, format, problem)
+            } else {
+                problem
+            }
+        })
+    }
+
+    fn read_open(
+        found: &Found,
+        path: &str,
+        reading: &Reading,
+        format: Format,
+        file: &OpenFile,
+    ) -> Result<Self, DataProblem> {
         let stamp = file.stamp().map_err(|error| unreadable(&error))?;
-        let (hash, schema, row_groups, contents) = match Format::of(path, reading.format) {
+        let (hash, schema, row_groups, contents) = match format {
             Format::Parquet => {
-                let (footer, row_groups) = Footer::read(&file, stamp.size)?;
+                let (footer, row_groups) = Footer::read(file, stamp.size)?;
                 return Ok(Self::parquet(path, stamp, footer, row_groups));
             }
             Format::Arrow => {
-                let file = ArrowFile::read(&file, stamp, reading.longest_line)?;
+                let file = ArrowFile::read(file, stamp, reading.longest_line)?;
                 let (digest, schema) = (file.digest.clone(), Arc::clone(&file.schema));
                 (digest, schema, file.row_groups.clone(), Contents::Arrow(file))
             }
             Format::Lines(form, compression) => {
                 // An empty file holds nothing, whatever its name.
                 let compression = if stamp.size == 0 { Compression::None } else { compression };
+                let (survey, kept) =
+                    survey(found, path, (file, stamp), reading, (form, compression))?;
                 let lines = Lines {
                     form,
                     compression,
-                    survey: Arc::new(survey(
-                        found,
-                        path,
-                        (&file, stamp),
-                        reading,
-                        (form, compression),
-                    )?),
+                    survey: Arc::new(survey),
+                    kept,
                     inferred: reading.columns.is_none(),
                     longest_line: reading.longest_line,
                 };
@@ -129,10 +150,12 @@ impl InputFile {
             path: path.to_string(),
             size: stamp.size,
             modified_ns: stamp.modified_ns,
+            changed_ns: stamp.changed_ns,
             footer_hash,
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,
             positions: (0..schema.fields().len()).collect(),
+            partitions: Vec::new(),
             schema,
             contents,
         }
@@ -165,6 +188,23 @@ impl InputFile {
         source: &OpenFile,
         wanted: &Wanted,
     ) -> Result<Box<dyn Decode>, String> {
+        let own = self.schema.fields().len() - self.partitions.len();
+        let all = wanted.in_file_order();
+        let is_own = all.iter().filter(|position| **position < own).count();
+        if is_own == all.len() {
+            return self.decode_own(source, wanted);
+        }
+        let file = self.decode_own(source, &partitions::own_columns(wanted, own))?;
+        let partition = |position: &usize| {
+            let name = self.schema.field(*position).name().clone();
+            (name, self.partitions[*position - own].clone())
+        };
+        let partitions = all[is_own..].iter().map(partition).collect();
+        Ok(Box::new(WithPartitions { file, own: is_own, partitions }))
+    }
+
+    /// Decodes columns that the file itself has.
+    fn decode_own(&self, source: &OpenFile, wanted: &Wanted) -> Result<Box<dyn Decode>, String> {
         match &self.contents {
             Contents::Parquet(footer) => parquet::open(footer, source, wanted),
             Contents::Arrow(file) => Ok(file.open(source, wanted)),
@@ -182,6 +222,17 @@ impl InputFile {
                 let sum = |bytes: fn(&RowGroupInfo) -> u64| groups.iter().map(bytes).sum();
                 (sum(|group| group.uncompressed_bytes), sum(|group| group.compressed_bytes))
             }
+        }
+    }
+
+    /// The decoded bytes of a column of the data set; `None` where the format does not say those of one column.
+    pub(super) fn own_bytes(&self, column: usize) -> Option<u64> {
+        let groups = 0..self.row_groups.len();
+        match &self.contents {
+            Contents::Parquet(footer) => {
+                Some(footer.column_bytes(self.positions[column], groups).0)
+            }
+            Contents::Arrow(_) | Contents::Lines(_) => None,
         }
     }
 
@@ -207,6 +258,33 @@ impl InputFile {
     }
 }
 
+/// What is wrong with a file whose first bytes say that it is of another kind than its name; else `problem`.
+fn recognised(file: &OpenFile, format: Format, problem: DataProblem) -> DataProblem {
+    let mut start = Vec::new();
+    if file.reader(0).take(SIGNATURE_BYTES as u64).read_to_end(&mut start).is_err() {
+        return problem;
+    }
+    let compression = match format {
+        Format::Lines(_, compression) => compression,
+        Format::Parquet | Format::Arrow => Compression::None,
+    };
+    let (message, remedy) = match Signature::of(&start) {
+        Some(found) if !format.begins_like(found) => {
+            (format!("it is {}, not {}", found.name, format.name()), found.remedy)
+        }
+        None if compression != Compression::None
+            && start.first().is_some_and(|byte| byte.is_ascii_graphic()) =>
+        {
+            (
+                format!("it is plain text, not {}", format.name()),
+                "take the ending of compressed files off its name",
+            )
+        }
+        _ => return problem,
+    };
+    DataProblem::data(message).with_hint(remedy)
+}
+
 /// The look through a file of lines: taken now, or before.
 fn survey(
     found: &Found,
@@ -214,18 +292,16 @@ fn survey(
     (file, stamp): (&OpenFile, Stamp),
     reading: &Reading,
     (form, compression): (Form, Compression),
-) -> Result<Survey, DataProblem> {
+) -> Result<(Survey, Kept), DataProblem> {
     let place = found.root.join(path);
     let place =
         if is_address(&place) { place } else { std::path::absolute(&place).unwrap_or(place) };
-    #[cfg(feature = "cloud")]
     let version = file.version();
-    #[cfg(not(feature = "cloud"))]
-    let version = String::new();
     let read_as = format!("{form:?} {compression:?}");
-    let kept = Kept::of(reading.cache_folder.as_deref(), &place, stamp, &version, &read_as);
+    let kept =
+        Kept::of(reading.cache_folder.as_deref(), &place, stamp, version.as_deref(), &read_as);
     if let Some(survey) = kept.read() {
-        return Ok(survey);
+        return Ok((survey, kept));
     }
     let survey = Survey::of(file, stamp.size, form, compression)?;
     let now = file.stamp().map_err(|error| unreadable(&error))?;
@@ -234,7 +310,7 @@ fn survey(
             .with_hint("let whatever writes it finish, then run again"));
     }
     kept.write(&survey);
-    Ok(survey)
+    Ok((survey, kept))
 }
 
 /// A file of the input that cannot be opened is the data's problem.

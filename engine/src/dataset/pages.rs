@@ -30,6 +30,21 @@ struct PageSizes {
     uncompressed: u64,
 }
 
+/// Why pages are not read.
+#[derive(Debug)]
+pub(super) enum PageFault {
+    /// They are not what their headers say.
+    Damaged(String),
+    /// A page is whole, and larger than the limit: what is wrong, and what to do.
+    TooLarge(String, String),
+}
+
+impl From<String> for PageFault {
+    fn from(why: String) -> Self {
+        Self::Damaged(why)
+    }
+}
+
 /// That no page of `chunk` becomes larger than `largest` bytes, nor larger than its header says.
 ///
 /// Reads the headers; the pages themselves only where the decompressor would not stop by itself.
@@ -37,7 +52,7 @@ pub(super) fn check(
     file: &OpenFile,
     chunk: &ColumnChunkMetaData,
     largest: u64,
-) -> Result<(), String> {
+) -> Result<(), PageFault> {
     let (first, length) = chunk.byte_range();
     let mut position = first;
     let end = position.saturating_add(length);
@@ -47,25 +62,34 @@ pub(super) fn check(
         let start = position + page.header;
         let next = start.saturating_add(page.compressed);
         if next > end {
-            return Err(format!(
-                "the page at byte {position} claims {} bytes, its column chunk ends at {end}",
-                page.compressed
-            ));
+            let claimed = page.compressed;
+            let why = format!(
+                "the page at byte {position} claims {claimed} bytes, its column chunk ends at {end}"
+            );
+            return Err(why.into());
         }
         if page.is_dictionary && position > first {
-            return Err(format!("the page at byte {position} is a dictionary, which comes first"));
+            let why = format!("the page at byte {position} is a dictionary, which comes first");
+            return Err(why.into());
         }
         if page.uncompressed > largest {
-            return Err(format!(
-                "the page at byte {position} would decompress from {} to {} bytes; a page may have at most {largest} (four times `max_document_bytes`)",
-                page.compressed, page.uncompressed
+            let (from, to) = (page.compressed, page.uncompressed);
+            return Err(PageFault::TooLarge(
+                format!(
+                    "the page at byte {position} would decompress from {from} to {to} bytes; at most {largest} are read (four times `max_document_bytes`)"
+                ),
+                format!(
+                    "set `input.max_document_bytes` to at least {}, or write the file with smaller pages (pyarrow: `write_table(…, write_batch_size=16)`)",
+                    to.div_ceil(4)
+                ),
             ));
         }
         if overflows(file, chunk.compression(), start, &page)? {
-            return Err(format!(
-                "the page at byte {position} decompresses to more than the {} bytes that its header says",
-                page.uncompressed
-            ));
+            let said = page.uncompressed;
+            let why = format!(
+                "the page at byte {position} decompresses to more than the {said} bytes that its header says"
+            );
+            return Err(why.into());
         }
         position = next;
     }

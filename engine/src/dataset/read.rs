@@ -173,12 +173,16 @@ fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     if now.size != planned.size {
         return Some(format!("it had {} bytes, now it has {}", planned.size, now.size));
     }
-    let (before, now) = (planned.modified_ns, now.modified_ns);
-    (now != before).then(|| format!("it was modified at {before} ns, now at {now} ns"))
+    let (before, after) = (planned.modified_ns, now.modified_ns);
+    if after != before {
+        return Some(format!("it was modified at {before} ns, now at {after} ns"));
+    }
+    let (before, after) = (planned.changed_ns, now.changed_ns);
+    (after != before).then(|| format!("its status changed at {before} ns, now at {after} ns"))
 }
 
 fn planned(file: &InputFile) -> Stamp {
-    Stamp { size: file.size, modified_ns: file.modified_ns }
+    Stamp { size: file.size, modified_ns: file.modified_ns, changed_ns: file.changed_ns }
 }
 
 /// What a read that was refused means, if one was.
@@ -242,10 +246,22 @@ impl Place {
                 DataProblem::data(format!("the rows from here on do not decode: {why}"))
             }
         };
-        let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
-        problem.in_file(&self.file).in_row_group(group).at_row(row).with_hint(
+        self.in_group(
+            row,
+            problem,
             "write the file again from its source, or set `input.on_bad_file: quarantine` to do without these rows",
         )
+    }
+
+    /// The problem with its place: file, row group and row.
+    pub(super) fn in_group(
+        &self,
+        row: u64,
+        problem: DataProblem,
+        hint: impl Into<String>,
+    ) -> DataProblem {
+        let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
+        problem.in_file(&self.file).in_row_group(group).at_row(row).with_hint(hint)
     }
 }
 

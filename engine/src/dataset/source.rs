@@ -57,9 +57,8 @@ impl OpenFile {
         self.shared.file.stamp()
     }
 
-    /// What tells the version of a file that is elsewhere.
-    #[cfg(feature = "cloud")]
-    pub(super) fn version(&self) -> String {
+    /// Identifies the version of the file: see [`RangeFile::version`].
+    pub(super) fn version(&self) -> Option<String> {
         self.shared.file.version()
     }
 

@@ -10,20 +10,35 @@ use super::formats::shape::Shape;
 use super::formats::type_names;
 use super::input_file::InputFile;
 use super::lines_schema::LinesSchema;
+use super::partitions;
 use super::problem::DataProblem;
 use super::types;
 
 /// Gives files of lines their columns: those that the pipeline names, else what their first lines look like together. Says
 /// what they are, if there are such files.
-pub(super) fn settle_lines(files: &mut [InputFile], named: Option<&Fields>) -> Option<LinesSchema> {
+///
+/// # Errors
+/// The lines have too many fields to be columns.
+pub(super) fn settle_lines(
+    files: &mut [InputFile],
+    named: Option<&Fields>,
+) -> Result<Option<LinesSchema>, DataProblem> {
     let of_lines = || files.iter().filter_map(InputFile::lines);
     let forms: BTreeSet<Form> = of_lines().map(|lines| lines.form).collect();
     if forms.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let seen = || of_lines().map(|lines| lines.survey.shape.clone());
-    let columns =
-        named.cloned().unwrap_or_else(|| seen().fold(Shape::default(), Shape::with).columns());
+    let columns = match named {
+        Some(columns) => columns.clone(),
+        None => {
+            let seen = of_lines().map(|lines| lines.survey.shape.clone());
+            let seen = seen.fold(Shape::default(), Shape::with);
+            if seen.is_too_wide() {
+                return Err(too_wide());
+            }
+            seen.columns()
+        }
+    };
     let lines = LinesSchema {
         forms: forms.into_iter().map(Form::name).collect(),
         columns: type_names::written(&columns),
@@ -33,7 +48,27 @@ pub(super) fn settle_lines(files: &mut [InputFile], named: Option<&Fields>) -> O
     for file in files.iter_mut() {
         file.settle(&columns);
     }
-    Some(lines)
+    Ok(Some(lines))
+}
+
+/// Adds the columns that folders named `key=value` give to the files in them, strings, to all files. A column of that name in
+/// any file counts instead.
+pub(super) fn add_partitions(files: &mut [InputFile]) {
+    let mut keys = partitions::keys(files.iter().map(|file| file.path.as_str()));
+    keys.retain(|key| files.iter().all(|file| file.schema.column_with_name(key).is_none()));
+    for file in files.iter_mut().filter(|_| !keys.is_empty()) {
+        let added = keys.iter().map(|key| partitions::column(key));
+        let fields: Vec<FieldRef> = file.schema.fields().iter().cloned().chain(added).collect();
+        let metadata = file.schema.metadata().clone();
+        file.positions = (0..fields.len()).collect();
+        file.schema = Arc::new(Schema::new_with_metadata(fields, metadata));
+        file.partitions = keys.iter().map(|key| partitions::value(&file.path, key)).collect();
+    }
+}
+
+fn too_wide() -> DataProblem {
+    DataProblem::settings("the first lines of the files have too many fields for columns: their names seem to be data")
+        .with_hint("name the columns that you need in `input.schema`, for example `{id: string, text: string}`")
 }
 
 /// Finds the schema of the output and, for each file, where its columns are.

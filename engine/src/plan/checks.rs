@@ -1,5 +1,6 @@
 //! What can stand against a pipeline once its input, model and tokenizer are open.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -78,24 +79,41 @@ pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     saved::parse(&path.to_string(), place, &bytes).map(drop)
 }
 
-/// Data files are staged in the output's folder and moved to `data/` in it: to another file system nothing moves in one
-/// step. Found now, and not after everything is scored.
-pub(super) fn one_file_system(spec: &Spec, directory: &RunDirectory) -> Option<Diagnostic> {
+/// Finds what would keep the files of a run from moving into place: a file where a folder belongs, or a folder on another
+/// file system than the one around it, where its files are staged. Found now, and not after everything is scored.
+pub(super) fn folders_in_place(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
     if store::is_address(&directory.output) {
-        return None;
+        return Vec::new();
     }
-    let device = |folder: &Path| std::fs::metadata(folder).ok().map(|status| status.dev());
-    let (output, data) = (device(&directory.output)?, device(&directory.data())?);
-    let problem = || {
-        let message = format!(
-            "`{}` is on another disk than the folder around it",
-            directory.data().display()
-        );
-        Diagnostic::error(Blame::Pipeline, message)
-            .at(spec.at("output.path"))
-            .hint("link or mount the output folder itself, not `data` in it")
+    let problem = |message: String, hint: &str| {
+        Diagnostic::error(Blame::Pipeline, message).at(spec.at("output.path")).hint(hint)
     };
-    (output != data).then(problem)
+    let folders = [directory.output.clone(), directory.root.clone(), directory.data()];
+    let of_run = [directory.selection(), directory.dropped(), directory.quarantine()];
+    let all = || folders.iter().chain(&of_run);
+    let files = all().filter_map(|folder| folder.ancestors().find(|part| part.is_file()));
+    let files: BTreeSet<&Path> = files.collect();
+    let mut problems: Vec<Diagnostic> = files
+        .iter()
+        .map(|file| {
+            let message =
+                format!("`{}` is a file, and the output needs a folder there", file.display());
+            problem(message, "give the pipeline another `output.path`, or move the file away")
+        })
+        .collect();
+    let device = |folder: &Path| std::fs::metadata(folder).ok().map(|status| status.dev());
+    let inside = [directory.data()].into_iter().chain(of_run.clone());
+    let elsewhere = inside.filter(|folder| {
+        let around = folder.parent().and_then(device);
+        device(folder).zip(around).is_some_and(|(own, around)| own != around)
+    });
+    problems.extend(elsewhere.map(|folder| {
+        problem(
+            format!("`{}` is on another disk than the folder around it", folder.display()),
+            "link or mount the output folder or the run directory itself, not a folder in it",
+        )
+    }));
+    problems
 }
 
 /// Columns that the format of the output has no place for.
@@ -270,7 +288,7 @@ pub(super) fn columns(
         }
     };
     if let Some(column) = &columns.id {
-        check(dataset.check_label_column(column), "input.id_column");
+        check(dataset.check_id_column(column), "input.id_column");
     }
     if let Some(column) = &spec.score().within {
         check(dataset.check_label_column(column), "stages.score.within");
@@ -365,12 +383,14 @@ pub(super) fn tokens(
 }
 
 /// What is to be known of the tokenizer before its ids are relied on.
-pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Option<Diagnostic> {
-    let message = encoder?.warning()?;
-    let place = spec.at(tokenizer_place(spec));
-    Some(Diagnostic::warning(Blame::Pipeline, message).at(place).hint(
-        "compare what `longsift tokens --ids` prints with the ids that the model was trained on",
-    ))
+pub(super) fn tokenizer(spec: &Spec, encoder: Option<&Encoder>) -> Vec<Diagnostic> {
+    let messages = encoder.map(Encoder::warnings).unwrap_or_default().into_iter();
+    let warning = |message| {
+        Diagnostic::warning(Blame::Pipeline, message).at(spec.at(tokenizer_place(spec))).hint(
+            "compare what `longsift tokens --ids` prints with the ids that the model was trained on",
+        )
+    };
+    messages.map(warning).collect()
 }
 
 /// The setting that the tokenizer comes from.

@@ -43,7 +43,7 @@ impl Plan {
             Some(rows) => directory.of_trial(rows),
             None => directory,
         };
-        problems.extend(checks::one_file_system(&spec, &directory));
+        problems.extend(checks::folders_in_place(&spec, &directory));
         let cache_folder = match reading.and_then(|settings| settings.cache_folder.as_ref()) {
             Some(folder) => spec.resolve(folder).to_path_buf(),
             None => files::user_cache_folder()?,

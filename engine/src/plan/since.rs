@@ -1,6 +1,6 @@
 //! `input.since`: the files that an earlier run has filtered are left out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -61,26 +61,42 @@ pub(super) fn leave_out(
     let own_files =
         manifest.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok());
     let known: Vec<KnownFile> = manifest.input_before.iter().cloned().chain(own_files).collect();
+    let own = KnownFile::all_of(dataset);
     let set: HashSet<&KnownFile> = known.iter().collect();
-    let by_path: HashMap<&str, &KnownFile> =
-        known.iter().map(|file| (file.path.as_str(), file)).collect();
-    dataset.files.retain(|file| !set.contains(&KnownFile::of(file)));
-    let changed: Vec<&str> = dataset
-        .files
-        .iter()
-        .map(|file| file.path.as_str())
-        .filter(|path| by_path.contains_key(path))
-        .collect();
-    if let Some(first) = changed.first() {
+    let mut new = own.iter().map(|file| !set.contains(file));
+    dataset.files.retain(|_| new.next() == Some(true));
+    let new = || own.iter().filter(|file| !set.contains(file));
+    let at: HashSet<&str> = known.iter().map(|file| file.location_sha256.as_str()).collect();
+    let changed: Vec<_> = new().filter(|file| at.contains(file.location_sha256.as_str())).collect();
+    let mut warn = |files: &[&KnownFile], what: &str, hint: &str| {
+        let Some(first) = files.first() else { return };
         let message = format!(
-            "{} files have changed since `{since}` and are filtered again as a whole, for example `{first}`",
-            changed.len()
+            "{} files {what} and are filtered again as a whole, for example `{}`",
+            files.len(),
+            first.path
         );
-        warnings.push(
-            Diagnostic::warning(Blame::Data, message)
-                .at(place())
-                .hint("what was kept of them before is still in the earlier output"),
-        );
-    }
+        warnings.push(Diagnostic::warning(Blame::Data, message).at(place()).hint(hint));
+    };
+    warn(
+        &changed,
+        &format!("have changed since `{since}`"),
+        "what was kept of them before is still in the earlier output",
+    );
+    let content = |file: &KnownFile| {
+        (file.path.clone(), file.size, file.modified_ns, file.footer_hash.clone())
+    };
+    let contents: HashSet<_> = known.iter().map(content).collect();
+    let elsewhere: Vec<_> = new()
+        .filter(|file| {
+            !at.contains(file.location_sha256.as_str()) && contents.contains(&content(file))
+        })
+        .collect();
+    warn(
+        &elsewhere,
+        &format!(
+            "have the names, sizes and times of files that `{since}` filtered in another folder"
+        ),
+        "if the corpus was moved, name it by its old path (a link will not do), or expect these files in both outputs",
+    );
     Ok(known)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::base::clock;
 use crate::plan::Plan;
-use crate::run_directory::manifest::Manifest;
+use crate::run_directory::manifest::{KnownFile, Manifest};
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::score::context::Scored;
 use crate::write::staged::Staged;
@@ -17,8 +17,11 @@ pub(super) fn manifest(
     staged: &Staged,
     selection_fingerprint: String,
 ) -> Manifest {
-    let input = plan.dataset.files.iter().map(|file| {
-        json!({ "path": file.path, "size": file.size, "rows": file.rows, "footer_hash": file.footer_hash })
+    let input = KnownFile::all_of(&plan.dataset).into_iter().zip(&plan.dataset.files);
+    let input = input.map(|(known, file)| {
+        let mut known = serde_json::to_value(known).expect("plain data");
+        known["rows"] = file.rows.into();
+        known
     });
     let bad_files = plan.dataset.bad_files.iter().map(
         |file| json!({ "path": file.path, "size": file.size, "message": file.problem.message }),

@@ -12,6 +12,8 @@ use super::summary::TableUse;
 use super::units::{Part, UnitRecord};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
+use crate::base::text::sha256_hex;
+use crate::dataset::input::Dataset;
 use crate::dataset::input_file::InputFile;
 use crate::storage::files;
 
@@ -33,7 +35,7 @@ pub struct Manifest {
     /// The layer-zero table, as far as the committing run used it; null where it measured nothing.
     #[serde(default)]
     pub table: Option<TableUse>,
-    /// The input files: path, size, rows, footer hash.
+    /// The input files: what identifies them, and their rows.
     pub input: Vec<Value>,
     /// Files of the input that could not be opened and are left out: path, size, what is wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -124,20 +126,33 @@ pub(crate) fn not_finished(directory: &RunDirectory) -> Failure {
         .into()
 }
 
-/// What identifies an input file of an earlier run.
+/// Identifies an input file of an earlier run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, JsonSchema, Serialize, Deserialize)]
 pub struct KnownFile {
     /// Path relative to the input root.
     pub path: String,
+    /// SHA-256 of the file's absolute path or address.
+    pub location_sha256: String,
     /// Size in bytes.
     pub size: u64,
+    /// Modification time, nanoseconds since 1970.
+    pub modified_ns: i64,
     /// SHA-256 of the Parquet footer.
     pub footer_hash: String,
 }
 
 impl KnownFile {
-    /// What identifies `file`.
-    pub fn of(file: &InputFile) -> Self {
-        Self { path: file.path.clone(), size: file.size, footer_hash: file.footer_hash.clone() }
+    /// The identities of all files of `dataset`, in its order.
+    pub fn all_of(dataset: &Dataset) -> Vec<Self> {
+        // Links are resolved: `current` may lead to another folder every day.
+        let root = files::canonical(&dataset.root).unwrap_or_else(|_| dataset.root.clone());
+        let known = |file: &InputFile| Self {
+            path: file.path.clone(),
+            location_sha256: sha256_hex(root.join(&file.path).as_os_str().as_encoded_bytes()),
+            size: file.size,
+            modified_ns: i64::try_from(file.modified_ns).unwrap_or(i64::MAX),
+            footer_hash: file.footer_hash.clone(),
+        };
+        dataset.files.iter().map(known).collect()
     }
 }

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 use super::documents::{Judged, Verdict};
 use crate::base::diagnostic::Diagnostic;
-use crate::dataset::documents::{Document, DocumentContent, Text, content_hash};
+use crate::dataset::documents::{Document, DocumentContent, Text, content_hash, id_of_row};
+use crate::dataset::input::MAX_ID_BYTES;
 use crate::plan::Plan;
 use crate::plan::encoded::{Untokenized, tokenize};
 use crate::plan::options::Bos;
@@ -99,7 +100,7 @@ pub fn prepare(plan: &Plan, file: &str, documents: Vec<Judged>) -> Vec<Prepared>
         .into_par_iter()
         .map(|Judged { document, verdict }| {
             let row = document.row;
-            let id = document.id.clone().unwrap_or_else(|| format!("{file}:{row}"));
+            let id = document.id.clone().unwrap_or_else(|| id_of_row(file, row));
             let place = format!("{file}, row {row}");
             let outcome = match verdict {
                 Verdict::Failed(bad) => Outcome::Quarantine(bad),
@@ -124,6 +125,13 @@ fn outcome(
     answers: Vec<(u16, Figures)>,
 ) -> Result<Outcome, Refusal> {
     let content = document.content.map_err(|problem| ("input", problem.code, problem.message))?;
+    let id_bytes = document.id.as_ref().map_or(0, String::len);
+    if id_bytes > MAX_ID_BYTES {
+        let message = format!(
+            "the id has {id_bytes} bytes; at most {MAX_ID_BYTES} are kept beside every window"
+        );
+        return Err(("input", "id_too_long", message));
+    }
     let content_hash = content_hash(&content);
     let (ids, ends, text) = match content {
         DocumentContent::Tokens(ids) => (ids, None, None),

@@ -77,7 +77,7 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
     let modified_ns = last_modified.timestamp_nanos_opt().map_or(0, i128::from);
     let key = format!("{url}\0{version}");
     let file = ObjectFile { store, path, address: url.to_owned(), e_tag };
-    Ok(RangeFile::elsewhere(file, key, Stamp { size, modified_ns }, tail))
+    Ok(RangeFile::elsewhere(file, key, Stamp::new(size, modified_ns), tail))
 }
 
 impl FetchRange for ObjectFile {

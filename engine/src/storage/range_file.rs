@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 #[cfg(feature = "cloud")]
 use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "cloud")]
 use std::sync::OnceLock;
@@ -12,6 +13,8 @@ use std::time::UNIX_EPOCH;
 
 #[cfg(feature = "cloud")]
 use bytes::Bytes;
+
+use longsift_stages::contract::FileStamp;
 
 use super::error::{StorageError, failed};
 #[cfg(feature = "cloud")]
@@ -66,6 +69,21 @@ pub(crate) struct Stamp {
     pub(crate) size: u64,
     /// Time of the last modification, in nanoseconds since 1970; 0 where there is none.
     pub(crate) modified_ns: i128,
+    /// Time of the last change of a file's status, which no program can set; 0 where there is none.
+    pub(crate) changed_ns: i128,
+}
+
+impl Stamp {
+    /// Of a file that is elsewhere, or that nobody writes to.
+    pub(crate) fn new(size: u64, modified_ns: i128) -> Self {
+        Self { size, modified_ns, changed_ns: 0 }
+    }
+
+    fn of(status: &std::fs::Metadata) -> Self {
+        let changed_ns =
+            i128::from(status.ctime()) * 1_000_000_000 + i128::from(status.ctime_nsec());
+        Self { size: status.len(), modified_ns: modified_ns(status), changed_ns }
+    }
 }
 
 impl RangeFile {
@@ -79,7 +97,7 @@ impl RangeFile {
 
     /// The same file, which nobody writes to any more.
     pub(super) fn unchanging(self) -> Self {
-        Self { stamp: Some(Stamp { size: self.length, modified_ns: 0 }), ..self }
+        Self { stamp: Some(Stamp::new(self.length, 0)), ..self }
     }
 
     /// A file that `source` fetches. `key`: its address and version; `tail`: its end, as far as it is known.
@@ -101,9 +119,9 @@ impl RangeFile {
         match (&self.content, self.stamp) {
             (Content::Here(file, path), None) => {
                 let status = file.metadata().map_err(failed("read", path))?;
-                Ok(Stamp { size: status.len(), modified_ns: modified_ns(&status) })
+                Ok(Stamp::of(&status))
             }
-            (_, stamp) => Ok(stamp.unwrap_or(Stamp { size: self.length, modified_ns: 0 })),
+            (_, stamp) => Ok(stamp.unwrap_or(Stamp::new(self.length, 0))),
         }
     }
 
@@ -136,16 +154,17 @@ impl RangeFile {
         }
     }
 
-    /// What tells the version of a file that is elsewhere, with its length.
-    #[cfg(feature = "cloud")]
-    pub(crate) fn version(&self) -> String {
-        let version = match &self.content {
-            Content::Here(..) => "",
+    /// Identifies the version of the file among all that were or will be at its location; `None` if nothing does, so that
+    /// nothing may be remembered of it.
+    pub(crate) fn version(&self) -> Option<String> {
+        match &self.content {
+            Content::Here(file, _) => FileStamp::of(file).ok().map(|stamp| stamp.to_string()),
+            #[cfg(feature = "cloud")]
             Content::Elsewhere(file) => {
-                file.key.split_once('\0').map_or("", |(_, version)| version)
+                let version = file.key.split_once('\0').map_or("", |(_, version)| version);
+                (!version.is_empty()).then(|| format!("{} {version}", self.length))
             }
-        };
-        format!("{} {version}", self.length)
+        }
     }
 
     /// Fills the beginning of `buffer` from `offset`; 0 at the end of the file.
@@ -209,13 +228,13 @@ pub(crate) fn share_memory(memory_limit_bytes: u64) {
     let _ = memory_limit_bytes;
 }
 
-/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
 /// Size and time of modification of a file of this machine; none where there is none.
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     let status = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
-    Some(Stamp { size: status.len(), modified_ns: modified_ns(&status) })
+    Some(Stamp::of(&status))
 }
 
+/// Nanoseconds since 1970 of the last modification; 0 where the file system has none.
 fn modified_ns(status: &std::fs::Metadata) -> i128 {
     let Ok(time) = status.modified() else { return 0 };
     let signed =
@@ -245,7 +264,7 @@ mod tests {
 
     fn file(name: &str, length: u64) -> (RangeFile, Asked) {
         let asked = Asked(Arc::default());
-        let stamp = Stamp { size: length, modified_ns: 0 };
+        let stamp = Stamp::new(length, 0);
         let file = RangeFile::elsewhere(asked.clone(), name.to_owned(), stamp, Bytes::new());
         (file, asked)
     }

@@ -65,7 +65,11 @@ fn token_slices(
 ) -> std::result::Result<ArrayRef, ArrowError> {
     let as_list = |item: &Arc<Field>| DataType::LargeList(Arc::clone(item));
     let item = match target {
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item,
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _) => item,
         other => {
             return Err(ArrowError::NotYetImplemented(format!("windows of {other}")));
         }

@@ -1,12 +1,12 @@
 //! One file of weights, safetensors or GGUF: its header, checked against the file before anything is allocated or read.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Metadata as FileMetadata};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::Metadata;
-use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::entry::{Entry, StoredType};
@@ -14,7 +14,7 @@ use super::folder_files::is_gguf;
 use super::gguf;
 use super::problem::ModelProblem;
 use super::remote_weights::RemoteWeights;
-use crate::contract::{hex, open_regular};
+use crate::contract::{FileStamp, SIGNATURE_BYTES, Signature, hex, open_regular};
 
 /// Bytes before the header: its length.
 const LENGTH_BYTES: u64 = 8;
@@ -22,28 +22,6 @@ const LENGTH_BYTES: u64 = 8;
 /// tensor takes about 600 bytes.
 const MOST_HEADER_BYTES: u64 = 24 << 20;
 const MOST_TENSORS: usize = 1 << 17;
-
-/// What tells an unchanged file without reading it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct FileStamp {
-    bytes: u64,
-    device: u64,
-    inode: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl FileStamp {
-    fn of(metadata: &FileMetadata) -> Self {
-        Self {
-            bytes: metadata.size(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-}
 
 /// One file of weights with a valid header. Symbolic links are followed: the Hugging Face cache is made of them.
 #[derive(Clone, Debug)]
@@ -62,19 +40,28 @@ impl Shard {
     /// file exactly, each as large as its shape and type say; of GGUF see [`gguf`].
     pub(crate) fn open(folder: &Path, name: &str) -> Result<Self, ModelProblem> {
         let path = folder.join(name);
-        let (file_metadata, file) =
-            open_regular(&path).map_err(|error| ModelProblem::reading(&path, &error))?;
+        let unread = |error: io::Error| ModelProblem::reading(&path, &error);
+        let (_, file) = open_regular(&path).map_err(unread)?;
         let format = if is_gguf(name) { "GGUF" } else { "safetensors" };
-        let damaged = |why: String| {
-            ModelProblem::checkpoint(format!(
-                "`{}` is not a valid {format} file: {why}",
-                path.display()
-            ))
-            .with_hint("download the file again")
-        };
-        let stamp = FileStamp::of(&file_metadata);
+        let damaged =
+            |why: String| {
+                let mut start = [0; SIGNATURE_BYTES];
+                let read = file.read_at(&mut start, 0).unwrap_or(0);
+                match Signature::of(&start[..read]) {
+                    Some(found) if !found.name.contains(format) => ModelProblem::checkpoint(
+                        format!("`{}` is {}, not a {format} file", path.display(), found.name),
+                    )
+                    .with_hint(found.remedy),
+                    _ => ModelProblem::checkpoint(format!(
+                        "`{}` is not a valid {format} file: {why}",
+                        path.display()
+                    ))
+                    .with_hint("download the file again"),
+                }
+            };
+        let stamp = FileStamp::of(&file).map_err(unread)?;
         let (tensors, metadata, digest) = if is_gguf(name) {
-            let header = gguf::read(&file, stamp.bytes).map_err(damaged)?;
+            let header = gguf::read(&file, stamp.bytes()).map_err(damaged)?;
             (header.tensors, Some(header.metadata), header.digest)
         } else {
             let read = |at, length| {
@@ -82,8 +69,8 @@ impl Shard {
                 let read = file.read_exact_at(&mut buffer, at);
                 read.map_err(|error| ModelProblem::reading(&path, &error)).map(|()| buffer)
             };
-            let header = header_bytes(read, stamp.bytes, &damaged)?;
-            (tiling(&header, stamp.bytes, &damaged)?, None, Sha256::digest(&header).into())
+            let header = header_bytes(read, stamp.bytes(), &damaged)?;
+            (tiling(&header, stamp.bytes(), &damaged)?, None, Sha256::digest(&header).into())
         };
         let (name, header_digest) = (name.to_owned(), hex(&digest));
         Ok(Self { path, name, stamp, header_digest, tensors, metadata })
@@ -100,7 +87,7 @@ impl Shard {
         Ok(Self {
             path: PathBuf::from(name),
             name: name.to_owned(),
-            stamp: FileStamp { bytes, device: 0, inode: 0, modified: (0, 0), changed: (0, 0) },
+            stamp: FileStamp::of_unchanging(bytes),
             header_digest: hex(&Sha256::digest(&header)),
             tensors: tiling(&header, bytes, &damaged)?,
             metadata: None,
@@ -114,7 +101,7 @@ impl Shard {
 
     /// Size of the file.
     pub(crate) fn bytes(&self) -> u64 {
-        self.stamp.bytes
+        self.stamp.bytes()
     }
 
     /// The tensor of that name.
@@ -129,9 +116,9 @@ impl Shard {
 
     /// Opens the file for reading tensors, if it is still the file whose header was checked.
     pub(crate) fn reader(&self) -> Result<ShardReader<'_>, ModelProblem> {
-        let (metadata, file) =
-            open_regular(&self.path).map_err(|error| ModelProblem::reading(&self.path, &error))?;
-        if FileStamp::of(&metadata) != self.stamp {
+        let unread = |error: io::Error| ModelProblem::reading(&self.path, &error);
+        let (_, file) = open_regular(&self.path).map_err(unread)?;
+        if FileStamp::of(&file).map_err(unread)? != self.stamp {
             let message =
                 format!("`{}` has changed since its header was read", self.path.display());
             return Err(ModelProblem::checkpoint(message)

@@ -11,12 +11,13 @@ use sha2::{Digest, Sha256};
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
 
-use crate::contract::{hex, open_regular};
+use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
 use crate::model::{ModelFiles, is_gguf};
 
 use super::budget::Budget;
 use super::encoded::character_ends;
 use super::gguf_tokenizer::tokenizer_json;
+use super::other_config;
 use super::patterns::{NormalizerSteps, PreTokenizerSteps, differing_pattern};
 use super::problem::Refusal;
 use super::settings::SpecialTokensInText;
@@ -42,6 +43,8 @@ pub struct Encoder {
     largest_id: u32,
     /// The folder that it was read from.
     folder: PathBuf,
+    /// Settings beside the tokenizer that would give other ids.
+    differences: Vec<String>,
 }
 
 impl Encoder {
@@ -66,7 +69,17 @@ impl Encoder {
         let folder = json_path.parent().unwrap_or(Path::new("")).to_owned();
         let opened = match read_limited(&json_path) {
             Ok(json) => Self::from_bytes(&json, special)
-                .map_err(|reason| TokenizerProblem::Invalid { path: json_path, reason }),
+                .map(|encoder| {
+                    let differences = other_config::differences(&folder, &encoder.tokenizer);
+                    Self { differences, ..encoder }
+                })
+                .map_err(|reason| {
+                    let found = Signature::of(&json[..json.len().min(SIGNATURE_BYTES)]);
+                    let reason = found.map_or(reason, |Signature { name, remedy }| {
+                        format!("it is {name}; {remedy}")
+                    });
+                    TokenizerProblem::Invalid { path: json_path, reason }
+                }),
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => match gguf_of(path) {
                 Some(path) => Self::in_gguf(path, special),
                 None => Err(TokenizerProblem::Unreadable { path: json_path, problem }),
@@ -109,6 +122,7 @@ impl Encoder {
                 digest: hex(&Sha256::digest(json)),
                 largest_id,
                 folder: PathBuf::new(),
+                differences: Vec::new(),
             })
         });
         read.map_err(|problem| match problem {
@@ -153,15 +167,14 @@ impl Encoder {
         self.splitter.as_ref().err().copied()
     }
 
-    /// What should be said about the tokenizer before its ids are relied on: where they may differ from those of the
-    /// Python package.
-    pub fn warning(&self) -> Option<String> {
-        let pattern = differing_pattern(&self.normalizer, &self.pre_tokenizer)?;
-        Some(format!(
+    /// Describes where ids may differ from those of the Python packages.
+    pub fn warnings(&self) -> Vec<String> {
+        let pattern = differing_pattern(&self.normalizer, &self.pre_tokenizer).map(|pattern| format!(
             "the tokenizer's pattern `{pattern}` asks for characters of words, which the regular expressions of this program \
              and of Hugging Face's package know differently at U+200D and some marks: the ids of texts with such characters \
              may differ"
-        ))
+        ));
+        pattern.into_iter().chain(self.differences.iter().cloned()).collect()
     }
 
     /// Encodes a whole document; no special token is added. An error when the tokenizer gives up on the text; ids that

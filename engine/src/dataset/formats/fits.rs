@@ -1,5 +1,5 @@
-//! Whether a line of JSON is one object whose values are those of its columns, to the letter. The decoder of the columns is
-//! looser: of `1.5` it makes the whole number 1, of `"8"` a number, and it passes over commas that are missing.
+//! A line of JSON as the values of its columns, to the letter. This is the only parser of lines: the library that builds the
+//! columns gets the values, not the text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,13 +10,13 @@ use arrow_array::types::Date32Type;
 use arrow_cast::parse::{Parser, string_to_datetime};
 use arrow_schema::{DataType, Fields};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 
 use super::type_names;
 use crate::base::text::quoted;
 
-/// The whole numbers that the decoder reads exactly where they are written with a fraction of zeros: it takes those for float64.
+/// The whole numbers that may be written with a fraction of zeros: other programs read those as float64.
 const EXACT: RangeInclusive<i128> = -(1 << 53)..=1 << 53;
 
 /// Why a line does not fit its columns.
@@ -57,18 +57,60 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Looks through a line. `strict`: objects may have no fields without a column.
+/// A value as its column holds it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    Null,
+    Bool(bool),
+    Whole(i64),
+    /// A whole number above those of `Whole`.
+    Unsigned(u64),
+    Float32(f32),
+    Float64(f64),
+    Text(Cow<'a, str>),
+    List(Vec<Self>),
+    /// Fields in the order of the text. Of a name that occurs twice the last one counts.
+    Object(Vec<(Cow<'a, str>, Self)>),
+}
+
+impl Serialize for Value<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Whole(value) => serializer.serialize_i64(*value),
+            Self::Unsigned(value) => serializer.serialize_u64(*value),
+            Self::Float32(value) => serializer.serialize_f32(*value),
+            Self::Float64(value) => serializer.serialize_f64(*value),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::List(items) => serializer.collect_seq(items),
+            Self::Object(fields) => {
+                let mut map = serializer.serialize_map(Some(fields.len()))?;
+                for (name, value) in fields {
+                    map.serialize_entry(name, value)?;
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+/// Parses a line into the values of its columns. `strict`: objects may have no fields without a column.
 ///
 /// # Errors
-/// The first thing that is not JSON, or else the first that is not of its column.
-pub(super) fn check(line: &str, columns: &Fields, strict: bool) -> Result<(), Misfit> {
-    let looked = Looked { line, strict };
-    let Members(members) = serde_json::from_str(line).map_err(|error| looked.no_json(&error))?;
+/// The first thing that is not JSON, or else the first value that its column cannot hold.
+pub(super) fn parse<'a>(
+    line: &'a str,
+    columns: &Fields,
+    strict: bool,
+) -> Result<Vec<(Cow<'a, str>, Value<'a>)>, Misfit> {
+    let parser = LineParser { line, strict };
+    let Members(members) = serde_json::from_str(line).map_err(|error| parser.no_json(&error))?;
     if ["\\ud", "\\uD"].iter().any(|surrogate| line.contains(surrogate)) {
-        // Strings that no column holds are not looked into, and the decoder stumbles over half of a pair in them, too.
-        serde_json::from_str::<Value>(line).map_err(|error| looked.no_json(&error))?;
+        // Half of a pair is not JSON in strings that no column holds either.
+        serde_json::from_str::<serde_json::Value>(line).map_err(|error| parser.no_json(&error))?;
     }
-    looked.fields(&members, columns)
+    parser.fields(members, columns)
 }
 
 /// The fields of an object and their values as they are written, in their order.
@@ -96,86 +138,121 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// A line that is looked through.
-struct Looked<'a> {
+struct LineParser<'a> {
     line: &'a str,
     strict: bool,
 }
 
-impl<'a> Looked<'a> {
-    /// Where a part of the line begins.
-    fn place(&self, part: &str) -> usize {
+impl<'a> LineParser<'a> {
+    /// Position of a part of the line.
+    fn position(&self, part: &str) -> usize {
         part.as_ptr() as usize - self.line.as_ptr() as usize
     }
 
-    /// What is said of a line that is not one object of JSON.
+    /// Describes a line that is not one object of JSON.
     fn no_json(&self, error: &serde_json::Error) -> Misfit {
         if error.is_data() {
             let blank = self.line.len() - self.line.trim_ascii_start().len();
             return Misfit::new(blank, "a JSON object is expected");
         }
+        let at = error.column().saturating_sub(1);
         let message = error.to_string();
         let why = message.split(" at line ").next().unwrap_or(&message);
-        Misfit::new(error.column().saturating_sub(1), why)
+        match not_a_number(self.line, at) {
+            Some(name) => Misfit::new(
+                at,
+                format!(
+                    "`{name}` is not valid JSON (Python's json.dumps writes it); write null instead"
+                ),
+            ),
+            None => Misfit::new(at, why),
+        }
     }
 
-    fn fields(&self, members: &[(String, &'a RawValue)], fields: &Fields) -> Result<(), Misfit> {
+    fn fields(
+        &self,
+        members: Vec<(String, &'a RawValue)>,
+        fields: &Fields,
+    ) -> Result<Vec<(Cow<'a, str>, Value<'a>)>, Misfit> {
         let mut next = 0;
+        let mut values = Vec::with_capacity(members.len());
         for (name, value) in members {
             // Most objects have their fields in the order of the columns.
-            let place = match fields.get(next) {
-                Some(field) if field.name() == name => Some(next),
-                _ => fields.iter().position(|field| field.name() == name),
+            let index = match fields.get(next) {
+                Some(field) if *field.name() == name => Some(next),
+                _ => fields.iter().position(|field| *field.name() == name),
             };
-            match place {
-                Some(place) => {
-                    next = place + 1;
-                    let data_type = fields[place].data_type();
-                    self.value(value.get(), data_type).map_err(|misfit| misfit.in_field(name))?;
+            match index {
+                Some(index) => {
+                    next = index + 1;
+                    let data_type = fields[index].data_type();
+                    let value = self.value(value.get(), data_type);
+                    let value = value.map_err(|misfit| misfit.in_field(&name))?;
+                    values.push((Cow::Owned(name), value));
                 }
                 None if self.strict => {
                     let why = "there is no column for it: the first lines of the files do not have it; name the columns in `input.schema`";
-                    return Err(Misfit::new(self.place(value.get()), why).in_field(name));
+                    return Err(Misfit::new(self.position(value.get()), why).in_field(&name));
                 }
                 None => {}
             }
         }
-        Ok(())
+        Ok(values)
     }
 
-    /// A value of a type, as it is written.
-    fn value(&self, value: &'a str, data_type: &DataType) -> Result<(), Misfit> {
+    /// The value of a column of this type.
+    fn value(&self, value: &'a str, data_type: &DataType) -> Result<Value<'a>, Misfit> {
         let parsed = "what is within a line of JSON is JSON";
         match (value.as_bytes()[0], data_type) {
             (b'{', DataType::Struct(fields)) => {
                 let Members(members) = serde_json::from_str(value).expect(parsed);
-                return self.fields(&members, fields);
+                return self.fields(members, fields).map(Value::Object);
             }
             (b'{', DataType::Map(entries, _)) => {
                 let Members(members) = serde_json::from_str(value).expect(parsed);
-                let DataType::Struct(pair) = entries.data_type() else { return Ok(()) };
-                return members.iter().try_for_each(|(name, value)| {
+                let DataType::Struct(pair) = entries.data_type() else { return Ok(Value::Null) };
+                let entry = |(name, value): (String, &'a RawValue)| {
                     let found = self.value(value.get(), pair[1].data_type());
-                    found.map_err(|misfit| misfit.in_field(name))
-                });
+                    let found = found.map_err(|misfit| misfit.in_field(&name))?;
+                    Ok((Cow::Owned(name), found))
+                };
+                return members.into_iter().map(entry).collect::<Result<_, _>>().map(Value::Object);
             }
             (b'[', DataType::List(item)) => {
                 let items: Vec<&RawValue> = serde_json::from_str(value).expect(parsed);
-                return items.iter().enumerate().try_for_each(|(place, value)| {
+                let item = |(index, value): (usize, &&'a RawValue)| {
                     let found = self.value(value.get(), item.data_type());
-                    found.map_err(|misfit| misfit.in_item(place))
-                });
+                    found.map_err(|misfit| misfit.in_item(index))
+                };
+                return items
+                    .iter()
+                    .enumerate()
+                    .map(item)
+                    .collect::<Result<_, _>>()
+                    .map(Value::List);
             }
-            _ if holds(data_type, value) => return Ok(()),
             _ => {}
         }
-        let name = type_names::name(data_type);
-        let name = name.split('<').next().unwrap_or(&name);
-        Err(Misfit::new(self.place(value), format!("{name} cannot hold {}", quoted(value))))
+        simple(data_type, value).ok_or_else(|| {
+            let name = type_names::name(data_type);
+            let name = name.split('<').next().unwrap_or(&name);
+            let exactly = if is_inexact(data_type, value) { " exactly" } else { "" };
+            let why = format!("{name} cannot hold {}{exactly}", quoted(value));
+            Misfit::new(self.position(value), why)
+        })
     }
 }
 
-/// What a string of JSON says; none of another value.
+/// The name that Python writes for a number that JSON does not have, if one is what is wrong at `at`.
+fn not_a_number(line: &str, at: usize) -> Option<&'static str> {
+    let names = ["NaN", "-Infinity", "Infinity"];
+    // The position is that of its first character that does not fit: of `-Infinity` the second.
+    let starts = [Some(at), at.checked_sub(1)].into_iter().flatten();
+    let mut parts = starts.filter_map(|start| line.get(start..));
+    parts.find_map(|part| names.into_iter().find(|name| part.starts_with(name)))
+}
+
+/// The text of a string of JSON; `None` for another value.
 fn text_of(value: &str) -> Option<Cow<'_, str>> {
     let inside = value.strip_prefix('"')?.strip_suffix('"')?;
     if inside.contains('\\') {
@@ -185,45 +262,76 @@ fn text_of(value: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether a column of that type says the same as a value of JSON.
-fn holds(data_type: &DataType, value: &str) -> bool {
+/// A value without parts as a column of that type holds it; `None` if the column cannot say the same.
+fn simple<'a>(data_type: &DataType, value: &'a str) -> Option<Value<'a>> {
     if value == "null" {
-        return true;
+        return Some(Value::Null);
     }
     match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 => value.starts_with('"'),
-        DataType::Boolean => matches!(value, "true" | "false"),
-        DataType::Int8 => is_whole::<i8>(value),
-        DataType::Int16 => is_whole::<i16>(value),
-        DataType::Int32 => is_whole::<i32>(value),
-        DataType::Int64 => is_whole::<i64>(value),
-        DataType::UInt8 => is_whole::<u8>(value),
-        DataType::UInt16 => is_whole::<u16>(value),
-        DataType::UInt32 => is_whole::<u32>(value),
-        DataType::UInt64 => is_whole::<u64>(value),
-        // These parse no string of JSON, and of its numbers those that are too large become infinite.
-        DataType::Float32 => value.parse().is_ok_and(f32::is_finite),
-        DataType::Float64 => value.parse().is_ok_and(f64::is_finite),
-        DataType::Date32 => text_of(value).is_some_and(|text| Date32Type::parse(&text).is_some()),
-        DataType::Timestamp(..) => text_of(value).is_some_and(|text| is_instant(&text)),
-        // Objects and lists are looked into where they are expected.
-        _ => false,
+        DataType::Utf8 | DataType::LargeUtf8 => text_of(value).map(Value::Text),
+        DataType::Boolean => {
+            matches!(value, "true" | "false").then(|| Value::Bool(value == "true"))
+        }
+        DataType::Int8 => whole::<i8>(value),
+        DataType::Int16 => whole::<i16>(value),
+        DataType::Int32 => whole::<i32>(value),
+        DataType::Int64 => whole::<i64>(value),
+        DataType::UInt8 => whole::<u8>(value),
+        DataType::UInt16 => whole::<u16>(value),
+        DataType::UInt32 => whole::<u32>(value),
+        DataType::UInt64 => whole::<u64>(value),
+        DataType::Float32 | DataType::Float64 if is_inexact(data_type, value) => None,
+        // Numbers that are too large would become infinite.
+        DataType::Float32 => {
+            value.parse().ok().filter(|value: &f32| value.is_finite()).map(Value::Float32)
+        }
+        DataType::Float64 => {
+            value.parse().ok().filter(|value: &f64| value.is_finite()).map(Value::Float64)
+        }
+        DataType::Date32 => {
+            text_of(value).filter(|text| Date32Type::parse(text).is_some()).map(Value::Text)
+        }
+        DataType::Timestamp(..) => text_of(value).filter(|text| is_instant(text)).map(Value::Text),
+        // Objects and lists are parsed where they are expected.
+        _ => None,
     }
 }
 
-/// Whether a value is a whole number that the type has; it may be written with a fraction of zeros.
-fn is_whole<T: TryFrom<i128>>(value: &str) -> bool {
+/// Parses a whole number that the type has; it may be written with a fraction of zeros.
+fn whole<T: TryFrom<i128>>(value: &str) -> Option<Value<'static>> {
     let (digits, exact) = match value.split_once('.') {
         Some((digits, zeros)) if zeros.bytes().all(|zero| zero == b'0') => (digits, EXACT),
-        Some(_) => return false,
+        Some(_) => return None,
         None => (value, i128::MIN..=i128::MAX),
     };
-    digits.parse().is_ok_and(|number| exact.contains(&number) && T::try_from(number).is_ok())
+    let number: i128 = digits.parse().ok()?;
+    if !exact.contains(&number) || T::try_from(number).is_err() {
+        return None;
+    }
+    let small = i64::try_from(number).map(Value::Whole);
+    small.or_else(|_| u64::try_from(number).map(Value::Unsigned)).ok()
 }
 
+/// Whether a value is a whole number that floating-point numbers of the type can only round.
+fn is_inexact(data_type: &DataType, value: &str) -> bool {
+    let digits = value.strip_prefix('-').unwrap_or(value);
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return false;
+    }
+    let nearest = match data_type {
+        DataType::Float32 => value.parse::<f32>().map(f64::from),
+        DataType::Float64 => value.parse::<f64>(),
+        _ => return false,
+    };
+    // A number with more digits than an i128 has counts as rounded.
+    let written = value.parse::<i128>();
+    !matches!((nearest, written), (Ok(nearest), Ok(written)) if nearest as i128 == written)
+}
+
+/// Whether a text is an instant that a column of microseconds holds.
 fn is_instant(text: &str) -> bool {
     let utc: Tz = "+00:00".parse().expect("an offset");
-    string_to_datetime(&utc, text).is_ok()
+    string_to_datetime(&utc, text).is_ok_and(|instant| instant.timestamp_subsec_nanos() % 1000 == 0)
 }
 
 #[cfg(test)]
@@ -242,14 +350,17 @@ mod tests {
     }
 
     fn of(data_type: &str, value: &str) -> Result<(), Misfit> {
-        check(&format!("{{\"x\": {value}}}"), &columns(data_type), true)
+        parse(&format!("{{\"x\": {value}}}"), &columns(data_type), true).map(drop)
     }
 
-    /// A value as the decoder of columns reads it.
+    /// A value as the column gets it.
     fn decoded(data_type: &str, value: &str) -> String {
-        let schema = Arc::new(Schema::new(columns(data_type)));
-        let mut decoder = ReaderBuilder::new(schema).build_decoder().unwrap();
-        decoder.decode(format!("{{\"x\": {value}}}\n").as_bytes()).unwrap();
+        let columns = columns(data_type);
+        let line = format!("{{\"x\": {value}}}");
+        let row = parse(&line, &columns, true).map(Value::Object).unwrap();
+        let mut decoder =
+            ReaderBuilder::new(Arc::new(Schema::new(columns))).build_decoder().unwrap();
+        decoder.serialize(&[row]).unwrap();
         array_value_to_string(decoder.flush().unwrap().unwrap().column(0), 0).unwrap()
     }
 
@@ -266,6 +377,16 @@ mod tests {
             ("float64", "1", "1.0"),
             ("float64", "1e300", "1e300"),
             ("float64", "-0.0", "-0.0"),
+            ("float64", "-0", "-0.0"),
+            ("float64", "9007199254740992", "9007199254740992.0"),
+            ("float64", "1152921504606846976", "1.152921504606847e18"),
+            ("float64", "0.1000000000000000055511151231257827", "0.1"),
+            ("float32", "16777216", "16777216.0"),
+            ("float32", "0.1", "0.1"),
+            ("uint64", "9223372036854775808", "9223372036854775808"),
+            ("string", r#""\ud842\udfb7\uDBFF\uDFFD""#, "\u{20bb7}\u{10fffd}"),
+            ("map<string, int8>", r#"{"\ud840\udc00": 1}"#, "{\u{20000}: 1}"),
+            ("struct<a: int8>", r#"{"a": 1, "a": 2}"#, "{a: 2}"),
             ("float32", "0.5e1", "5.0"),
             ("bool", "true", "true"),
             ("string", r#""8\u00e9\ud83d\ude00\n""#, "8\u{e9}\u{1f600}\n"),
@@ -294,12 +415,18 @@ mod tests {
             ("int8", "128 -129 127.5"),
             ("uint8", "2.7 256 -1"),
             ("uint64", "18446744073709551616 -1 1.00000000000000000000001"),
-            ("float64", "\"1.5\" \"nan\" 1e999 -1e999 false [] \"inf\""),
-            ("float32", "1e39 -3.5e38"),
+            (
+                "float64",
+                "\"1.5\" \"nan\" 1e999 -1e999 false [] \"inf\" 9007199254740993 -1152921504606846977 123456789012345678901234567890123456789012345",
+            ),
+            ("float32", "1e39 -3.5e38 16777217"),
             ("bool", "0 1 \"true\""),
             ("string", "1 1.5 true [1] {\"a\":1}"),
-            ("date", "19000 1.5 \"2024-02-30\" \"\" true"),
-            ("timestamp", "1700000000 \"yesterday\" \"2024-01-01T25:00:00\""),
+            ("date", "19000 1.5 \"2024-02-30\" \"\" true \"2024-02-29T12:00:00\""),
+            (
+                "timestamp",
+                "1700000000 \"yesterday\" \"2024-01-01T25:00:00\" \"2024-01-01T12:00:00.0000001\"",
+            ),
             ("list<int64>", "1 \"1\" {} [0.9] [\"1\"] [[1]]"),
             ("list<list<int64>>", "[1] [[1.5]]"),
             ("struct<a: int64>", "1 [] {\"a\":1.5} {\"a\":\"1\"} {\"b\":1} {\"a\":1.5,\"a\":1}"),
@@ -321,7 +448,7 @@ mod tests {
             else {
                 panic!()
             };
-            let misfit = check(line, &fields, true).unwrap_err();
+            let misfit = parse(line, &fields, true).unwrap_err();
             format!("{}: {misfit}", misfit.at)
         };
         let meta = "meta: struct<years: list<struct<from: int32>>>";
@@ -338,6 +465,15 @@ mod tests {
             said(meta, r#"{"meta": {"b": 1}}"#)
                 .starts_with("15: field `meta.b`: there is no column for it")
         );
+        let number = "x: float64";
+        assert_eq!(
+            said(number, r#"{"x": 1152921504606846977}"#),
+            "6: field `x`: float64 cannot hold `1152921504606846977` exactly"
+        );
+        for name in ["NaN", "Infinity", "-Infinity"] {
+            let misfit = said(number, &format!("{{\"x\": {name}}}"));
+            assert!(misfit.contains(&format!("`{name}` is not valid JSON")), "{misfit}");
+        }
         assert_eq!(said(meta, r#"{"b\ud800": 1}"#), "9: unexpected end of hex escape");
         assert_eq!(
             said(meta, "{\"meta\": \"a\u{1}\"}"),
@@ -363,8 +499,8 @@ mod tests {
                     line.replace_range(at..end, pieces[piece]);
                 }
             }
-            let is_json = serde_json::from_str::<Value>(&line).is_ok_and(|value| value.is_object());
-            prop_assert_eq!(check(&line, &Fields::empty(), false).is_ok(), is_json, "{}", line);
+            let is_json = serde_json::from_str::<serde_json::Value>(&line).is_ok_and(|value| value.is_object());
+            prop_assert_eq!(parse(&line, &Fields::empty(), false).is_ok(), is_json, "{}", line);
         }
     }
 }

@@ -1,10 +1,13 @@
 //! What a line holds: JSON, or JSON in the second column of a table separated by tabs.
 
+use std::borrow::Cow;
+
 use arrow_schema::Fields;
 
-use super::fits;
+use super::fits::{self, Value};
 use super::shape::Shape;
 use crate::dataset::problem::RowProblem;
+use crate::dataset::types::is_text;
 
 /// The column of what stands before the first tab.
 const KEY: &str = "tsv_key";
@@ -47,72 +50,47 @@ impl Form {
         }
     }
 
-    /// Gives a decoder of JSON what it is to see of a line, in pieces.
+    /// The row of a line: an object with the values of these columns. `strict`: an object may have no fields without a column.
     ///
     /// # Errors
-    /// The line is not of this form; or what the decoder says.
-    pub(super) fn feed<E>(
-        self,
-        line: &[u8],
-        mut decode: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<(), Fed<E>> {
-        if self == Self::Json {
-            return decode(line).map_err(Fed::Refused);
-        }
-        let parts = memchr::memchr(b'\t', line).map(|tab| line.split_at(tab));
-        let Some((key, json)) = parts else { return Err(Fed::NotOfTheForm) };
-        let inside = json.trim_ascii().strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
-        let (Some(inside), Ok(key)) = (inside, std::str::from_utf8(key)) else {
-            return Err(Fed::NotOfTheForm);
-        };
-        let key = serde_json::to_string(key).expect("a string");
-        let comma = if inside.starts_with(b"}") { "" } else { "," };
-        decode(format!("{{\"{KEY}\":{key}{comma}").as_bytes()).map_err(Fed::Refused)?;
-        decode(inside).map_err(Fed::Refused)
-    }
-
-    /// Why a line is bad, if it is: it is not one object with the values of these columns. `strict`: an object may have no
-    /// fields without a column.
-    pub(super) fn problem(
+    /// Why the line is bad.
+    pub(super) fn row<'a>(
         self,
         number: u64,
-        line: &[u8],
+        line: &'a [u8],
         columns: &Fields,
         strict: bool,
-    ) -> Option<RowProblem> {
+    ) -> Result<Value<'a>, RowProblem> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let bad = |code, byte: usize, why: &str| {
             let message = format!("line {number}, column {}: {why}", byte + 1);
-            Some(RowProblem { code, message })
+            RowProblem { code, message }
         };
-        let text = match std::str::from_utf8(line) {
-            Ok(text) => text,
-            Err(error) => {
-                return bad("invalid_utf8", error.valid_up_to(), "bytes that are not UTF-8");
-            }
-        };
-        let start = match self {
-            Self::Json => 0,
+        let text = std::str::from_utf8(line).map_err(|error| {
+            bad("invalid_utf8", error.valid_up_to(), "bytes that are not UTF-8")
+        })?;
+        let (mut fields, json) = match self {
+            Self::Json => (Vec::new(), text),
             Self::Tsv => {
-                let Some(tab) = memchr::memchr(b'\t', line) else {
+                let (key, json) = text.split_once('\t').ok_or_else(|| {
                     let why = "there is no tab: the second column holds the JSON";
-                    return bad("bad_line", line.len(), why);
-                };
-                tab + 1
+                    bad("bad_line", line.len(), why)
+                })?;
+                let column = columns.iter().find(|column| column.name() == KEY);
+                if column.is_some_and(|column| !is_text(column.data_type())) {
+                    return Err(bad("bad_line", 0, "the key is a string, and its column is not"));
+                }
+                let key = column.map(|_| (Cow::Borrowed(KEY), Value::Text(Cow::Borrowed(key))));
+                (key.into_iter().collect(), json)
             }
         };
-        let json = &text[start..];
-        let misfit = fits::check(json, columns, strict).err()?;
-        bad("bad_line", start + misfit.at, &misfit.to_string())
+        let start = text.len() - json.len();
+        let values = fits::parse(json, columns, strict);
+        let values =
+            values.map_err(|misfit| bad("bad_line", start + misfit.at, &misfit.to_string()))?;
+        fields.extend(values);
+        Ok(Value::Object(fields))
     }
-}
-
-/// Why a line was not taken.
-pub(super) enum Fed<E> {
-    /// It is not of the form.
-    NotOfTheForm,
-    /// What the decoder says.
-    Refused(E),
 }
 
 #[cfg(test)]
@@ -121,28 +99,26 @@ mod tests {
 
     use super::*;
 
-    fn seen(line: &str) -> Option<String> {
-        let mut seen = Vec::new();
-        let fed = Form::Tsv.feed(line.as_bytes(), |piece| {
-            seen.extend_from_slice(piece);
-            Ok::<(), ()>(())
-        });
-        fed.ok().map(|()| String::from_utf8(seen).unwrap())
-    }
-
     #[test]
     fn the_key_of_a_table_is_a_field_before_the_others() {
-        assert_eq!(seen("a\"b\t{\"x\": 1}\r").unwrap(), r#"{"tsv_key":"a\"b","x": 1}"#);
-        assert_eq!(seen("\t { } ").unwrap(), r#"{"tsv_key":""}"#);
-        assert_eq!((seen("{\"x\": 1}"), seen("key\t[1]")), (None, None));
+        let columns = ["tsv_key", "x"].map(|name| Field::new(name, DataType::Utf8, true));
+        let columns = Fields::from(columns.to_vec());
+        let row = |line: &'static str| {
+            let row = Form::Tsv.row(1, line.as_bytes(), &columns, true);
+            row.map(|row| serde_json::to_string(&row).unwrap()).map_err(|problem| problem.message)
+        };
+        assert_eq!(row("a\"b\t{\"x\": \"1\"}\r").unwrap(), r#"{"tsv_key":"a\"b","x":"1"}"#);
+        assert_eq!(row("\t { } ").unwrap(), r#"{"tsv_key":""}"#);
+        assert!(row("{\"x\": 1}").unwrap_err().contains("no tab"));
+        assert!(row("key\t[1]").unwrap_err().contains("a JSON object is expected"));
     }
 
     #[test]
     fn a_bad_line_has_its_place_and_the_reason() {
         let columns = Fields::from(vec![Field::new("a", DataType::Int64, true)]);
-        let of = |form: Form, line: &[u8]| match form.problem(7, line, &columns, false) {
-            Some(RowProblem { code, message }) => format!("{code} {message}"),
-            None => "fine".to_owned(),
+        let of = |form: Form, line: &[u8]| match form.row(7, line, &columns, false) {
+            Err(RowProblem { code, message }) => format!("{code} {message}"),
+            Ok(_) => "fine".to_owned(),
         };
         let json = |line: &[u8]| of(Form::Json, line);
         assert_eq!(json(b"{\"a\": 1, \"b\": [2]}\r"), "fine");

@@ -1,5 +1,7 @@
 //! The format of a file by its name, and which files of a folder are its input.
 
+use longsift_stages::contract::Signature;
+
 use super::compression::Compression;
 use super::form::Form;
 use crate::spec::pipeline::InputFormat;
@@ -31,10 +33,12 @@ impl Format {
     fn of_name(name: &str) -> Option<Self> {
         let (compression, bare) = Compression::of(name);
         let (_, ending) = bare.rsplit_once('.')?;
-        match (ending, compression) {
-            ("parquet", Compression::None) => Some(Self::Parquet),
+        match (&*ending.to_ascii_lowercase(), compression) {
+            ("parquet" | "pq" | "parq", Compression::None) => Some(Self::Parquet),
             ("arrow" | "arrows" | "feather" | "ipc", Compression::None) => Some(Self::Arrow),
-            ("jsonl" | "ndjson" | "json", _) => Some(Self::Lines(Form::Json, compression)),
+            ("jsonl" | "ndjson" | "jsonlines" | "json", _) => {
+                Some(Self::Lines(Form::Json, compression))
+            }
             ("tsv", _) => Some(Self::Lines(Form::Tsv, compression)),
             _ => None,
         }
@@ -49,6 +53,28 @@ impl Format {
         }
     }
 
+    /// Whether a file of this name is read where nothing says what it is.
+    pub(in crate::dataset) fn is_known(name: &str) -> bool {
+        Self::of_name(name).is_some()
+    }
+
+    /// Files of this format, in words.
+    pub(in crate::dataset) fn name(self) -> &'static str {
+        match self {
+            Self::Parquet => "a Parquet file",
+            Self::Arrow => "an Arrow file",
+            Self::Lines(_, Compression::Gzip) => "compressed with gzip",
+            Self::Lines(_, Compression::Zstd) => "compressed with Zstandard",
+            Self::Lines(Form::Json, Compression::None) => "lines of JSON",
+            Self::Lines(Form::Tsv, Compression::None) => "lines with a key, a tab and JSON",
+        }
+    }
+
+    /// Whether files of this format have that signature.
+    pub(in crate::dataset) fn begins_like(self, signature: Signature) -> bool {
+        signature.name == self.name()
+    }
+
     /// What the pipeline calls it.
     fn kind(self) -> InputFormat {
         match self {
@@ -60,17 +86,64 @@ impl Format {
     }
 }
 
+/// Endings of files with data, among them those of whole-file compression.
+const DATA: [&str; 27] = [
+    "parquet",
+    "pq",
+    "parq",
+    "arrow",
+    "arrows",
+    "feather",
+    "ipc",
+    "jsonl",
+    "ndjson",
+    "jsonlines",
+    "tsv",
+    "csv",
+    "avro",
+    "orc",
+    "lance",
+    "warc",
+    "tar",
+    "zip",
+    "7z",
+    "xz",
+    "bz2",
+    "lz4",
+    "lzma",
+    "gz",
+    "zst",
+    "zstd",
+    "br",
+];
+/// Endings of files about other files.
+const NO_DATA: [&str; 7] = ["crc", "md5", "sha1", "sha256", "sha512", "sig", "asc"];
+
+/// Whether a file of this name, which is not read, looks like data: `a.csv`, `a.jsonl.xz`, `a.parquet.tmp`.
+fn looks_like_data(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+    let part = |part: &str| {
+        let end = part.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(part.len());
+        part[..end].to_owned()
+    };
+    let parts: Vec<String> = name.split('.').skip(1).map(part).collect();
+    let is_about_others = parts.last().is_some_and(|part| NO_DATA.contains(&part.as_str()));
+    !is_about_others && parts.iter().any(|part| DATA.contains(&part.as_str()))
+}
+
 /// The files of a folder, of these names, that are its input: those of the format that the pipeline names, else the Parquet
-/// files, else those of the one other format. What is written beside data as plain `.json` is no corpus.
+/// files, else those of the one other format. What is written beside data as plain `.json` is no corpus. In addition, the
+/// others that look like data.
 ///
 /// # Errors
 /// Files of several formats, none of them Parquet: how many of each.
 pub(in crate::dataset) fn of_folder(
     names: &[String],
     wanted: InputFormat,
-) -> Result<Vec<String>, String> {
+) -> Result<(Vec<String>, Vec<String>), String> {
+    let is_plain_json = |name: &str| name.to_ascii_lowercase().ends_with(".json");
     let kind = |name: &String| {
-        let format = Format::of_name(name).filter(|_| name.strip_suffix(".json").is_none());
+        let format = Format::of_name(name).filter(|_| !is_plain_json(name));
         format.map(Format::kind)
     };
     let of = |wanted: InputFormat| names.iter().filter(|name| kind(name) == Some(wanted)).count();
@@ -88,8 +161,11 @@ pub(in crate::dataset) fn of_folder(
         InputFormat::Auto => InputFormat::Parquet,
         named => named,
     };
-    let is_chosen = |name: &String| kind(name) == Some(chosen);
-    Ok(names.iter().filter(|name| is_chosen(name)).cloned().collect())
+    let (chosen, mut others): (Vec<String>, Vec<String>) =
+        names.iter().cloned().partition(|name| kind(name) == Some(chosen));
+    // Where there is nothing else, JSON is what was meant.
+    others.retain(|name| looks_like_data(name) || chosen.is_empty() && is_plain_json(name));
+    Ok((chosen, others))
 }
 
 #[cfg(test)]
@@ -97,7 +173,8 @@ mod tests {
     use super::*;
 
     fn chosen(names: &[&str], wanted: InputFormat) -> Result<Vec<String>, String> {
-        of_folder(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), wanted)
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        of_folder(&names, wanted).map(|(chosen, _)| chosen)
     }
 
     #[test]
@@ -108,6 +185,8 @@ mod tests {
         assert_eq!(auto("x.json"), Format::Lines(Form::Json, Compression::None));
         assert_eq!(auto("x.ndjson.zst"), Format::Lines(Form::Json, Compression::Zstd));
         assert_eq!(auto("x.arrow"), Format::Arrow);
+        assert_eq!(auto("x.PQ"), Format::Parquet);
+        assert_eq!(auto("\u{e9}.JsonLines.GZ"), Format::Lines(Form::Json, Compression::Gzip));
         assert_eq!(auto("x.tsv.gz"), Format::Lines(Form::Tsv, Compression::Gzip));
         assert_eq!(
             Format::of("x.txt.gz", InputFormat::Jsonl),
@@ -122,6 +201,8 @@ mod tests {
             ("x.v2.jsonl.gz", "x.v2"),
             ("x.txt.zst", "x.txt"),
             ("x.v2", "x.v2"),
+            ("x.PARQUET", "x"),
+            ("x.JSONL.Zst", "x"),
             ("a.b/x", "a.b/x"),
         ] {
             assert_eq!(Format::stem(name), stem);
@@ -137,5 +218,31 @@ mod tests {
         assert_eq!(chosen(&all[3..], InputFormat::Auto).unwrap(), ["d.tsv"]);
         assert_eq!(chosen(&["c.json.gz", "x.json"], InputFormat::Auto).unwrap(), ["c.json.gz"]);
         assert!(chosen(&all[4..], InputFormat::Auto).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_looks_like_data_and_is_not_read_is_told() {
+        let names = [
+            "a.parquet",
+            "b.PARQUET",
+            "c.pq",
+            "d.csv",
+            "e.jsonl.xz",
+            "f.jsonl",
+            "g.parquet.tmp",
+            "h.jsonl-00000-of-00002",
+            "README.md",
+            "i.parquet.crc",
+            "state.json",
+            "v1.2/notes.txt",
+        ];
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let (chosen, others) = of_folder(&names, InputFormat::Auto).unwrap();
+        assert_eq!(chosen, ["a.parquet", "b.PARQUET", "c.pq"]);
+        assert_eq!(
+            others,
+            ["d.csv", "e.jsonl.xz", "f.jsonl", "g.parquet.tmp", "h.jsonl-00000-of-00002"]
+        );
+        assert_eq!(of_folder(&names[10..], InputFormat::Auto).unwrap().1, ["state.json"]);
     }
 }

@@ -9,30 +9,37 @@ use crate::storage::range_file::Stamp;
 use crate::storage::{atomic, files};
 
 /// Raised when the same bytes are counted or seen in another way.
-const VERSION: u32 = 1;
-/// A file that was written to so recently may be written to again without a change of its time.
+const VERSION: u32 = 2;
+/// A file that was written to so recently may be written to again without a change of its times.
 const SETTLED_NS: i128 = 2_000_000_000;
 
 /// Where the survey of one version of a file is kept.
+#[derive(Clone, Debug)]
 pub(in crate::dataset) struct Kept(Option<PathBuf>);
 
 impl Kept {
-    /// Of the file at `path`, an absolute one or an address, as `stamp` and `version` tell it; `read_as`: form and compression.
+    /// Of the file at `path`, an absolute one or an address. `version`: see [`RangeFile::version`]; `read_as`: form and
+    /// compression.
+    ///
+    /// [`RangeFile::version`]: crate::storage::range_file::RangeFile::version
     pub(in crate::dataset) fn of(
         folder: Option<&Path>,
         path: &Path,
         stamp: Stamp,
-        version: &str,
+        version: Option<&str>,
         read_as: &str,
     ) -> Self {
         let now =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
-        let settled = now - stamp.modified_ns > SETTLED_NS;
-        let Stamp { size, modified_ns } = stamp;
+        let Stamp { size, modified_ns, changed_ns } = stamp;
+        let settled = now - modified_ns.max(changed_ns) > SETTLED_NS;
+        let Some((folder, version)) = folder.filter(|_| settled).zip(version) else {
+            return Self(None);
+        };
         let key =
             format!("{}\0{size}\0{modified_ns}\0{version}\0{read_as}\0{VERSION}", path.display());
         let name = format!("{}.json", sha256_hex(key.as_bytes()));
-        Self(folder.filter(|_| settled).map(|folder| folder.join("lines").join(name)))
+        Self(Some(folder.join("lines").join(name)))
     }
 
     /// The survey, if it was kept.
@@ -49,6 +56,14 @@ impl Kept {
         let written = files::create_folder(folder).and_then(|()| atomic::write_atomic(path, &json));
         if let Err(error) = written {
             tracing::debug!("the lines of a file are counted but not kept: {error}");
+        }
+    }
+
+    /// Forgets a survey that turned out not to be of the file.
+    pub(in crate::dataset) fn remove(&self) {
+        let Some(path) = &self.0 else { return };
+        if let Err(error) = files::remove_file(path) {
+            tracing::debug!("a survey that does not fit its file stays: {error}");
         }
     }
 }

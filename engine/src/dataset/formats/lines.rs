@@ -1,23 +1,22 @@
 //! Files of lines: JSON Lines, and tables with JSON in their second column, plain or compressed as a whole.
 //!
-//! A line that does not fit the columns is a row all the same: it is null, and bad. Lines are looked through before they are
-//! decoded; a line is decoded together with others and, where one of them is bad, alone.
+//! A line that does not fit the columns is a row all the same: it is null, and bad.
 
 use std::io::BufRead;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{RecordBatch, RecordBatchOptions, new_null_array};
+use arrow_array::RecordBatch;
 use arrow_json::ReaderBuilder;
-use arrow_json::reader::Decoder;
 use arrow_schema::{ArrowError, SchemaRef};
-use arrow_select::concat::concat_batches;
 
 use super::compression::Compression;
 use super::decode::{Decode, Decoded, Wanted, chosen_rows};
-use super::form::{Fed, Form};
-use super::line_reader::LineReader;
-use super::survey::Survey;
+use super::fits::Value;
+use super::form::Form;
+use super::kept::Kept;
+use super::line_reader::{Line, LineReader};
+use super::survey::{Stretch, Survey};
 use crate::dataset::problem::RowProblem;
 use crate::dataset::source::{OpenFile, guarded};
 
@@ -32,6 +31,8 @@ pub(in crate::dataset) struct Lines {
     pub(in crate::dataset) compression: Compression,
     /// Where lines begin.
     pub(in crate::dataset) survey: Arc<Survey>,
+    /// The survey's file in the cache.
+    pub(in crate::dataset) kept: Kept,
     /// Whether the columns were found from the first lines of the input: then a field that they do not have makes a line bad,
     /// since nobody has decided to leave it out.
     pub(in crate::dataset) inferred: bool,
@@ -90,11 +91,11 @@ struct Together {
     lines: Vec<One>,
 }
 
-/// A line of them: its number, where it stands in the text, and why it was not read, if it was not.
+/// A line of them: its number, its range in the text, and why it was not read, if it was not.
 struct One {
     number: u64,
     text: Range<usize>,
-    problem: Option<RowProblem>,
+    too_long: Option<RowProblem>,
 }
 
 impl Decode for LinesDecoder {
@@ -119,25 +120,62 @@ impl LinesDecoder {
             if rows.is_empty() {
                 self.rows.pop();
             }
+            let next = self.rows.last().map(|rows| rows.start);
             let reader = self.at(row)?;
             let before = some.text.len();
             let line =
                 reader.next(Some(&mut some.text), limit).map_err(|error| error.to_string())?;
-            let Some(line) = line else { return Err(self.ended(row)) };
+            let Some(line) = line else { return Err(self.moved()) };
+            self.check_start(row, line)?;
+            if next != Some(row + 1) {
+                self.check_end(row)?;
+            }
             let number = line.number;
-            let problem = if line.bytes > limit {
+            let too_long = (line.bytes > limit).then(|| {
                 let message = format!(
                     "line {number} has {} bytes; lines of at most {limit} are read (4 times `max_document_bytes`)",
                     line.bytes
                 );
-                Some(RowProblem { code: "line_too_long", message })
-            } else {
-                let columns = self.schema.fields();
-                self.lines.form.problem(number, &some.text[before..], columns, self.strict)
-            };
-            some.lines.push(One { number, text: before..some.text.len(), problem });
+                RowProblem { code: "line_too_long", message }
+            });
+            some.lines.push(One { number, text: before..some.text.len(), too_long });
         }
         Ok(some)
+    }
+
+    /// Checks that the line read for `row` begins where it was counted, if the row begins a stretch.
+    fn check_start(&self, row: u64, line: Line) -> Result<(), String> {
+        let stretches = &self.lines.survey.stretches;
+        let Ok(index) = stretches.binary_search_by_key(&row, |stretch| stretch.first_row) else {
+            return Ok(());
+        };
+        let Stretch { start, lines_before, .. } = stretches[index];
+        let as_counted = (line.start, line.number) == (start, lines_before + 1);
+        if as_counted { Ok(()) } else { Err(self.moved()) }
+    }
+
+    /// Checks that what follows `row`, which was just read, is what was counted, if the row ends a stretch.
+    fn check_end(&mut self, row: u64) -> Result<(), String> {
+        let Survey { stretches, rows, bytes, .. } = &*self.lines.survey;
+        let (is_last, bytes) = (row + 1 == *rows, *bytes);
+        if !is_last && stretches.binary_search_by_key(&(row + 1), |next| next.first_row).is_err() {
+            return Ok(());
+        }
+        let (reader, next) = self.reader.as_mut().expect("a row was just read with it");
+        let line = reader.next(None, 0).map_err(|error| error.to_string())?;
+        *next += 1;
+        match line {
+            Some(line) if !is_last => self.check_start(row + 1, line),
+            None if is_last && reader.offset() == bytes => Ok(()),
+            _ => Err(self.moved()),
+        }
+    }
+
+    /// Describes a file whose lines are not where they were counted. What was counted is not believed again.
+    fn moved(&self) -> String {
+        self.lines.kept.remove();
+        "its lines are not where they were when they were counted; the next run counts them again"
+            .to_owned()
     }
 
     /// The file's reader, at the beginning of a row.
@@ -145,7 +183,7 @@ impl LinesDecoder {
         let stretches = &self.lines.survey.stretches;
         let stretch =
             stretches.partition_point(|stretch| stretch.first_row <= row).saturating_sub(1);
-        let stretch = *stretches.get(stretch).ok_or_else(|| self.ended(row))?;
+        let stretch = *stretches.get(stretch).ok_or_else(|| self.moved())?;
         let is_behind = self.reader.as_ref().is_none_or(|(_, next)| *next < stretch.first_row);
         if is_behind {
             // What is compressed is read from its beginning.
@@ -153,113 +191,78 @@ impl LinesDecoder {
                 Compression::None => (stretch.start, stretch.lines_before),
                 _ => (0, 0),
             };
+            if start > 0 {
+                let mut before = [0];
+                self.source
+                    .read_exact_at(&mut before, start - 1)
+                    .map_err(|error| error.to_string())?;
+                if before != *b"\n" {
+                    return Err(self.moved());
+                }
+            }
             let bytes = self.source.reader(start);
             let reader = self.lines.compression.reader(bytes).map_err(|error| error.to_string())?;
             let reader = LineReader::new(reader, start, before);
             self.reader = Some((reader, stretch.first_row));
         }
-        let ended = self.ended(row);
-        let (reader, next) = self.reader.as_mut().expect("it was just put there");
-        while *next < row {
-            reader
-                .next(None, 0)
-                .map_err(|error| error.to_string())?
-                .ok_or_else(|| ended.clone())?;
+        loop {
+            let (reader, next) = self.reader.as_mut().expect("it was just put there");
+            if *next >= row {
+                break;
+            }
+            let skipped = reader.next(None, 0).map_err(|error| error.to_string())?;
+            let skipped_row = *next;
             *next += 1;
+            match skipped {
+                Some(line) => self.check_start(skipped_row, line)?,
+                None => return Err(self.moved()),
+            }
         }
+        let (reader, next) = self.reader.as_mut().expect("it was just put there");
         *next += 1;
         Ok(reader)
     }
 
-    fn ended(&self, row: u64) -> String {
-        format!("the file ends before row {row}; it had {} rows", self.lines.survey.rows)
-    }
-
     fn decode(&self, some: &Together) -> Result<Decoded, String> {
-        if let Some(batch) = self.together(some) {
-            return Ok(Decoded { batch, bad: Vec::new() });
-        }
-        let (mut batches, mut bad) = (Vec::with_capacity(some.lines.len()), Vec::new());
+        let columns = self.schema.fields();
+        let (mut rows, mut bad) = (Vec::with_capacity(some.lines.len()), Vec::new());
+        let no_values = || Value::Object(Vec::new());
         for (position, line) in some.lines.iter().enumerate() {
-            match self.alone(line, &some.text[line.text.clone()]) {
-                Ok(batch) => batches.push(batch),
-                Err(problem) => {
-                    batches.push(self.null()?);
-                    bad.push((position, problem));
+            let row = match &line.too_long {
+                Some(problem) => Err(problem.clone()),
+                None => {
+                    let text = &some.text[line.text.clone()];
+                    self.lines.form.row(line.number, text, columns, self.strict)
                 }
+            };
+            rows.push(row.unwrap_or_else(|problem| {
+                bad.push((position, problem));
+                no_values()
+            }));
+        }
+        if let Ok(batch) = self.batch(&rows) {
+            return Ok(Decoded { batch, bad });
+        }
+        // Instants that a column has no room for are found one by one.
+        for (position, line) in some.lines.iter().enumerate() {
+            if let Err(why) = guarded(|| self.batch(std::slice::from_ref(&rows[position]))) {
+                let message = format!("line {}: {why}", line.number);
+                bad.push((position, RowProblem { code: "bad_line", message }));
+                rows[position] = no_values();
             }
         }
-        let batch = concat_batches(&self.schema, &batches).map_err(said)?;
-        Ok(Decoded { batch, bad })
+        bad.sort_by_key(|(position, _)| *position);
+        Ok(Decoded { batch: self.batch(&rows).map_err(said)?, bad })
     }
 
-    /// All lines at once; none where one of them is bad.
-    fn together(&self, some: &Together) -> Option<RecordBatch> {
-        if some.lines.iter().any(|line| line.problem.is_some()) {
-            return None;
-        }
-        let mut decoder = self.decoder(some.lines.len()).ok()?;
-        for line in &some.lines {
-            self.feed(&mut decoder, &some.text[line.text.clone()]).ok()?;
-        }
-        decoder.flush().ok()?
-    }
-
-    /// One line by itself.
-    fn alone(&self, line: &One, text: &[u8]) -> Result<RecordBatch, RowProblem> {
-        if let Some(problem) = &line.problem {
-            return Err(problem.clone());
-        }
-        let decoded = guarded(|| {
-            let mut decoder = self.decoder(1).map_err(said)?;
-            self.feed(&mut decoder, text)?;
-            decoder.flush().map_err(said)?.ok_or_else(|| "the line is empty".to_owned())
-        });
-        let problem =
-            |why| RowProblem { code: "bad_line", message: format!("line {}: {why}", line.number) };
-        decoded.map_err(problem)
-    }
-
-    fn decoder(&self, rows: usize) -> Result<Decoder, ArrowError> {
-        // With room for one more a decoder never stops before the end of a line.
-        ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(rows + 1).build_decoder()
-    }
-
-    /// Gives a line to a decoder.
-    ///
-    /// # Errors
-    /// The line is not exactly one row.
-    fn feed(&self, decoder: &mut Decoder, line: &[u8]) -> Result<(), String> {
-        let before = decoder.len();
-        let mut left_over = false;
-        let mut decode = |bytes: &[u8]| {
-            let read = decoder.decode(bytes)?;
-            left_over |= !bytes[read..].trim_ascii().is_empty();
-            Ok(())
-        };
-        let fed = self
-            .lines
-            .form
-            .feed(line, &mut decode)
-            .and_then(|()| decode(b"\n").map_err(Fed::Refused));
-        match fed {
-            Err(Fed::Refused(error)) => return Err(said(error)),
-            Err(Fed::NotOfTheForm) => {
-                return Err(format!("{} is expected", self.lines.form.line()));
-            }
-            Ok(()) => {}
-        }
-        if left_over || decoder.has_partial_record() || decoder.len() != before + 1 {
-            return Err("the line is not one JSON object".to_owned());
-        }
-        Ok(())
-    }
-
-    /// A row of nulls.
-    fn null(&self) -> Result<RecordBatch, String> {
-        let columns = self.schema.fields().iter().map(|field| new_null_array(field.data_type(), 1));
-        let options = RecordBatchOptions::new().with_row_count(Some(1));
-        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns.collect(), &options)
-            .map_err(said)
+    /// Builds columns from rows. A field that a row does not have is null.
+    fn batch(&self, rows: &[Value<'_>]) -> Result<RecordBatch, ArrowError> {
+        let reader = ReaderBuilder::new(Arc::clone(&self.schema)).with_batch_size(rows.len());
+        let mut decoder = reader.build_decoder()?;
+        decoder.serialize(rows)?;
+        let batch = decoder.flush()?;
+        batch.filter(|batch| batch.num_rows() == rows.len()).ok_or_else(|| {
+            ArrowError::JsonError(format!("{} rows became another number of rows", rows.len()))
+        })
     }
 }

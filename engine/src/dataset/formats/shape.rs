@@ -15,25 +15,25 @@ pub(in crate::dataset) struct Shape {
     lists: u64,
     numbers: u64,
     bools: u64,
-    /// The narrowest numbers that hold all of these.
-    number: Number,
+    /// The whole numbers among them that float64 may round.
+    large: u64,
+    /// The whole numbers among them that only an unsigned 64-bit integer holds.
+    unsigned: u64,
+    /// The numbers among them that no integer holds.
+    fractions: u64,
     /// What is in the arrays.
     items: Option<Box<Shape>>,
     /// The fields of the objects, in the order of their first appearance.
     fields: Vec<(String, Shape)>,
+    /// All fields as one, where objects have more than [`MAX_FIELDS`]: their names are data.
+    values: Option<Box<Shape>>,
 }
 
-/// A kind of numbers, the narrower before the wider.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-enum Number {
-    /// Whole numbers that a signed 64-bit integer holds.
-    #[default]
-    Int,
-    /// Whole numbers, some larger than that.
-    Unsigned,
-    /// Numbers, not all whole.
-    Float,
-}
+/// Fields that objects of one column may have. Each is a column in memory, whether a row has it or not.
+const MAX_FIELDS: usize = 1000;
+
+/// Whole numbers up to this one are exact as float64.
+const MAX_EXACT: u64 = 1 << 53;
 
 impl Shape {
     /// The shape of one line of JSON; none where it is no object.
@@ -48,25 +48,46 @@ impl Shape {
         Self { fields: vec![(name.to_owned(), text)], ..Self::default() }
     }
 
-    fn of_number(number: Number) -> Self {
-        Self { numbers: 1, number, ..Self::default() }
-    }
-
     /// The shape of these values and others.
     pub(in crate::dataset) fn with(self, other: Self) -> Self {
-        Self {
+        let values = match (self.values, other.values) {
+            (Some(own), Some(other)) => Some(Box::new(own.with(*other))),
+            (own, other) => own.or(other),
+        };
+        let joined = Self {
             texts: self.texts + other.texts,
             objects: self.objects + other.objects,
             lists: self.lists + other.lists,
             numbers: self.numbers + other.numbers,
             bools: self.bools + other.bools,
-            number: self.number.max(other.number),
+            large: self.large + other.large,
+            unsigned: self.unsigned + other.unsigned,
+            fractions: self.fractions + other.fractions,
             items: match (self.items, other.items) {
                 (Some(own), Some(other)) => Some(Box::new(own.with(*other))),
                 (own, other) => own.or(other),
             },
             fields: with_fields(self.fields, other.fields),
+            values,
+        };
+        if joined.values.is_some() || joined.fields.len() > MAX_FIELDS {
+            joined.as_dictionary()
+        } else {
+            joined
         }
+    }
+
+    /// The same with its fields as the values of a dictionary.
+    fn as_dictionary(mut self) -> Self {
+        let fields = std::mem::take(&mut self.fields).into_iter().map(|(_, shape)| shape);
+        let known = self.values.take().map(|values| *values).unwrap_or_default();
+        self.values = Some(Box::new(fields.fold(known, Self::with)));
+        self
+    }
+
+    /// Whether the lines have more fields than columns can be found from.
+    pub(in crate::dataset) fn is_too_wide(&self) -> bool {
+        self.values.is_some()
     }
 
     /// The fields of the objects as columns.
@@ -84,15 +105,20 @@ impl Shape {
             DataType::Utf8
         } else if objects == most {
             // Parquet has no structs without fields.
-            if self.fields.is_empty() { string_map() } else { DataType::Struct(self.columns()) }
+            match &self.values {
+                Some(values) => map_of(values.data_type()),
+                None if self.fields.is_empty() => string_map(),
+                None => DataType::Struct(self.columns()),
+            }
         } else if lists == most {
             let item = self.items.as_ref().map_or(DataType::Utf8, |items| items.data_type());
             DataType::List(Arc::new(Field::new("item", item, true)))
         } else if numbers == most {
-            match self.number {
-                Number::Int => DataType::Int64,
-                Number::Unsigned => DataType::UInt64,
-                Number::Float => DataType::Float64,
+            // Nothing is rounded: of fractions and large whole numbers the fewer are bad values.
+            match () {
+                () if self.fractions > 0 && self.fractions >= self.large => DataType::Float64,
+                () if self.unsigned > 0 => DataType::UInt64,
+                () => DataType::Int64,
             }
         } else {
             DataType::Boolean
@@ -156,17 +182,19 @@ impl<'de> Visitor<'de> for Look {
         Ok(Shape { bools: 1, ..Shape::default() })
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Shape, E> {
-        Ok(Shape::of_number(Number::Int))
+    fn visit_i64<E>(self, number: i64) -> Result<Shape, E> {
+        let large = u64::from(number.unsigned_abs() > MAX_EXACT);
+        Ok(Shape { numbers: 1, large, ..Shape::default() })
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Shape, E> {
-        let fits = i64::try_from(number).is_ok();
-        Ok(Shape::of_number(if fits { Number::Int } else { Number::Unsigned }))
+        let (large, unsigned) = (number > MAX_EXACT, i64::try_from(number).is_err());
+        let (large, unsigned) = (u64::from(large), u64::from(unsigned));
+        Ok(Shape { numbers: 1, large, unsigned, ..Shape::default() })
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Shape, E> {
-        Ok(Shape::of_number(Number::Float))
+        Ok(Shape { numbers: 1, fractions: 1, ..Shape::default() })
     }
 
     fn visit_str<E>(self, _: &str) -> Result<Shape, E> {
@@ -182,11 +210,20 @@ impl<'de> Visitor<'de> for Look {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Shape, A::Error> {
-        let mut fields = Vec::new();
+        let (mut fields, mut values) = (Vec::new(), None);
         while let Some((name, Seen(shape))) = entries.next_entry::<String, Seen>()? {
             fields = with_fields(fields, vec![(name, shape)]);
+            if fields.len() > MAX_FIELDS {
+                let full = Shape {
+                    fields: std::mem::take(&mut fields),
+                    values: values.take(),
+                    ..Shape::default()
+                };
+                values = full.as_dictionary().values;
+            }
         }
-        Ok(Shape { objects: 1, fields, ..Shape::default() })
+        let shape = Shape { objects: 1, fields, values, ..Shape::default() };
+        Ok(if shape.values.is_some() { shape.as_dictionary() } else { shape })
     }
 }
 
@@ -216,6 +253,23 @@ mod tests {
     }
 
     #[test]
+    fn objects_with_too_many_fields_are_maps() {
+        let line = |row: usize| {
+            let fields: Vec<String> = (0..7).map(|at| format!("\"{row}-{at}\": {at}")).collect();
+            format!("{{\"id\": {row}, \"meta\": {{{}}}}}", fields.join(", "))
+        };
+        let found = |rows: usize| {
+            let lines: Vec<String> = (0..rows).map(line).collect();
+            columns(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        assert!(found(142).starts_with("id: int64, meta: struct<0-0: int64, "));
+        assert_eq!(found(144), "id: int64, meta: map<string, int64>");
+        let wide = |row: usize| Shape::of_line(format!("{{\"{row}\": 1}}").as_bytes()).unwrap();
+        let shape = |rows: usize| (0..rows).map(wide).fold(Shape::default(), Shape::with);
+        assert!(!shape(1000).is_too_wide() && shape(1001).is_too_wide());
+    }
+
+    #[test]
     fn numbers_widen_and_of_other_kinds_the_most_frequent_counts() {
         let of = |values: &[&str]| {
             let lines: Vec<String> =
@@ -224,6 +278,9 @@ mod tests {
         };
         assert_eq!(of(&["1", "18446744073709551615"]), "x: uint64");
         assert_eq!(of(&["18446744073709551615", "0.5", "1"]), "x: float64");
+        assert_eq!(of(&["1152921504606846977", "0.5", "1152921504606846979", "7"]), "x: int64");
+        assert_eq!(of(&["1152921504606846977", "0.5", "1.5"]), "x: float64");
+        assert_eq!(of(&["9007199254740992", "0.5"]), "x: float64");
         assert_eq!(of(&["1", "\"a\"", "2"]), "x: int64");
         assert_eq!(of(&["1", "\"a\""]), "x: string");
         assert_eq!(of(&["true", "1", "null", "false"]), "x: bool");

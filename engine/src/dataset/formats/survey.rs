@@ -38,7 +38,7 @@ pub(in crate::dataset) struct Survey {
     /// Rows: lines that are not blank.
     pub(in crate::dataset) rows: u64,
     /// Bytes, decompressed.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// What the first lines look like.
     pub(in crate::dataset) shape: Shape,
 }

@@ -49,7 +49,7 @@ impl Bucket {
             return Ok(Some(Rc::clone(opened)));
         }
         let opened = self.find(file)?.map(Rc::new);
-        let version = opened.as_ref().map(|opened| opened.version());
+        let version = opened.as_deref().map(version);
         self.seen.borrow_mut().insert(file.to_owned(), version);
         if let Some(opened) = &opened {
             self.opened.borrow_mut().insert(file.to_owned(), Rc::clone(opened));
@@ -110,9 +110,14 @@ impl Source for Bucket {
     }
 }
 
+/// Identifies the version of a file: what the store says of it, or else its length.
+fn version(file: &RangeFile) -> String {
+    file.version().unwrap_or_else(|| file.length.to_string())
+}
+
 impl Versioned for Bucket {
     fn version(&self, file: &str) -> Result<Option<String>, ModelProblem> {
-        Ok(self.find(file)?.map(|file| file.version()))
+        Ok(self.find(file)?.as_ref().map(version))
     }
 
     fn seen(&self) -> Versions {

@@ -75,10 +75,11 @@ impl FetchRange for HubFile {
 impl Remote {
     /// Opens a file. Nothing is asked for before something is read.
     pub(super) fn open(self: &Arc<Self>, name: &str, length: u64) -> RangeFile {
-        let key = self.file(name, length).url().to_string();
+        // The address names a commit, which is all the version there is.
+        let key = format!("{}\0commit", self.file(name, length).url());
         let file = HubFile { remote: Arc::clone(self), name: name.to_owned(), length };
         // A commit never changes.
-        RangeFile::elsewhere(file, key, Stamp { size: length, modified_ns: 0 }, Bytes::new())
+        RangeFile::elsewhere(file, key, Stamp::new(length, 0), Bytes::new())
     }
 
     /// A file, with the link that the hub redirected it to the last time.

@@ -1,0 +1,125 @@
+//! Columns that folders named `key=value` add to the files in them.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
+use arrow_schema::{DataType, Field, Schema};
+
+use super::formats::decode::{Decode, Decoded, Wanted};
+
+/// The value that Hive and Spark write for null.
+const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// The keys that the folders of paths name, in the order of their appearance.
+pub(super) fn keys<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    for (key, _) in paths.flat_map(of_path) {
+        if !keys.iter().any(|known| known == key) {
+            keys.push(key.to_owned());
+        }
+    }
+    keys
+}
+
+/// The column of a key.
+pub(super) fn column(key: &str) -> Arc<Field> {
+    Arc::new(Field::new(key, DataType::Utf8, true))
+}
+
+/// The value that the folders of a path give a key: that of the innermost one; `None` for null and without such a folder.
+pub(super) fn value(path: &str, key: &str) -> Option<String> {
+    let (_, value) = of_path(path).filter(|(name, _)| *name == key).last()?;
+    (value != NULL).then(|| unescaped(value))
+}
+
+/// The keys and values that the folders of a path name, the outermost first.
+fn of_path(path: &str) -> impl Iterator<Item = (&str, &str)> {
+    let folders = path.rsplit_once('/').map_or("", |(folders, _)| folders);
+    folders.split('/').filter_map(|folder| {
+        let (key, value) = folder.split_once('=')?;
+        let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+        (!key.is_empty() && key.chars().all(is_name)).then_some((key, value))
+    })
+}
+
+/// A value without the escapes (`%2F`) that writers put into names of folders.
+fn unescaped(value: &str) -> String {
+    let bytes = value.as_bytes();
+    let mut text = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let digits = bytes.get(at + 1..at + 3).filter(|_| bytes[at] == b'%');
+        let escaped = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        text.push(escaped.unwrap_or(bytes[at]));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8(text).unwrap_or_else(|_| value.to_owned())
+}
+
+/// What is wanted of the file itself, whose columns are the first `own`.
+pub(super) fn own_columns(wanted: &Wanted, own: usize) -> Wanted {
+    let kept = |(position, _): &(&usize, &DataType)| **position < own;
+    let pairs = || wanted.positions.iter().zip(&wanted.types).filter(kept);
+    let mut wanted = Wanted {
+        row_groups: wanted.row_groups.clone(),
+        selection: wanted.selection.clone(),
+        positions: pairs().map(|(position, _)| *position).collect(),
+        types: pairs().map(|(_, data_type)| data_type.clone()).collect(),
+        ..*wanted
+    };
+    if wanted.positions.is_empty() && own > 0 {
+        // One column is read for the number of its rows.
+        wanted.positions.push(0);
+        wanted.types.push(DataType::Null);
+    }
+    wanted
+}
+
+/// Adds constant columns to the batches of a file.
+pub(super) struct WithPartitions {
+    pub(super) file: Box<dyn Decode>,
+    /// How many columns of the file's batches are wanted.
+    pub(super) own: usize,
+    /// The name and value of each wanted partition, in the order of the file.
+    pub(super) partitions: Vec<(String, Option<String>)>,
+}
+
+impl Decode for WithPartitions {
+    fn next(&mut self) -> Result<Option<Decoded>, String> {
+        let Some(Decoded { batch, bad }) = self.file.next()? else { return Ok(None) };
+        let rows = batch.num_rows();
+        let schema = batch.schema();
+        let own = schema.fields().iter().take(self.own).cloned();
+        let added = self.partitions.iter();
+        let added = added.map(|(key, _)| column(key));
+        let schema = Schema::new(own.chain(added).collect::<Vec<_>>());
+        let constant = |value: &Option<String>| {
+            Arc::new(StringArray::from_iter(std::iter::repeat_n(value.as_deref(), rows)))
+                as ArrayRef
+        };
+        let columns = batch.columns().iter().take(self.own).cloned();
+        let columns = columns.chain(self.partitions.iter().map(|(_, value)| constant(value)));
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch =
+            RecordBatch::try_new_with_options(Arc::new(schema), columns.collect(), &options);
+        Ok(Some(Decoded { batch: batch.map_err(|error| error.to_string())?, bad }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_name_keys_and_values_with_escapes() {
+        let pairs = |path| of_path(path).collect::<Vec<_>>();
+        assert_eq!(pairs("lang=en/year=2024/a=b.parquet"), [("lang", "en"), ("year", "2024")]);
+        assert_eq!(pairs("=x/a b=c/d=/plain/f.parquet"), [("d", "")]);
+        let paths = ["a=1/b=2/a=3/x", "c=__HIVE_DEFAULT_PARTITION__/x"];
+        assert_eq!(keys(paths.into_iter()), ["a", "b", "c"]);
+        assert_eq!((value(paths[0], "a"), value(paths[1], "c")), (Some("3".to_owned()), None));
+        assert_eq!(unescaped("a%2Fb%20%zz%"), "a/b %zz%");
+    }
+}

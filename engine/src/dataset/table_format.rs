@@ -1,0 +1,144 @@
+//! Folders that belong to a table format: a log beside the data says which files count, so the files alone are not the table.
+
+use std::path::Path;
+
+use super::problem::DataProblem;
+use crate::storage::files;
+
+/// What a table format keeps beside its data: the folder, the ending of a file in it, the format, and an export of one version.
+const TABLES: [(&str, &str, &str, &str); 5] = [
+    (
+        "_delta_log",
+        "",
+        "Delta table",
+        "duckdb -c \"install delta; load delta; copy (from delta_scan('TABLE')) to 'export.parquet'\"",
+    ),
+    (
+        ".hoodie",
+        "",
+        "Hudi table",
+        "spark.read.format('hudi').load('TABLE').write.parquet('export')",
+    ),
+    (
+        "metadata",
+        ".metadata.json",
+        "Iceberg table",
+        "duckdb -c \"install iceberg; load iceberg; copy (from iceberg_scan('TABLE')) to 'export.parquet'\"",
+    ),
+    (
+        "_versions",
+        ".manifest",
+        "Lance table",
+        "lance.dataset('TABLE').to_table() and pyarrow's write_table",
+    ),
+    ("_paimon", "", "Paimon table", "the engine that wrote it"),
+];
+
+/// A folder that is a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    folder: String,
+    format: &'static str,
+    export: &'static str,
+}
+
+impl Table {
+    /// The table that a listing of all names below a folder shows, if any. Names are '/'-separated.
+    pub(super) fn in_listing<'a>(
+        folder: &str,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Option<Self> {
+        names.into_iter().find_map(|name| {
+            let parts: Vec<&str> = name.split('/').collect();
+            (0..parts.len().saturating_sub(1)).find_map(|index| {
+                let found = TABLES
+                    .iter()
+                    .find(|(mark, ending, ..)| parts[index] == *mark && name.ends_with(ending))?;
+                let below = parts[..index].iter().fold(folder.to_owned(), |folder, part| {
+                    format!("{}/{part}", folder.trim_end_matches('/'))
+                });
+                Some(Self { folder: below, format: found.2, export: found.3 })
+            })
+        })
+    }
+
+    /// The table that a folder of this machine is, if it is one.
+    fn at(folder: &Path) -> Option<Self> {
+        let is_marked = |(mark, ending, ..): &&(&str, &str, &str, &str)| {
+            let mark = folder.join(mark);
+            if !files::is_folder(&mark).unwrap_or(false) {
+                return false;
+            }
+            let names = files::list_folder(&mark).unwrap_or_default();
+            ending.is_empty()
+                || names.iter().any(|name| name.as_os_str().to_string_lossy().ends_with(ending))
+        };
+        let found = TABLES.iter().find(is_marked)?;
+        Some(Self { folder: folder.display().to_string(), format: found.2, export: found.3 })
+    }
+
+    /// The table that `root` is, is a part of (the folder of its data, or a partition), or that contains one of `files`, which
+    /// are below `root`.
+    pub(super) fn of_files<'a>(
+        root: &Path,
+        files: impl IntoIterator<Item = &'a str>,
+    ) -> Option<Self> {
+        let mut seen = std::collections::BTreeSet::new();
+        let below = files.into_iter().flat_map(|file| Path::new(file).ancestors().skip(1));
+        if let Some(table) = below
+            .filter(|folder| seen.insert(folder.to_path_buf()))
+            .find_map(|folder| Self::at(&root.join(folder)))
+        {
+            return Some(table);
+        }
+        let mut folder = root;
+        loop {
+            if let Some(table) = Self::at(folder) {
+                return Some(table);
+            }
+            let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            match folder.parent() {
+                Some(parent) if name == "data" || name.contains('=') => folder = parent,
+                _ => return None,
+            }
+        }
+    }
+
+    /// Refuses a table as an input.
+    pub(super) fn refusal(&self) -> DataProblem {
+        let Self { folder, format, export } = self;
+        DataProblem::settings(format!(
+            "`{folder}` is a {format}: its log says which of its files count, and rows that were deleted or replaced are still in the others"
+        ))
+        .with_hint(format!(
+            "export the version that you want and name the export, for example: {}",
+            export.replace("TABLE", folder)
+        ))
+    }
+
+    /// Says that files were picked out of a table.
+    pub(super) fn note(&self) -> String {
+        let Self { folder, format, .. } = self;
+        format!(
+            "`{folder}` is a {format}, whose log is not read: files that it has removed or replaced are read like the others"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_in_a_listing_shows_the_table_around_it() {
+        let table = |names: &[&str]| {
+            Table::in_listing("s3://b/in", names.iter().copied())
+                .map(|table| (table.folder, table.format))
+        };
+        let found = |folder: &str, format| Some((folder.to_owned(), format));
+        assert_eq!(table(&["a.parquet", "_delta_log/0.json"]), found("s3://b/in", "Delta table"));
+        assert_eq!(table(&["x/y/.hoodie/hoodie.properties"]), found("s3://b/in/x/y", "Hudi table"));
+        assert_eq!(table(&["t/metadata/v1.metadata.json"]), found("s3://b/in/t", "Iceberg table"));
+        assert_eq!(table(&["metadata/notes.json", "a.parquet", "_delta_log"]), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! Identifies a version of a file without reading it.
+
+use std::fmt;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::process;
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, StatVfsMountFlags, Statx, StatxFlags, fstatvfs, statx};
+use serde::Serialize;
+
+/// `STATX_MNT_ID_UNIQUE` (Linux 6.8): the number of a mount that no later mount gets until the machine starts again.
+const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// Size, file and times of a version of a file. The time of the last change of status is set by the kernel alone, so files
+/// with equal stamps have equal bytes, except in images that are mounted read-only: an image is made by a program, which can
+/// give all files any times. There a stamp counts for one mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileStamp {
+    bytes: u64,
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount: Option<String>,
+}
+
+impl FileStamp {
+    /// Takes the stamp of an open file.
+    ///
+    /// # Errors
+    /// The file system does not answer.
+    pub fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { mount: read_only_mount(file), ..Self::of_metadata(&metadata) })
+    }
+
+    fn of_metadata(metadata: &Metadata) -> Self {
+        Self {
+            bytes: metadata.size(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            mount: None,
+        }
+    }
+
+    /// The stamp of a file that lies elsewhere under a name that never gets other bytes.
+    pub(crate) fn of_unchanging(bytes: u64) -> Self {
+        Self { bytes, device: 0, inode: 0, modified: (0, 0), changed: (0, 0), mount: None }
+    }
+
+    /// Size of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl fmt::Display for FileStamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, device, inode, modified, changed, mount } = self;
+        write!(formatter, "{bytes} {device} {inode} {modified:?} {changed:?}")?;
+        mount.iter().try_for_each(|mount| write!(formatter, " {mount}"))
+    }
+}
+
+/// Identifies the mount of a file on a read-only file system; `None` for one that can be written.
+fn read_only_mount(file: &File) -> Option<String> {
+    let flags = fstatvfs(file).ok()?.f_flag;
+    if !flags.contains(StatVfsMountFlags::RDONLY) {
+        return None;
+    }
+    // A file system that is written elsewhere may be mounted read-only here; the kernel keeps its times.
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let number = mount_status(file, StatxFlags::MNT_ID);
+    if number.is_some_and(|number| is_writable(&mounts, number)) {
+        return None;
+    }
+    let start = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let unique = mount_status(file, UNIQUE_MOUNT).zip(start);
+    Some(match unique {
+        Some((mount, start)) => format!("{} {mount}", start.trim()),
+        // Nothing identifies the mount, so the stamp counts for this process.
+        None => this_process().to_owned(),
+    })
+}
+
+/// The number of the mount of a file, in the way that `wanted` asks for.
+fn mount_status(file: &File, wanted: StatxFlags) -> Option<u64> {
+    let Statx { stx_mask, stx_mnt_id, .. } = statx(file, "", AtFlags::EMPTY_PATH, wanted).ok()?;
+    (stx_mask & wanted.bits() != 0).then_some(stx_mnt_id)
+}
+
+/// Whether the file system of a mount can be written, whatever the mount allows: the last field of its line.
+fn is_writable(mounts: &str, number: u64) -> bool {
+    let number = number.to_string();
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(&number));
+    line.and_then(|line| line.rsplit(' ').next())
+        .is_some_and(|options| options.split(',').any(|option| option == "rw"))
+}
+
+fn this_process() -> &'static str {
+    static PROCESS: OnceLock<String> = OnceLock::new();
+    PROCESS.get_or_init(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        format!("process {} {}", process::id(), now.as_nanos())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+        31 22 254:0 /srv /models ro,relatime - ext4 /dev/vda rw,discard\n\
+        32 22 7:0 / /image ro,nodev - squashfs /dev/loop0 ro,errors=continue\n";
+
+    #[test]
+    fn a_read_only_mount_of_a_writable_file_system_is_told_from_an_image() {
+        assert!(is_writable(MOUNTS, 22) && is_writable(MOUNTS, 31));
+        assert!(!is_writable(MOUNTS, 32) && !is_writable(MOUNTS, 33) && !is_writable("", 22));
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_under_the_same_size_and_time_has_another_stamp() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let stamp = || FileStamp::of(&File::open(&path).unwrap()).unwrap();
+        let write = |bytes: &str| {
+            fs::write(&path, bytes).unwrap();
+            File::options().write(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        };
+        write("one");
+        let first = stamp();
+        assert_eq!((&first, first.mount.is_none(), first.bytes()), (&stamp(), true, 3));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        write("two");
+        assert_ne!(first.to_string(), stamp().to_string());
+    }
+}

@@ -1,0 +1,102 @@
+//! Recognises what a file is by its first bytes, whatever its name says.
+
+/// Bytes from the beginning of a file that are enough to recognise it.
+pub const SIGNATURE_BYTES: usize = 512;
+
+/// A kind of file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The kind, with its article: `a Git LFS pointer`.
+    pub name: &'static str,
+    /// What to do where another kind was expected.
+    pub remedy: &'static str,
+}
+
+const DOWNLOAD: &str =
+    "download the file itself: the server answered with a page, often because access needs a login";
+const DECOMPRESS: &str = "decompress it, or give its name the ending that says so";
+const CONVERT: &str = "convert it first";
+const RENAME: &str = "give its name the ending that says so";
+
+/// Beginnings of files.
+const SIGNATURES: [(&[u8], &str, &str); 23] = [
+    (
+        b"version https://git-lfs.github.com/spec",
+        "a Git LFS pointer",
+        "fetch the file it stands for: `git lfs pull`",
+    ),
+    (b"\xff\xfe", "text in UTF-16", "convert it: `iconv -f UTF-16 -t UTF-8`"),
+    (b"\xfe\xff", "text in UTF-16", "convert it: `iconv -f UTF-16 -t UTF-8`"),
+    (b"\x1f\x8b", "compressed with gzip", DECOMPRESS),
+    (b"\x28\xb5\x2f\xfd", "compressed with Zstandard", DECOMPRESS),
+    (b"\xfd7zXZ\0", "compressed with xz", "decompress it with `xz -d`: xz is not read"),
+    (b"BZh", "compressed with bzip2", "decompress it with `bzip2 -d`: bzip2 is not read"),
+    (
+        b"\x04\x22\x4d\x18",
+        "compressed with LZ4",
+        "decompress it with `lz4 -d`: LZ4 files are not read",
+    ),
+    (b"PK\x03\x04", "a ZIP archive", "unpack it: archives are not read"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it: archives are not read"),
+    (b"PAR1", "a Parquet file", RENAME),
+    (b"PARE", "an encrypted Parquet file", "write a decrypted copy"),
+    (b"ARROW1", "an Arrow file", RENAME),
+    (
+        b"FEA1",
+        "a Feather file of version 1",
+        "write it again as version 2 (pandas: `to_feather`), or as Parquet",
+    ),
+    (b"ORC", "an ORC file", CONVERT),
+    (b"Obj\x01", "an Avro file", CONVERT),
+    (b"SQLite format 3\0", "an SQLite database", CONVERT),
+    (b"\x89HDF\r\n", "an HDF5 file", CONVERT),
+    (b"GGUF", "a GGUF file", RENAME),
+    (b"\x80\x02", "a pickle of Python", "convert it to safetensors"),
+    (b"\x80\x03", "a pickle of Python", "convert it to safetensors"),
+    (b"\x80\x04", "a pickle of Python", "convert it to safetensors"),
+    (b"\x93NUMPY", "a NumPy array", CONVERT),
+];
+
+impl Signature {
+    /// Recognises a file by its first [`SIGNATURE_BYTES`] bytes; `None` for one of no kind that is known.
+    pub fn of(start: &[u8]) -> Option<Self> {
+        let found = SIGNATURES.iter().find(|(begin, ..)| start.starts_with(begin));
+        if let Some((_, name, remedy)) = found {
+            return Some(Self { name, remedy });
+        }
+        let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
+        let begins = |mark: &str| {
+            text.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark.as_bytes()))
+        };
+        if begins("<!doctype html") || begins("<html") {
+            return Some(Self { name: "an HTML page", remedy: DOWNLOAD });
+        }
+        if begins("<?xml") || begins("<Error>") {
+            return Some(Self { name: "an XML document", remedy: DOWNLOAD });
+        }
+        // A small file of nothing but zeros is what an interrupted download or a crash leaves.
+        (start.len() >= 16 && start.iter().all(|byte| *byte == 0)).then_some(Self {
+            name: "a file of zeros",
+            remedy: "its content was lost: download or write it again",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_recognised_by_their_first_bytes() {
+        let name = |start: &[u8]| Signature::of(start).map(|found| found.name);
+        assert_eq!(
+            name(b"version https://git-lfs.github.com/spec/v1\noid"),
+            Some("a Git LFS pointer")
+        );
+        assert_eq!(name(b"\n <!DOCTYPE HTML><html>"), Some("an HTML page"));
+        assert_eq!(name(b"\xff\xfe{\0"), Some("text in UTF-16"));
+        assert_eq!(name(b"FEA1\0\0\0\0"), Some("a Feather file of version 1"));
+        assert_eq!(name(&[0; 16]), Some("a file of zeros"));
+        assert_eq!((name(b"{\"text\": 1}"), name(b""), name(&[0; 4])), (None, None, None));
+    }
+}

@@ -1,0 +1,167 @@
+//! Settings of `tokenizer_config.json` that change token ids and that `tokenizer.json` does not have: `transformers` applies
+//! them when it loads a tokenizer, and a program that reads `tokenizer.json` alone does not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tokenizers::Tokenizer;
+
+use crate::contract::open_regular;
+
+/// The largest file that is read. Those with 128,000 added tokens have some megabytes.
+const MAX_BYTES: u64 = 16 << 20;
+/// Tokens that a message names.
+const MAX_NAMED: usize = 4;
+/// Settings that name a token.
+const TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+/// Settings that name several.
+const TOKEN_LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
+/// Settings of a normalizer for BERT, by their names here and in `tokenizer.json`.
+const OF_BERT: [(&str, &str); 3] = [
+    ("do_lower_case", "lowercase"),
+    ("strip_accents", "strip_accents"),
+    ("tokenize_chinese_chars", "handle_chinese_chars"),
+];
+
+/// Describes each setting of the files beside a `tokenizer.json` that gives other ids than `tokenizer`.
+pub(super) fn differences(folder: &Path, tokenizer: &Tokenizer) -> Vec<String> {
+    let Some(config) = read(&folder.join("tokenizer_config.json")) else { return Vec::new() };
+    let tokens = added_tokens(&config, tokenizer);
+    let prefix = prefix_space(&config, tokenizer);
+    tokens.into_iter().chain(prefix).chain(of_bert(&config, tokenizer)).collect()
+}
+
+fn read(path: &Path) -> Option<Map<String, Value>> {
+    let (metadata, file) = open_regular(path).ok()?;
+    if metadata.len() > MAX_BYTES {
+        return None;
+    }
+    serde_json::from_reader(std::io::BufReader::new(file)).ok()
+}
+
+/// The text of a token: a string, or an object with its settings.
+fn content(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content")?.as_str())
+}
+
+fn added_tokens(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+    let added: BTreeMap<String, u32> = tokenizer
+        .get_added_tokens_decoder()
+        .into_iter()
+        .map(|(id, token)| (token.content, id))
+        .collect();
+    let by_id = config.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();
+    let by_id = by_id.filter_map(|(id, token)| Some((content(token)?, id.parse::<u32>().ok())));
+    let named = TOKENS.iter().filter_map(|name| content(config.get(*name)?));
+    let lists = TOKEN_LISTS.iter().filter_map(|name| config.get(*name));
+    let listed = lists.flat_map(|list| match list {
+        Value::Array(tokens) => tokens.iter().filter_map(content).collect(),
+        Value::Object(tokens) => tokens.values().filter_map(content).collect(),
+        _ => Vec::new(),
+    });
+    let wanted = by_id.chain(named.chain(listed).map(|token| (token, None)));
+    let other = |(token, id): &(&str, Option<u32>)| match added.get(*token) {
+        Some(own) => id.is_some_and(|id| id != *own),
+        None => true,
+    };
+    let others: BTreeSet<&str> = wanted.filter(other).map(|(token, _)| token).collect();
+    let shown: Vec<String> =
+        others.iter().take(MAX_NAMED).map(|token| format!("`{token}`")).collect();
+    let more = match others.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!others.is_empty()).then(|| {
+        format!(
+            "`tokenizer_config.json` has added tokens that `tokenizer.json` does not have, or has under other ids: {}{more}; \
+             transformers adds them when it loads the tokenizer, and here texts with them get other ids",
+            shown.join(", ")
+        )
+    })
+}
+
+/// Whether a blank is put before a text: what the settings and the first step of the tokenizer say.
+fn prefix_space(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+    let wanted = config.get("add_prefix_space")?.as_bool()?;
+    let first = serde_json::to_value(tokenizer.get_pre_tokenizer()?).ok()?;
+    let own = match first.get("prepend_scheme").and_then(Value::as_str) {
+        Some(scheme) => scheme != "never",
+        None => first.get("add_prefix_space")?.as_bool()?,
+    };
+    (own != wanted).then(|| {
+        format!(
+            "`tokenizer_config.json` has `add_prefix_space: {wanted}` and `tokenizer.json` has {own}: transformers follows the \
+             former, and here texts begin with other ids"
+        )
+    })
+}
+
+fn of_bert(config: &Map<String, Value>, tokenizer: &Tokenizer) -> Option<String> {
+    let normalizer = serde_json::to_value(tokenizer.get_normalizer()?).ok()?;
+    if normalizer["type"] != "BertNormalizer" {
+        return None;
+    }
+    let differs = |(setting, own): &&(&str, &str)| {
+        config.get(*setting).is_some_and(|wanted| !wanted.is_null() && *wanted != normalizer[*own])
+    };
+    let (setting, own) = OF_BERT.iter().find(differs)?;
+    Some(format!(
+        "`tokenizer_config.json` has `{setting}: {}` and `tokenizer.json` has `{own}: {}`: transformers follows the former, \
+         and here texts get other ids",
+        config[*setting], normalizer[*own]
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(tokenizer: Value, config: Value) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        let tokenizer = Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
+        differences(folder.path(), &tokenizer)
+    }
+
+    fn tokenizer() -> Value {
+        json!({
+            "added_tokens": [{"id": 2, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                              "normalized": false, "special": true}],
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+        })
+    }
+
+    #[test]
+    fn settings_that_say_the_same_are_no_difference() {
+        let config = json!({
+            "added_tokens_decoder": {"2": {"content": "<s>"}}, "bos_token": "<s>", "eos_token": {"content": "<s>"},
+            "unk_token": null, "add_prefix_space": false, "additional_special_tokens": ["<s>"], "do_lower_case": true,
+        });
+        assert_eq!(told(tokenizer(), config), Vec::<String>::new());
+        assert_eq!(told(tokenizer(), json!([1])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn added_tokens_and_prefix_spaces_of_the_settings_alone_are_named() {
+        let config = json!({
+            "added_tokens_decoder": {"2": {"content": "<s>"}, "3": {"content": "<|im_start|>"}},
+            "eos_token": "</s>", "extra_special_tokens": {"image": "<img>"}, "add_prefix_space": true,
+        });
+        let [tokens, prefix] = &told(tokenizer(), config)[..] else { panic!() };
+        assert!(tokens.contains("`</s>`, `<img>`, `<|im_start|>`;"), "{tokens}");
+        assert!(prefix.contains("`add_prefix_space: true`"), "{prefix}");
+        let moved = json!({"added_tokens_decoder": {"7": {"content": "<s>"}}});
+        assert!(told(tokenizer(), moved)[0].contains("under other ids: `<s>`;"));
+        let mut bert = tokenizer();
+        bert["normalizer"] = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                                    "strip_accents": null, "lowercase": true});
+        assert!(told(bert, json!({"do_lower_case": false}))[0].contains("`do_lower_case: false`"));
+    }
+}

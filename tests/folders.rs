@@ -1,0 +1,114 @@
+//! What a folder means as an input: endings in any case, files that are not read, table formats, folders named `key=value`.
+
+use std::fs;
+
+use crate::support::tables::{optional_texts, read_parquet, strings, table, texts, write_parquet};
+use crate::support::{Pipeline, Workspace, count, demo_model};
+
+fn workspace() -> Workspace {
+    let workspace = Workspace::new();
+    let tokenizer = fs::read(demo_model().join("tokenizer.json")).unwrap();
+    workspace.write("tokenizer/tokenizer.json", tokenizer);
+    workspace
+}
+
+fn pipeline() -> Pipeline {
+    Pipeline::text("", 64)
+        .without_model(Some("tokenizer"))
+        .measure("recurrence")
+        .score("formula: far-recurrence")
+        .filter("keep_fraction: 1")
+}
+
+/// A Parquet file of one document.
+fn document(workspace: &Workspace, path: &str) {
+    let sentence = |at: usize| format!("The {} box of {path} is {at}. ", at * at % 7);
+    let text: String = (0..30).map(sentence).collect();
+    let path = workspace.path(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let id = path.file_name().unwrap().to_str().unwrap();
+    write_parquet(&path, &table(&[("id", strings([id])), ("text", strings([text]))]), 1);
+}
+
+#[test]
+fn endings_count_in_any_case_and_what_is_not_read_is_told() {
+    let workspace = workspace();
+    for name in ["a.parquet", "b.PARQUET", "c.Pq"] {
+        document(&workspace, &format!("input/{name}"));
+    }
+    for name in ["d.csv", "e.jsonl.xz", "f.PARQUET.tmp", "README.md"] {
+        workspace.write(&format!("input/{name}"), "x");
+    }
+    workspace.write("pipeline.yaml", pipeline().to_string());
+    let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    assert_eq!(count(&answer.summary(), "rows_in"), 3);
+    let told = "look like data and are not read: `d.csv`, `e.jsonl.xz`, `f.PARQUET.tmp`";
+    assert!(answer.stderr.contains(told), "{}", answer.stderr);
+    for name in ["a.parquet", "b.PARQUET", "c.Pq"] {
+        fs::remove_file(workspace.path(&format!("input/{name}"))).unwrap();
+    }
+    let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
+    assert!(refused.stderr.contains(told), "{}", refused.stderr);
+}
+
+#[test]
+fn a_table_format_is_named_and_refused() {
+    for (mark, name) in [
+        ("_delta_log/00000000000000000000.json", "Delta"),
+        (".hoodie/hoodie.properties", "Hudi"),
+        ("metadata/v1.metadata.json", "Iceberg"),
+    ] {
+        let workspace = workspace();
+        document(&workspace, "input/tables/data/day=1/a.parquet");
+        workspace.write(&format!("input/tables/{mark}"), "{}");
+        for path in ["input", "input/tables", "input/tables/data", "input/tables/data/day=1"] {
+            let pipeline = pipeline().to_string().replace("path: input", &format!("path: {path}"));
+            workspace.write("pipeline.yaml", pipeline);
+            let refused = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
+            let is_told = refused.stderr.contains(&format!("is a {name} table"));
+            assert!(is_told && refused.stderr.contains("export the version"), "{}", refused.stderr);
+        }
+        let glob =
+            pipeline().to_string().replace("path: input", "path: input/tables/data/*/*.parquet");
+        workspace.write("pipeline.yaml", glob);
+        let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+        assert!(answer.stderr.contains("whose log is not read"), "{}", answer.stderr);
+    }
+}
+
+#[test]
+fn folders_named_key_and_value_become_columns() {
+    let workspace = workspace();
+    document(&workspace, "input/lang=en/day=a%2Fb/1.parquet");
+    document(&workspace, "input/lang=en/day=__HIVE_DEFAULT_PARTITION__/2.parquet");
+    document(&workspace, "input/3.parquet");
+    let sentence: String = (0..40).map(|at| format!("The {} box is {at}. ", at * at % 7)).collect();
+    let line = serde_json::json!({ "id": "4", "text": sentence });
+    workspace.write("lines/lang=de/4.jsonl", format!("{line}\n"));
+    let kept = |data: &arrow_array::RecordBatch| {
+        let columns = texts(data, "id").into_iter().zip(optional_texts(data, "lang"));
+        let days = data.column_by_name("day").map(|_| optional_texts(data, "day"));
+        let days = days.unwrap_or_else(|| vec![None; data.num_rows()]);
+        let mut rows: Vec<_> = columns.zip(days).collect();
+        rows.sort();
+        rows.dedup();
+        rows.into_iter()
+            .map(|((id, lang), day)| format!("{id} {lang:?} {day:?}"))
+            .collect::<Vec<_>>()
+    };
+    let by = pipeline().score("within: lang");
+    workspace.run(&by);
+    assert_eq!(
+        kept(&read_parquet(&workspace.path("out/data"))),
+        [
+            "1.parquet Some(\"en\") Some(\"a/b\")",
+            "2.parquet Some(\"en\") None",
+            "3.parquet None None"
+        ]
+    );
+    let of_lines =
+        by.to_string().replace("path: input", "path: lines").replace("path: out", "path: out2");
+    workspace.write("pipeline.yaml", of_lines);
+    workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
+    assert_eq!(kept(&read_parquet(&workspace.path("out2/data"))), ["4 Some(\"de\") None"]);
+}
