@@ -49,7 +49,8 @@ fn a_run_that_is_what_it_recorded_is_verified() {
         assert_eq!((&found["rows"], &found["table"]), (&json!(6), &json!("intact")));
         let committed = result_folders("out");
         let committed: Vec<&str> = committed.iter().map(String::as_str).collect();
-        assert_eq!(found["files"], workspace.hashes(&committed).len());
+        // Besides them the calibration and the lock.
+        assert_eq!(found["files"], workspace.hashes(&committed).len() + 2);
         let text = workspace.longsift(&["verify", "out.run"]).success().stdout;
         assert!(text.starts_with("the run is what it recorded\n"), "{text}");
     }
@@ -60,9 +61,10 @@ fn a_changed_byte_in_any_committed_file_is_found() {
     let workspace = workspace();
     workspace.run(&pipeline());
     let committed = result_folders("out");
-    let files: Vec<_> =
+    let mut files: Vec<_> =
         committed.iter().flat_map(|folder| files_below(&workspace.path(folder))).collect();
     assert!(files.len() > 6);
+    files.push(workspace.path("out.run/calibration.json"));
     for path in files {
         let whole = fs::read(&path).unwrap();
         let mut bytes = whole.clone();
@@ -79,6 +81,25 @@ fn a_changed_byte_in_any_committed_file_is_found() {
         fs::remove_file(&path).unwrap();
         assert_eq!(findings(&verified(&workspace, 3))[0].1, "the file is gone");
         fs::write(&path, &whole).unwrap();
+    }
+    let lock = workspace.path("out.run/pipeline.lock");
+    let text = fs::read_to_string(&lock).unwrap();
+    for (change, message) in [
+        (
+            Some(text.replace("\"keep_fraction\": 0.5", "\"keep_fraction\": 0.75")),
+            "it is not the lock",
+        ),
+        (Some(text[1..].to_owned()), "cannot be read"),
+        (None, "the file is gone"),
+    ] {
+        match change {
+            Some(changed) => fs::write(&lock, changed).unwrap(),
+            None => fs::remove_file(&lock).unwrap(),
+        }
+        let found = findings(&verified(&workspace, 3));
+        assert!(found.len() == 1 && found[0].0 == "pipeline.lock", "{found:?}");
+        assert!(found[0].1.contains(message), "{found:?}");
+        fs::write(&lock, &text).unwrap();
     }
     verified(&workspace, 0);
 }

@@ -198,3 +198,51 @@ fn distances_follow_each_window_and_the_decimal_as_written() {
     assert_eq!(distances("min_distance_fraction: 0.29"), [29, 9, 3]);
     assert_eq!(distances("min_distance_tokens: 20"), [20, 20]);
 }
+
+#[test]
+fn a_column_of_the_input_that_differs_from_one_of_ours_by_case_is_refused() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    let plain = corpus("a", &[64; 3]);
+    for name in ["Longsift_Score", "LONGSIFT_FAR_RECURRENCE", "longsift_score"] {
+        let input = table(&[
+            ("id", Arc::clone(plain.column(0))),
+            ("tokens", Arc::clone(plain.column(1))),
+            (name, strings(["x", "y", "z"])),
+        ]);
+        write_parquet(&workspace.path("input/a.parquet"), &input, 4);
+        let pipeline = Pipeline::tokens("model", 64).measure("stage: recurrence");
+        workspace.write("pipeline.yaml", pipeline.to_string());
+        let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+        assert!(
+            answer.stderr.contains(&format!("already has the columns `{name}`")),
+            "{}",
+            answer.stderr
+        );
+    }
+}
+
+#[test]
+fn an_output_that_links_lead_into_the_input_is_refused() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("in/a.parquet"), &corpus("a", &[64; 3]), 4);
+    workspace.link("link", &workspace.path("in"));
+    for (input, output) in [
+        ("in", "link/out"),
+        ("in/**/*.parquet", "link/out"),
+        ("link", "in/out"),
+        ("link/**/*.parquet", "in/out"),
+        ("link/**/*.parquet", "./link/x/../out"),
+    ] {
+        let pipeline = Pipeline::tokens("model", 64).to_string();
+        let pipeline = pipeline.replace("path: input", &format!("path: '{input}'"));
+        workspace.write("pipeline.yaml", pipeline.replace("path: out", &format!("path: {output}")));
+        let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
+        assert!(
+            answer.stderr.contains("the output lies in the input"),
+            "{input}: {}",
+            answer.stderr
+        );
+    }
+}

@@ -411,6 +411,33 @@ fn arguments_reach_no_shell() {
 }
 
 #[test]
+fn a_row_is_only_given_up_after_a_program_that_was_asked_nothing_before() {
+    let workspace = workspace();
+    let summary = run(&workspace, &windows("answers-once", "batch_windows: 4,"));
+    assert_eq!(summary["quarantined"], 0, "{summary}");
+}
+
+#[test]
+fn a_program_that_is_edited_while_the_run_asks_it_ends_the_run() {
+    let workspace = workspace();
+    let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
+    // Edited by somebody else, at the moment that it starts.
+    let edited = program.replacen("#!/bin/sh\n", "#!/bin/sh\necho '# edited' >> child.sh\n", 1);
+    fs::write(workspace.path("child.sh"), &edited).unwrap();
+    let said = refused(&workspace, &windows("honest", ""), 2);
+    assert!(said.contains("`./child.sh` of `own` was edited while the run used it"), "{said}");
+    assert!(!workspace.path("out/data").exists());
+    // A file that only its answers depend on, edited after it started.
+    fs::write(workspace.path("child.sh"), program).unwrap();
+    workspace.write("weights", "1");
+    let late = "#!/bin/sh\n(sleep 0.3; echo 2 > weights) </dev/null >/dev/null 2>&1 &\n";
+    let program = fs::read_to_string(workspace.path("child.sh")).unwrap();
+    fs::write(workspace.path("child.sh"), program.replacen("#!/bin/sh\n", late, 1)).unwrap();
+    let said = refused(&workspace, &windows("slow", "files: [weights],"), 2);
+    assert!(said.contains("`weights` of `own` was edited"), "{said}");
+}
+
+#[test]
 fn a_changed_program_is_refused_until_it_may_answer_anew() {
     let workspace = workspace();
     run(&workspace, &windows("honest", ""));

@@ -96,7 +96,7 @@ fn an_id_that_changed_between_score_and_write_is_recognised() {
 fn a_damaged_table_in_the_cache_is_never_used() {
     let expected = workspace();
     expected.run(&pipeline());
-    for damage in ["cut", "emptied", "another header"] {
+    for damage in ["cut", "emptied", "another header", "a bit"] {
         let workspace = workspace();
         workspace.run(&pipeline());
         let tables = files_below(&workspace.path("cache"));
@@ -105,6 +105,11 @@ fn a_damaged_table_in_the_cache_is_never_used() {
             let bytes = fs::read(&path).unwrap();
             match damage {
                 "cut" => fs::write(&path, &bytes[..bytes.len() / 2]).unwrap(),
+                "a bit" => {
+                    let (middle, mut bytes) = (bytes.len() / 2, bytes);
+                    bytes[middle] ^= 0x40;
+                    fs::write(&path, bytes).unwrap();
+                }
                 "emptied" => fs::write(&path, []).unwrap(),
                 _ => fs::write(&path, [b"damaged!", &bytes[8..]].concat()).unwrap(),
             }

@@ -316,6 +316,39 @@ fn weights_that_are_not_numbers_end_the_run_with_their_tensor_and_other_windows_
 }
 
 #[test]
+fn a_named_kernel_computes_the_model_and_is_part_of_the_identity() {
+    let (workspace, _) = demo("short_context_tokens: 16");
+    let pipeline = "version: 1\nname: test\ninput: {path: input, id_column: id, tokens_column: tokens}\nstages:\n  \
+                    - {stage: tokenize, window_tokens: 64, bos: 0}\n  \
+                    - {stage: language-model, model: model, short_context_tokens: 16}\n  \
+                    - {stage: score, terms: [{statistic: mean_loss}]}\n  - {stage: filter, keep_fraction: 0.5}\n\
+                    output: {path: out}\n";
+    workspace.write("pipeline.yaml", pipeline);
+    let run = |more: &[&str]| workspace.longsift(&[&["run", "pipeline.yaml", "-q"], more].concat());
+    for (kernel, why) in [
+        (
+            "portable-int16",
+            "rounds queries and keys to 16-bit integers, but `language-model` computes float32 numbers",
+        ),
+        ("cuda-f32", "runs"),
+        ("abacus", "there is no kernel `abacus`"),
+    ] {
+        let said = run(&["--kernel", kernel]).expect(2).stderr;
+        assert!(said.contains(why) && said.contains("this machine has portable-f32"), "{said}");
+    }
+    let summary = run(&["--kernel", "portable-f32"]).success().summary();
+    assert_eq!(summary["kernel"], "portable-f32");
+    let lock = read_json(&workspace.path("out.run/pipeline.lock"));
+    let facts = &lock["identity"]["measures"]["language-model"]["facts"];
+    assert_eq!(facts["model_kernel"], "portable-f32");
+    assert_eq!(facts["statistics_version"], longsift_kernels::STATISTICS_VERSION);
+    assert_eq!(facts["forward_version"], longsift_stages::model::FORWARD_VERSION);
+    // A run directory is repeated with the kernel that it was made with.
+    let again = workspace.longsift(&["run", "out.run", "-q"]).success().summary();
+    assert_eq!(again["status"], "nothing_to_do");
+}
+
+#[test]
 fn another_model_is_refused_until_it_is_asked_for_and_then_measured_anew() {
     let (workspace, pipeline) = demo("short_context_tokens: 16");
     workspace.run(&pipeline);

@@ -141,6 +141,8 @@ mod supply_chain;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
+mod untouched;
+#[cfg(test)]
 mod whatif;
 #[cfg(test)]
 mod whole_models;

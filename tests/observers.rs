@@ -241,14 +241,17 @@ fn a_place_where_no_summary_can_be_is_refused_before_the_run() {
 #[test]
 fn an_old_summary_is_gone_when_a_run_begins() {
     let workspace = workspace();
-    workspace.write("return.json", "{}");
-    // A command line that is refused before the run begins leaves it.
-    run(&workspace, &[], &["--summary-file", "return.json", "--shard", "0/2"]).expect(2);
-    assert!(workspace.path("return.json").exists());
+    let summary = ["--summary-file", "return.json"];
+    run(&workspace, &[], &summary).success();
+    let is_of = |answer: &Answer| {
+        let text = fs::read_to_string(workspace.path("return.json")).unwrap();
+        assert_eq!(Some(text.trim_end()), answer.stdout.lines().last());
+    };
+    // A command line that is refused before the run begins is a failure like any other.
+    is_of(&run(&workspace, &[], &[&summary[..], &["--shard", "0/2"]].concat()).expect(2));
+    run(&workspace, &[], &summary).success();
     workspace.write("web.yaml", "version: 2");
-    let answer = run(&workspace, &[], &["--summary-file", "return.json"]).expect(2);
-    let text = fs::read_to_string(workspace.path("return.json")).unwrap();
-    assert_eq!(Some(text.trim_end()), answer.stdout.lines().last());
+    is_of(&run(&workspace, &[], &summary).expect(2));
 }
 
 #[test]

@@ -534,7 +534,7 @@ pub struct RunArguments {
     /// Stops, as on SIGTERM, when the process that started this one ends.
     #[arg(long, hide = true)]
     pub stop_with_parent: bool,
-    /// Starts anew: removes what earlier runs left in the run directory and the data files they wrote.
+    /// Start again from nothing. The result of earlier runs stays until the new one is committed in its place.
     #[arg(long)]
     pub fresh: bool,
     /// Refuses anything that differs from the lock beside the pipeline file.

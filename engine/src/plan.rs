@@ -29,6 +29,7 @@ pub mod whole_models;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use longsift_kernels::Kernel;
 use longsift_stages::contract::Measure;
 use longsift_stages::tokenize::encoder::Encoder;
 
@@ -115,6 +116,21 @@ impl Plan {
             Failure::from(Diagnostic::error(Blame::Pipeline, message).hint(hint))
         };
         self.attention.as_ref().ok_or_else(none)
+    }
+
+    /// The kernel that decides the bits of what is measured; `None` where no measure multiplies.
+    pub fn kernel(&self) -> Option<Kernel> {
+        let first = self.attention.as_ref().map(Attention::kernel);
+        first.or_else(|| self.whole_models.values().next().map(|whole| whole.model.kernel()))
+    }
+
+    /// By stage `external`, the digests of the files that the answers of its program depend on.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn program_digests(&self) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
+        let of = |program: &Program| Ok((program.settings.name.clone(), program.digests()?));
+        self.programs.iter().map(of).collect()
     }
 
     /// Token ids from this on are in no vocabulary of the models; none where there is no model.

@@ -14,6 +14,7 @@ mod record;
 pub(crate) mod shard;
 pub(crate) mod write_shard;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -25,9 +26,11 @@ use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::plan::shard::Shard;
 use crate::plan::{Plan, lock};
+use crate::run_directory::borrowed::BorrowedScores;
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
 use crate::run_directory::layout::RunDirectory;
+use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{DeviceUse, LabelShares, Summary};
 use crate::score::{reopen, tolerance};
 use crate::select::{self};
@@ -40,7 +43,7 @@ pub use finished::finished;
 /// What the command line adds to a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// Starts anew: removes what earlier runs left in the run directory and the data files they wrote.
+    /// Starts again from nothing. What earlier runs left stays until the new selection is committed in its place.
     pub fresh: bool,
     /// Refuses anything that differs from the lock beside the pipeline file.
     pub locked: Option<PathBuf>,
@@ -107,8 +110,17 @@ struct Run<'a> {
     stop: &'a Stop,
     started: Instant,
     directory: &'a RunDirectory,
-    /// Where scores are read from: this run's directory, or that of `--scores-from`.
+    /// Where scores are: in this run's directory, in the place of a fresh start within it, or in the run directory that
+    /// `--scores-from` names.
     scores: RunDirectory,
+    /// The files of `--scores-from`, once they were chosen.
+    borrowed: Option<BorrowedScores>,
+    /// The files of programs, once their digests were taken.
+    programs: BTreeMap<String, BTreeMap<String, String>>,
+    /// Data files that runs of this directory wrote.
+    ours: Vec<String>,
+    /// Whether a commit cannot be finished because its record is damaged; a fresh start replaces it.
+    is_intent_damaged: bool,
     /// The first layer, once it was needed.
     layer: Option<OpenLayer>,
     /// What the devices did, once they were needed.
@@ -123,8 +135,20 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
         Some(path) => RunDirectory::at(path)?,
         None => directory.clone(),
     };
-    let (layer, device_use) = (None, None);
-    let run = Run { plan, progress, stop, started, directory, scores, layer, device_use };
+    let mut run = Run {
+        plan,
+        progress,
+        stop,
+        started,
+        directory,
+        scores,
+        borrowed: None,
+        programs: BTreeMap::new(),
+        ours: Vec::new(),
+        is_intent_damaged: false,
+        layer: None,
+        device_use: None,
+    };
     // Written whatever becomes of the run.
     let _events = events::Finish(directory);
     if matches!(options.phase, Phase::Score | Phase::Write) {
@@ -137,12 +161,18 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
     }
     let alone = directory.take()?;
     events::cut_torn_line(directory)?;
-    let replayed = commit::replay(directory, &alone);
-    // A damaged intent is no obstacle to a fresh start: everything it speaks of is removed.
-    if !options.fresh {
-        replayed?;
+    match commit::replay(directory, &alone) {
+        // No obstacle to a fresh start, which replaces everything it speaks of.
+        Err(failure) if options.fresh && failure.exit_code() == error::DATA => {
+            run.is_intent_damaged = true;
+        }
+        replayed => drop(replayed?),
     }
     let done = run.whole(options, &alone);
+    // What was read of scores that another run replaces meanwhile looks like damage.
+    if let (Err(_), Some(borrowed)) = (&done, &run.borrowed) {
+        borrowed.check()?;
+    }
     // What another process does here meanwhile looks like damage.
     if done.as_ref().is_err_and(|failure| failure.exit_code() == error::DATA) {
         alone.check()?;
@@ -152,10 +182,10 @@ pub fn run(plan: &Plan, options: &RunOptions, progress: &Progress, stop: &Stop) 
 
 impl Run<'_> {
     /// Score → select → write → commit, alone in the run directory; a phase that is done already is not done again.
-    fn whole(mut self, options: &RunOptions, alone: &RunLock) -> Result<Outcome> {
+    fn whole(&mut self, options: &RunOptions, alone: &RunLock) -> Result<Outcome> {
         let plan = self.plan;
-        let ours = data_files(self.directory, options.fresh)?;
-        refuse_foreign_data(self.directory, &ours)?;
+        self.ours = data_files(self.directory, options.fresh)?;
+        refuse_foreign_data(self.directory, &self.ours)?;
         refuse_foreign_card(plan)?;
         if plan.units.is_empty() && !plan.dataset.bad_files.is_empty() {
             let files = plan.dataset.bad_files.len();
@@ -175,25 +205,21 @@ impl Run<'_> {
         if !may_be_done {
             plan.check_space()?;
         }
-        let clear = || {
-            if options.fresh {
-                directory.clear(&ours)?;
-                directory.prepare()?;
-            }
-            Ok(())
-        };
-        let mut begun = self.begin(options, clear)?;
+        let mut begun = self.begin(options)?;
         let lock = lock::with_command(begun.lock, plan);
         let known = lock::with_model(lock.clone(), plan, &begun.digests);
         if options.only_quarantined {
             let rows =
-                reopen::reopen_quarantined(plan, directory, &mut begun.standing, &begun.wanted)?;
+                reopen::reopen_quarantined(plan, &self.scores, &mut begun.standing, &begun.wanted)?;
             tracing::info!(rows, "quarantined rows are tried again");
         }
         let standing = begun.standing;
         let complete = standing.iter().all(Option::is_some);
         tolerance::check_standing(plan, &standing, &self.scores)?;
-        if complete && let Some(summary) = finished(plan, &lock.identity, &standing)? {
+        if complete
+            && self.scores.root != directory.fresh().root
+            && let Some(summary) = finished(plan, &lock.identity, &standing)?
+        {
             self.directory.remove_working_files()?;
             self.restore_plan_and_lock(&known, &standing)?;
             return self.checked_again(summary);
@@ -205,18 +231,37 @@ impl Run<'_> {
             missing::refuse_missing(plan, &standing, &begun.wanted)?;
         }
         self.write_plan(&standing)?;
-        known.write(&directory.lock_file())?;
+        self.write_lock(&known)?;
         let facts =
             json!({ "units": plan.units.len(), "units_scored": standing.iter().flatten().count() });
         events::append(self.directory, "run_started", facts)?;
         if plan.options.scores_from.is_none() {
-            reopen::reopen_for_measures(plan, directory, &standing, &begun.wanted, true)?;
+            reopen::reopen_for_measures(plan, &self.scores, &standing, &begun.wanted, true)?;
         }
         let scored = self.score(standing, &begun.wanted)?;
         self.progress.phase("select", 1);
         let selection = self.progress.timed("score", || {
             select::select(plan, &self.scores, &scored.records, &lock.identity, self.stop)
         })?;
-        self.write(&lock, &scored, selection, alone)
+        self.write(&lock, &known, &scored, selection, alone)
+    }
+
+    /// Writes what this run scores with, before it does. A lock beside a selection that stands is only replaced with the
+    /// selection, as long as it says the same of scores.
+    fn write_lock(&self, lock: &PipelineLock) -> Result<()> {
+        let from_other = self.plan.options.scores_from.is_some();
+        let here = if from_other { self.directory } else { &self.scores };
+        let before = PipelineLock::read(&here.lock_file()).ok().flatten();
+        let scores_as_before = || {
+            let before = &before.as_ref()?.identity;
+            let now = &lock.identity;
+            let is_known = |name| before.measures.contains_key(name);
+            let same = now.differences_of_scores(before).is_empty();
+            Some(same && now.measures.keys().all(is_known))
+        };
+        if here.is_finished()? && (from_other || scores_as_before() == Some(true)) {
+            return Ok(());
+        }
+        lock.write(&here.lock_file())
     }
 }

@@ -1,5 +1,6 @@
 //! The files of a run: their layout, who holds them, every record and table.
 
+pub(crate) mod borrowed;
 pub(crate) mod calibration;
 pub mod counts;
 pub(crate) mod dropped;

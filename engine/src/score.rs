@@ -63,7 +63,7 @@ fn score_all(
             context.done(unit, &record.counts);
             let facts =
                 json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
-            events::append(context.directory, "unit_scored", facts)?;
+            events::append(&context.plan.directory, "unit_scored", facts)?;
             scored.add(record, windows_measured);
         }
         check_quarantine(context.plan, &scored.counts, context.directory)?;

@@ -6,6 +6,7 @@ pub(crate) mod files;
 #[cfg(feature = "cloud")]
 pub(crate) mod http;
 pub(crate) mod hub;
+pub(crate) mod marked;
 #[cfg(feature = "cloud")]
 pub(crate) mod objects;
 pub(crate) mod open;

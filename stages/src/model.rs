@@ -79,6 +79,7 @@ mod whole_family_tests;
 #[cfg(test)]
 mod whole_tests;
 
+pub use build::TABLE_VERSION;
 pub use cache::{OpenedTable, known_digest, known_weights_digest};
 pub use checkpoint::ModelFolder;
 pub use config::ModelConfig;
@@ -95,5 +96,7 @@ pub(crate) use rounded_alibi::RoundedAlibi;
 pub(crate) use side::SideArray;
 pub use spec::{EmbeddingSteps, HeadNorm, Latent, LayerZeroSpec, Norm, NormScope, QueryScale};
 pub use table::LayerZeroTable;
-pub use whole::{Forward, Memory, ShortWindow, WholeModel, short_stride, short_windows};
+pub use whole::{
+    FORWARD_VERSION, Forward, Memory, ShortWindow, WholeModel, short_stride, short_windows,
+};
 pub(crate) use window_source::{PackedProjections, WindowParts};

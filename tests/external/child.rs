@@ -172,6 +172,7 @@ fn answers() {
     let questions = StreamReader::try_new(io::stdin(), None).unwrap();
     let of_documents = questions.schema().column_with_name("window").is_none();
     let mut answers: Option<StreamWriter<File>> = None;
+    let mut asked = 0;
     for (number, batch) in questions.enumerate() {
         let batch = batch.unwrap();
         let mut rows = rows(&batch);
@@ -183,6 +184,10 @@ fn answers() {
         if poisoned {
             fail(mode, &mut stdout);
         }
+        if asked > 0 && mode == "answers-once" {
+            exit(1);
+        }
+        asked += u32::from(!rows.is_empty());
         if number > 0 && mode == "starts-once" && !has("better") {
             exit(7);
         }

@@ -1,6 +1,7 @@
 //! What the program says at its end: answers on standard output, what went wrong on standard error.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::Path;
 
 use clap::ColorChoice;
 
@@ -10,6 +11,7 @@ use crate::base::error::{BUG, DONE, Failure, Result};
 use crate::base::render::render;
 use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
+use crate::storage::marked::{self, Mark};
 
 pub(super) fn answer(
     format: AnswerFormat,
@@ -24,6 +26,19 @@ pub(super) fn answer(
         }
     }
     Ok(DONE)
+}
+
+/// Refuses places for answers that somebody else's files have, before anything is computed; all of them at once.
+pub(super) fn check_places<const N: usize>(places: [(Option<&Path>, Mark); N]) -> Result<()> {
+    let mut problems = Vec::new();
+    for (path, mark) in places {
+        match path.map_or(Ok(()), |path| marked::check(path, mark)) {
+            Ok(()) => {}
+            Err(Failure::Problems(found)) => problems.extend(found),
+            Err(failure) => return Err(failure),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
 }
 
 pub(super) fn color(cli: &Cli, terminal: bool) -> bool {

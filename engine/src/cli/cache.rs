@@ -12,6 +12,7 @@ use crate::base::error::Result;
 use crate::base::text::{bytes, count, line_safe, table};
 use crate::run_directory::layout::RunDirectory;
 use crate::storage::files::{self, Kind};
+use crate::storage::marked::{self, Mark};
 
 /// What a cache folder holds, by the names of its folders. What running processes have reserved is none of it.
 const KINDS: [(&str, &str); 6] = [
@@ -39,6 +40,8 @@ pub(super) struct Kept {
     removed: Vec<Entry>,
     /// What would have been, and is in use.
     in_use: Vec<PathBuf>,
+    /// What would have been, and longsift did not write.
+    foreign: Vec<PathBuf>,
 }
 
 /// Entries of one kind.
@@ -83,7 +86,8 @@ pub(super) struct Clear {
 }
 
 /// Lists what is kept in a cache folder, by default this user's, and the run directories below `runs`; removes what `clear`
-/// names. Of runs only finished ones that nobody works in are removed, their output stays.
+/// names. Of runs only finished ones that nobody works in are removed, their output stays. Files that longsift did not write
+/// are left and named.
 ///
 /// # Errors
 /// A kind that there is not; a folder that cannot be read or removed.
@@ -110,6 +114,7 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
         runs: Vec::new(),
         removed: Vec::new(),
         in_use: Vec::new(),
+        foreign: Vec::new(),
         folder,
     };
     for (kind, doc) in KINDS {
@@ -117,8 +122,12 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
         for path in files::list_if_present(&kept.folder.join(kind))? {
             let entry = Entry::of(path, now)?;
             if clear.takes(kind, &entry) {
-                remove(&entry.path)?;
-                kept.removed.push(entry);
+                if is_own(kind, &entry.path)? {
+                    remove(&entry.path)?;
+                    kept.removed.push(entry);
+                } else {
+                    kept.foreign.push(entry.path);
+                }
             } else {
                 entries.push(entry);
             }
@@ -140,8 +149,13 @@ pub(super) fn cache(folder: Option<&Path>, runs: Option<&Path>, clear: &Clear) -
                 // Whoever has begun to work in it since holds it, and it stays.
                 match directory.take() {
                     Ok(_alone) => {
-                        files::remove_folder(&entry.path)?;
-                        kept.removed.push(entry);
+                        let foreign = directory.foreign_files()?;
+                        if foreign.is_empty() {
+                            files::remove_folder(&entry.path)?;
+                            kept.removed.push(entry);
+                        } else {
+                            kept.foreign.extend(foreign);
+                        }
                     }
                     Err(_) => kept.in_use.push(entry.path),
                 }
@@ -178,6 +192,33 @@ impl Entry {
         }
         let unused = now.duration_since(last).unwrap_or_default();
         Ok(Self { path, bytes, unused_days: unused.as_secs() / 86_400 })
+    }
+}
+
+/// Whether longsift wrote an entry of a cache folder.
+fn is_own(kind: &str, path: &Path) -> Result<bool> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let ends = |extension: &str| {
+        let stem = name.strip_suffix(extension);
+        stem.filter(|stem| !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let is_partial = || {
+        let stem = name.strip_suffix(".partial")?.rsplitn(4, '-');
+        Some(stem.take(3).all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit())))
+    };
+    if fs::symlink_metadata(path).is_ok_and(|status| status.is_symlink()) {
+        return Ok(false);
+    }
+    match kind {
+        "tables" if ends(".table").is_some() => {
+            marked::carries(path, Mark::Start("longsift-table-"))
+        }
+        "identities" if ends(".json").is_some() => {
+            marked::carries(path, Mark::Keys(&["identity", "weights_digest"]))
+        }
+        "tables" | "identities" => Ok(is_partial() == Some(true)),
+        "lines" => Ok(ends(".json").is_some_and(|stem| stem.len() == 64)),
+        _ => Ok(marked::is_own_folder(path)?),
     }
 }
 
@@ -231,6 +272,10 @@ impl fmt::Display for Kept {
         }
         for path in &self.in_use {
             writeln!(f, "in use: {}", line_safe(&path.display().to_string()))?;
+        }
+        for path in &self.foreign {
+            let path = line_safe(&path.display().to_string());
+            writeln!(f, "left, longsift did not write it: {path}")?;
         }
         if !self.removed.is_empty() {
             let total = self.removed.iter().map(|entry| entry.bytes).sum();

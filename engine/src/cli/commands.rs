@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::answer::{
-    answer, color, command_line, eprint, print, print_line, printed, report_failure,
+    answer, check_places, color, command_line, eprint, print, print_line, printed, report_failure,
     report_warnings,
 };
 use super::planned::{plan_options, planned, planned_with, start_threads};
@@ -32,8 +32,9 @@ use crate::report::whatif::whatif;
 use crate::report::{overview, status};
 use crate::run::finished::done;
 use crate::run_directory::layout::RunDirectory;
-use crate::run_directory::pipeline_lock;
+use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::spec::{Overrides, init};
+use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
 use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
@@ -103,11 +104,12 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
             Ok(difference.exit_code())
         }
         Command::Report { run_dir, html, no_text, format } => {
+            check_places([(html.as_deref(), Mark::PAGE)])?;
             let overview = overview::read(&RunDirectory::at(run_dir)?, !no_text)?;
             answer(*format, || overview.to_string(), || overview.json())?;
             // Last: whatever is wrong with the page's place, the answer is there.
             if let Some(path) = html {
-                atomic::write_answer(path, overview.page().as_bytes())?;
+                marked::write(path, Mark::PAGE, overview.page().as_bytes())?;
             }
             Ok(DONE)
         }
@@ -199,6 +201,8 @@ fn plan(
 }
 
 fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
+    let path = pipeline_lock::path_beside(&arguments.pipeline.pipeline);
+    marked::check(&path, PipelineLock::MARK)?;
     start_threads(arguments)?;
     let plan = planned(cli, arguments)?;
     let weights = match &plan.attention {
@@ -212,9 +216,8 @@ fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
             })
         }
     };
-    let path = pipeline_lock::path_beside(&arguments.pipeline.pipeline);
     let whole = whole_model_digests(&plan.whole_models, &BTreeMap::new(), &plan.options.stop)?;
-    lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write(&path)?;
+    lock::lock(&plan, &Digests::new(&plan, weights, whole)?).write_beside(&path)?;
     print_line(&terminal::text(&format!("wrote `{}`", path.display())))?;
     Ok(DONE)
 }
@@ -231,6 +234,11 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
     if let Some(problem) = options.problem() {
         return Err(problem.into());
     }
+    check_places([
+        (arguments.json.as_deref(), BENCH),
+        (arguments.chart.as_deref(), Mark::DRAWING),
+        (arguments.html.as_deref(), Mark::PAGE),
+    ])?;
     let bench = bench::bench(&options, &Progress::new(bars), &|figure| {
         if !cli.quiet {
             eprint(&format!("{figure}\n"));
@@ -238,13 +246,13 @@ fn bench(cli: &Cli, arguments: &BenchArguments, bars: bool) -> Result<u8> {
     })?;
     if let Some(path) = &arguments.json {
         let json = serde_json::to_vec_pretty(&bench).expect("plain data");
-        atomic::write_answer(path, &json)?;
+        marked::write(path, BENCH, &json)?;
     }
     if let Some(path) = &arguments.chart {
-        atomic::write_answer(path, chart::draw(&bench).as_bytes())?;
+        marked::write(path, Mark::DRAWING, chart::draw(&bench).as_bytes())?;
     }
     if let Some(path) = &arguments.html {
-        atomic::write_answer(path, chart::page(&bench, &command_line()).as_bytes())?;
+        marked::write(path, Mark::PAGE, chart::page(&bench, &command_line()).as_bytes())?;
     }
     print(&bench.to_string())?;
     Ok(DONE)
@@ -284,13 +292,15 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
     }
 }
 
+/// The answer of `longsift bench` as JSON.
+const BENCH: Mark = Mark::Keys(&["longsift", "figures"]);
+
 fn init_pipeline(path: &Path, model: Option<&str>) -> Result<u8> {
-    if files::size(path)?.is_some() {
+    if !atomic::write_new(path, init::starter(model).as_bytes())? {
         return Err(Diagnostic::error(Blame::Pipeline, format!("`{}` exists", path.display()))
             .hint("give another name: `longsift init NAME.yaml`")
             .into());
     }
-    atomic::write_atomic(path, init::starter(model).as_bytes())?;
     print_line(&format!(
         "wrote `{}`; next: edit it, then `longsift plan {}`",
         path.display(),
@@ -299,13 +309,17 @@ fn init_pipeline(path: &Path, model: Option<&str>) -> Result<u8> {
     Ok(DONE)
 }
 
+/// The mark of pages of the manual in Markdown.
+const MANUAL: &str = "<!-- written by longsift manual -->";
+
 fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
     let command = Cli::command();
     files::create_folder(folder)?;
     let pages: Vec<(String, Vec<u8>)> = match format {
         ManualFormat::Markdown => {
             let pages = reference_pages::pages(&command).into_iter();
-            pages.map(|(name, text)| (name.to_owned(), text.into_bytes())).collect()
+            let marked = |text: String| format!("{text}\n{MANUAL}\n").into_bytes();
+            pages.map(|(name, text)| (name.to_owned(), marked(text))).collect()
         }
         ManualFormat::Man => {
             let mut built = command.disable_help_subcommand(true);
@@ -320,8 +334,14 @@ fn manual(folder: &Path, format: ManualFormat) -> Result<u8> {
             std::iter::once(built.clone()).chain(subcommands).map(of).collect()
         }
     };
-    for (name, text) in &pages {
-        atomic::write_atomic(&folder.join(name), text)?;
+    let mark = match format {
+        ManualFormat::Markdown => Mark::Contains(MANUAL),
+        ManualFormat::Man => Mark::Contains(".TH longsift"),
+    };
+    let paths: Vec<_> = pages.iter().map(|(name, _)| folder.join(name)).collect();
+    paths.iter().try_for_each(|path| marked::check(path, mark))?;
+    for (path, (_, text)) in paths.iter().zip(&pages) {
+        marked::write(path, mark, text)?;
     }
     print_line(&terminal::text(&format!(
         "wrote {} pages into `{}`",
@@ -338,12 +358,13 @@ fn tune(
     html: Option<&Path>,
     format: AnswerFormat,
 ) -> Result<u8> {
+    check_places([(html, Mark::PAGE)])?;
     let stop = Stop::on_signals()?;
     start_threads(arguments)?;
     let plan = planned(cli, arguments)?;
     let tuned = tune::tune(&plan, seconds, &stop)?;
     if let Some(path) = html {
-        atomic::write_answer(path, tuned.page(&command_line()).as_bytes())?;
+        marked::write(path, Mark::PAGE, tuned.page(&command_line()).as_bytes())?;
     }
     answer(format, || tuned.to_string(), || serde_json::to_value(&tuned).expect("plain data"))
 }

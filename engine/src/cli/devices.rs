@@ -4,16 +4,21 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::answer::{answer, printed};
+use super::answer::{answer, check_places, printed};
 use crate::base::error::{DONE, Result};
 use crate::base::stop::Stop;
 use crate::cli::DevicesArguments;
 use crate::devices::survey::{CSV_HEADER, Survey};
-use crate::storage::{atomic, error, files};
+use crate::storage::marked::{self, Mark};
+use crate::storage::{error, files};
 use crate::tools::monitor::Monitor;
 
 /// Shows the devices; with `--watch` until a signal comes, which is no failure here.
 pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
+    check_places([
+        (arguments.html.as_deref(), Mark::PAGE),
+        (arguments.csv.as_deref(), Mark::Start(CSV_HEADER)),
+    ])?;
     if !arguments.watch {
         let survey = look(arguments)?;
         return answer(
@@ -30,7 +35,7 @@ pub(super) fn devices(arguments: &DevicesArguments) -> Result<u8> {
         let mut out = std::io::stdout();
         if let Some(path) = &arguments.html {
             monitor.add(survey.clone());
-            atomic::write_answer(path, monitor.page().as_bytes())?;
+            marked::write(path, Mark::PAGE, monitor.page().as_bytes())?;
         }
         let shown = write!(out, "{clear}{}\n{survey}\n", survey.time).and_then(|()| out.flush());
         looks += 1;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::answer::{answer, command_line};
+use super::answer::{answer, check_places, command_line};
 use super::planned::{planned, start_threads, without_effect};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{DONE, Result};
@@ -10,8 +10,9 @@ use crate::base::progress::Progress;
 use crate::base::stop::Stop;
 use crate::base::text::{count, json_safe};
 use crate::cli::{Cli, EvaluateArguments};
+use crate::storage::files;
+use crate::storage::marked::{self, Mark};
 use crate::storage::store::is_address;
-use crate::storage::{atomic, files};
 use crate::tools::evaluate::{self, DryRun, EvaluateOptions, LabelOptions};
 
 pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> Result<u8> {
@@ -45,6 +46,8 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
             .hint("an evaluation keeps its figures on this machine: name a folder with `--out`")
             .into());
     }
+    let file = folder.join("evaluation.json");
+    check_places([(arguments.html.as_deref(), Mark::PAGE), (Some(&file), EVALUATION)])?;
     files::create_folder(&folder)?;
     if arguments.dry_run {
         let would = evaluate::dry_run(&plan, &options, &progress, &stop)?;
@@ -58,15 +61,17 @@ pub(super) fn evaluate(cli: &Cli, arguments: &EvaluateArguments, bars: bool) -> 
     let found = evaluate::evaluate(&plan, &options, &progress, &stop)?;
     progress.finish();
     let json = serde_json::to_value(&found).expect("plain data");
-    let file = json_safe(&format!("{json:#}\n"));
-    atomic::write_atomic(&folder.join("evaluation.json"), file.as_bytes())?;
+    marked::write(&file, EVALUATION, json_safe(&format!("{json:#}\n")).as_bytes())?;
     answer(arguments.format, || found.text(arguments.details), || json)?;
     // Last: whatever is wrong with the page's place, the answer is there.
     if let Some(path) = &arguments.html {
-        atomic::write_answer(path, found.page(&command_line()).as_bytes())?;
+        marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;
     }
     Ok(DONE)
 }
+
+/// How an evaluation shows that longsift wrote it.
+const EVALUATION: Mark = Mark::Keys(&["pipeline", "seed"]);
 
 fn dry(would: &DryRun) -> String {
     let mut text = String::new();

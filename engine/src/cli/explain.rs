@@ -1,16 +1,17 @@
 //! `longsift explain`.
 
-use super::answer::{answer, command_line};
+use super::answer::{answer, check_places, command_line};
 use super::planned::{planned, start_threads, without_effect};
 use crate::base::error::{DONE, Result};
 use crate::cli::{Cli, ExplainArguments};
 use crate::run_directory::layout::RunDirectory;
-use crate::storage::atomic;
+use crate::storage::marked::{self, Mark};
 use crate::tools::explain;
 
 pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     let needless = ["the window is measured anew", "the window is looked for in the whole input"];
     without_effect(&arguments.plan, "one window", needless)?;
+    check_places([(arguments.html.as_deref(), Mark::PAGE)])?;
     start_threads(&arguments.plan)?;
     let plan = planned(cli, &arguments.plan)?;
     let path = &arguments.plan.pipeline.pipeline;
@@ -23,7 +24,7 @@ pub(super) fn explain(cli: &Cli, arguments: &ExplainArguments) -> Result<u8> {
     )?;
     // Last: whatever is wrong with the page's place, the answer is there.
     if let Some(path) = &arguments.html {
-        atomic::write_answer(path, found.page(&command_line()).as_bytes())?;
+        marked::write(path, Mark::PAGE, found.page(&command_line()).as_bytes())?;
     }
     Ok(DONE)
 }

@@ -1,12 +1,12 @@
 //! `longsift map`.
 
-use super::answer::{answer, command_line};
+use super::answer::{answer, check_places, command_line};
 use super::planned::{plan_options, planned_with, start_threads, without_effect};
 use crate::base::error::{DONE, Result};
 use crate::base::progress::Progress;
 use crate::cli::{Cli, MapArguments};
 use crate::plan::options::{PlanOptions, Subject};
-use crate::storage::atomic;
+use crate::storage::marked::{self, Mark};
 use crate::tools::map::blocks::Cutting;
 use crate::tools::map::{self, MapOptions};
 
@@ -19,6 +19,11 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
         subject: arguments.messages.clone().map_or(Subject::Document, Subject::Conversation),
         ..plan_options(&arguments.plan)
     };
+    check_places([
+        (arguments.html.as_deref(), Mark::PAGE),
+        (arguments.png.as_deref(), Mark::IMAGE),
+        (arguments.parquet.as_deref(), Mark::TABLE),
+    ])?;
     let plan = planned_with(cli, &arguments.plan, options)?;
     let boundaries = arguments.block_boundaries.clone().map(Cutting::Boundaries);
     let tokens = arguments.block_tokens.map(|tokens| Cutting::Tokens(tokens as usize));
@@ -41,13 +46,13 @@ pub(super) fn map(cli: &Cli, arguments: &MapArguments, bars: bool) -> Result<u8>
     )?;
     // Last: whatever is wrong with a file's place, the answer is there.
     if let Some(path) = &arguments.html {
-        atomic::write_answer(path, map.page(&command_line()).as_bytes())?;
+        marked::write(path, Mark::PAGE, map.page(&command_line()).as_bytes())?;
     }
     if let Some(path) = &arguments.png {
-        atomic::write_answer(path, &map.png())?;
+        marked::write(path, Mark::IMAGE, &map.png())?;
     }
     if let Some(path) = &arguments.parquet {
-        atomic::write_answer(path, &map.parquet())?;
+        marked::write(path, Mark::TABLE, &map.parquet())?;
     }
     Ok(DONE)
 }

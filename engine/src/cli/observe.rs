@@ -19,7 +19,7 @@ use crate::report::lineage::Lineage;
 use crate::report::metrics;
 use crate::run::Phase;
 use crate::run_directory::summary::Summary;
-use crate::storage::atomic;
+use crate::storage::marked::{self, Mark};
 
 /// How often the metrics of a run under way are written: as often as a collector usually looks.
 const METRICS_INTERVAL: Duration = Duration::from_secs(15);
@@ -41,6 +41,9 @@ impl Observers {
     /// `--summary-file` names a place where no file can be. What an earlier run left there is gone otherwise: it is not taken
     /// for the summary of this one, however this one ends.
     pub(super) fn of(arguments: &RunArguments) -> Result<Self> {
+        if let Some(path) = &arguments.metrics_textfile {
+            marked::check(path, Mark::METRICS)?;
+        }
         if let Some(path) = &arguments.summary_file {
             make_room(path)?;
         }
@@ -89,11 +92,14 @@ impl Observers {
             tracing::warn!("no metrics: {failure}");
         }
         if let Some(path) = &self.summary {
-            atomic::write_atomic(path, format!("{}\n", summary.to_line()).as_bytes())?;
+            marked::write(path, SUMMARY, format!("{}\n", summary.to_line()).as_bytes())?;
         }
         Ok(())
     }
 }
+
+/// How a summary shows that longsift wrote it.
+const SUMMARY: Mark = Mark::Keys(&["status", "run_dir", "exit_code", "rows_in"]);
 
 /// Makes sure that a summary can be written as `path`, before the run begins.
 fn make_room(path: &Path) -> Result<()> {
@@ -111,6 +117,7 @@ fn make_room(path: &Path) -> Result<()> {
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         return Err(problem("is not a regular file".to_owned()).into());
     }
+    marked::check(path, SUMMARY)?;
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(problem(format!("cannot be replaced: {error}")).into())

@@ -20,44 +20,16 @@ use crate::run_directory::pipeline_lock::{self, PipelineLock};
 use crate::run_directory::summary::Summary;
 
 pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8> {
-    let stop = Stop::on_signals()?;
-    if arguments.stop_with_parent {
-        Stop::with_parent().map_err(|error| {
-            Diagnostic::error(Blame::Machine, format!("cannot watch the parent process: {error}"))
-        })?;
-    }
-    check_phase(arguments)?;
-    start_threads(&arguments.plan)?;
-    let progress = Arc::new(Progress::new(bars));
-    let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
+    // First: whatever ends this run, nobody takes an earlier summary for its own.
     let mut observers = Observers::of(arguments)?;
-    let mut plan_options = plan_options(&arguments.plan);
-    // To write a shard takes the selection from all units.
-    let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
-    let options = RunOptions {
-        fresh: arguments.fresh,
-        locked,
-        phase: arguments.phase,
-        only_quarantined: arguments.only_quarantined,
-        remeasure: arguments.remeasure.clone(),
-        write_shard,
-    };
-    plan_options.fresh = arguments.fresh;
-    plan_options.footers.clone_from(&arguments.footers);
-    // A machine that hands out shards need not have the devices that measure them.
-    plan_options.devices_absent = arguments.engine == Engine::Ray || arguments.devices_elsewhere;
-    plan_options.stop = stop.clone();
-    if let Some(pipeline) = &options.locked
-        && let Some(locked) = PipelineLock::read(&pipeline_lock::path_beside(pipeline))?
-    {
-        plan_options.pins = locked.hub_commits;
-    }
-    let plan = match planned_with(cli, &arguments.plan, plan_options) {
-        Ok(plan) => plan,
+    let stop = Stop::on_signals()?;
+    let Prepared { plan, options } = match prepare(cli, arguments, &stop) {
+        Ok(prepared) => prepared,
         Err(failure) => {
             return Ok(failed(cli, arguments, &mut observers, &or_stopped(failure, &stop), None));
         }
     };
+    let progress = Arc::new(Progress::new(bars));
     if arguments.engine == Engine::Ray {
         return ray::drive(cli, arguments, &plan);
     }
@@ -106,6 +78,47 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
     print_line(&json_safe(&summary.to_line()))?;
     observed?;
     Ok(summary.exit_code)
+}
+
+/// What a run is made of.
+struct Prepared {
+    plan: Plan,
+    options: RunOptions,
+}
+
+/// From arguments to a plan, and all that may fail before there is one.
+fn prepare(cli: &Cli, arguments: &RunArguments, stop: &Stop) -> Result<Prepared> {
+    if arguments.stop_with_parent {
+        Stop::with_parent().map_err(|error| {
+            Diagnostic::error(Blame::Machine, format!("cannot watch the parent process: {error}"))
+        })?;
+    }
+    check_phase(arguments)?;
+    start_threads(&arguments.plan)?;
+    let locked = arguments.locked.then(|| arguments.plan.pipeline.pipeline.clone());
+    let mut plan_options = plan_options(&arguments.plan);
+    // To write a shard takes the selection from all units.
+    let write_shard = plan_options.shard.take_if(|_| arguments.phase == Phase::Write);
+    let options = RunOptions {
+        fresh: arguments.fresh,
+        locked,
+        phase: arguments.phase,
+        only_quarantined: arguments.only_quarantined,
+        remeasure: arguments.remeasure.clone(),
+        write_shard,
+    };
+    plan_options.fresh = arguments.fresh;
+    plan_options.footers.clone_from(&arguments.footers);
+    // A machine that hands out shards need not have the devices that measure them.
+    plan_options.devices_absent = arguments.engine == Engine::Ray || arguments.devices_elsewhere;
+    plan_options.stop = stop.clone();
+    if let Some(pipeline) = &options.locked
+        && let Some(locked) = PipelineLock::read(&pipeline_lock::path_beside(pipeline))?
+    {
+        plan_options.pins = locked.hub_commits;
+    }
+    let plan = planned_with(cli, &arguments.plan, plan_options)?;
+    Ok(Prepared { plan, options })
 }
 
 /// What a signal ended, if one has come: what may pass was not waited for any longer.

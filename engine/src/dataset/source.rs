@@ -7,6 +7,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Once, OnceLock};
@@ -21,6 +22,21 @@ use crate::storage;
 use crate::storage::error::StorageError;
 use crate::storage::hub::tree::Tree;
 use crate::storage::range_file::{RangeFile, Stamp};
+
+/// What tells this version of a file from every other that had or will have its name.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
+    #[cfg(feature = "cloud")]
+    if storage::store::is_address(path) {
+        return Ok(OpenFile::open(path)?.version());
+    }
+    let status = std::fs::metadata(path).map_err(storage::error::failed("read", path))?;
+    let (modified, changed) =
+        ((status.mtime(), status.mtime_nsec()), (status.ctime(), status.ctime_nsec()));
+    Ok(format!("{} {} {} {modified:?} {changed:?}", status.dev(), status.ino(), status.size()))
+}
 
 /// Bytes that a decoder reading on gets at once.
 const BUFFER_BYTES: usize = 8192;

@@ -79,40 +79,39 @@ pub(super) fn calibration(spec: &Spec) -> error::Result<()> {
     saved::parse(&path.to_string(), place, &bytes).map(drop)
 }
 
-/// Finds what would keep the files of a run from moving into place: a file where a folder belongs, or a folder on another
-/// file system than the one around it, where its files are staged. Found now, and not after everything is scored.
-pub(super) fn folders_in_place(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
+/// Places where a run writes and could not commit: a file where a folder must be, and a folder on another file system than the
+/// one around it, to which nothing moves in one step. Found now, and not after everything is scored.
+pub(super) fn places(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
     if store::is_address(&directory.output) {
         return Vec::new();
     }
+    let status = |path: &Path| std::fs::metadata(path).ok();
     let problem = |message: String, hint: &str| {
         Diagnostic::error(Blame::Pipeline, message).at(spec.at("output.path")).hint(hint)
     };
-    let folders = [directory.output.clone(), directory.root.clone(), directory.data()];
-    let of_run = [directory.selection(), directory.dropped(), directory.quarantine()];
-    let all = || folders.iter().chain(&of_run);
-    let files = all().filter_map(|folder| folder.ancestors().find(|part| part.is_file()));
-    let files: BTreeSet<&Path> = files.collect();
-    let mut problems: Vec<Diagnostic> = files
-        .iter()
-        .map(|file| {
+    let (data, root) = (directory.data(), &directory.root);
+    let mut folders = vec![(&directory.output, data)];
+    folders.extend(directory.committed_folders().map(|folder| (root, folder)));
+    let mut problems = Vec::new();
+    for (around, folder) in folders {
+        for path in [around, &folder] {
+            let message = || format!("`{}` is a file, and must be a folder", path.display());
+            if status(path).is_some_and(|status| !status.is_dir()) {
+                problems.push(problem(message(), "move it away, or choose another `output.path`"));
+            }
+        }
+        let device = |folder: &Path| status(folder).map(|status| status.dev());
+        if let (Some(outer), Some(inner)) = (device(around), device(&folder))
+            && outer != inner
+        {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy();
             let message =
-                format!("`{}` is a file, and the output needs a folder there", file.display());
-            problem(message, "give the pipeline another `output.path`, or move the file away")
-        })
-        .collect();
-    let device = |folder: &Path| std::fs::metadata(folder).ok().map(|status| status.dev());
-    let inside = [directory.data()].into_iter().chain(of_run.clone());
-    let elsewhere = inside.filter(|folder| {
-        let around = folder.parent().and_then(device);
-        device(folder).zip(around).is_some_and(|(own, around)| own != around)
-    });
-    problems.extend(elsewhere.map(|folder| {
-        problem(
-            format!("`{}` is on another disk than the folder around it", folder.display()),
-            "link or mount the output folder or the run directory itself, not a folder in it",
-        )
-    }));
+                format!("`{}` is on another disk than the folder around it", folder.display());
+            let hint = format!("link or mount the folder around it, not `{name}` in it");
+            problems.push(problem(message, &hint));
+        }
+    }
+    problems.dedup_by(|one, other| one.message == other.message);
     problems
 }
 
@@ -142,7 +141,15 @@ pub(super) fn devices(
     let table = reading.precision;
     let named = match &options.kernel {
         None => None,
-        Some(name) => Some(kernel_by_name(name, table, options.devices_absent, problems)?),
+        Some(name) => {
+            let wanted = WantedKernel {
+                table,
+                but: format!("`precision` is {}", table.name()),
+                with: format!("with `precision: {}`", table.name()),
+                on_gpus: true,
+            };
+            Some(wanted.named(name, options.devices_absent, problems)?)
+        }
     };
     let mut settings = sharing.clone();
     if options.devices_absent {
@@ -178,49 +185,90 @@ pub(super) fn devices(
     }
 }
 
-/// The kernel called `name`, if it is for this table and this machine's processor has it; whether there are GPUs for one of
-/// theirs is seen when devices are chosen.
-///
-/// `elsewhere`: another machine has it.
-fn kernel_by_name(
-    name: &str,
-    table: Precision,
-    elsewhere: bool,
+/// The kernel that whole models are computed by: the one that `--kernel` names or, where a first layer is measured by one that
+/// rounds or runs on GPUs, the one that multiplies weights beside it.
+pub(super) fn whole_model_kernel(
+    spec: &Spec,
+    measure: &str,
+    options: &PlanOptions,
     problems: &mut Vec<Diagnostic>,
-) -> Option<Kernel> {
-    let found = Kernel::from_name(name);
-    let is_here = |kernel: Kernel| !(kernel.is_cuda() || elsewhere);
-    let missing = |kernel: Kernel| if is_here(kernel) { kernel.unsupported_reason() } else { None };
-    let message = match found.map(|kernel| (kernel, missing(kernel))) {
-        Some((kernel, None)) if kernel.is_for(table.element_type()) => return found,
-        Some((_, Some(why))) => format!("this machine does not run the kernel `{name}`: {why}"),
-        Some((kernel, None)) => {
-            let numbers = match kernel.element_type() {
-                ElementType::F32 => "multiplies float32 numbers",
-                ElementType::Bf16 => "rounds queries and keys to 16-bit floats",
-                ElementType::Bf16x3 => "makes sums of two 16-bit floats of queries and keys",
-                ElementType::Int16 => "rounds queries and keys to 16-bit integers",
-            };
-            format!("the kernel `{name}` {numbers}, but `precision` is {}", table.name())
-        }
-        None => format!("there is no kernel `{name}`"),
+) -> Kernel {
+    let fastest = Kernel::detect(ElementType::F32);
+    let Some(name) = &options.kernel else { return fastest };
+    let named = if spec.load_partial_model().is_some() {
+        // Whether it is one of the first layer's is said there.
+        Kernel::from_name(name).map(Kernel::for_weights)
+    } else {
+        let wanted = WantedKernel {
+            table: Precision::F32,
+            but: format!("`{measure}` computes float32 numbers on processors"),
+            with: format!("for `{measure}`"),
+            on_gpus: false,
+        };
+        wanted.named(name, options.devices_absent, problems)
     };
-    let fits = |kernel: &&Kernel| kernel.is_for(table.element_type()) && !kernel.is_cuda();
-    let (has, lacks): (Vec<&Kernel>, Vec<&Kernel>) =
-        Kernel::ALL.iter().filter(fits).partition(|kernel| kernel.is_supported());
-    let has: Vec<&str> = has.into_iter().map(|kernel| kernel.name()).collect();
-    let lacks: Vec<String> = lacks
-        .into_iter()
-        .filter_map(|kernel| Some(format!("{} ({})", kernel.name(), kernel.unsupported_reason()?)))
-        .collect();
-    let lacks = match &lacks[..] {
-        [] => String::new(),
-        lacks => format!("; missing are {}", lacks.join(", ")),
-    };
-    let hint =
-        format!("with `precision: {}` this machine has {}{lacks}", table.name(), has.join(", "));
-    problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
-    None
+    named.filter(|kernel| kernel.is_supported() && !kernel.is_cuda()).unwrap_or(fastest)
+}
+
+/// What a kernel named on the command line must do.
+struct WantedKernel {
+    table: Precision,
+    /// Why one for other numbers is refused.
+    but: String,
+    /// Where those that a message lists are of use.
+    with: String,
+    on_gpus: bool,
+}
+
+impl WantedKernel {
+    fn fits(&self, kernel: Kernel) -> bool {
+        kernel.is_for(self.table.element_type()) && (self.on_gpus || !kernel.is_cuda())
+    }
+
+    /// The kernel called `name`, if it fits and this machine's processor has it; whether there are GPUs for one of theirs is
+    /// seen when devices are chosen.
+    ///
+    /// `elsewhere`: another machine has it.
+    fn named(&self, name: &str, elsewhere: bool, problems: &mut Vec<Diagnostic>) -> Option<Kernel> {
+        let found = Kernel::from_name(name);
+        let is_here = |kernel: Kernel| !(kernel.is_cuda() || elsewhere);
+        let missing =
+            |kernel: Kernel| if is_here(kernel) { kernel.unsupported_reason() } else { None };
+        let message = match found.map(|kernel| (kernel, missing(kernel))) {
+            Some((kernel, None)) if self.fits(kernel) => return found,
+            Some((_, Some(why))) => {
+                format!("this machine does not run the kernel `{name}`: {why}")
+            }
+            Some((kernel, None)) => {
+                let numbers = match kernel.element_type() {
+                    ElementType::F32 if kernel.is_cuda() => "runs on GPUs",
+                    ElementType::F32 => "multiplies float32 numbers",
+                    ElementType::Bf16 => "rounds queries and keys to 16-bit floats",
+                    ElementType::Bf16x3 => "makes sums of two 16-bit floats of queries and keys",
+                    ElementType::Int16 => "rounds queries and keys to 16-bit integers",
+                };
+                format!("the kernel `{name}` {numbers}, but {}", self.but)
+            }
+            None => format!("there is no kernel `{name}`"),
+        };
+        let fits = |kernel: &&Kernel| self.fits(**kernel) && !kernel.is_cuda();
+        let (has, lacks): (Vec<&Kernel>, Vec<&Kernel>) =
+            Kernel::ALL.iter().filter(fits).partition(|kernel| kernel.is_supported());
+        let has: Vec<&str> = has.into_iter().map(|kernel| kernel.name()).collect();
+        let lacks: Vec<String> = lacks
+            .into_iter()
+            .filter_map(|kernel| {
+                Some(format!("{} ({})", kernel.name(), kernel.unsupported_reason()?))
+            })
+            .collect();
+        let lacks = match &lacks[..] {
+            [] => String::new(),
+            lacks => format!("; missing are {}", lacks.join(", ")),
+        };
+        let hint = format!("{} this machine has {}{lacks}", self.with, has.join(", "));
+        problems.push(Diagnostic::error(Blame::Pipeline, message).hint(hint));
+        None
+    }
 }
 
 /// Files that the run goes on without: a warning for each of the first few.
@@ -300,7 +348,11 @@ pub(super) fn columns(
     let marks = MARKS.into_iter().filter(|_| spec.filter().mark_only);
     let added = COLUMNS.into_iter().chain(marks).chain(quarantine::COLUMNS).map(str::to_owned);
     let mut taken: Vec<String> = added.chain(statistics).collect();
-    taken.retain(|name| dataset.schema.index_of(name).is_ok());
+    // DuckDB, Spark and Hive compare names without case: they would read the input's column in the place of ours.
+    let fields = dataset.schema.fields();
+    let of_input =
+        |name: &String| fields.iter().find(|field| field.name().eq_ignore_ascii_case(name));
+    taken = taken.iter().filter_map(|name| Some(of_input(name)?.name().clone())).collect();
     if !taken.is_empty() {
         problems.push(
             Diagnostic::error(

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use longsift_kernels::{ElementType, Kernel};
-use longsift_stages::contract::Measure;
+use longsift_kernels::{Kernel, STATISTICS_VERSION};
+use longsift_stages::contract::{Location, Measure};
 use longsift_stages::filter::NotMeasured;
 use longsift_stages::measures::external::StatisticMerge;
+use longsift_stages::model::{FORWARD_VERSION, TABLE_VERSION, WholeModel};
 use longsift_stages::score::presets::{DEFAULT_ALPHA, Formula};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
@@ -17,8 +18,7 @@ use longsift_stages::{Filter, LoadPartialModel, Reads, Role, Score, ShardAcrossD
 use serde_json::{Map, Value, json};
 
 use super::columns;
-use super::programs::Program;
-use crate::base::diagnostic::Diagnostic;
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::stop::Stop;
 use crate::base::text;
@@ -28,6 +28,7 @@ use crate::plan::whole_models::WholeModelPlan;
 use crate::run_directory::calibration;
 use crate::run_directory::facts::{Facts, Identity, MeasureFacts, OF_DOCUMENTS};
 use crate::run_directory::pipeline_lock::ModelIdentity;
+
 use crate::spec::pipeline::{Input, Output, OutputFormat, Pipeline};
 
 /// What an identity needs that a plan does not know: the content of files, and who measured.
@@ -53,9 +54,9 @@ pub struct WholeModelDigests {
 }
 
 impl WholeModelDigests {
-    /// Of weights that are multiplied on this machine.
-    pub fn here(weights: String) -> Self {
-        Self { weights, kernel: Kernel::detect(ElementType::F32).name().to_owned() }
+    /// Of a model whose weights have this digest, computed by this process.
+    pub fn new(model: &WholeModel, weights: String) -> Self {
+        Self { weights, kernel: model.kernel().name().to_owned() }
     }
 
     /// Those that the figures of a measure were made with, maybe on another machine.
@@ -119,8 +120,7 @@ impl Digests {
         let attention = plan.attention.as_ref().zip(weights).map(|(attention, weights)| {
             AttentionDigests { weights, kernels: Kernels::of(attention.kernel()) }
         });
-        let files = |program: &Program| Ok((program.settings.name.clone(), program.digests()?));
-        let programs = plan.programs.iter().map(files).collect::<Result<_>>()?;
+        let programs = plan.program_digests()?;
         Ok(Self { attention, whole_models, calibration, programs })
     }
 }
@@ -145,7 +145,7 @@ pub fn whole_model_digests(
             stop.check()?;
             digest.expect("nobody has stopped it")
         };
-        digests.insert(measure.clone(), WholeModelDigests::here(weights));
+        digests.insert(measure.clone(), WholeModelDigests::new(model, weights));
     }
     Ok(digests)
 }
@@ -264,6 +264,9 @@ fn whole_model_facts(
 ) -> Map<String, Value> {
     let mut facts = Map::new();
     facts.insert("model".to_owned(), whole.model.description_digest().into());
+    facts.insert("forward_version".to_owned(), FORWARD_VERSION.into());
+    // Attention of its layers is summed by the kernels of the first layer.
+    facts.insert("statistics_version".to_owned(), STATISTICS_VERSION.into());
     if let Some(WholeModelDigests { weights, kernel }) = digests {
         facts.insert("model_weights".to_owned(), weights.clone().into());
         facts.insert("model_kernel".to_owned(), kernel.clone().into());
@@ -330,6 +333,7 @@ fn model_facts(plan: &Plan, stage: &LoadPartialModel, digests: &Digests, parts: 
     let layer = plan.attention.as_ref().map(|attention| attention.model.spec().digest());
     parts.attention("layer", layer);
     parts.attention("precision", precision.name());
+    parts.attention("table_version", TABLE_VERSION);
 }
 
 fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
@@ -408,7 +412,7 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
     parts.selection("score.max_relative_error", *max_relative_error);
     parts.selection("score.within", json!(within));
     parts.selection("score.document_score", json!(document_score));
-    parts.selection("score.calibration", json!(digests.calibration));
+    parts.selection(CALIBRATION, json!(digests.calibration));
 }
 
 fn filter_facts(stage: &Filter, parts: &mut Parts) {
@@ -485,6 +489,25 @@ const OF_SCORES: [&str; 10] = [
     "score.document_score",
     "output.samples",
 ];
+
+/// The bytes of the calibration at `path`, which must still be those that `identity` was made of.
+///
+/// # Errors
+/// The file cannot be read, or was replaced since.
+pub fn calibration_bytes(plan: &Plan, path: &Location, identity: &Identity) -> Result<Vec<u8>> {
+    let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())?;
+    let digest = text::sha256_hex(&bytes);
+    if identity.selection.get(CALIBRATION).and_then(Value::as_str) == Some(&*digest) {
+        return Ok(bytes);
+    }
+    let message = format!("the calibration `{path}` was replaced while this run used it");
+    Err(Diagnostic::error(Blame::Machine, message)
+        .hint("run again: the run then uses the calibration that is there now")
+        .into())
+}
+
+/// The fact of a selection that names the content of its calibration.
+const CALIBRATION: &str = "score.calibration";
 
 /// What an increment's identity must have like that of the corpus whose calibration it is filtered with.
 pub fn of_calibration(identity: &Identity) -> Identity {

@@ -10,6 +10,7 @@ use longsift_stages::tokenize::encoder::Encoder;
 
 use super::checks;
 use super::measures::Measures;
+use super::options::PlanOptions;
 use super::whole_models::WholeModelPlan;
 use crate::base::diagnostic::Diagnostic;
 use crate::base::text::quoted;
@@ -29,11 +30,12 @@ pub(super) fn open(
     spec: &Spec,
     measures: &Measures,
     first_layer: Option<&Path>,
-    threads: u64,
+    options: &PlanOptions,
     problems: &mut Vec<Diagnostic>,
     warnings: &mut Vec<Diagnostic>,
 ) -> BTreeMap<u16, WholeModelPlan> {
     let mut models = BTreeMap::new();
+    let threads = options.threads.unwrap_or_else(rayon::current_num_threads) as u64;
     for (place, columns) in measures.places().zip(&measures.columns) {
         let StageSettings::LanguageModel(settings) = &spec.pipeline.stages[measures.stage(place)]
         else {
@@ -59,6 +61,7 @@ pub(super) fn open(
         let depth = request.losses.is_none().then(|| request.depth(u64::MAX));
         let opened = WholeModel::open_to(&path, depth);
         let Some(model) = checks::collect(opened, spec, &setting, problems) else { continue };
+        let model = model.with_kernel(checks::whole_model_kernel(spec, name, options, problems));
         let layer = model.spec();
         let unknown = settings.unknown_layers(layer.layers, layer.query_heads);
         let is_known = unknown.is_empty();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::shard::Shard;
 use crate::base::stop::Stop;
+use crate::run_directory::layout::RunDirectory;
 
 /// What the command line adds to a pipeline.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +14,8 @@ pub struct PlanOptions {
     pub limit_rows: Option<u64>,
     /// Threads; by default as many as the process may use.
     pub threads: Option<usize>,
+    /// The run directory that the command line names: what is recorded there is run there, wherever it was copied from.
+    pub directory: Option<RunDirectory>,
     /// The kernel, by name; by default the fastest that this machine has for the table's precision.
     pub kernel: Option<String>,
     /// Scores of another run of the same score settings are selected from.

@@ -37,13 +37,14 @@ impl Plan {
         range_file::share_memory(spec.pipeline.input.memory_limit_bytes);
         let columns = columns(&spec);
         let reading = spec.load_partial_model();
-        let directory =
-            RunDirectory::of_output(&spec.resolve(&spec.pipeline.output.path).to_path_buf());
-        let directory = match options.limit_rows {
-            Some(rows) => directory.of_trial(rows),
-            None => directory,
+        let directory = match &options.directory {
+            Some(named) => named.clone(),
+            None => {
+                let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
+                RunDirectory::of_output(&output).of_rows(options.limit_rows)
+            }
         };
-        problems.extend(checks::folders_in_place(&spec, &directory));
+        problems.extend(checks::places(&spec, &directory));
         let cache_folder = match reading.and_then(|settings| settings.cache_folder.as_ref()) {
             Some(folder) => spec.resolve(folder).to_path_buf(),
             None => files::user_cache_folder()?,
@@ -67,12 +68,11 @@ impl Plan {
             checks::collect(model, &spec, MODEL, &mut problems)
         });
         let measures = Measures::of(&spec.pipeline.stages);
-        let threads = options.threads.unwrap_or_else(rayon::current_num_threads) as u64;
         let whole_models = open_models::open(
             &spec,
             &measures,
             folder.as_deref(),
-            threads,
+            &options,
             &mut problems,
             &mut warnings,
         );
@@ -190,6 +190,8 @@ impl Plan {
         let root = &self.directory.root;
         let to_write = match &self.options.scores_from {
             Some(_) => self.estimate.bytes_to_write(u64::MAX),
+            // What is there stays until the new scores are complete.
+            None if self.options.fresh => self.estimate.bytes_to_write(0),
             // What is there is only looked for where it decides: a corpus has tens of thousands of score tables.
             None if self.estimate.bytes_to_write(0) <= files::free_bytes(root)? => 0,
             None => self.estimate.bytes_to_write(self.directory.scores_bytes()?),

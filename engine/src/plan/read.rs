@@ -36,8 +36,18 @@ pub fn plan(pipeline: &Path, overrides: &Overrides, mut options: PlanOptions) ->
     options.limit_rows = options.limit_rows.or(recorded.limit_rows);
     options.scores_from = options.scores_from.or(recorded.scores_from.as_ref().map(PathBuf::from));
     // Another kernel would give other bits.
-    let kernel = lock.identity.of_any_measure("kernel").and_then(|name| name.as_str());
+    let kernel = ["kernel", "model_kernel"]
+        .into_iter()
+        .find_map(|fact| lock.identity.of_any_measure(fact)?.as_str());
     options.kernel = options.kernel.or(kernel.map(str::to_owned));
     let (spec, warnings) = Spec::recorded(&recorded.pipeline, &lock.settings, overrides)?;
+    // A copy of a run directory is run where it lies: what it was copied from is not touched.
+    let output = &spec.pipeline.output.path;
+    if lock.settings["output"]["path"].as_str() == Some(&*output.to_string()) {
+        let of_pipeline = RunDirectory::of_output(&spec.resolve(output).to_path_buf());
+        if of_pipeline.of_rows(recorded.limit_rows).absolute() != directory.absolute() {
+            options.directory = directory.for_limit(recorded.limit_rows, options.limit_rows);
+        }
+    }
     Plan::new(spec, options, warnings)
 }

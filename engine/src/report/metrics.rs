@@ -9,7 +9,8 @@ use crate::base::clock;
 use crate::base::error::Result;
 use crate::base::progress::Standing;
 use crate::run_directory::summary::Summary;
-use crate::storage::{atomic, files};
+use crate::storage::files;
+use crate::storage::marked::{self, Mark};
 
 /// The metric that outlives a failed run: when a run last succeeded.
 const LAST_SUCCESS: &str = "longsift_last_success_timestamp_seconds";
@@ -21,8 +22,7 @@ const RUNNING: &str = "longsift_running";
 pub fn write_running(path: &Path, pipeline: &str, standing: Standing) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = running(pipeline, standing, &String::from_utf8_lossy(&before));
-    atomic::write_answer(path, text.as_bytes())?;
-    Ok(())
+    marked::write(path, Mark::METRICS, text.as_bytes())
 }
 
 fn running(pipeline: &str, standing: Standing, before: &str) -> String {
@@ -53,8 +53,7 @@ fn running(pipeline: &str, standing: Standing, before: &str) -> String {
 pub fn write(path: &Path, pipeline: &str, summary: &Summary) -> Result<()> {
     let before = files::read_if_present(path)?.unwrap_or_default();
     let text = text(pipeline, summary, clock::seconds(), &String::from_utf8_lossy(&before));
-    atomic::write_answer(path, text.as_bytes())?;
-    Ok(())
+    marked::write(path, Mark::METRICS, text.as_bytes())
 }
 
 fn text(pipeline: &str, summary: &Summary, now: u64, before: &str) -> String {

@@ -22,6 +22,8 @@ pub struct Status {
     pub holder: Option<Value>,
     /// Work units with a record.
     pub units_scored: u64,
+    /// Work units that are begun and have no record: what is measured of them is in their journals.
+    pub units_open: u64,
     /// Work units planned.
     pub units: Option<u64>,
     /// Rows planned.
@@ -36,7 +38,8 @@ pub struct Status {
 pub fn read(directory: &RunDirectory) -> Result<Status> {
     let mut counts = Counts::default();
     let mut units_scored = 0;
-    for record in units::records(directory, |_| true)? {
+    let scored = directory.last_scored()?;
+    for record in units::records(&scored, |_| true)? {
         counts.add(&record.counts);
         units_scored += 1;
     }
@@ -46,12 +49,20 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
     let plan = json(&directory.plan())?;
     let planned = |key: &str| plan.as_ref()?["input"][key].as_u64();
     let holder = directory.holder()?;
-    let finished = files::size(&directory.success())?.is_some();
-    let state = match (&holder, finished, units_scored) {
+    let finished = scored.root == directory.root && directory.is_finished()?;
+    let journals = files::list_if_present(&scored.journal())?.into_iter();
+    let is_of_unit = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.is_file() && !name.starts_with('.')
+    };
+    let units_open = journals.filter(is_of_unit).count() as u64;
+    let is_begun =
+        units_scored > 0 || units_open > 0 || files::size(&scored.lock_file())?.is_some();
+    let state = match (&holder, finished, is_begun) {
         (Some(_), ..) => "running",
         (None, true, _) => "finished",
-        (None, false, 0) => "empty",
-        (None, false, _) => "unfinished",
+        (None, false, false) => "empty",
+        (None, false, true) => "unfinished",
     };
     let summary = files::read_if_present(&directory.summary())?
         .and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -59,6 +70,7 @@ pub fn read(directory: &RunDirectory) -> Result<Status> {
         state,
         holder,
         units_scored,
+        units_open,
         units: planned("work_units"),
         rows: planned("rows"),
         counts,
@@ -77,7 +89,12 @@ impl fmt::Display for Status {
         }
         writeln!(f, "  units     {} of {} scored", count(self.units_scored), of(self.units))?;
         writeln!(f, "  rows      {} of {} read", count(self.counts.rows), of(self.rows))?;
-        writeln!(f, "  windows   {} measured", count(self.counts.windows))?;
+        write!(f, "  windows   {} measured", count(self.counts.windows))?;
+        match self.units_open {
+            0 => writeln!(f)?,
+            1 => writeln!(f, " in these units; one more unit is begun")?,
+            open => writeln!(f, " in these units; {} more units are begun", count(open))?,
+        }
         if self.counts.quarantined_rows() > 0 {
             writeln!(f, "  bad rows  {} quarantined", count(self.counts.quarantined_rows()))?;
         }

@@ -9,7 +9,7 @@ use longsift_kernels::Kernel;
 use longsift_stages::model::{LayerZeroTable, ModelFolder, known_weights_digest};
 use serde::Serialize;
 
-use crate::base::diagnostic::Blame;
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::{bytes, count, line_safe};
 use crate::plan::columns;
@@ -161,9 +161,10 @@ impl Verification {
         if let Some(part) = &manifest.card {
             self.file(&directory.output, part)?;
         }
-        for part in &manifest.report {
+        for part in manifest.report.iter().chain(&manifest.calibration) {
             self.file(&directory.root, part)?;
         }
+        self.lock(directory, manifest)?;
         if files::size(&directory.success())?.is_none() {
             self.find(Blame::Data, "_SUCCESS", "the file is gone");
         }
@@ -171,6 +172,25 @@ impl Verification {
             let message = "a commit has begun and is not finished; the next run finishes it";
             self.find(Blame::Data, "intent.json", message);
         }
+        Ok(())
+    }
+
+    /// The lock, by which later runs know what was scored how.
+    fn lock(&mut self, directory: &RunDirectory, manifest: &Manifest) -> Result<()> {
+        let path = directory.lock_file();
+        let message = match PipelineLock::read(&path) {
+            Err(Failure::Problems(problems)) => problems[0].message.clone(),
+            Err(stopped) => return Err(stopped),
+            Ok(None) => "the file is gone".to_owned(),
+            Ok(Some(lock)) => {
+                self.files += 1;
+                if lock.without_models() == manifest.lock.without_models() {
+                    return Ok(());
+                }
+                "it is not the lock that the manifest has; if a run was interrupted since, run it again".to_owned()
+            }
+        };
+        self.find(Blame::Data, "pipeline.lock", message);
         Ok(())
     }
 
@@ -342,11 +362,13 @@ fn is_quarantine(schema: &Schema) -> bool {
 /// A manifest that cannot be read, a machine that fails. What is wrong with the run is no error but a finding.
 pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     let mut found = Verification { run_dir: directory.absolute(), ..Verification::default() };
+    let held = directory.holder()?;
     let manifest = Manifest::read(directory)?;
     let records = match &manifest {
         Some(manifest) => manifest.units.clone(),
         None => units::records(directory, |_| true)?,
     };
+    let before = manifest.clone();
     let mut counts = Counts::default();
     // What was scored may be another run's: it is checked where it is.
     let scores =
@@ -378,6 +400,15 @@ pub fn verify(directory: &RunDirectory) -> Result<Verification> {
     match lock {
         Some(lock) => found.table(&lock),
         None => "not checked: there is no lock".clone_into(&mut found.table),
+    }
+    // What another process does here meanwhile looks like damage.
+    if !found.findings.is_empty()
+        && (held.is_some() || directory.holder()?.is_some() || Manifest::read(directory)? != before)
+    {
+        let message = format!("a run works in `{}`", directory.root.display());
+        return Err(Diagnostic::error(Blame::Machine, message)
+            .hint("verify it when the run has ended; `longsift status` tells")
+            .into());
     }
     Ok(found)
 }

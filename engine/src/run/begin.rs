@@ -3,12 +3,14 @@
 use longsift_stages::model::known_weights_digest;
 
 use super::differing::differing;
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::attention::Attention;
 use crate::plan::identity::{Digests, Kernels, WholeModelDigests, whole_model_digests};
 use crate::plan::lock;
 use crate::run::{Phase, Run, RunOptions};
-use crate::run_directory::facts::Fingerprints;
+use crate::run_directory::borrowed::BorrowedScores;
+use crate::run_directory::facts::{Fingerprints, Identity};
 use crate::run_directory::pipeline_lock::{self, ModelIdentity, PipelineLock};
 use crate::run_directory::units::UnitRecord;
 use crate::{score, select};
@@ -22,20 +24,15 @@ pub(super) struct Begun {
 }
 
 impl Run<'_> {
-    /// Refuses a pipeline that is not the locked one, and scores of other settings. `clear` comes between: a run that is
-    /// refused has removed nothing.
-    pub(super) fn begin(
-        &mut self,
-        options: &RunOptions,
-        clear: impl FnOnce() -> Result<()>,
-    ) -> Result<Begun> {
+    /// Refuses a pipeline that is not the locked one, and scores of other settings; then decides where this run scores.
+    pub(super) fn begin(&mut self, options: &RunOptions) -> Result<Begun> {
         let digests = self.digests(options)?;
         let lock = lock::lock(self.plan, &digests);
         if let Some(pipeline) = &options.locked {
             lock.check(&pipeline_lock::path_beside(pipeline))?;
         }
         select::check_calibration(self.plan, &lock.identity)?;
-        clear()?;
+        self.choose_place(options, &lock.identity)?;
         if let Some(refused) =
             differing(self.plan, &self.scores, &lock.identity, &options.remeasure)?
         {
@@ -43,7 +40,45 @@ impl Run<'_> {
         }
         let wanted = lock.identity.fingerprints();
         let standing = score::standing(self.plan, &self.scores, &wanted)?;
+        if self.plan.options.scores_from.is_some() {
+            let records: Vec<&UnitRecord> = standing.iter().flatten().collect();
+            let borrowed = BorrowedScores::new(&self.scores, &records)?;
+            if score::standing(self.plan, &self.scores, &wanted)? != standing {
+                return Err(borrowed.changed("units"));
+            }
+            self.borrowed = Some(borrowed);
+        }
         Ok(Begun { digests, lock, wanted, standing })
+    }
+
+    /// A fresh start scores in a place of its own. One that was interrupted is resumed there by a run that asks for the same
+    /// scores.
+    fn choose_place(&mut self, options: &RunOptions, now: &Identity) -> Result<()> {
+        let fresh = self.directory.fresh();
+        if self.plan.options.scores_from.is_some() {
+            let is_own = self.scores.absolute() == self.directory.absolute();
+            if options.fresh && is_own {
+                let message =
+                    "`--fresh` starts again without the scores that `--scores-from` names";
+                return Err(Diagnostic::error(Blame::Pipeline, message)
+                    .hint(
+                        "leave `--fresh` out to select from the scores of this run directory again",
+                    )
+                    .into());
+            }
+        } else if options.fresh {
+            self.directory.remove_fresh()?;
+            fresh.prepare()?;
+            self.scores = fresh;
+        } else if options.phase == Phase::All
+            && let Some(before) = PipelineLock::read(&fresh.lock_file()).ok().flatten()
+            && before.identity.differences_of_scores(now).is_empty()
+        {
+            tracing::info!("resuming the fresh start in `{}`", fresh.root.display());
+            fresh.prepare()?;
+            self.scores = fresh;
+        }
+        Ok(())
     }
 
     /// What files mean, by content, and who measures. A selection measures nothing: the kernels are those of the machines
@@ -74,6 +109,7 @@ impl Run<'_> {
             }
         }
         let mut digests = Digests::new(self.plan, weights, whole_models)?;
+        self.programs.clone_from(&digests.programs);
         if let (Some(attention), Some(recorded)) = (&mut digests.attention, recorded)
             && selects
             && self.plan.options.kernel.is_none()

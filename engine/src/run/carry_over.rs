@@ -2,6 +2,7 @@
 
 use super::record;
 use crate::base::error::Result;
+use crate::plan::identity::calibration_bytes;
 use crate::plan::lock;
 use crate::run::{Run, RunOptions};
 use crate::run_directory::calibration;
@@ -15,12 +16,17 @@ impl Run<'_> {
     pub(super) fn carry_over(&mut self) -> Result<()> {
         let (plan, directory) = (self.plan, self.directory);
         let Some(calibration) = &plan.spec.score().calibration else { return Ok(()) };
-        if plan.input_before.is_empty() || Manifest::read(directory)?.is_some() {
+        if plan.input_before.is_empty() {
             return Ok(());
+        }
+        if let Some(before) = Manifest::read(directory)? {
+            // One that was killed before its last step.
+            let is_open = before.data.is_empty() && !directory.is_finished()?;
+            return if is_open { directory.mark_finished() } else { Ok(()) };
         }
         let digests = self.digests(&RunOptions::default())?;
         let lock = lock::lock(plan, &digests);
-        let calibration = calibration::bytes(&plan.spec.resolve(calibration).to_path_buf())?;
+        let calibration = calibration_bytes(plan, calibration, &lock.identity)?;
         let (scored, staged) = (Scored::default(), Staged::default());
         let manifest = record::manifest(plan, &lock, &scored, &staged, String::new());
         lock::with_model(lock, plan, &digests).write(&directory.lock_file())?;

@@ -20,15 +20,19 @@ use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::score::context::Scored;
 use crate::select::Selection;
+use crate::storage::files::{self, Written};
 use crate::write::Writer;
 use crate::write::commit::{self, Intent};
 use crate::write::staged::Staged;
 
 impl Run<'_> {
     /// Writes the selection and commits it.
+    ///
+    /// `lock` is what the manifest repeats, `known` the same with what is known of models.
     pub(super) fn write(
-        self,
+        &self,
         lock: &PipelineLock,
+        known: &PipelineLock,
         scored: &Scored,
         selection: Selection,
         alone: &RunLock,
@@ -69,8 +73,20 @@ impl Run<'_> {
             let text = card::card(plan, &summary);
             manifest.card = Some(directory.write_text(&path, card::NAME, &text)?);
         }
+        if let Some(borrowed) = &self.borrowed {
+            borrowed.check()?;
+        }
         alone.check()?;
-        self.commit(&folders.records, &manifest, &staged, &selection, &summary, alone)?;
+        self.commit(Committed {
+            folder: &folders.records,
+            manifest,
+            lock: known,
+            scored,
+            staged: &staged,
+            selection: &selection,
+            summary: &summary,
+            alone,
+        })?;
         let warnings = [selection.warnings, found.warnings].concat();
         Ok(Outcome { labels, warnings, ..Outcome::of(summary) })
     }
@@ -123,23 +139,45 @@ impl Run<'_> {
     }
 
     /// Stages the records of the selection beside its parts, and moves everything into place together.
-    fn commit(
-        &self,
-        folder: &Path,
-        manifest: &Manifest,
-        staged: &Staged,
-        selection: &Selection,
-        summary: &Summary,
-        alone: &RunLock,
-    ) -> Result<()> {
+    fn commit(&self, committed: Committed<'_>) -> Result<()> {
+        let Committed { folder, mut manifest, lock, scored, staged, selection, summary, alone } =
+            committed;
         let directory = self.directory;
-        let before = Manifest::read(directory)?;
+        let starts_again = self.scores.root == directory.fresh().root;
+        let replaces_all = starts_again || self.plan.options.fresh;
+        let before = match Manifest::read(directory) {
+            // Damaged or of another version.
+            Err(_) if replaces_all => None,
+            read => read?,
+        };
         let mut intent = Intent::default();
         for (from, to) in &staged.moves {
             intent.rename(directory, from, to);
         }
+        if starts_again {
+            for record in &scored.records {
+                for part in record.parts() {
+                    let (from, to) =
+                        (self.scores.root.join(&part.path), directory.root.join(&part.path));
+                    intent.rename(directory, &from, &to);
+                }
+                let name = &record.unit;
+                let (from, to) =
+                    (units::record_path(&self.scores, name), units::record_path(directory, name));
+                intent.rename(directory, &from, &to);
+            }
+        }
+        let summary_before: Option<Summary> = directory.read_json(&directory.summary())?;
+        let settings = before.as_ref().map(|before| &before.lock.settings);
+        let replaces = settings.is_some_and(|before| *before != manifest.lock.settings);
         let calibration = folder.join("calibration.json");
-        directory.write_json(&calibration, &selection.calibration)?;
+        let written = directory.write_json(&calibration, &selection.calibration)?;
+        let Written { bytes, sha256 } = written;
+        let path = "calibration.json".to_owned();
+        manifest.calibration = Some(Part { path, rows: 0, bytes, sha256 });
+        let lock_file = folder.join("pipeline.lock");
+        lock.write(&lock_file)?;
+        intent.rename(directory, &lock_file, &directory.lock_file());
         intent.rename(directory, &calibration, &directory.calibration());
         for (name, json, target) in [
             ("manifest.json", json!(manifest), directory.manifest()),
@@ -165,14 +203,29 @@ impl Run<'_> {
             let parts = parts.chain(&before.quarantined_files).chain(&before.report);
             superseded.extend(parts.map(|part| directory.root.join(&part.path)));
         }
-        if self.plan.options.scores_from.is_none() {
+        if replaces_all {
+            superseded.extend(self.ours.iter().map(|name| directory.data().join(name)));
+            superseded.extend(directory.scored_and_selected_files()?);
+            superseded.extend([directory.report_page(), directory.report(), directory.missing()]);
+        } else if self.plan.options.scores_from.is_none() {
             for record in units::stale(directory, &self.plan.units)? {
                 superseded.push(units::record_path(directory, &record.unit));
                 superseded.extend(record.parts().map(|part| directory.root.join(&part.path)));
             }
         }
         intent.remove(directory, superseded.into_iter());
+        if self.is_intent_damaged {
+            files::remove_file(&directory.intent())?;
+        }
+        let replaced = summary_before.filter(|_| replaces);
         commit::commit(directory, &intent, alone)?;
+        if let Some(before) = replaced {
+            tracing::info!(
+                "the selection of {} samples replaces one of {}",
+                text::count(summary.kept),
+                text::count(before.kept)
+            );
+        }
         let times = self.progress.times();
         let seconds: Vec<_> =
             times.iter().map(|(stage, time)| json!([stage, time.as_secs_f64()])).collect();
@@ -183,4 +236,17 @@ impl Run<'_> {
         )?;
         self.directory.remove_working_files()
     }
+}
+
+/// What a commit moves into place together.
+struct Committed<'a> {
+    /// Where it is staged.
+    folder: &'a Path,
+    manifest: Manifest,
+    lock: &'a PipelineLock,
+    scored: &'a Scored,
+    staged: &'a Staged,
+    selection: &'a Selection,
+    summary: &'a Summary,
+    alone: &'a RunLock,
 }

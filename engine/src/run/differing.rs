@@ -86,7 +86,9 @@ pub(super) fn differing(
 /// machine has it.
 fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
     fn before(line: &str) -> Option<&str> {
-        Some(line.strip_prefix("kernel: ")?.split_once(", was ")?.1)
+        let values =
+            line.strip_prefix("kernel: ").or_else(|| line.strip_prefix("model_kernel: "))?;
+        Some(values.split_once(", was ")?.1)
     }
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
     let kernel = lines.clone().find_map(|line| before(line))?;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::differing::differing;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
-use crate::base::{parallel, text};
+use crate::base::text;
 use crate::plan::Plan;
 use crate::plan::explain::Done;
 use crate::plan::identity::{Digests, WholeModelDigests, identity};
@@ -17,7 +17,7 @@ use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
-use crate::run_directory::units::{Part, UnitRecord};
+use crate::run_directory::units::UnitRecord;
 use crate::score;
 use crate::select;
 
@@ -53,7 +53,7 @@ pub fn finished(
     let records: Vec<UnitRecord> = standing.iter().flatten().cloned().collect();
     let same = records.len() == plan.units.len()
         && manifest.selection_fingerprint == selection_fingerprint(plan, identity, &records)
-        && are_in_place(&manifest.data, directory)?
+        && manifest.is_in_place(directory)?
         && directory.is_finished()?;
     if !same {
         return Ok(None);
@@ -107,20 +107,13 @@ fn known_digests(plan: &Plan, before: Option<&PipelineLock>) -> Result<Digests> 
     let whole_models = plan.whole_models.values().filter_map(|whole| {
         let known = before?.whole_models.get(&whole.measure)?;
         let weights = known.weights_of(&whole.model.identity())?;
-        Some((whole.measure.clone(), WholeModelDigests::here(weights)))
+        Some((whole.measure.clone(), WholeModelDigests::new(&whole.model, weights)))
     });
     let weights = plan
         .attention
         .as_ref()
         .and_then(|attention| before?.model.as_ref()?.weights_of(&attention.model.identity()));
     Digests::new(plan, weights, whole_models.collect())
-}
-
-fn are_in_place(parts: &[Part], directory: &RunDirectory) -> Result<bool> {
-    let in_place = parallel::in_order(parts.len(), directory.concurrency(1), |index| {
-        Ok(Part::all_in_place([&parts[index]], &directory.data())?)
-    })?;
-    Ok(in_place.into_iter().all(|in_place| in_place))
 }
 
 /// The names of the data files that runs of this directory wrote. A damaged manifest is no obstacle to a fresh start.

@@ -79,16 +79,16 @@ impl Run<'_> {
         alone: bool,
         work: impl FnOnce(ScoreContext<'_>) -> Result<T>,
     ) -> Result<T> {
-        let (plan, directory) = (self.plan, self.directory);
+        let plan = self.plan;
         if let (Some(attention), None) = (&plan.attention, &self.layer) {
             self.open_model(attention)?;
         }
         self.progress.phase("score", plan.estimate.tokens);
         let (progress, stop) = (self.progress, self.stop);
-        let programs = Programs::new(plan, stop);
+        let programs = Programs::new(plan, self.programs.clone(), stop);
         let context = ScoreContext {
             plan,
-            directory,
+            directory: &self.scores,
             devices: None,
             programs: &programs,
             wanted,

@@ -23,7 +23,10 @@ impl Run<'_> {
         if !written.as_ref().is_some_and(same) {
             self.write_plan(standing)?;
         }
-        if PipelineLock::read(&path)?.as_ref() == Some(lock) { Ok(()) } else { lock.write(&path) }
+        match PipelineLock::read(&path) {
+            Ok(Some(before)) if before == *lock => Ok(()),
+            _ => lock.write(&path),
+        }
     }
 
     fn plan_json(&self, standing: &[Option<UnitRecord>]) -> Value {
@@ -37,6 +40,6 @@ impl Run<'_> {
 
     /// What was planned, for `longsift status`.
     pub(super) fn write_plan(&self, standing: &[Option<UnitRecord>]) -> Result<()> {
-        self.directory.write_json(&self.directory.plan(), &self.plan_json(standing))
+        self.directory.write_json(&self.directory.plan(), &self.plan_json(standing)).map(drop)
     }
 }

@@ -45,6 +45,7 @@ pub(super) fn manifest(
         data: staged.data.clone(),
         dropped: staged.dropped.clone(),
         selection: staged.selection.clone(),
+        calibration: None,
         card: None,
         report: Vec::new(),
     }

@@ -8,9 +8,11 @@ use crate::plan::shard::Shard;
 use crate::plan::{explain, lock};
 use crate::run::{Outcome, Run, RunOptions};
 use crate::run_directory::events;
+use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{ShardSummary, Summary};
 use crate::score::shared::{self, SharedWork};
-use crate::score::{self, context, reopen};
+use crate::score::{self, context, journal, reopen};
+use crate::storage::files;
 
 impl Run<'_> {
     /// Scores the plan's units, which are those of one shard.
@@ -22,12 +24,14 @@ impl Run<'_> {
             summary.shard = Some(shard_summary(shard, SharedWork::default(), 0));
             return Ok(Outcome::of(summary));
         }
-        let begun = self.begin(options, || Ok(()))?;
+        let before = PipelineLock::read(&directory.lock_file())?;
+        let begun = self.begin(options)?;
         let (standing, wanted) = (begun.standing, begun.wanted);
         if standing.iter().any(Option::is_none) {
             plan.check_space()?;
         }
-        lock::with_model(begun.lock, plan, &begun.digests).write(&directory.lock_file())?;
+        let lock = lock::with_model(begun.lock, plan, &begun.digests);
+        self.write_shared_lock(&lock, before.as_ref())?;
         self.write_whole_plan(shard)?;
         reopen::reopen_for_measures(plan, directory, &standing, &wanted, false)?;
         let missing = standing.iter().filter(|record| record.is_none()).count();
@@ -41,6 +45,7 @@ impl Run<'_> {
             let work = SharedWork { reused, ..SharedWork::default() };
             (score::reuse(plan, directory, standing)?, work)
         };
+        self.check_shared_lock(&lock)?;
         scored.counts.check().map_err(|violation| Diagnostic::error(Blame::Bug, violation))?;
         let status = if work.scored > 0 { "scored" } else { "nothing_to_do" };
         let mut summary = self.shard_figures(status, &scored);
@@ -48,6 +53,43 @@ impl Run<'_> {
         let facts = json!({ "shard": summary.shard });
         events::append_shared(directory, "shard_finished", facts)?;
         Ok(Outcome::of(summary))
+    }
+
+    /// Writes what this shard scores with, unless another that has begun meanwhile scores with something else.
+    fn write_shared_lock(&self, lock: &PipelineLock, before: Option<&PipelineLock>) -> Result<()> {
+        let path = self.directory.lock_file();
+        if lock.write_new(&path)? {
+            return Ok(());
+        }
+        // An old one, of scores that are gone, is replaced; one that other shards work with now is not.
+        let journals = files::list_if_present(&self.directory.journal())?;
+        let is_old = PipelineLock::read(&path)?.as_ref() == before
+            && !self.directory.has_units()?
+            && !journals.iter().any(|path| journal::is_claimed(path).unwrap_or(false));
+        if !is_old {
+            self.check_shared_lock(lock)?;
+        }
+        lock.write(&path)
+    }
+
+    /// Whether the shards still score what this one does.
+    fn check_shared_lock(&self, lock: &PipelineLock) -> Result<()> {
+        let Some(now) = PipelineLock::read(&self.directory.lock_file())? else { return Ok(()) };
+        let different = lock.identity.differences_of_scores(&now.identity);
+        if different.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "another shard scores in `{}` with other settings",
+            self.directory.root.display()
+        );
+        let mut problem = Diagnostic::error(Blame::Pipeline, message);
+        for line in different {
+            problem = problem.note(line);
+        }
+        let hint = "start all shards with the same pipeline and settings, and on different machines with the same \
+                    `--kernel NAME`";
+        Err(problem.hint(hint).into())
     }
 
     /// A summary of scored units: nothing is selected yet.
@@ -75,7 +117,7 @@ impl Run<'_> {
         json["input"]["rows"] = json!(self.plan.whole.rows);
         json["input"]["work_units"] = json!(self.plan.whole.units);
         json["shards"] = json!(shard.count);
-        self.directory.write_json(&self.directory.plan(), &json)
+        self.directory.write_json(&self.directory.plan(), &json).map(drop)
     }
 }
 

@@ -33,7 +33,7 @@ impl Run<'_> {
                 ..self.base_summary("nothing_to_do")
             }));
         }
-        let begun = self.begin(options, || Ok(()))?;
+        let begun = self.begin(options)?;
         let (lock, standing) = (begun.lock, begun.standing);
         missing::refuse_missing(plan, &standing, &begun.wanted)?;
         let mut summary = self.base_summary("nothing_to_do");
@@ -53,6 +53,9 @@ impl Run<'_> {
         let done = writer.write_shard(own_shard, |_| self.progress.step())?;
         (shard.units, summary.rows_in) = (done.written + done.before, done.rows);
         (shard.units_written, shard.units_reused) = (done.written, done.before);
+        if let Some(borrowed) = &self.borrowed {
+            borrowed.check()?;
+        }
         events::append_shared(self.directory, "shard_written", json!({ "shard": shard }))?;
         if done.written > 0 {
             "written".clone_into(&mut summary.status);

@@ -5,12 +5,12 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::holder::{Holder, held_file};
+use super::holder::{Holder, held_file, is_of_holder};
 use super::layout::RunDirectory;
 use crate::base::error::Result;
-#[cfg(feature = "cloud")]
-use crate::storage::store;
-use crate::storage::{error, files, regular};
+use crate::run_directory::manifest::Manifest;
+use crate::run_directory::pipeline_lock::PipelineLock;
+use crate::storage::{error, files, marked, regular, store};
 
 /// Longer than anyone holds the lock only to see whether someone else does.
 const STATUS_LOCK_WAIT: Duration = Duration::from_millis(200);
@@ -53,7 +53,11 @@ enum Held {
 impl RunDirectory {
     /// Makes the folders that do not exist and takes the directory for this process; clears what an interrupted run
     /// left half-written.
+    ///
+    /// # Errors
+    /// Somebody else's folder; another process holds the directory.
     pub fn take(&self) -> Result<RunLock> {
+        self.refuse_foreign()?;
         files::create_folder(&self.root)?;
         let lock = self.lock()?;
         self.prepare()?;
@@ -63,11 +67,41 @@ impl RunDirectory {
     /// Makes the folders that a run writes to and clears what an interrupted run left half-written. The directory must
     /// be taken.
     pub fn prepare(&self) -> Result<()> {
+        self.create_working_folders()?;
         for folder in self.working_folders() {
-            files::create_folder(&folder)?;
             files::remove_leftovers(&folder)?;
         }
         files::remove_leftovers(&self.root)?;
+        Ok(())
+    }
+
+    /// Makes the folders that a run writes to while it scores.
+    pub(super) fn create_working_folders(&self) -> Result<()> {
+        if store::is_address(&self.root) {
+            // In the cache folder of this machine.
+            marked::create_folder(&self.journal())?;
+        }
+        Ok(self.working_folders().iter().try_for_each(|folder| files::create_folder(folder))?)
+    }
+
+    /// Refuses a folder that is not a run directory: its files would be mixed with those of a run, and removed as such.
+    pub fn refuse_foreign(&self) -> Result<()> {
+        let names = files::list_if_present(&self.root)?;
+        let is_run = names.is_empty()
+            || files::read_if_present(&self.lock_path())?.is_some_and(|bytes| is_of_holder(&bytes))
+            || marked::carries(&self.lock_file(), PipelineLock::MARK)?
+            || marked::carries(&self.manifest(), Manifest::MARK)?
+            || store::is_address(&self.root) && names.contains(&self.events_by_process());
+        if !is_run && !files::below_if_present(&self.root)?.is_empty() {
+            return Err(marked::foreign(&self.root)
+                .note(format!("it holds `{}`, and no run of longsift", names[0].display()))
+                .into());
+        }
+        for folder in [self.staged_data(), self.written_data()] {
+            if !marked::is_own_folder(&folder)? {
+                return Err(marked::foreign(&folder).into());
+            }
+        }
         Ok(())
     }
 

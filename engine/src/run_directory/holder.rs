@@ -24,6 +24,15 @@ impl Holder {
     }
 }
 
+/// The longest lock file.
+const MAX_LOCK_BYTES: usize = 4096;
+
+/// Whether a lock file says what those of run directories do, as far as it was written.
+pub(super) fn is_of_holder(content: &[u8]) -> bool {
+    let begins = content.first().is_none_or(|first| *first == b'{') || content == SHARDS;
+    begins && content.len() < MAX_LOCK_BYTES
+}
+
 /// Another process holds the directory. The content of the lock file is information, the lock is the system's.
 pub(super) fn held_file(root: &Path, file: &mut File) -> Diagnostic {
     let mut content = String::new();

@@ -1,5 +1,6 @@
 //! Small records of a run directory: written whole or not at all, read where they are there.
 
+use std::collections::HashSet;
 use std::io;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -12,22 +13,37 @@ use super::units::Part;
 use crate::base::error::Result;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
-use crate::storage::{atomic, files};
+use crate::storage::files::Written;
+use crate::storage::{atomic, files, marked};
 
 /// Most records are written at once; a calibration of many groups goes piece by piece.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// Whether a file in a folder of scores or of a selection has a name that runs give.
+fn is_of_run(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
+    let (prefixes, extension): (&[&str], &str) = match &*folder.to_string_lossy() {
+        "units" => (&[""], ".json"),
+        "dropped" => (&["score-", "select-"], ".parquet"),
+        "quarantine" => (&["part-", "files"], ".parquet"),
+        _ => (&["part-"], ".parquet"),
+    };
+    let is_named = prefixes.iter().any(|prefix| name.starts_with(prefix));
+    is_named && !name.starts_with('.') && name.ends_with(extension)
+}
+
 impl RunDirectory {
     /// Writes a record in one step, as JSON that people can read: whoever looks sees the old one or the new one.
     #[expect(clippy::unused_self, reason = "records belong to a run directory")]
-    pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<()> {
+    pub fn write_json<T: Serialize>(&self, path: &Path, record: &T) -> Result<Written> {
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, AtomicFile::create(path)?);
         serde_json::to_writer_pretty(&mut file, record)
             .map_err(io::Error::from)
             .and_then(|()| file.write_all(b"\n"))
             .and_then(|()| file.flush())
             .map_err(failed("write", path))?;
-        Ok(file.get_mut().commit().map(drop)?)
+        Ok(file.get_mut().commit()?)
     }
 
     /// Writes a file of text and says what was written, by its name in the run directory.
@@ -89,11 +105,50 @@ impl RunDirectory {
     pub fn begin_attempt(&self) -> Result<PartFolders> {
         self.remove_attempts()?;
         let folders = self.attempt();
-        files::create_folder(&folders.data)?;
+        marked::create_folder(&folders.data)?;
         for part in ["dropped", "selection", "quarantine"] {
             files::create_folder(&folders.records.join(part))?;
         }
         Ok(folders)
+    }
+
+    /// Removes what a fresh start has scored, with its journals and answers on this machine.
+    pub fn remove_fresh(&self) -> Result<()> {
+        let fresh = self.fresh();
+        for folder in [fresh.journal(), fresh.answers(), fresh.root] {
+            files::remove_folder(&folder)?;
+        }
+        Ok(())
+    }
+
+    /// The files of scores and selections that runs wrote here, by the names that they give them.
+    pub fn scored_and_selected_files(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for folder in self.committed_folders() {
+            found.extend(
+                files::list_if_present(&folder)?.into_iter().filter(|path| is_of_run(path)),
+            );
+        }
+        Ok(found)
+    }
+
+    /// Files in the run directory that no run wrote, by their names.
+    pub fn foreign_files(&self) -> Result<Vec<PathBuf>> {
+        let own: HashSet<PathBuf> = self.own_names().into_iter().collect();
+        let tables: HashSet<PathBuf> = self.scored_and_selected_files()?.into_iter().collect();
+        let working = self.working_folders().into_iter().chain([self.selection()]);
+        let whole: Vec<PathBuf> = working.collect();
+        let is_own = |path: &PathBuf| {
+            let top = path.ancestors().find(|above| above.parent() == Some(&*self.root));
+            let top = top.unwrap_or(path).to_path_buf();
+            let is_hidden = path
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(files::TEMPORARY_PREFIX));
+            let in_tables = whole.contains(&top) && top != self.journal() && top != self.answers();
+            is_hidden || own.contains(&top) && (!in_tables || tables.contains(path))
+        };
+        let all = files::below_if_present(&self.root)?.into_iter();
+        Ok(all.filter(|path| !is_own(path)).collect())
     }
 
     /// Removes what is staged.
@@ -108,6 +163,7 @@ impl RunDirectory {
         files::remove_file(&self.footers())?;
         files::remove_folder(&self.written())?;
         files::remove_folder(&self.written_data())?;
+        self.remove_fresh()?;
         Ok(files::remove_folder(&self.journal())?)
     }
 }

@@ -12,6 +12,7 @@
 //!   quarantine/part-<unit>.parquet  rows that could not be scored, with the reason
 //!   journal/<unit>       finished windows of a unit that is still open
 //!   answers/<unit>       what programs answered of the documents of a unit
+//!   fresh/               scores of `--fresh`, until its selection is committed and they take the place of the old ones
 //!   staging/             the next selection, before it is committed; its data files are in out/name/.staging/
 //!   written/             what shards of the write phase have written of it; data files: out/name/.written/
 //!   intent.json          the renames of a commit that has begun
@@ -62,6 +63,27 @@ impl RunDirectory {
         Self { root: root.into(), output }
     }
 
+    /// The run directory of a trial (`--limit`), or this one where all rows are read.
+    #[must_use]
+    pub fn of_rows(&self, limit: Option<u64>) -> Self {
+        limit.map_or_else(|| self.clone(), |rows| self.of_trial(rows))
+    }
+
+    /// The run directory that [`Self::of_rows`] made this one of.
+    fn of_all_rows(&self, limit: Option<u64>) -> Option<Self> {
+        let Some(rows) = limit else { return Some(self.clone()) };
+        let output = self.output.to_str()?.strip_suffix(&format!(".limit-{rows}"))?;
+        Some(Self::of_output(Path::new(output)))
+    }
+
+    /// Where a run with the limit `now` belongs that is named by this directory, which was recorded with the limit `before`.
+    pub fn for_limit(&self, before: Option<u64>, now: Option<u64>) -> Option<Self> {
+        if before == now {
+            return Some(self.clone());
+        }
+        Some(self.of_all_rows(before)?.of_rows(now))
+    }
+
     /// The run directory of a trial over the first `rows` of the input (`--limit`), beside that of the whole run:
     /// `out.limit-7` and `out.limit-7.run`. A trial never takes the place of a corpus.
     #[must_use]
@@ -69,6 +91,19 @@ impl RunDirectory {
         let mut output = self.output.clone().into_os_string();
         output.push(format!(".limit-{rows}"));
         Self::of_output(Path::new(&output))
+    }
+
+    /// Where `--fresh` scores: a run directory within this one. Its scores take the place of those that are here when the new
+    /// selection is committed; until then nothing here is touched.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        Self { root: self.root.join("fresh"), output: self.output.clone() }
+    }
+
+    /// Where the last run scored: here, or in the place of a fresh start that has not been committed.
+    pub fn last_scored(&self) -> Result<Self> {
+        let fresh = self.fresh();
+        Ok(if files::size(&fresh.lock_file())?.is_some() { fresh } else { self.clone() })
     }
 
     /// Whether what the command line names is a run directory, and no pipeline file.
@@ -98,6 +133,38 @@ impl RunDirectory {
             self.journal(),
             self.answers(),
         ]
+    }
+
+    /// The folders below the run directory that a commit moves files to.
+    pub fn committed_folders(&self) -> impl Iterator<Item = PathBuf> {
+        [self.scores(), self.units(), self.dropped(), self.selection(), self.quarantine()]
+            .into_iter()
+    }
+
+    /// Every name that a run gives in the run directory itself.
+    pub(super) fn own_names(&self) -> Vec<PathBuf> {
+        let mut names = self.working_folders().to_vec();
+        names.extend([
+            self.selection(),
+            self.staging(),
+            self.written(),
+            self.fresh().root,
+            self.events_by_process(),
+            self.lock_path(),
+            self.lock_file(),
+            self.intent(),
+            self.plan(),
+            self.footers(),
+            self.missing(),
+            self.manifest(),
+            self.calibration(),
+            self.summary(),
+            self.report_page(),
+            self.report(),
+            self.success(),
+            self.events(),
+        ]);
+        names
     }
 
     /// The path of the run directory from the root, as the summary gives it.
@@ -247,51 +314,5 @@ impl RunDirectory {
     /// In an object store, the folder of what happened, a file for each process.
     pub fn events_by_process(&self) -> PathBuf {
         self.root.join("events")
-    }
-
-    /// Removes everything a run has made here, for `--fresh`: the run directory's content but the lock, and the data
-    /// files that the manifest lists.
-    ///
-    /// The marker of a finished run goes first, and the data files are gone from the disk before the manifest that names
-    /// them: whatever stops this, a later run knows what it sees.
-    pub fn clear(&self, data_files: &[String]) -> Result<()> {
-        files::remove_file(&self.success())?;
-        files::fsync_folder(&self.root)?;
-        for name in data_files {
-            let path = self.data().join(name);
-            files::remove_file(&path)?;
-            files::remove_empty_folders(path.parent().unwrap_or(&path), &self.data())?;
-        }
-        files::fsync_folder_if_present(&self.data())?;
-        for folder in [
-            self.scores(),
-            self.units(),
-            self.dropped(),
-            self.selection(),
-            self.quarantine(),
-            self.journal(),
-            self.answers(),
-            self.staging(),
-            self.staged_data(),
-            self.written(),
-            self.written_data(),
-            self.events_by_process(),
-        ] {
-            files::remove_folder(&folder)?;
-        }
-        for file in [
-            self.intent(),
-            self.lock_file(),
-            self.manifest(),
-            self.calibration(),
-            self.summary(),
-            self.report_page(),
-            self.report(),
-            self.events(),
-            self.missing(),
-        ] {
-            files::remove_file(&file)?;
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The manifest: what was read, run and written; enough to repeat the run and to check its files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,10 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::sha256_hex;
 use crate::dataset::input::Dataset;
+use crate::base::parallel;
 use crate::dataset::input_file::InputFile;
 use crate::storage::files;
+use crate::storage::marked::Mark;
 
 /// `manifest.json`.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
@@ -57,6 +59,9 @@ pub struct Manifest {
     pub dropped: Vec<Part>,
     /// The files of `selection/`.
     pub selection: Vec<Part>,
+    /// The calibration that a later increment is filtered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Part>,
     /// The dataset card of `output.card`, in the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<Part>,
@@ -66,6 +71,9 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// How a manifest shows that longsift wrote it.
+    pub const MARK: Mark = Mark::Keys(&["version", "longsift", "lock", "units"]);
+
     /// Reads the manifest of a run directory, if it has one.
     pub fn read(directory: &RunDirectory) -> Result<Option<Self>> {
         let path = directory.manifest();
@@ -110,6 +118,25 @@ impl Manifest {
             Some(path) => RunDirectory::at(Path::new(path)),
             None => Ok(own.clone()),
         }
+    }
+
+    /// Whether every file of the selection is in place.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn is_in_place(&self, directory: &RunDirectory) -> Result<bool> {
+        let of_run = self.dropped.iter().chain(&self.selection).chain(&self.report);
+        let of_run = of_run.chain(&self.quarantined_files).chain(&self.calibration);
+        let (data, output) = (directory.data(), directory.output.clone());
+        let parts = self.data.iter().map(|part| (&data, part));
+        let parts = parts.chain(of_run.map(|part| (&directory.root, part)));
+        let parts: Vec<(&PathBuf, &Part)> =
+            parts.chain(self.card.iter().map(|part| (&output, part))).collect();
+        let in_place = parallel::in_order(parts.len(), directory.concurrency(1), |index| {
+            let (folder, part) = parts[index];
+            Ok(Part::all_in_place([part], folder)?)
+        })?;
+        Ok(in_place.into_iter().all(|in_place| in_place))
     }
 
     /// The names of the files in `data/`.

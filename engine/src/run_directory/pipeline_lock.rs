@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use super::facts::{self, Identity};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::storage::marked::{self, Mark};
 use crate::storage::{atomic, files};
 
 /// Version of the format of locks, records and manifests. Raised when an older longsift's scores cannot be told from these.
@@ -86,6 +87,12 @@ impl PipelineLock {
         Ok(Some(lock))
     }
 
+    /// The lock without what is known of model folders of this machine.
+    #[must_use]
+    pub fn without_models(&self) -> Self {
+        Self { model: None, whole_models: BTreeMap::new(), ..self.clone() }
+    }
+
     /// What it takes to repeat the run.
     ///
     /// # Errors
@@ -99,12 +106,33 @@ impl PipelineLock {
         })
     }
 
+    /// How a lock shows that longsift wrote it.
+    pub const MARK: Mark = Mark::Keys(&["version", "settings", "identity"]);
+
+    /// Writes the lock of a pipeline file.
+    ///
+    /// # Errors
+    /// There is a file that is not a lock; the file cannot be written.
+    pub fn write_beside(&self, path: &Path) -> Result<()> {
+        marked::check(path, Self::MARK)?;
+        self.write(path)
+    }
+
     /// Writes the lock.
     pub fn write(&self, path: &Path) -> Result<()> {
+        atomic::write_atomic(path, &self.json())?;
+        Ok(())
+    }
+
+    /// Writes the lock unless there is one, and says whether it did: of several processes one does.
+    pub fn write_new(&self, path: &Path) -> Result<bool> {
+        Ok(atomic::write_new(path, &self.json())?)
+    }
+
+    fn json(&self) -> Vec<u8> {
         let mut json = serde_json::to_vec_pretty(self).expect("a lock is plain data");
         json.push(b'\n');
-        atomic::write_atomic(path, &json)?;
-        Ok(())
+        json
     }
 
     /// Refuses a run that is not what the lock beside the pipeline says.

@@ -29,10 +29,8 @@ impl RunDirectory {
     /// # Errors
     /// A process that holds the directory alone: a whole run, or a selection.
     pub fn share(&self) -> Result<SharedLock> {
+        self.refuse_foreign()?;
         files::create_folder(&self.root)?;
-        for folder in self.working_folders() {
-            files::create_folder(&folder)?;
-        }
         let path = self.lock_path();
         // In an object store the processes say nothing: a whole run beside them wastes work, and no more.
         #[cfg(feature = "cloud")]
@@ -41,7 +39,10 @@ impl RunDirectory {
                 super::lease::Use::By(holder) => {
                     Err(super::holder::held(&self.root, holder).into())
                 }
-                super::lease::Use::Over => Ok(SharedLock { _file: None }),
+                super::lease::Use::Over => {
+                    self.create_working_folders()?;
+                    Ok(SharedLock { _file: None })
+                }
             };
         }
         let mut file = files::open_read_write(&path)?;
@@ -65,6 +66,7 @@ impl RunDirectory {
             .and_then(|()| file.write_all(SHARDS))
             .and_then(|()| file.set_len(SHARDS.len() as u64))
             .map_err(error::failed("write", &path))?;
+        self.create_working_folders()?;
         Ok(SharedLock { _file: Some(file) })
     }
 }

@@ -23,7 +23,7 @@ pub fn with<T>(
         kernel = devices.kernel.name(),
         "measuring windows"
     );
-    let watch = Watch::new(context.directory, context.progress, &devices.list);
+    let watch = Watch::new(&context.plan.directory, context.progress, &devices.list);
     let done = Scheduler::run(&devices.list, layer, attention.policy(), |scheduler| {
         let on_devices = OnDevices { attention, scheduler, watch: &watch };
         let done = work(ScoreContext { devices: Some(on_devices), ..context });

@@ -6,7 +6,7 @@
 mod child;
 mod stream;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,6 +35,8 @@ pub(crate) struct Programs<'a> {
     stop: &'a Stop,
     /// By stage.
     idle: HashMap<&'a str, Copies>,
+    /// By stage, of the files that answers depend on: what the identity of the figures says of them.
+    digests: BTreeMap<String, BTreeMap<String, String>>,
     /// Whether what waits for answers should give up: the run ends for another reason.
     is_abandoned: AtomicBool,
 }
@@ -48,10 +50,16 @@ struct Copies {
 }
 
 impl<'a> Programs<'a> {
-    pub(crate) fn new(plan: &'a Plan, stop: &'a Stop) -> Self {
+    /// `digests`: of the files that answers depend on, by stage ([`Program::digests`]). A program that is edited while the run
+    /// works gives no answers under the old digests.
+    pub(crate) fn new(
+        plan: &'a Plan,
+        digests: BTreeMap<String, BTreeMap<String, String>>,
+        stop: &'a Stop,
+    ) -> Self {
         let names = plan.programs.iter().map(|program| &*program.settings.name);
         let idle = names.map(|name| (name, Copies::default())).collect();
-        Self { stop, idle, is_abandoned: AtomicBool::new(false) }
+        Self { stop, idle, digests, is_abandoned: AtomicBool::new(false) }
     }
 
     /// Asks a program. `hear` is told each answer with the place of its question, in any order, and now and then that there
@@ -100,15 +108,36 @@ impl<'a> Programs<'a> {
     /// Lets all programs end.
     ///
     /// # Errors
-    /// One has written more than it was asked for.
+    /// One has written more than it was asked for, or was edited meanwhile.
     pub(crate) fn finish(&self, plan: &Plan) -> Result<()> {
         for program in &plan.programs {
+            self.check_unedited(program)?;
             let idle = std::mem::take(&mut *self.copies(program).lock());
             for child in idle {
                 child.end(&|| self.stop.check()).map_err(|failed| failure(program, failed))?;
             }
         }
         Ok(())
+    }
+
+    /// Refuses a program whose files are not those that the identity of its figures names.
+    fn check_unedited(&self, program: &Program) -> Result<()> {
+        let name = &program.settings.name;
+        let Some(then) = self.digests.get(name) else { return Ok(()) };
+        let now = program.digests()?;
+        let Some((file, _)) = now.iter().find(|(file, digest)| then.get(*file) != Some(*digest))
+        else {
+            return Ok(());
+        };
+        let message =
+            format!("{} of {} was edited while the run used it", quoted(file), quoted(name));
+        Err(Diagnostic::error(Blame::Pipeline, message)
+            .at(program.place.clone())
+            .hint(format!(
+                "run again: answers of the old program are kept only if the old file comes back; `--remeasure {name}` asks \
+                 the new one about all rows"
+            ))
+            .into())
     }
 
     fn copies(&self, program: &Program) -> &Copies {
@@ -177,14 +206,15 @@ impl Asker<'_> {
         copies.lock().extend(child);
     }
 
-    /// The answers to a batch. Where there is none, those to its halves; a row that stands alone is tried `again` once, where
-    /// no larger batch with it has been tried.
+    /// The answers to a batch. Where there is none, those to its halves. A row that stands alone is asked of a program that was
+    /// asked nothing before, and `again` once, where no larger batch with it has been tried.
     fn isolate(
         &self,
         child: &mut Option<Child>,
         questions: &[Question<'_>],
         again: bool,
     ) -> Result<Vec<Answer>> {
+        let was_asked = child.is_some();
         let how = match self.ask(child, questions) {
             Ok(replies) => return Ok(replies.into_iter().map(Ok).collect()),
             Err(Failed::Ended(how)) => how,
@@ -197,8 +227,8 @@ impl Asker<'_> {
             answers.extend(self.isolate(child, second, false)?);
             return Ok(answers);
         }
-        if again {
-            return self.isolate(child, questions, false);
+        if again || was_asked {
+            return self.isolate(child, questions, again && was_asked);
         }
         let name = quoted(&self.program.settings.name);
         let message = format!("the program of {name} {how}");
@@ -249,6 +279,8 @@ impl Asker<'_> {
             .and_then(|batch| stream::replies(self.program, &[], &batch).map_err(Failed::Wrong));
         match answered {
             Ok(_) => {
+                // It has read its files by now.
+                self.programs.check_unedited(self.program).map_err(Failed::Interrupted)?;
                 copies.has_answered.store(true, Ordering::Relaxed);
                 Ok(child)
             }

@@ -72,7 +72,7 @@ fn score_one(
                 "another process committed this unit first; what was measured here is dropped"
             );
             let facts = json!({ "unit": record.unit, "windows": windows_measured });
-            events::append_shared(context.directory, "unit_late", facts)?;
+            events::append_shared(&context.plan.directory, "unit_late", facts)?;
         }
         context.reused(unit, &record.counts);
         scored.add(record, 0);
@@ -80,7 +80,7 @@ fn score_one(
         work.scored += 1;
         context.done(unit, &record.counts);
         let facts = json!({ "unit": record.unit, "file": record.file, "counts": record.counts });
-        events::append_shared(context.directory, "unit_scored", facts)?;
+        events::append_shared(&context.plan.directory, "unit_scored", facts)?;
         scored.add(record, windows_measured);
     }
     check_quarantine(context.plan, &scored.counts, context.directory)

@@ -15,7 +15,7 @@ use super::warnings::{listed, name};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::plan::Plan;
-use crate::plan::identity::of_calibration;
+use crate::plan::identity::{calibration_bytes, of_calibration};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
 
@@ -166,10 +166,15 @@ fn contradiction_of_figures(figures: &BTreeMap<String, ColumnFigures>) -> Option
 }
 
 /// Reads a saved calibration that has what these criteria need.
-pub(super) fn read(plan: &Plan, criteria: &Criteria, path: &Location) -> Result<Calibration> {
+fn read(
+    plan: &Plan,
+    criteria: &Criteria,
+    path: &Location,
+    identity: &Identity,
+) -> Result<Calibration> {
     let place = || plan.spec.at("stages.score.calibration");
-    let bytes = calibration::bytes(&plan.spec.resolve(path).to_path_buf())
-        .map_err(|failure| failure.or_at(&place()))?;
+    let bytes =
+        calibration_bytes(plan, path, identity).map_err(|failure| failure.or_at(&place()))?;
     let calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
     let mut seen = HashSet::new();
     if let Some(twice) = calibration.groups.iter().find(|group| !seen.insert(&group.value)) {
@@ -213,7 +218,7 @@ pub(super) fn fitting_calibration(
     path: &Location,
     identity: &Identity,
 ) -> Result<Calibration> {
-    let calibration = read(plan, criteria, path)?;
+    let calibration = read(plan, criteria, path, identity)?;
     let place = || plan.spec.at("stages.score.calibration");
     let mut now = of_calibration(identity);
     let uses = |name: &str| criteria.statistics.iter().any(|statistic| statistic.name == name);

@@ -201,9 +201,16 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let escaped = folder.to_str().map(|folder| PathBuf::from(glob::Pattern::escape(folder)));
     let input_folder = escaped.filter(|_| is_glob).unwrap_or_else(|| folder.to_owned());
     let output_path = located(output, folder, sources);
-    let as_glob = || overlap(&located(input, &input_folder, sources), true, &output_path, written);
+    let glob_path = located(input, &input_folder, sources);
+    let as_glob = || {
+        let linked =
+            || overlap(&glob_behind_links(&glob_path), true, &behind_links(&output_path), written);
+        overlap(&glob_path, true, &output_path, written).or_else(linked)
+    };
     // A name with wildcard characters that exists means itself.
-    let as_name = overlap(&located(input, folder, sources), false, &output_path, written);
+    let name = located(input, folder, sources);
+    let as_name = overlap(&name, false, &output_path, written)
+        .or_else(|| overlap(&behind_links(&name), false, &behind_links(&output_path), written));
     let Some(why) = as_name.or_else(|| as_glob().filter(|_| is_glob)) else { return };
     let problem = problems
         .error(output.span, why)
@@ -221,6 +228,20 @@ fn located(node: &Node, folder: &Path, sources: &Sources) -> PathBuf {
     } else {
         std::path::absolute(&path).unwrap_or(path)
     })
+}
+
+/// Where links lead, as far as the path exists.
+fn behind_links(path: &Path) -> PathBuf {
+    let real = |above: &Path| Some((above.canonicalize().ok()?, path.strip_prefix(above).ok()?));
+    let found = path.ancestors().find_map(real);
+    found.map_or_else(|| path.to_owned(), |(real, rest)| real.join(rest))
+}
+
+/// The same of a glob, whose fixed part may be behind links.
+fn glob_behind_links(glob: &Path) -> PathBuf {
+    let fixed = wildcards::split(glob).0;
+    let rest: PathBuf = glob.components().skip(fixed.components().count()).collect();
+    PathBuf::from(glob::Pattern::escape(&behind_links(&fixed).to_string_lossy())).join(rest)
 }
 
 /// The names that files of an output get.

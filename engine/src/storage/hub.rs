@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use longsift_stages::model::ModelProblem;
 
 #[cfg(feature = "cloud")]
-use super::{atomic, files};
+use super::{atomic, files, marked};
 use crate::base::stop::Stop;
 use home::{Home, short_text};
 use reference::{Kind, Reference, is_commit};
@@ -140,6 +140,7 @@ impl Hub {
         };
         let place = self.repository(reference).join("refs").join(&reference.revision);
         let folder = place.parent().expect("a file lies in a folder");
+        marked::create_folder(&self.repository(reference))?;
         files::create_folder(folder)?;
         atomic::write_atomic(&place, commit.as_bytes())?;
         Ok(commit)

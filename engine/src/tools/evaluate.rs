@@ -163,7 +163,7 @@ fn with_evaluator<T>(
         Some(encoder) if needs_text => encoder.token_bytes(),
         _ => None,
     };
-    let programs = Programs::new(plan, stop);
+    let programs = Programs::new(plan, plan.program_digests()?, stop);
     let run = |scheduler: Option<&Scheduler<'_>>, identity: &Identity| {
         let bytes = bytes.as_ref();
         let measurer = Measurer::open(plan, identity, &folder, scheduler, bytes, &programs, stop)?;

@@ -10,7 +10,7 @@ use crate::base::parallel;
 use crate::dataset::units::WorkUnit;
 use crate::plan::shard::{self, Shard};
 use crate::run_directory::units::Part;
-use crate::storage::{atomic, files};
+use crate::storage::{atomic, files, marked};
 use crate::write::Writer;
 
 /// What a shard of the write phase did.
@@ -30,6 +30,7 @@ impl Writer<'_> {
     /// Writes the parts of a shard to where [`Writer::stage`] finds them, and returns how many units it has. Any number of
     /// processes may do so at once; what two of them write gets the same bytes twice.
     pub fn write_shard(&self, own: Shard, each: impl Fn(&WorkUnit) + Sync) -> Result<ShardWritten> {
+        marked::create_folder(&self.plan.directory.written_data())?;
         files::create_folder(&self.written.data)?;
         for part in ["dropped", "selection", "units"] {
             files::create_folder(&self.written.records.join(part))?;

@@ -16,7 +16,7 @@ use super::weights::{SmallWeights, TensorReader};
 use crate::contract::hex;
 
 /// Part of the table's fingerprint: raised when the same checkpoint gives other bits.
-pub(crate) const BUILDER_VERSION: u32 = 1;
+pub const TABLE_VERSION: u32 = 1;
 
 /// Memory for one chunk of rows: the embedding as read, as floats, and the projected rows.
 const CHUNK_BYTES: u64 = 32 << 20;

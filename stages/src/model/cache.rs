@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::build::{self, BUILDER_VERSION};
+use super::build::{self, TABLE_VERSION};
 use super::checkpoint::ModelFolder;
 use super::folder_files::read_small_file;
 use super::problem::ModelProblem;
@@ -76,7 +76,8 @@ impl Remembered {
 impl LayerZeroTable {
     /// Opens the table of a model from the cache, or builds it and puts it there.
     ///
-    /// Of a cached table, header, length and fingerprint are checked; [`LayerZeroTable::verify`] reads all of it.
+    /// A cached table is compared with its hash: bits that flip on a disk would change scores without a word. That reads the
+    /// whole file, in parallel, once for each process.
     /// `progress` hears of rows done and rows in all while a table is built.
     ///
     /// # Errors
@@ -95,7 +96,7 @@ impl LayerZeroTable {
         let mut warnings = Vec::new();
         if let Some(weights_digest) = cache.remembered(model, &mut warnings)
             && let Some(table) =
-                cache.table(model, kernel, precision, &weights_digest, &mut warnings)
+                cache.table(model, kernel, precision, &weights_digest, true, &mut warnings)
         {
             return Ok(OpenedTable {
                 table,
@@ -111,7 +112,8 @@ impl LayerZeroTable {
 }
 
 impl LayerZeroTable {
-    /// The table of a model and the [digest](known_digest) of the model, if the cache has both; reads no weights.
+    /// The table of a model and the [digest](known_digest) of the model, if the cache has both; reads no weights, and does not
+    /// compare the table with its hash.
     pub fn cached(
         model: &ModelFolder,
         kernel: Kernel,
@@ -121,7 +123,7 @@ impl LayerZeroTable {
         let (cache, mut warnings) = (Cache { folder: cache_folder }, Vec::new());
         let (precision, weights_digest) =
             (precision.of_table(), cache.remembered(model, &mut warnings)?);
-        let table = cache.table(model, kernel, precision, &weights_digest, &mut warnings)?;
+        let table = cache.table(model, kernel, precision, &weights_digest, false, &mut warnings)?;
         Some((table, model_digest(model, &weights_digest)))
     }
 }
@@ -154,7 +156,7 @@ fn header(
 ) -> TableHeader {
     let spec = model.spec();
     let mut content = json!({
-        "builder": BUILDER_VERSION,
+        "builder": TABLE_VERSION,
         "kernel": kernel.for_weights().name(),
         "norm": spec.norm,
         "precision": precision,
@@ -227,6 +229,7 @@ impl Cache<'_> {
         kernel: Kernel,
         precision: Precision,
         weights_digest: &str,
+        verifies: bool,
         warnings: &mut Vec<String>,
     ) -> Option<LayerZeroTable> {
         let header = header(model, kernel, precision, weights_digest);
@@ -234,7 +237,10 @@ impl Cache<'_> {
         if !path.exists() {
             return None;
         }
-        let opened = LayerZeroTable::open(&path, &header);
+        let opened = LayerZeroTable::open(&path, &header).and_then(|table| {
+            let intact = if verifies { table.verify() } else { Ok(()) };
+            intact.map(|()| table)
+        });
         match &opened {
             Ok(table) => warnings.extend(table.memory_warning(&path)),
             Err(why) => warnings.push(format!(

@@ -189,7 +189,8 @@ fn a_damaged_cache_is_replaced_with_a_warning() {
     let cut = |bytes: Vec<u8>| bytes[..bytes.len() - 9].to_vec();
     let foreign = |_: Vec<u8>| b"not a table".to_vec();
     let empty = |_: Vec<u8>| Vec::new();
-    let changes: [Change<'_>; 7] = [
+    let changes: [Change<'_>; 8] = [
+        ("tables", &flip),
         ("tables", &cut),
         ("tables", &foreign),
         ("tables", &empty),

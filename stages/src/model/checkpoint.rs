@@ -125,7 +125,7 @@ impl ModelFolder {
             .map(|shard| (&shard.name, &shard.header_digest, &shard.stamp))
             .collect();
         let config = hex(&Sha256::digest(self.config.bytes()));
-        let parts = self.parts.iter().map(|part| format!("{:?} {}", part.needed, part.form.name()));
+        let parts = self.parts.iter().map(|part| json!([part.needed, part.form.name()]));
         let identity = json!({
             "folder": folder.to_string_lossy(),
             "config": config,

@@ -2,12 +2,14 @@
 //!
 //! Names are those of layer 0; [`at_layer`] makes another layer's of them.
 
+use serde::Serialize;
+
 use super::rope::RopeSpec;
 use super::spec::Norm;
 use super::tensors::Projection;
 
 /// Everything about a model that its [`LayerZeroSpec`](super::LayerZeroSpec) does not say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Decoder {
     pub(crate) order: Order,
     /// The rotary embedding of each layer; `None`: that of the first.
@@ -30,7 +32,7 @@ pub(crate) struct Decoder {
 }
 
 /// How attention and the feed-forward part join the residual stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Order {
     /// One after the other.
     Sequential,
@@ -41,7 +43,7 @@ pub(crate) enum Order {
 }
 
 /// A norm and its tensors.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct NamedNorm {
     pub(crate) norm: Norm,
     pub(crate) weight: Option<String>,
@@ -65,7 +67,7 @@ impl NamedNorm {
 }
 
 /// What a layer does to each token by itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) enum FeedForward {
     Dense(Perceptron),
     /// A router chooses some experts a token; their weights are the softmax over the chosen.
@@ -87,7 +89,7 @@ impl FeedForward {
 }
 
 /// `down(activation(up x))`, or with a gate `down(activation(gate x) · up x)`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Perceptron {
     pub(crate) gate: Option<Projection>,
     pub(crate) up: Projection,
@@ -96,7 +98,7 @@ pub(crate) struct Perceptron {
 }
 
 /// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Activation {
     Silu,
     /// By the error function.
@@ -121,7 +123,7 @@ impl Activation {
 }
 
 /// From the last hidden state to logits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Head {
     /// The tensor; `None`: the embedding.
     pub(crate) weight: Option<String>,

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::Serialize;
+
 use super::spec::LayerZeroSpec;
 
 /// The tensors that a family's first layer is made of, named without the prefix that checkpoints may put before.
@@ -39,7 +41,7 @@ pub(crate) struct WholeTensor {
 }
 
 /// Rows of a projection `[outputs, inputs]`: a whole tensor, or the parts of a fused one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Projection {
     /// The weight's name.
     pub(crate) weight: String,
@@ -135,7 +137,7 @@ fn all(rows: u64) -> Vec<Range<u64>> {
 }
 
 /// What a needed tensor is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Role {
     NormWeight,
     NormBias,
@@ -177,6 +179,7 @@ pub(crate) enum Role {
     FeedForwardNormBias,
     /// Over the experts: `[experts, hidden_size]`.
     RouterWeight,
+    RouterBias,
     GateWeight,
     GateBias,
     UpWeight,
@@ -189,13 +192,14 @@ pub(crate) enum Role {
     LastNormBias,
     /// From the hidden state to what the head reads: `[embedding width, hidden_size]`.
     HeadProjection,
+    HeadProjectionBias,
     /// `[vocabulary_size, embedding width]`
     HeadWeight,
     HeadBias,
 }
 
 /// A tensor that must be there, with the shape that config.json implies.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct NeededTensor {
     /// What it is for.
     pub(crate) role: Role,

@@ -21,6 +21,7 @@ mod ropes;
 mod sequences;
 
 pub use figures::Forward;
+pub use forward::FORWARD_VERSION;
 pub use located::WholeModel;
 pub use memory::Memory;
 pub use sequences::{ShortWindow, short_stride, short_windows};

@@ -12,6 +12,7 @@ use crate::storage::atomic::{self, AtomicFile};
 use crate::storage::error;
 use crate::storage::files;
 use crate::storage::http::remaining::Sink;
+use crate::storage::marked;
 
 /// What a slice says about itself, in `slice.json`.
 #[derive(Debug, Serialize)]
@@ -35,7 +36,7 @@ pub(crate) struct PartialFolder {
 impl PartialFolder {
     /// Waits until no other process fetches into `place`, and begins an empty folder.
     pub(crate) fn begin(place: &Path) -> Result<Self, ModelProblem> {
-        files::create_folder(place)?;
+        marked::create_folder(place)?;
         let path = place.join("lock");
         let lock = files::open_read_write(&path)?;
         if lock.try_lock().is_err() {

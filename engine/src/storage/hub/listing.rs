@@ -14,7 +14,7 @@ use crate::storage::http::Client;
 use crate::storage::http::answers::shown;
 use crate::storage::hub::Hub;
 use crate::storage::retry::RetryPolicy;
-use crate::storage::{atomic, files};
+use crate::storage::{atomic, marked};
 
 /// Bytes of one answer of the API: a page has a thousand files.
 const MOST_PAGE_BYTES: u64 = 64 << 20;
@@ -86,7 +86,7 @@ impl Hub {
             }
         }
         let folder = place.parent().expect("a file lies in a folder");
-        files::create_folder(folder)?;
+        marked::create_folder(folder)?;
         let json = serde_json::to_vec(&files).expect("names and lengths");
         atomic::write_atomic(place, &json)?;
         Ok(files)

@@ -47,7 +47,7 @@ pub(crate) fn draw(bench: &Bench) -> String {
         }
         top += tall(&row);
     }
-    svg.render().expect("templates write to memory")
+    svg.render().expect("templates write to memory") + "\n<!-- longsift -->\n"
 }
 
 /// One HTML file with all figures. `command` repeats it.

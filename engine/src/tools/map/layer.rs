@@ -1,6 +1,6 @@
 //! Which layer a map is of: the first, from its table, or any of a whole model.
 
-use longsift_kernels::{BlockShares, ElementType, Kernel};
+use longsift_kernels::{BlockShares, Kernel};
 use longsift_stages::first_layer_attention::{FirstLayer, SampledRows};
 use longsift_stages::model::{LayerZeroSpec, ModelConfig, WholeModel};
 
@@ -77,7 +77,7 @@ impl<'a> Looked<'a> {
     pub(super) fn kernel(&self) -> Kernel {
         match self {
             Self::First(attention) => processor_kernel(attention),
-            Self::Whole { .. } => Kernel::detect(ElementType::F32),
+            Self::Whole { model, .. } => model.kernel(),
         }
     }
 

@@ -41,6 +41,7 @@ impl Map {
             .to_be_bytes();
         // Eight bits of each of three colours, no interlacing.
         chunk(&mut file, *b"IHDR", &[&size[..], &size, &[8, 2, 0, 0, 0]].concat());
+        chunk(&mut file, *b"tEXt", b"Software\0longsift");
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
         let packed = encoder.write_all(&pixels).and_then(|()| encoder.finish());
         chunk(&mut file, *b"IDAT", &packed.expect("memory takes all bytes"));

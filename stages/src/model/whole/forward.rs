@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use longsift_kernels::{ElementType, Kernel};
 use rayon::prelude::*;
 
 use super::figures::{Forward, root_mean_square};
@@ -12,6 +11,9 @@ use super::located::{self, WholeModel};
 use super::ropes::Ropes;
 use super::{embedding, head};
 use crate::model::problem::{ModelProblem, with_remedies};
+
+/// Part of the identity of everything that whole models compute: raised when the same weights and tokens give other bits.
+pub const FORWARD_VERSION: u32 = 1;
 
 impl WholeModel {
     /// Locates every tensor of the model and checks shapes and types; reads no weights.
@@ -46,7 +48,7 @@ impl WholeModel {
         for ids in windows {
             self.check(ids)?;
         }
-        let kernel = Kernel::detect(ElementType::F32);
+        let kernel = self.kernel;
         let mut states = embedding::hidden_states(self, windows, kernel)?;
         let mut rms: Vec<Vec<f64>> =
             states.iter().map(|state| vec![root_mean_square(state)]).collect();

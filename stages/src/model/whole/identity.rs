@@ -20,7 +20,7 @@ impl WholeModel {
     /// A SHA-256 of what the layers that are asked for compute, whatever their weights are.
     pub fn description_digest(&self) -> String {
         let layers: Vec<String> = self.layers.iter().map(|layer| layer.spec.digest()).collect();
-        let description = json!({ "decoder": format!("{:?}", self.decoder), "layers": layers });
+        let description = json!({ "decoder": self.decoder, "layers": layers });
         hex(&Sha256::digest(description.to_string().as_bytes()))
     }
 
@@ -31,12 +31,12 @@ impl WholeModel {
         let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
         let files =
             self.shards.iter().map(|shard| (&shard.name, &shard.header_digest, &shard.stamp));
-        let parts = self.all_parts().map(|part| format!("{:?} {}", part.needed, part.form.name()));
+        let parts = self.all_parts().map(|part| json!([part.needed, part.form.name()]));
         let identity = json!({
             "folder": folder.to_string_lossy(),
             "files": files.collect::<Vec<_>>(),
             "description": self.description_digest(),
-            "parts": hex(&Sha256::digest(parts.collect::<Vec<_>>().concat().as_bytes())),
+            "parts": parts.collect::<Vec<_>>(),
         });
         hex(&Sha256::digest(identity.to_string().as_bytes()))
     }

@@ -1,6 +1,6 @@
 //! How the blocks of a window attend to each other in any layer.
 
-use longsift_kernels::{BlockAttention, BlockShares, ElementType, Kernel};
+use longsift_kernels::{BlockAttention, BlockShares};
 
 use super::embedding;
 use super::layer::Layer;
@@ -29,7 +29,7 @@ impl WholeModel {
         head: Option<usize>,
     ) -> Result<BlockShares, ModelProblem> {
         self.check(ids)?;
-        let kernel = Kernel::detect(ElementType::F32);
+        let kernel = self.kernel;
         let mut states = embedding::hidden_states(self, &[ids], kernel)?;
         let ropes = Ropes::of(self, index + 1, [ids.len()].into_iter());
         for below in 0..index {
@@ -47,7 +47,7 @@ impl WholeModel {
 
     /// The heap memory that [`Self::layer_blocks`] holds at most for a window of `tokens` tokens in `blocks` blocks.
     pub fn layer_blocks_bytes(&self, tokens: u64, blocks: usize, threads: usize) -> u64 {
-        let (spec, kernel) = (self.spec(), Kernel::detect(ElementType::F32));
+        let (spec, kernel) = (self.spec(), self.kernel);
         let shape = spec.attention_shape(tokens as usize);
         let rows = 4 * tokens * (spec.query_heads + spec.key_heads) * spec.head_dim;
         let attending = BlockAttention::bytes(kernel, &shape, blocks, threads);

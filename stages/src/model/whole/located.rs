@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use longsift_kernels::{ElementType, Kernel};
+
 use crate::model::checkpoint::{Part, opened_parts};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::{Decoder, FeedForward, NamedNorm, at_layer, projection_at};
@@ -18,6 +20,8 @@ const MOST_LAYERS: u64 = 1 << 10;
 #[derive(Debug)]
 pub struct WholeModel {
     config: ModelConfig,
+    /// Multiplies everything.
+    pub(super) kernel: Kernel,
     pub(super) decoder: Decoder,
     pub(super) shards: Vec<Shard>,
     pub(super) embedding: Part,
@@ -43,6 +47,21 @@ impl WholeModel {
     /// The first layer, and what all layers have in common.
     pub fn spec(&self) -> &LayerZeroSpec {
         self.config.spec()
+    }
+
+    /// The kernel that computes it: the fastest of this machine, unless [`Self::with_kernel`] chose another.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    /// The same model, computed by another kernel.
+    ///
+    /// # Panics
+    /// If this machine does not run the kernel, or it is not one for float32 numbers.
+    #[must_use]
+    pub fn with_kernel(self, kernel: Kernel) -> Self {
+        assert!(kernel.is_supported() && kernel.is_for(ElementType::F32), "{kernel:?}");
+        Self { kernel, ..self }
     }
 
     /// What `config.json` says.
@@ -92,7 +111,8 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
         .collect();
     let after = next();
     let head = next().pop();
-    Ok(WholeModel { config, decoder, shards, embedding, before, layers, after, head })
+    let kernel = Kernel::detect(ElementType::F32);
+    Ok(WholeModel { config, kernel, decoder, shards, embedding, before, layers, after, head })
 }
 
 /// Says of a head that is missing what could be meant.
@@ -161,7 +181,7 @@ fn of_layer(first: &FirstLayer, decoder: &Decoder, layer: u64) -> Vec<NeededTens
         projection(&part.down, Role::DownWeight, Role::DownBias);
     }
     if let FeedForward::Experts { router, .. } = &decoder.feed_forward {
-        projection(router, Role::RouterWeight, Role::RouterWeight);
+        projection(router, Role::RouterWeight, Role::RouterBias);
     }
     let norms = [
         (&decoder.after_attention, Role::AfterAttentionWeight, Role::AfterAttentionBias),
@@ -202,7 +222,7 @@ fn after_layers(first: &FirstLayer, decoder: &Decoder) -> Vec<NeededTensor> {
     let mut needed: Vec<_> =
         of_norm(last, hidden, Role::LastNormWeight, Role::LastNormBias, 0).collect();
     if let Some(projection) = &head.projection {
-        needed.extend(projection.needed(hidden, Role::HeadProjection, Role::HeadProjection));
+        needed.extend(projection.needed(hidden, Role::HeadProjection, Role::HeadProjectionBias));
     }
     needed.extend(head.bias.as_ref().map(|name| NeededTensor {
         role: Role::HeadBias,

@@ -1,7 +1,5 @@
 //! Figures of windows for a measure: losses of whole and of short windows, attention of chosen layers, in one pass.
 
-use longsift_kernels::{ElementType, Kernel};
-
 use super::head::End;
 use super::layer::Layer;
 use super::located::WholeModel;
@@ -50,7 +48,7 @@ impl WholeModel {
         for ids in windows {
             self.check(ids)?;
         }
-        let kernel = Kernel::detect(ElementType::F32);
+        let kernel = self.kernel;
         let sequences = sequences(request, windows);
         let ids: Vec<&[u32]> = sequences.iter().map(|sequence| sequence.ids).collect();
         let depth = request.depth(self.layers.len() as u64) as usize;

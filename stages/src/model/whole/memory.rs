@@ -1,6 +1,6 @@
 //! How much memory a whole model takes at most, known before any weight is read.
 
-use longsift_kernels::{ElementType, Kernel, KeyValues, PackedWeights, span_bytes};
+use longsift_kernels::{KeyValues, PackedWeights, span_bytes};
 use serde::Serialize;
 
 use super::forward::side_by_side;
@@ -49,7 +49,7 @@ impl WholeModel {
         let (longest, tokens) = (lengths.iter().copied().max(), lengths.iter().sum::<u64>());
         let longest = longest.unwrap_or(0);
         let shape = spec.attention_shape(longest as usize);
-        let kernel = Kernel::detect(ElementType::F32);
+        let kernel = self.kernel;
         let (_, attending) = KeyValues::bytes(kernel, &shape, BLOCK_ROWS);
         let of_length = |length: &u64| {
             KeyValues::bytes(kernel, &spec.attention_shape(*length as usize), BLOCK_ROWS).0

@@ -1,0 +1,99 @@
+//! Scores of another run (`--scores-from`), which this one reads without holding that run's directory.
+
+use std::path::PathBuf;
+
+use super::layout::RunDirectory;
+use super::units::UnitRecord;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::parallel;
+use crate::dataset::source;
+
+/// The score tables of another run as they were when their records were read.
+#[derive(Debug)]
+pub struct BorrowedScores {
+    directory: RunDirectory,
+    /// Each file and its version.
+    files: Vec<(PathBuf, String)>,
+}
+
+impl BorrowedScores {
+    /// Notes the versions of all files of `records`. The records must be read again afterwards: a record is removed before its
+    /// files are replaced, so one that is still there belongs to these versions.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn new(directory: &RunDirectory, records: &[&UnitRecord]) -> Result<Self> {
+        let parts = records.iter().flat_map(|record| record.parts());
+        let paths: Vec<PathBuf> = parts.map(|part| directory.root.join(&part.path)).collect();
+        let versions = parallel::in_order(paths.len(), directory.concurrency(1), |index| {
+            Ok(source::version(&paths[index])?)
+        })?;
+        Ok(Self { directory: directory.clone(), files: paths.into_iter().zip(versions).collect() })
+    }
+
+    /// Whether every file is still the one whose version was noted.
+    ///
+    /// # Errors
+    /// One is gone or was replaced: what was read since may be of both.
+    pub fn check(&self) -> Result<()> {
+        let concurrency = self.directory.concurrency(1);
+        let same = parallel::in_order(self.files.len(), concurrency, |index| {
+            let (path, version) = &self.files[index];
+            Ok(source::version(path).is_ok_and(|now| now == *version))
+        })?;
+        match same.iter().position(|same| !same) {
+            None => Ok(()),
+            Some(changed) => Err(self.changed(&self.files[changed].0.display().to_string())),
+        }
+    }
+
+    /// Says that `what` was replaced.
+    pub fn changed(&self, what: &str) -> crate::base::error::Failure {
+        let message = format!(
+            "the scores in `{}` were replaced while this run read them: `{what}`",
+            self.directory.root.display()
+        );
+        Diagnostic::error(Blame::Machine, message)
+            .hint("run this again when nothing else works in that run directory")
+            .into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_replaced_with_the_same_bytes_and_time_is_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = RunDirectory::of_output(&folder.path().join("out"));
+        let part = json!({ "path": "scores/part-u.parquet", "rows": 0, "bytes": 0, "sha256": "" });
+        let record: UnitRecord = serde_json::from_value(json!({
+            "unit": "u", "file": "a.parquet", "row_groups": [0, 1], "first_row": 0,
+            "input": { "size": 1, "modified_ns": 0, "footer_hash": "" },
+            "windows": "", "measures": {}, "counts": crate::run_directory::counts::Counts::default(),
+            "scores": part, "dropped": null, "quarantine": null,
+        }))
+        .unwrap();
+        fs::create_dir_all(directory.scores()).unwrap();
+        let path = directory.scores().join("part-u.parquet");
+        fs::write(&path, "scores").unwrap();
+        let borrowed = BorrowedScores::new(&directory, &[&record]).unwrap();
+        borrowed.check().unwrap();
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        let other = directory.scores().join("other");
+        fs::write(&other, "scores").unwrap();
+        File::options().write(true).open(&other).unwrap().set_modified(time).unwrap();
+        fs::rename(&other, &path).unwrap();
+        let refused = borrowed.check().unwrap_err();
+        assert_eq!(refused.exit_code(), 4);
+        assert!(refused.to_string().contains("part-u.parquet"), "{refused}");
+        fs::remove_file(&path).unwrap();
+        assert!(borrowed.check().is_err());
+    }
+}
