@@ -1,6 +1,5 @@
 //! What can stand against a pipeline once its input, model and tokenizer are open.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 

@@ -71,7 +71,7 @@ impl Encoder {
             Ok(json) => Self::from_bytes(&json, special)
                 .map(|encoder| {
                     let differences = other_config::differences(&folder, &encoder.tokenizer);
-                    Self { differences, ..encoder }
+                    Self { differences, ..encoder }.compared_with(gguf_of(path), special)
                 })
                 .map_err(|reason| {
                     let found = Signature::of(&json[..json.len().min(SIGNATURE_BYTES)]);
@@ -97,6 +97,21 @@ impl Encoder {
     fn in_gguf(path: PathBuf, special: SpecialTokensInText) -> Result<Self, TokenizerProblem> {
         let encoder = tokenizer_json(&path).and_then(|json| Self::from_bytes(&json, special));
         encoder.map_err(|reason| TokenizerProblem::InGguf { path, reason })
+    }
+
+    /// Notes how it differs from the tokenizer inside a GGUF file, as far as that one can be read.
+    fn compared_with(mut self, gguf: Option<PathBuf>, special: SpecialTokensInText) -> Self {
+        let difference = gguf.and_then(|path| {
+            let inside = Self::in_gguf(path.clone(), special).ok()?;
+            inside.token_bytes().and(self.token_bytes())?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let difference = inside.difference(&self)?;
+            Some(format!(
+                "`tokenizer.json` is used, and it is not the tokenizer inside `{name}`: {difference}"
+            ))
+        });
+        self.differences.extend(difference);
+        self
     }
 
     pub(super) fn from_bytes(json: &[u8], special: SpecialTokensInText) -> Result<Self, String> {

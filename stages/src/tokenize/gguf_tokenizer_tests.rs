@@ -175,6 +175,28 @@ fn a_folder_with_a_file_has_its_tokenizer_and_a_tokenizer_json_comes_first() {
 }
 
 #[test]
+fn a_tokenizer_json_that_is_not_the_one_inside_is_named() {
+    let warning = |change: &dyn Fn(&mut Value)| {
+        let form: Value = serde_json::from_slice(&bytes_with(|_| ())).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut entries = entries(&form, "gpt2", "gpt-2", "small");
+        entries.push(("tokenizer.ggml.add_space_prefix", Entry::Flag(false)));
+        write(&folder.path().join("model.gguf"), &entries);
+        fs::write(folder.path().join("tokenizer.json"), bytes_with(change)).unwrap();
+        opened(folder.path()).unwrap().warnings()
+    };
+    assert_eq!(warning(&|_| ()), [""; 0]);
+    let swapped = warning(&|form| {
+        let vocab = form["model"]["vocab"].as_object_mut().unwrap();
+        let (a, b) = (vocab["a"].clone(), vocab["b"].clone());
+        vocab.insert("a".to_owned(), b);
+        vocab.insert("b".to_owned(), a);
+    });
+    let [swapped] = &swapped[..] else { panic!("{swapped:?}") };
+    assert!(swapped.contains("not the tokenizer inside `model.gguf`: id "), "{swapped}");
+}
+
+#[test]
 fn digits_stand_alone_where_the_file_says_smollm() {
     let of = |name: &'static str| {
         small(move |key, entry| {
