@@ -54,6 +54,7 @@ mod steps;
 mod stored;
 mod table;
 mod tensors;
+mod unread;
 mod weights;
 mod whole;
 mod window_source;

@@ -14,6 +14,7 @@ use super::shard::Shard;
 use super::spec::LayerZeroSpec;
 use super::stored::{Files, Stored, StoredTensors};
 use super::tensors::NeededTensor;
+use super::unread::{self, Reads};
 use crate::contract::hex;
 use crate::load_partial_model::Precision;
 
@@ -206,6 +207,7 @@ fn into_parts(
 pub(crate) fn opened_parts(
     config: &ModelConfig,
     needed: Vec<NeededTensor>,
+    reads: Reads,
 ) -> Result<(Vec<Shard>, Vec<Part>), Vec<ModelProblem>> {
     let (method, catalogue) = stored(config)?;
     let mut tensors = StoredTensors::new(Files::Folder(config.folder().to_owned()), catalogue);
@@ -215,7 +217,11 @@ pub(crate) fn opened_parts(
         .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
         .collect();
     let (mut missing, problems) = (finder.missing, finder.problems);
+    let unread = unread::check(config, &tensors, reads);
     let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
+    if missing.is_empty() {
+        problems.extend(unread);
+    }
     // Queries, keys and values may lie in one tensor.
     missing.dedup();
     if !missing.is_empty() {
@@ -263,7 +269,8 @@ pub(crate) fn locate(
     if !missing.is_empty() {
         return Err(vec![missing_tensors(&config, missing)]);
     }
-    let problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
+    let unread = unread::check(&config, tensors, Reads::QueriesAndKeys);
+    let problems: Vec<_> = tensors.problems.drain(..).chain(problems).chain(unread).collect();
     if problems.is_empty() { Ok(Located { config, found, warnings }) } else { Err(problems) }
 }
 
@@ -281,6 +288,7 @@ fn finder<'a>(
         prefixes: config.tensors().prefixes,
         quantization: config.quantization(),
         method,
+        tied: config.is_tied(),
         missing: Vec::new(),
         problems: Vec::new(),
     }

@@ -10,7 +10,7 @@ use super::families::{self, FirstLayer};
 use super::fields::Fields;
 use super::folder_files::{file_names, is_pickled, is_safetensors, read_small_file};
 use super::forms::Architecture;
-use super::gguf_config;
+use super::gguf_config::{self, Stated};
 use super::model_files::ModelFiles;
 use super::problem::{ModelProblem, with_remedies};
 use super::rope::RopeSpec;
@@ -93,6 +93,11 @@ impl ModelConfig {
                 spec.model_type, architecture.name
             )));
         }
+        if let Some(FirstLayer { spec, .. }) = first.as_ref().filter(|_| fields.is_clean()) {
+            let said =
+                files.stated.iter().filter_map(|stated| stated.contradiction(spec, rope_theta));
+            said.for_each(|problem| fields.note(problem));
+        }
         match (first, problems.into_inner()) {
             (Some(FirstLayer { spec, tensors, .. }), problems) if problems.is_empty() => {
                 Ok(Self { files, bytes, map, spec, tensors, rope_theta })
@@ -168,6 +173,14 @@ impl ModelConfig {
         Some(quantized.get("quant_method").and_then(Value::as_str).unwrap_or("mlx"))
     }
 
+    /// Whether the head is the embedding: as config.json says, else as the model type's default.
+    pub(crate) fn is_tied(&self) -> bool {
+        match self.value("tie_word_embeddings").and_then(Value::as_bool) {
+            Some(tied) => tied,
+            None => self.whole().is_ok_and(|(_, decoder)| decoder.head.weight.is_none()),
+        }
+    }
+
     /// `bos_token_id` of `config.json`. Prefer [`ModelConfig::bos_token_id`], which asks the tokenizer first.
     pub fn stated_bos_token_id(&self) -> Option<u32> {
         self.value("bos_token_id")?.as_u64().and_then(|id| u32::try_from(id).ok())
@@ -235,6 +248,8 @@ impl ModelConfig {
 struct WeightFiles {
     folder: PathBuf,
     gguf: Option<(Vec<String>, &'static Architecture)>,
+    /// What the GGUF file says in numbers.
+    stated: Vec<Stated>,
 }
 
 /// Where the model's files are, and the bytes of its config.json.
@@ -243,7 +258,7 @@ fn opened(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     let place = folder.join("config.json");
     let Some(first) = gguf.first() else {
         let bytes = read_small_file(&place, MOST_CONFIG_BYTES)?;
-        return Ok((WeightFiles { folder, gguf: None }, bytes));
+        return Ok((WeightFiles { folder, gguf: None, stated: Vec::new() }, bytes));
     };
     let shard = Shard::open(&folder, first)?;
     let architecture = gguf_config::architecture(&shard)?;
@@ -252,7 +267,8 @@ fn opened(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
     } else {
         Value::Object(gguf_config::config(&shard, architecture)?).to_string().into_bytes()
     };
-    Ok((WeightFiles { folder, gguf: Some((gguf, architecture)) }, bytes))
+    let stated = gguf_config::stated(&shard, architecture);
+    Ok((WeightFiles { folder, gguf: Some((gguf, architecture)), stated }, bytes))
 }
 
 fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {

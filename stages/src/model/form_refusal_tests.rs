@@ -314,6 +314,117 @@ fn of_gguf_files() {
 }
 
 #[test]
+fn what_a_gguf_file_says_and_is_not_followed_is_refused_by_name() {
+    let changed = |case: &str, from: &[u8], to: &[u8]| {
+        let folder = gguf(case);
+        // Without a config.json, which would decide.
+        let _ = fs::remove_file(folder.path().join("config.json"));
+        let path = folder.path().join("model.gguf");
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(from.len(), to.len());
+        let mut changed = bytes.clone();
+        for at in 0..bytes.len().saturating_sub(from.len()) {
+            if bytes[at..].starts_with(from) {
+                changed[at..at + to.len()].copy_from_slice(to);
+            }
+        }
+        assert_ne!(bytes, changed);
+        fs::write(&path, changed).unwrap();
+        let problems = ModelFolder::open(folder.path(), None).map(|_| ()).unwrap_err();
+        problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("; ")
+    };
+    let case = "gguf_q8_0_q4_0_q4_1";
+    let rotated = |count: u32| {
+        [b"llama.rope.dimension_count".as_slice(), &4u32.to_le_bytes(), &count.to_le_bytes()]
+            .concat()
+    };
+    for (message, part) in [
+        (
+            changed(case, &rotated(16), &rotated(8)),
+            "says `llama.rope.dimension_count` 8, and the `llama` model would be scored with 16",
+        ),
+        (
+            changed(case, b"layer_norm_rms_epsilon", b"layer_norm_rms_epsilom"),
+            "does not say the epsilon of its norms (`llama.attention.layer_norm_rms_epsilon`)",
+        ),
+        (
+            changed(case, b"feed_forward_length", b"attention.scaling_b"),
+            "has the entry `llama.attention.scaling_b`, which is followed only with a config.json",
+        ),
+        (
+            changed("gguf_qwen3", b"qwen3", b"llama"),
+            "has `blk.0.attn_k_norm.weight`, `blk.0.attn_q_norm.weight`, which a `llama` model",
+        ),
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_tensor_that_config_json_does_not_ask_for_is_refused_by_name() {
+    let base = Changed::of("fp8_one_scale");
+    let embedding = base.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();
+    let layer = QUERY.strip_suffix("self_attn.q_proj").unwrap();
+    let part = || (Dtype::F32, vec![1], vec![0; 4]);
+    let with = |names: &[String]| {
+        let mut changed = Changed::of("fp8_one_scale");
+        changed.tensors.extend(names.iter().map(|name| (name.clone(), part())));
+        changed.opened().map(|_| ())
+    };
+    for name in [
+        format!("{layer}self_attn.q_norm.weight"),
+        format!("{layer}self_attn.q_proj.lora_A.weight"),
+        format!("{layer}self_attn.sinks"),
+        format!("{layer}input_layernorm.bias"),
+        format!("{layer}pre_attention_norm.weight"),
+        embedding.replace("embed_tokens", "embed_positions"),
+        embedding.replace("weight", "scale"),
+    ] {
+        let problems = with(std::slice::from_ref(&name)).unwrap_err();
+        assert!(problems[0].message.contains(&format!("has `{name}`")), "{problems:?}");
+    }
+    // What comes later, and what holds no numbers of the model.
+    with(&[
+        format!("{layer}self_attn.rotary_emb.inv_freq"),
+        format!("{layer}self_attn.k_scale"),
+        format!("{layer}self_attn.q_proj.input_scale"),
+        format!("{layer}self_attn.v_proj.weight"),
+        format!("{layer}self_attn.o_proj.bias"),
+        format!("{layer}mlp.gate.weight"),
+        format!("{layer}post_attention_layernorm.bias"),
+        layer.replace(".0.", ".1.") + "self_attn.q_norm.weight",
+        "lm_head.weight".to_owned(),
+        "model.norm.weight".to_owned(),
+        "vision_tower.embed.weight".to_owned(),
+    ])
+    .unwrap();
+}
+
+#[test]
+fn settings_that_ask_for_an_absent_tensor_are_refused() {
+    let ordered = Changed::of("gptq_4bit_act_order").without(&["g_idx"]);
+    assert!(ordered.refusal("").contains("q_proj.g_idx"), "{}", ordered.refusal(""));
+    assert!(ordered.set("desc_act", json!(false)).opened().is_ok());
+    let groups = json!({"g": {"weights": {"num_bits": 4, "actorder": "group"}}});
+    let grouped = Changed::of("compressed_packed_int4").set("config_groups", groups);
+    assert!(grouped.refusal("").contains("`actorder`"), "{}", grouped.refusal(""));
+}
+
+#[test]
+fn a_tied_checkpoint_may_hold_only_its_head() {
+    let with = |tied: Value| {
+        let mut changed = Changed::of("fp8_one_scale");
+        let name = changed.tensors.keys().find(|name| name.contains("embed")).unwrap().clone();
+        let embedding = changed.tensors.remove(&name).unwrap();
+        changed.tensors.insert("lm_head.weight".to_owned(), embedding);
+        changed.config["tie_word_embeddings"] = tied;
+        changed.opened().map(|model| model.parts().last().unwrap().name().to_owned())
+    };
+    assert_eq!(with(json!(true)).unwrap(), "lm_head.weight");
+    assert!(with(json!(false)).unwrap_err()[0].message.contains("embed_tokens.weight"));
+}
+
+#[test]
 fn of_several_gguf_files_one_may_be_named() {
     let folder = gguf("gguf_f16");
     fs::copy(folder.path().join("model.gguf"), folder.path().join("other.gguf")).unwrap();

@@ -121,6 +121,16 @@ impl Metadata {
         }
     }
 
+    /// The names of all entries.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Whether an entry is `false` or 0.
+    pub(crate) fn is_nothing(&self, key: &str) -> bool {
+        self.flag(key) == Some(false) || self.number(key) == Some(0.0)
+    }
+
     /// `true` or `false`.
     pub(crate) fn flag(&self, key: &str) -> Option<bool> {
         match self.0.get(key)? {

@@ -11,6 +11,7 @@ use super::forms::Architecture;
 use super::gguf::Metadata;
 use super::problem::ModelProblem;
 use super::shard::Shard;
+use super::spec::{LayerZeroSpec, Norm};
 
 const MOST_FREQUENCIES: u64 = 1 << 12;
 
@@ -61,12 +62,22 @@ pub(crate) fn config(
             config.insert(field.to_owned(), json!(size));
         }
     }
-    for (name, field) in
-        [("attention.layer_norm_rms_epsilon", "rms_norm_eps"), ("rope.freq_base", "rope_theta")]
+    let Some(eps) = metadata.number(&key(EPSILON)) else {
+        return Err(beside(&format!("does not say the epsilon of its norms (`{}`)", key(EPSILON))));
+    };
+    config.insert("rms_norm_eps".to_owned(), json!(eps));
+    // Defaults of llama.cpp, which are not those of all model types.
+    let theta = metadata.number(&key(THETA)).unwrap_or(1e4);
+    config.insert("rope_theta".to_owned(), json!(theta));
+    let size = |field: &str| config.get(field).and_then(Value::as_u64).filter(|size| *size > 0);
+    if let (None, Some(heads)) = (size("num_key_value_heads"), size("num_attention_heads")) {
+        config.insert("num_key_value_heads".to_owned(), json!(heads));
+    }
+    let size = |field: &str| config.get(field).and_then(Value::as_u64).filter(|size| *size > 0);
+    if let (None, Some(width), Some(heads)) =
+        (size("head_dim"), size("hidden_size"), size("num_attention_heads"))
     {
-        if let Some(number) = metadata.number(&key(name)) {
-            config.insert(field.to_owned(), json!(number));
-        }
+        config.insert("head_dim".to_owned(), json!(width / heads));
     }
     if let Some(embedding) = shard.tensor("token_embd.weight") {
         config.insert("vocab_size".to_owned(), json!(embedding.shape[0]));
@@ -86,7 +97,112 @@ pub(crate) fn config(
     if let Some(scaling) = scaling(shard, metadata, &key, &beside)? {
         config.insert("rope_scaling".to_owned(), scaling);
     }
-    Ok(config)
+    let prefix = key("");
+    let own = metadata.names().filter_map(|name| name.strip_prefix(&prefix));
+    let is_known = |name: &&str| {
+        KNOWN.contains(name)
+            || KNOWN_BEGINNINGS.iter().any(|start| name.starts_with(start))
+            || metadata.is_nothing(&key(name))
+            || *name == "attention.causal" && metadata.flag(&key(name)) == Some(true)
+    };
+    match own.into_iter().find(|name| !is_known(name)) {
+        Some(name) => Err(beside(&format!(
+            "has the entry `{prefix}{name}`, which is followed only with a config.json"
+        ))),
+        None => Ok(config),
+    }
+}
+
+const EPSILON: &str = "attention.layer_norm_rms_epsilon";
+const THETA: &str = "rope.freq_base";
+
+/// Entries of an architecture that are read, or that nothing of what is read depends on.
+const KNOWN: [&str; 17] = [
+    "embedding_length",
+    "block_count",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    EPSILON,
+    THETA,
+    "rope.dimension_count",
+    "rope.scale_linear",
+    "context_length",
+    "feed_forward_length",
+    "vocab_size",
+    "leading_dense_block_count",
+    "nextn_predict_layers",
+    "tensor_data_layout",
+    "interleave_moe_layer_step",
+];
+const KNOWN_BEGINNINGS: [&str; 2] = ["rope.scaling.", "expert_"];
+
+/// A number that a GGUF file states.
+#[derive(Clone, Debug)]
+pub(crate) struct Stated {
+    key: String,
+    name: &'static str,
+    value: f64,
+}
+
+/// The numbers of a file that a first layer has as well.
+pub(crate) fn stated(shard: &Shard, architecture: &Architecture) -> Vec<Stated> {
+    let names = [
+        "embedding_length",
+        "block_count",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "rope.dimension_count",
+        EPSILON,
+        THETA,
+    ];
+    let stated = names.into_iter().filter_map(|name| {
+        let key = format!("{}.{name}", architecture.name);
+        let metadata = shard.metadata()?;
+        let value = metadata.number(&key).or_else(|| Some(metadata.whole(&key)? as f64))?;
+        // Of architectures with several bases, that of layer 0 is written elsewhere.
+        (name != THETA || architecture.alone).then_some(Stated { key, name, value })
+    });
+    stated.collect()
+}
+
+impl Stated {
+    /// What is wrong if a model is to be scored with another number.
+    pub(crate) fn contradiction(
+        &self,
+        spec: &LayerZeroSpec,
+        rope_theta: Option<f64>,
+    ) -> Option<ModelProblem> {
+        let rope = spec.rope.as_ref();
+        let scored = match self.name {
+            "embedding_length" => spec.hidden_size as f64,
+            "block_count" => spec.layers as f64,
+            "attention.head_count" => spec.query_heads as f64,
+            "attention.head_count_kv" => spec.key_heads as f64,
+            "attention.key_length" => spec.head_dim as f64,
+            "rope.dimension_count" => rope?.rotary_dims as f64,
+            EPSILON => match spec.norm {
+                Norm::Rms { eps, .. } | Norm::Layer { eps, .. } => eps,
+                Norm::None => return None,
+            },
+            _ if rope_theta.is_some() => return None,
+            _ => rope?.theta,
+        };
+        if (scored - self.value).abs() <= 1e-6 * scored.abs() {
+            return None;
+        }
+        let message = format!(
+            "the GGUF file says `{}` {}, and the `{}` model would be scored with {scored}",
+            self.key, self.value, spec.model_type
+        );
+        Some(
+            ModelProblem::checkpoint(message).with_hint(
+                "use a config.json that fits the file, or the checkpoint in safetensors",
+            ),
+        )
+    }
 }
 
 /// The rope scaling: factors of frequencies that the file holds as a tensor, or linear or `YaRN` by its metadata.
@@ -101,7 +217,7 @@ fn scaling(
     let legacy = metadata.number(&key("rope.scale_linear"));
     let unusual = ["attn_factor", "yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"];
     let unusual = unusual.into_iter().find(|name| number(name).is_some());
-    if let Some(name) = unusual.filter(|_| kind == "yarn") {
+    if let Some(name) = unusual {
         return Err(beside(&format!(
             "has `rope.scaling.{name}`, which is followed only with a config.json"
         )));

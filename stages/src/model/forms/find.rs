@@ -7,7 +7,7 @@ use super::method::{self, Method};
 use super::scaled::Scales;
 use super::{awq, bitsandbytes, gguf, gptq, packed_rows, plain, scaled};
 use crate::model::problem::ModelProblem;
-use crate::model::tensors::NeededTensor;
+use crate::model::tensors::{NeededTensor, Role};
 
 impl Finder<'_> {
     /// Whether the checkpoint names all of these; opens no file.
@@ -56,6 +56,12 @@ impl Finder<'_> {
         }
         if let Some(name) = self.on_disk(&needed.name) {
             return Some(Place::Named(name));
+        }
+        if needed.role == Role::Embedding && self.tied {
+            let heads = ["", "language_model."].map(|prefix| format!("{prefix}lm_head.weight"));
+            if let Some(head) = heads.into_iter().find(|name| self.tensors.has(name)) {
+                return Some(Place::Named(head));
+            }
         }
         let stem = matrix_stem(&needed.name, needed)?;
         let marker = self.method.marker()?;

@@ -27,6 +27,8 @@ pub(crate) struct Finder<'a> {
     /// What `config.json` calls the quantisation, for messages.
     pub(crate) quantization: Option<&'a str>,
     pub(crate) method: &'a Method,
+    /// Whether the head and the embedding are one tensor, which may be stored as either.
+    pub(crate) tied: bool,
     pub(crate) missing: Vec<String>,
     pub(crate) problems: Vec<ModelProblem>,
 }

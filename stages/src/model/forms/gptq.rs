@@ -51,7 +51,8 @@ pub(super) fn find(
     let zeros = [groups, packed(outputs)];
     let zeros = finder.shaped(&format!("{stem}.qzeros"), &[Dtype::I32], &zeros);
     let order = format!("{stem}.g_idx");
-    let ordered = finder.tensors.has(&order);
+    // One group has no order.
+    let ordered = finder.tensors.has(&order) || method.ordered && groups > 1;
     let order = if ordered { Some(finder.shaped(&order, &[Dtype::I32], &[inputs])?) } else { None };
     let (codes, scales, zeros) = (codes?, scales?, zeros?);
     let form = Packed {

@@ -44,6 +44,8 @@ pub(crate) struct Gptq {
     pub(crate) group_size: Option<u64>,
     /// Whether zero points are stored as they are, not less one.
     pub(crate) second_format: bool,
+    /// Whether inputs are in another order than their groups (`desc_act`).
+    pub(crate) ordered: bool,
 }
 
 /// What the groups of compressed-tensors allow; the shapes of the tensors choose among it.
@@ -156,7 +158,13 @@ fn gptq(settings: &Fields<'_>) -> Method {
         );
     }
     let group_size = group_size(settings);
-    Method::Gptq(Gptq { bits, group_size, second_format: format == "gptq_v2" })
+    let second_format = format == "gptq_v2";
+    Method::Gptq(Gptq {
+        bits,
+        group_size,
+        second_format,
+        ordered: settings.flag("desc_act", false),
+    })
 }
 
 fn awq(settings: &Fields<'_>) -> Method {
@@ -248,6 +256,13 @@ fn compressed_tensors(settings: &Fields<'_>) -> Method {
         else {
             continue;
         };
+        // Groups of inputs in another order, whose tensor is followed nowhere any more.
+        let order = weights.value("actorder");
+        if order.is_some_and(|order| {
+            ["group", "dynamic", "true"].contains(&order.as_str().unwrap_or(&order.to_string()))
+        }) {
+            return refuse("setting", "actorder");
+        }
         found.bits.extend(weights.optional_size("num_bits", 8));
         found.zeros &= !weights.flag("symmetric", true);
         if weights.value("block_structure").is_some_and(Value::is_array) {
@@ -312,7 +327,10 @@ mod tests {
     #[test]
     fn a_group_size_of_minus_one_is_one_group() {
         let gptq = of(&json!({"quant_method": "gptq", "bits": 4, "group_size": -1})).unwrap();
-        assert_eq!(gptq, Method::Gptq(Gptq { bits: 4, group_size: None, second_format: false }));
+        assert_eq!(
+            gptq,
+            Method::Gptq(Gptq { bits: 4, group_size: None, second_format: false, ordered: false })
+        );
         let awq = of(&json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64})).unwrap();
         assert_eq!(awq, Method::Awq { group_size: Some(64) });
     }

@@ -12,6 +12,7 @@ use crate::model::problem::ModelProblem;
 use crate::model::shard::Shard;
 use crate::model::spec::{LayerZeroSpec, Norm};
 use crate::model::tensors::{NeededTensor, Projection, Role};
+use crate::model::unread::Reads;
 
 /// More layers than any model has: what a hostile config.json may claim.
 const MOST_LAYERS: u64 = 1 << 10;
@@ -99,7 +100,8 @@ pub(super) fn open(path: &Path, depth: Option<u64>) -> Result<WholeModel, Vec<Mo
     needed.push(if above { after_layers(&first, &decoder) } else { Vec::new() });
     needed.push(head(&first, &decoder).into_iter().filter(|_| above).collect());
     let counts: Vec<usize> = needed.iter().map(Vec::len).collect();
-    let (shards, parts) = opened_parts(&config, needed.into_iter().flatten().collect())
+    let reads = Reads::Layers { count: layers, above };
+    let (shards, parts) = opened_parts(&config, needed.into_iter().flatten().collect(), reads)
         .map_err(|problems| explained(&decoder, problems))?;
     let mut parts = parts.into_iter();
     let mut groups = counts.iter().map(|count| parts.by_ref().take(*count).collect::<Vec<Part>>());

@@ -1,0 +1,227 @@
+//! Tensors that belong to what is read and would change its numbers, but are asked for by nobody: refused by name.
+//!
+//! A family asks for the tensors that its arithmetic has. A checkpoint with another one says something else than is
+//! computed, so the set is closed: what is not read is known to come later, to hold no numbers of the model, or is
+//! refused.
+
+use std::collections::BTreeSet;
+
+use super::config::ModelConfig;
+use super::problem::ModelProblem;
+use super::stored::StoredTensors;
+use super::tensors::LayerZeroTensors;
+
+/// Which part of a model is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// Queries and keys of layer 0.
+    QueriesAndKeys,
+    /// So many layers, and what is above them if these are all.
+    Layers { count: u64, above: bool },
+}
+
+/// Unread tensors that a message names.
+const MAX_LISTED: usize = 6;
+
+/// Parts of names of what a layer computes after its queries and keys, outside attention.
+const AFTER_ATTENTION: [&str; 18] = [
+    "mlp",
+    "ffn",
+    "feed",
+    "moe",
+    "expert",
+    "post",
+    "fc1",
+    "fc2",
+    "ln_2",
+    "ln_mlp",
+    "norm_2",
+    "ln2",
+    "final_layer_norm",
+    "shared",
+    "residual",
+    "gate",
+    "router",
+    "layer_output_norm",
+];
+/// How names inside attention begin of what is computed after queries and keys.
+const AFTER_KEYS: [&str; 18] = [
+    "v_proj",
+    "o_proj",
+    "out_proj",
+    "dense",
+    "c_proj",
+    "wo",
+    "wv",
+    "proj",
+    "v_a_proj",
+    "o_a_proj",
+    "v_norm",
+    "g_proj",
+    "gate_proj",
+    "inner_attn_ln",
+    "attn_sub_norm",
+    "sub_norm",
+    "out",
+    "value",
+];
+/// The same in GGUF, behind `blk.0.`.
+const GGUF_AFTER_KEYS: [&str; 10] = [
+    "attn_v.",
+    "attn_v_",
+    "attn_output",
+    "attn_sub_norm",
+    "attn_post_norm",
+    "post_attention_norm",
+    "post_ffw_norm",
+    "layer_output_norm",
+    "ffn_",
+    "exp_probs_b",
+];
+/// Tensors of a whole GGUF file that are used otherwise, or come after the layers.
+const GGUF_ELSEWHERE: [&str; 3] = ["rope_freqs.", "rope_factors_", "cls."];
+/// Endings of tensors without numbers of the model: buffers, and what servers and packed forms keep beside weights.
+const BUFFERS: [&str; 16] = [
+    "inv_freq",
+    "masked_bias",
+    "cos_cached",
+    "sin_cached",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+    "prob_scale",
+    "kv_scale",
+    "input_scale",
+    "output_scale",
+    "input_zero_point",
+    "output_zero_point",
+    "input_global_scale",
+    "activation_scale",
+    "weight_format",
+];
+
+/// Refuses tensors that are not read.
+pub(crate) fn check(
+    config: &ModelConfig,
+    tensors: &StoredTensors,
+    reads: Reads,
+) -> Option<ModelProblem> {
+    let used: BTreeSet<&str> = tensors.found().map(|stored| stored.name.as_str()).collect();
+    let stems: BTreeSet<&str> = used.iter().filter_map(|name| stem(name)).collect();
+    let all = tensors.files_by_tensor().keys().map(String::as_str);
+    let unused = all.filter(|name| !used.contains(name));
+    let unread: Vec<&str> = match config.gguf() {
+        Some(_) => unused.filter(|name| changes_gguf(name, reads)).collect(),
+        None => {
+            let names = Names::new(config.tensors(), &used);
+            unused.filter(|name| names.changes(name, &stems, reads)).collect()
+        }
+    };
+    let (first, rest) = unread.split_first()?;
+    let listed = rest
+        .iter()
+        .take(MAX_LISTED - 1)
+        .fold(format!("`{first}`"), |all, name| format!("{all}, `{name}`"));
+    let more = match unread.len().saturating_sub(MAX_LISTED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!(
+        "the checkpoint has {listed}{more}, which a `{}` model by this config.json does not have: it would be scored as without",
+        config.spec().model_type
+    );
+    Some(ModelProblem::checkpoint(message).with_hint(
+        "does `model_type` in config.json fit the weights? take the config.json that came with them",
+    ))
+}
+
+fn stem(name: &str) -> Option<&str> {
+    Some(name.rsplit_once('.')?.0)
+}
+
+/// Whether a tensor of a GGUF file changes what is read.
+fn changes_gguf(name: &str, reads: Reads) -> bool {
+    let begins = |starts: &[&str], name: &str| starts.iter().any(|start| name.starts_with(start));
+    if begins(&GGUF_ELSEWHERE, name) {
+        return false;
+    }
+    let of_layer = name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
+    let of_layer = of_layer.and_then(|(layer, name)| Some((layer.parse::<u64>().ok()?, name)));
+    match (of_layer, reads) {
+        (Some((0, name)), Reads::QueriesAndKeys) => !begins(&GGUF_AFTER_KEYS, name),
+        (Some(_), Reads::QueriesAndKeys) => false,
+        (Some((layer, _)), Reads::Layers { count, .. }) => layer < count,
+        (None, Reads::Layers { above: true, .. }) => true,
+        (None, _) => !begins(&["output.", "output_norm."], name),
+    }
+}
+
+/// How the tensors of a family are called in one checkpoint.
+struct Names<'a> {
+    /// What this checkpoint puts before all of them.
+    prefix: &'a str,
+    /// What the name of a layer begins with, before its number.
+    layers: &'a str,
+    /// The module with queries and keys, behind the number of the layer.
+    attention: &'a str,
+    /// Queries and keys, without `.weight`: a bias that they do not have is told elsewhere.
+    projections: [&'a str; 2],
+}
+
+impl<'a> Names<'a> {
+    fn new(tensors: &'a LayerZeroTensors, used: &BTreeSet<&'a str>) -> Self {
+        let query = tensors.query.weight.as_str();
+        let (layers, rest) = query.split_once("0.").unwrap_or(("", query));
+        let module = stem(rest).and_then(stem).unwrap_or_default();
+        let projections = [&tensors.query, &tensors.key].map(|projection| {
+            projection.weight.strip_suffix(".weight").unwrap_or(&projection.weight)
+        });
+        let prefix = used.iter().find_map(|name| stem(name)?.strip_suffix(projections[0]));
+        Self { prefix: prefix.unwrap_or_default(), layers, attention: module, projections }
+    }
+
+    /// Whether a tensor changes what is read.
+    fn changes(&self, name: &str, stems: &BTreeSet<&str>, reads: Reads) -> bool {
+        let Some(own) = name.strip_prefix(self.prefix) else { return false };
+        if BUFFERS.iter().any(|ending| {
+            own.strip_suffix(ending)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with(['.', '_']))
+        }) || own.contains(".weight.")
+        {
+            return false;
+        }
+        let of_layer = own.strip_prefix(self.layers).filter(|_| !self.layers.is_empty());
+        let of_layer = of_layer.and_then(|rest| rest.split_once('.'));
+        let of_layer = of_layer.and_then(|(layer, rest)| Some((layer.parse::<u64>().ok()?, rest)));
+        let Some((layer, rest)) = of_layer else {
+            let beside = stem(name).is_some_and(|stem| stems.contains(stem));
+            let module = own.split('.').next().unwrap_or_default();
+            let embeds = ["embed", "wpe", "position"].iter().any(|part| module.contains(part));
+            return beside || embeds && !module.starts_with("embed_out");
+        };
+        let is_read = match reads {
+            Reads::QueriesAndKeys => layer == 0,
+            Reads::Layers { count, .. } => layer < count,
+        };
+        // Masks of causal attention, and biases that config.json does not ask for.
+        let in_attention =
+            rest.strip_prefix(self.attention).and_then(|rest| rest.strip_prefix('.'));
+        let is_known = in_attention == Some("bias")
+            || rest.ends_with(".bias")
+                && self.projections.iter().any(|projection| {
+                    let own = projection.strip_prefix(self.layers);
+                    own.and_then(|own| own.strip_prefix("0.")) == stem(rest)
+                });
+        if !is_read || is_known {
+            return false;
+        }
+        match (reads, in_attention) {
+            (Reads::Layers { .. }, _) => true,
+            (_, Some(rest)) => !AFTER_KEYS.iter().any(|start| rest.starts_with(start)),
+            (_, None) => {
+                let module = rest.split('.').next().unwrap_or_default();
+                !AFTER_ATTENTION.iter().any(|part| module.contains(part))
+            }
+        }
+    }
+}
