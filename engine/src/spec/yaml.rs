@@ -3,7 +3,9 @@
 //! A pipeline needs a small part of YAML. What hides meaning (aliases, anchors, tags, merge keys, several documents) is
 //! refused by name, and what could exhaust a machine (depth, number of values, size) is bounded before it is built.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as YamlSpan, StrInput};
 
@@ -35,7 +37,8 @@ pub(crate) fn read(text: &str, origin: Origin, problems: &mut Problems) -> Optio
         problems.error(span, message).hint("remove it, or write it as an escape in double quotes");
         return None;
     }
-    let mut reader = Reader { events: Parser::new_from_str(text), origin, nodes: 0, problems };
+    let text = with_whole_characters(text);
+    let mut reader = Reader { events: Parser::new_from_str(&text), origin, nodes: 0, problems };
     match reader.document() {
         Ok(node) => node,
         Err(refusal) => {
@@ -46,6 +49,41 @@ pub(crate) fn read(text: &str, origin: Origin, problems: &mut Problems) -> Optio
             None
         }
     }
+}
+
+/// The text with each pair of escapes that JSON writes for one character (`\\ud83d\\ude42`) as the one escape that YAML has
+/// for it. Outside double quotes they are text.
+fn with_whole_characters(text: &str) -> Cow<'_, str> {
+    if !text.contains("\\ud") && !text.contains("\\uD") {
+        return text.into();
+    }
+    let unit = |text: &str| {
+        let digits = text.strip_prefix("\\u")?.get(..4)?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut out, mut rest, mut is_quoted) = (String::with_capacity(text.len()), text, false);
+    while let Some(character) = rest.chars().next() {
+        let mut length = character.len_utf8();
+        match character {
+            '"' => is_quoted = !is_quoted,
+            '\\' if is_quoted => {
+                let pair = unit(rest).zip(rest.get(6..).and_then(unit));
+                let whole = pair.map(|(high, low)| String::from_utf16(&[high, low]));
+                if let Some(Ok(whole)) =
+                    whole.filter(|_| pair.is_some_and(|(high, _)| high >= 0xd800))
+                {
+                    let _ = write!(out, "\\U{:08X}", whole.chars().next().map_or(0, u32::from));
+                    rest = &rest[12..];
+                    continue;
+                }
+                length += rest[1..].chars().next().map_or(0, char::len_utf8);
+            }
+            _ => {}
+        }
+        out.push_str(&rest[..length]);
+        rest = &rest[length..];
+    }
+    out.into()
 }
 
 fn without_byte_order_mark(text: &str, origin: Origin) -> (&str, Origin) {
@@ -330,6 +368,16 @@ mod tests {
         let mut problems = Problems::new(&sources);
         let node = read(text, Origin { source, line: 1, column: 1 }, &mut problems);
         (node, problems.into_diagnostics())
+    }
+
+    #[test]
+    fn a_pair_of_escapes_is_one_character_in_double_quotes() {
+        let json = |text: &str| parse(text).0.unwrap().to_json();
+        let text = r#"{"a": "x\ud83d\uDE42\u00e9", "b": "\\ud83d"}"#;
+        assert_eq!(json(text)["a"], "x\u{1f642}\u{e9}");
+        assert_eq!(json(text)["b"], r"\ud83d");
+        assert_eq!(json(r"a: '\ud83d\ude42'")["a"], r"\ud83d\ude42");
+        assert!(parse(r#"a: "\ud83d""#).0.is_none(), "half a pair is no character");
     }
 
     fn refusal(text: &str) -> String {
