@@ -123,6 +123,9 @@ mod sampled_windows;
 #[cfg(test)]
 mod selected;
 #[cfg(test)]
+#[cfg(feature = "cloud")]
+mod servers;
+#[cfg(test)]
 mod shards;
 #[cfg(test)]
 mod silent_loss;

@@ -3,12 +3,14 @@
 
 pub(crate) mod clock;
 pub(crate) mod diagnostic;
+pub(crate) mod environment;
 pub mod error;
 pub mod machine;
 pub(crate) mod parallel;
 pub mod progress;
 pub(crate) mod random;
 pub mod render;
+pub(crate) mod secrets;
 pub mod stop;
 pub mod text;
 pub mod wildcards;

@@ -33,6 +33,7 @@ use longsift_stages::{
 use serde_json::Value;
 
 use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
+use crate::base::secrets::shown;
 use crate::base::text::quoted;
 use node::Node;
 use pipeline::Pipeline;
@@ -54,7 +55,7 @@ pub struct Spec {
     /// The settings. Every stage that must be there is, in order; `shard-across-devices` with its defaults where it was
     /// left out and a measure needs devices.
     pub pipeline: Pipeline,
-    /// `--set` as given.
+    /// `--set` as given, without secret parts of addresses.
     pub overrides: Vec<String>,
     /// The value of each declared parameter.
     pub params: BTreeMap<String, String>,
@@ -138,6 +139,7 @@ impl Spec {
         }
         let params = params::apply(&mut root, &param, &mut problems);
         let folder = Path::new(name).parent().map_or_else(PathBuf::new, Path::to_path_buf);
+        locations::take_secrets(&mut root, &mut problems);
         locations::check_names(&root, &mut problems);
         locations::anchor(&mut root, &mut problems);
         check::check(&root, &mut problems);
@@ -147,7 +149,9 @@ impl Spec {
         let failed = problems.has_errors();
         let diagnostics = problems.into_diagnostics();
         let Some(pipeline) = pipeline.filter(|_| !failed) else { return Err(diagnostics) };
-        let (name, overrides) = (name.to_owned(), overrides.set.clone());
+        let public = |text: &String| shown(text).into_owned();
+        let params = params.iter().map(|(name, value)| (name.clone(), public(value))).collect();
+        let (name, overrides) = (name.to_owned(), overrides.set.iter().map(public).collect());
         let spec = Self { pipeline, overrides, params, name, folder, sources, root };
         Ok((spec, diagnostics))
     }

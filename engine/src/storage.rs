@@ -19,6 +19,8 @@ pub(crate) mod regular;
 #[cfg(feature = "cloud")]
 pub(crate) mod retry;
 pub(crate) mod store;
+#[cfg(feature = "cloud")]
+pub(crate) mod web;
 
 use longsift_stages::contract::Location;
 
@@ -30,6 +32,8 @@ use range_file::RangeFile;
 pub(crate) fn open(at: &Location) -> Result<RangeFile, StorageError> {
     match at {
         Location::Path(path) => RangeFile::here(path),
+        #[cfg(feature = "cloud")]
+        Location::Address(address) if address.scheme.is_web() => web::open(&address.to_string()),
         #[cfg(feature = "cloud")]
         Location::Address(address) => objects::open(&address.to_string()),
         // A build without stores has refused the address by now; as a path it is not there.

@@ -4,6 +4,8 @@
 
 use serde::Serialize;
 
+use super::secrets;
+
 /// How bad a diagnostic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -144,8 +146,9 @@ impl Diagnostic {
 /// The longest message, in bytes: names out of files may be of any length.
 const LONGEST_MESSAGE: usize = 8_000;
 
-/// A text without what is beyond any reader's patience.
-fn cut(mut text: String) -> String {
+/// A text without secret parts of addresses, and without what is beyond any reader's patience.
+fn cut(text: String) -> String {
+    let mut text = secrets::shown(&text).into_owned();
     if text.len() > LONGEST_MESSAGE {
         text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
         text.push('…');

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::diagnostic::{Diagnostic, Place};
+use super::diagnostic::{Blame, Diagnostic, Place};
 
 /// Done, or nothing to do.
 pub const DONE: u8 = 0;
@@ -110,4 +110,23 @@ impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
     fn from(problems: Vec<D>) -> Self {
         Self::Problems(problems.into_iter().map(Into::into).collect())
     }
+}
+
+/// Ends the process where a thread cannot be started: libraries and scopes of threads have no other way than to panic, and
+/// threads that wait for the missing one would wait for ever. What was written is what a process that is killed leaves.
+pub fn exit_when_out_of_threads() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // As the C library words EAGAIN.
+        if panic
+            .payload_as_str()
+            .is_some_and(|why| why.contains("Resource temporarily unavailable"))
+        {
+            eprintln!(
+                "error: no more threads can be started\n\nhint: raise the limit of threads (`ulimit -u`, `pids.max` of the control group), or lower `--threads`"
+            );
+            std::process::exit(Blame::Machine.exit_code().into());
+        }
+        report(panic);
+    }));
 }

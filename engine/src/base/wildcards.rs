@@ -21,6 +21,17 @@ pub fn split(glob: &Path) -> (PathBuf, PathBuf) {
     (fixed, parts.collect())
 }
 
+/// The same with a longer fixed part: the longest that `exists` as it is written. `run[1]/*.parquet` means the folder
+/// `run[1]`, if there is one.
+pub fn extended(fixed: PathBuf, rest: &Path, exists: impl Fn(&Path) -> bool) -> (PathBuf, PathBuf) {
+    let parts: Vec<_> = rest.components().collect();
+    let literal = |count: &usize| fixed.join(parts[..*count].iter().collect::<PathBuf>());
+    match (1..parts.len()).rev().find(|count| exists(&literal(count))) {
+        Some(count) => (literal(&count), parts[count..].iter().collect()),
+        None => (fixed, rest.to_owned()),
+    }
+}
+
 /// The only name that a part of a glob stands for, if there is only one.
 fn literal(part: &std::ffi::OsStr) -> Option<OsString> {
     if !has_wildcard(Path::new(part)) {

@@ -9,6 +9,7 @@ use super::terminal;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{BUG, DONE, Failure, Result};
 use crate::base::render::render;
+use crate::base::secrets::shown;
 use crate::base::text::{json_safe, shell_word};
 use crate::cli::{AnswerFormat, Cli, LogFormat};
 use crate::storage::marked::{self, Mark};
@@ -90,9 +91,9 @@ pub(super) fn report(cli: &Cli, diagnostics: &[Diagnostic]) {
     }
 }
 
-/// The command as it was typed, quoted for a shell.
+/// The command as it was typed, quoted for a shell; secret parts of addresses are left out.
 pub(super) fn command_line() -> String {
-    let quoted = |argument: std::ffi::OsString| shell_word(&argument.to_string_lossy());
+    let quoted = |argument: std::ffi::OsString| shell_word(&shown(&argument.to_string_lossy()));
     std::env::args_os().map(quoted).collect::<Vec<_>>().join(" ")
 }
 

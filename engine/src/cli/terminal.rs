@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::base::secrets::shown;
 use crate::base::text::{json_safe, line_safe, printable};
 use crate::cli::LogFormat;
 
@@ -63,7 +64,7 @@ impl Write for &Log {
     /// log, or a reader that has gone, must not end hours of work.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let event_text = String::from_utf8_lossy(event);
-        let line = self.line(event_text.trim_end_matches('\n'));
+        let line = self.line(shown(&event_text).trim_end_matches('\n'));
         let _ = io::stderr().write_all(line.as_bytes());
         Ok(event.len())
     }

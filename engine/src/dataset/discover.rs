@@ -17,7 +17,7 @@ use super::walk::{self, GLOB, Walked, unreadable};
 use crate::base::wildcards;
 use crate::spec::pipeline::InputFormat;
 #[cfg(feature = "cloud")]
-use crate::storage::error;
+use crate::storage::error::{ErrorKind, StorageError};
 use crate::storage::files;
 use crate::storage::hub::tree::Tree;
 #[cfg(feature = "cloud")]
@@ -94,6 +94,7 @@ pub(super) fn find(
             return relative(parent, Walked { files: vec![path], again: Vec::new() });
         }
     }
+    let (fixed, rest) = wildcards::extended(fixed, &rest, Path::is_dir);
     let root = if fixed.as_os_str().is_empty() { PathBuf::from(".") } else { fixed };
     if all_fixed || !root.is_dir() {
         return Err(vec![missing(&root)]);
@@ -128,8 +129,15 @@ fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
         Found::new(PathBuf::from(root), vec![name.to_owned()])
     };
-    let is_web = Address::parse(url).is_some_and(|address| address.scheme.is_web());
-    if is_web && (wildcards::has_wildcard(path) || url.ends_with('/')) {
+    let is_store =
+        |error: StorageError| vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }];
+    let address = Address::parse(url);
+    if let Some(address) = address.filter(|address| address.scheme.is_web()) {
+        let is_folder = address.name().is_empty() || url.ends_with('/');
+        let is_file = || Ok(!wildcards::has_wildcard(path) || files::size(path)?.is_some());
+        if !is_folder && is_file().map_err(is_store)? {
+            return Ok(one(url));
+        }
         let problem = DataProblem::settings(format!(
             "`{url}` is not a file, and HTTP servers cannot be listed"
         ));
@@ -137,68 +145,83 @@ fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
             problem.with_hint("name one file, or use a store with lists (s3://, gs://, az://)"),
         ]);
     }
-    if is_web {
-        return Ok(one(url));
-    }
     let fixed = url.find(['*', '?', '[']).map_or(url, |at| &url[..at]);
     let root = if fixed == url {
         url.trim_end_matches('/')
     } else {
         fixed.rsplit_once('/').map_or(fixed, |(root, _)| root)
     };
-    let names = objects::list(root)
-        .map_err(|error| vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }])?;
-    if fixed == url {
-        // A bucket, or an object.
-        let is_bucket = root.matches('/').count() < 3;
-        if names.is_empty() && !is_bucket {
+    let names = objects::list(root).map_err(is_store)?;
+    if fixed == url && root.matches('/').count() >= 3 {
+        // An object beside what is below its name; an empty one marks a folder.
+        let object = || match files::size(Path::new(root)) {
+            Err(error) if error.kind == ErrorKind::Denied => Ok(None),
+            size => size,
+        };
+        let is_object = names.is_empty()
+            || !url.ends_with('/') && object().map_err(is_store)?.is_some_and(|bytes| bytes > 0);
+        if is_object {
             return Ok(one(root));
         }
-        return Found::of_folder(PathBuf::from(root), names, root, format);
     }
-    let pattern = pattern(url, url[root.len()..].trim_start_matches('/'))?;
-    let wanted = |name: &String| pattern.matches_with(name, GLOB);
-    let table = Table::in_listing(root, names.iter().map(String::as_str));
-    let found = Found::new(PathBuf::from(root), names.into_iter().filter(wanted).collect());
-    Ok(Found { notes: table.iter().map(Table::note).collect(), ..found })
+    let path = url[root.len()..].trim_matches('/');
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (folder, found) = named(&names, path, url, format)?
+        .unwrap_or_else(|| (String::new(), Found::new(PathBuf::new(), Vec::new())));
+    let root = format!("{root}/{folder}");
+    Ok(Found { root: PathBuf::from(root.trim_end_matches('/')), ..found })
 }
 
 /// The files that a path in a data set of the hub means, by the same rules.
 pub(super) fn find_in(tree: &Arc<Tree>, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
-    let (address, path) = (tree.address(), tree.wanted());
-    let found = |folder: &str, files: Vec<String>| {
-        let root = PathBuf::from(format!("{address}/{}", folder.trim_end_matches('/')));
-        let hub = Some(InTree { tree: Arc::clone(tree), folder: folder.to_owned() });
-        Found { hub, ..Found::new(root, files) }
-    };
-    let last_slash = |path: &str| path.rfind('/').map_or(0, |at| at + 1);
-    if tree.names().any(|name| name == path) {
-        let (folder, name) = path.split_at(last_slash(path));
-        return Ok(found(folder, vec![name.to_owned()]));
-    }
-    let below = |folder: &str| {
-        let names: Vec<String> =
-            tree.names().filter_map(|name| name.strip_prefix(folder)).map(str::to_owned).collect();
-        names
-    };
-    let Some(wildcard) = path.find(['*', '?', '[']) else {
-        let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
-        let names = below(&folder);
-        if names.is_empty() {
-            return Err(vec![missing_in(tree)]);
-        }
-        let place = format!("{address}/{path}");
-        let Found { files, notes, .. } = Found::of_folder(PathBuf::new(), names, &place, format)?;
-        return Ok(Found { notes, ..found(&folder, files) });
-    };
-    let (folder, rest) = path.split_at(last_slash(&path[..wildcard]));
-    let pattern = pattern(&format!("{address}/{path}"), rest)?;
-    let names = below(folder);
-    if names.is_empty() {
+    let names: Vec<&str> = tree.names().collect();
+    let place = format!("{}/{}", tree.address(), tree.wanted());
+    let Some((folder, found)) = named(&names, tree.wanted(), &place, format)? else {
         return Err(vec![missing_in(tree)]);
+    };
+    let root = PathBuf::from(format!("{}/{}", tree.address(), folder.trim_end_matches('/')));
+    let hub = Some(InTree { tree: Arc::clone(tree), folder });
+    Ok(Found { root, hub, ..found })
+}
+
+/// The files that a path means among the names of a store: their folder, with a slash at its end, and what was found below it;
+/// `None` where the folder is missing. A file or a folder of exactly that name means itself, and so does the longest folder
+/// that a pattern begins with.
+fn named(
+    names: &[&str],
+    path: &str,
+    place: &str,
+    format: InputFormat,
+) -> Result<Option<(String, Found)>, Vec<DataProblem>> {
+    let last_slash = |path: &str| path.rfind('/').map_or(0, |at| at + 1);
+    let below = |folder: &str| -> Vec<String> {
+        names.iter().filter_map(|name| name.strip_prefix(folder)).map(str::to_owned).collect()
+    };
+    if names.contains(&path) {
+        let (folder, name) = path.split_at(last_slash(path));
+        let file = Found::new(PathBuf::new(), vec![name.to_owned()]);
+        return Ok(Some((folder.to_owned(), file)));
     }
-    let wanted = |name: &String| pattern.matches_with(name, GLOB);
-    Ok(found(folder, names.into_iter().filter(wanted).collect()))
+    let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
+    let found = below(&folder);
+    if !found.is_empty() {
+        return Ok(Some((folder, Found::of_folder(PathBuf::new(), found, place, format)?)));
+    }
+    let Some(wildcard) = path.find(['*', '?', '[']) else {
+        return Ok(path.is_empty().then(|| (folder, Found::new(PathBuf::new(), found))));
+    };
+    let fixed = last_slash(&path[..wildcard]);
+    let folders = path.match_indices('/').map(|(at, _)| at + 1).filter(|end| *end > fixed);
+    let exists = |end: &usize| names.iter().any(|name| name.starts_with(&path[..*end]));
+    let (folder, rest) = path.split_at(folders.rev().find(exists).unwrap_or(fixed));
+    let (pattern, below) = (pattern(place, rest)?, below(folder));
+    let table = Table::in_listing(place, below.iter().map(String::as_str));
+    let matching = below.iter().filter(|name| pattern.matches_with(name, GLOB)).cloned().collect();
+    let found = Found {
+        notes: table.iter().map(Table::note).collect(),
+        ..Found::new(PathBuf::new(), matching)
+    };
+    Ok((!below.is_empty()).then(|| (folder.to_owned(), found)))
 }
 
 /// Says what a data set has where it does not have what is wanted.
@@ -264,7 +287,7 @@ fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProble
 
 /// Who has to act where a store does not answer.
 #[cfg(feature = "cloud")]
-fn store_kind(error: &error::StorageError) -> ProblemKind {
+fn store_kind(error: &StorageError) -> ProblemKind {
     if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Settings }
 }
 
@@ -456,6 +479,41 @@ mod tests {
         let escaped = glob::Pattern::escape(own.to_str().unwrap());
         assert_eq!(found(&format!("{escaped}/data/*.parquet")), is("data", "a.parquet"));
         assert_eq!(found(&format!("{escaped}/[x].parquet")), is("", "[x].parquet"));
+    }
+
+    #[test]
+    fn the_longest_part_of_a_pattern_that_exists_means_itself() {
+        let names = [
+            "a1.parquet",
+            "a[1].parquet",
+            "d*/x.parquet",
+            "dd/x.parquet",
+            "run1/y.parquet",
+            "run[1]/b[2]/z.parquet",
+            "run[1]/b2/z.parquet",
+        ];
+        let on_disk = folder(&names);
+        for (path, root, files) in [
+            ("a[1].parquet", "", vec!["a[1].parquet"]),
+            ("a?.parquet", "", vec!["a1.parquet"]),
+            ("run[1]/*/z.parquet", "run[1]/", vec!["b2/z.parquet", "b[2]/z.parquet"]),
+            ("run[1]/b[2]/*", "run[1]/b[2]/", vec!["z.parquet"]),
+            ("run[1]", "run[1]/", vec!["b2/z.parquet", "b[2]/z.parquet"]),
+            ("run?/*.parquet", "", vec!["run1/y.parquet"]),
+            ("d*/x.parquet", "d*/", vec!["x.parquet"]),
+        ] {
+            let expected: Vec<String> = files.iter().map(ToString::to_string).collect();
+            let (folder, mut found) =
+                named(&names, path, path, InputFormat::Auto).unwrap().unwrap();
+            found.sort();
+            assert_eq!((folder.as_str(), &found), (root, &expected), "{path}");
+            let path = on_disk.path().join(path);
+            let mut found = find(Path::new(""), &path, InputFormat::Auto).unwrap();
+            found.files.sort();
+            let root = on_disk.path().join(root.trim_end_matches('/'));
+            assert_eq!((found.root, found.files), (root, expected), "{}", path.display());
+        }
+        assert_eq!(named(&names, "none", "none", InputFormat::Auto).unwrap(), None);
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
         size: file.size,
         modified_ns: file.modified_ns,
         changed_ns: file.changed_ns,
+        version: file.version,
         sha256: file.footer_hash.clone(),
         footer_bytes: footer.len(),
     };

@@ -18,6 +18,7 @@ pub(super) struct Entry {
     pub(super) size: u64,
     pub(super) modified_ns: i128,
     pub(super) changed_ns: i128,
+    pub(super) version: u32,
     pub(super) sha256: String,
     pub(super) footer_bytes: usize,
 }
@@ -60,6 +61,7 @@ impl HandedFooters {
             size: entry.size,
             modified_ns: entry.modified_ns,
             changed_ns: entry.changed_ns,
+            version: entry.version,
         };
         let is_current = || range_file::stamp(&root.join(path)) == Some(handed);
         ((is_address(root) || is_current()) && sha256_hex(footer) == entry.sha256)

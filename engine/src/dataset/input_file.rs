@@ -37,6 +37,8 @@ pub struct InputFile {
     pub modified_ns: i128,
     /// Time of the last change of its status, which nobody can set.
     pub(super) changed_ns: i128,
+    /// Hash of the entity tag of a file that is elsewhere; 0 where there is none.
+    pub version: u32,
     /// SHA-256 of the footer's bytes: it has the sizes and statistics of every column of every row group. Of lines,
     /// of all the file's bytes; of Arrow, of the headers of its messages and the time of modification.
     pub footer_hash: String,
@@ -151,6 +153,7 @@ impl InputFile {
             size: stamp.size,
             modified_ns: stamp.modified_ns,
             changed_ns: stamp.changed_ns,
+            version: stamp.version,
             footer_hash,
             rows: row_groups.iter().map(|group| group.rows).sum(),
             row_groups,

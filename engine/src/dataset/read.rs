@@ -168,10 +168,13 @@ fn changed(why: &str) -> DataProblem {
         .with_hint("let whatever writes it finish, then run again")
 }
 
-/// What is no longer as planned: the size, or the time of modification.
+/// What is no longer as planned: the size, the version, or the time of modification.
 fn difference(planned: Stamp, now: Stamp) -> Option<String> {
     if now.size != planned.size {
         return Some(format!("it had {} bytes, now it has {}", planned.size, now.size));
+    }
+    if now.version != planned.version {
+        return Some("the store has another version of it now".to_owned());
     }
     let (before, after) = (planned.modified_ns, now.modified_ns);
     if after != before {
@@ -182,7 +185,8 @@ fn difference(planned: Stamp, now: Stamp) -> Option<String> {
 }
 
 fn planned(file: &InputFile) -> Stamp {
-    Stamp { size: file.size, modified_ns: file.modified_ns, changed_ns: file.changed_ns }
+    let InputFile { size, modified_ns, changed_ns, version, .. } = *file;
+    Stamp { size, modified_ns, changed_ns, version }
 }
 
 /// What a read that was refused means, if one was.

@@ -9,11 +9,12 @@
 use longsift_stages::contract::Address;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use arrow_schema::Schema;
 use serde_json::{Value, json};
 
-use crate::base::{clock, text};
+use crate::base::{clock, environment, text};
 use crate::plan::Plan;
 use crate::run_directory::summary::Summary;
 use crate::storage::{error, files};
@@ -46,7 +47,7 @@ impl Lineage {
     /// Lineage as the environment asks for it; none where it does not. `job` is the pipeline's name; runs with the same
     /// `run_id` are the same run to a collector.
     pub fn from_environment(job: &str, run_id: Option<&str>) -> Option<Self> {
-        Self::new(job, run_id, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        Self::new(job, run_id, environment::variable)
     }
 
     fn new(
@@ -59,6 +60,16 @@ impl Lineage {
             return None;
         }
         let url = variable("OPENLINEAGE_URL")?;
+        let key = variable("OPENLINEAGE_API_KEY");
+        let usable = environment::check_address("OPENLINEAGE_URL", &url)
+            .and_then(|()| environment::check_header("OPENLINEAGE_URL", &url))
+            .and_then(|()| {
+                environment::check_header("OPENLINEAGE_API_KEY", key.as_deref().unwrap_or_default())
+            });
+        if let Err(why) = usable {
+            tracing::warn!("no lineage: {why}");
+            return None;
+        }
         let transport = if let Some(path) = url.strip_prefix("file://") {
             Transport::File(PathBuf::from(path))
         } else if url.starts_with("http://")
@@ -67,7 +78,7 @@ impl Lineage {
             let endpoint = variable("OPENLINEAGE_ENDPOINT");
             let endpoint = endpoint.as_deref().unwrap_or("api/v1/lineage");
             let url = format!("{}/{}", url.trim_end_matches('/'), endpoint.trim_start_matches('/'));
-            Transport::Http { url, key: variable("OPENLINEAGE_API_KEY") }
+            Transport::Http { url, key }
         } else {
             tracing::warn!(
                 "no lineage: OPENLINEAGE_URL `{url}` is neither http:// nor file://, nor https:// in a build with `--features cloud`"
@@ -153,24 +164,39 @@ impl Lineage {
 }
 
 fn post(url: &str, key: Option<&str>, event: &Value) -> Result<(), String> {
+    let timeout = Duration::from_secs(TIMEOUT_SECONDS);
     #[cfg(feature = "cloud")]
-    if url.starts_with("https://") {
-        let timeout = std::time::Duration::from_secs(TIMEOUT_SECONDS);
-        let sent = crate::storage::post::post(url, key, event.to_string(), timeout);
-        return sent.map_err(|why| format!("`{url}`: {why}"));
+    let status = crate::storage::post::post(url, key, event.to_string(), timeout);
+    #[cfg(not(feature = "cloud"))]
+    let status = post_plain(url, key, event.to_string(), timeout);
+    match status.map_err(|why| format!("`{url}`: {why}"))? {
+        200..=299 => Ok(()),
+        // Whoever is behind a redirect would get the key.
+        status @ 300..=399 => Err(format!(
+            "`{url}` answered {status}, and redirects are not followed: name the collector itself in OPENLINEAGE_URL"
+        )),
+        status => Err(format!("`{url}` answered {status}")),
     }
+}
+
+/// Posts without TLS. The body of the answer is not read: it may not end.
+#[cfg(not(feature = "cloud"))]
+fn post_plain(
+    url: &str,
+    key: Option<&str>,
+    body: String,
+    timeout: Duration,
+) -> Result<u16, String> {
     let mut request = minreq::post(url)
         .with_header("Content-Type", "application/json")
-        .with_timeout(TIMEOUT_SECONDS)
-        .with_body(event.to_string());
+        .with_follow_redirects(false)
+        .with_timeout(timeout.as_secs())
+        .with_body(body);
     if let Some(key) = key {
         request = request.with_header("Authorization", format!("Bearer {key}"));
     }
-    let answer = request.send().map_err(|error| format!("`{url}`: {error}"))?;
-    match answer.status_code {
-        200..=299 => Ok(()),
-        code => Err(format!("`{url}` answered {code} {}", answer.reason_phrase)),
-    }
+    let answer = request.send_lazy().map_err(|error| error.to_string())?;
+    Ok(u16::try_from(answer.status_code).unwrap_or_default())
 }
 
 fn append(path: &Path, event: &Value) -> Result<(), String> {

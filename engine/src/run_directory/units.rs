@@ -29,6 +29,9 @@ pub struct InputIdentity {
     pub modified_ns: i64,
     /// SHA-256 of the Parquet footer.
     pub footer_hash: String,
+    /// Hash of the entity tag of a file that is elsewhere.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub version: u64,
 }
 
 /// A file that a unit wrote into the run directory.
@@ -220,6 +223,7 @@ pub fn identity(dataset: &Dataset, unit: &WorkUnit) -> InputIdentity {
         size: file.size,
         modified_ns: i64::try_from(file.modified_ns).unwrap_or(i64::MAX),
         footer_hash: file.footer_hash.clone(),
+        version: u64::from(file.version),
     }
 }
 

@@ -13,6 +13,7 @@ use super::pipeline::OutputFormat;
 use super::rules::stage;
 use super::schema::{self, Kind, kinds, properties};
 use super::source::{Problems, Sources};
+use crate::base::secrets;
 use crate::base::text::quoted;
 use crate::base::wildcards::{self, has_wildcard};
 
@@ -58,6 +59,33 @@ fn settings() -> &'static [Setting] {
         };
         sections.into_iter().flat_map(of_section).collect()
     })
+}
+
+/// Takes user, password and query out of addresses. Requests to web servers get them back; those to stores have none.
+pub(crate) fn take_secrets(root: &mut Node, problems: &mut Problems) {
+    for Setting { section, key, .. } in settings() {
+        let Some(node) = section_mut(root, section).and_then(|section| value_mut(section, key))
+        else {
+            continue;
+        };
+        let Some((scheme, _)) = node.as_str().and_then(location::split) else { continue };
+        let scheme = Scheme::from_name(scheme);
+        let (public, found) = secrets::split(node.as_str().unwrap_or_default());
+        if found.is_empty() {
+            continue;
+        }
+        if scheme.is_some_and(Scheme::is_web) {
+            secrets::remember(&public, found);
+        } else {
+            let what = if found.user.is_empty() { "query" } else { "user" };
+            let message =
+                format!("`{key}` has a {what}, which the address {} cannot have", quoted(&public));
+            problems.error(node.span, message).hint(
+                "credentials of stores come from the environment (AWS_…, GOOGLE_…, AZURE_…, HF_TOKEN)",
+            );
+        }
+        node.value = Value::String(public);
+    }
 }
 
 /// Makes relative paths of the command line absolute: they are relative to the current folder, those of the file to
@@ -126,6 +154,9 @@ pub(crate) fn check_names(root: &Node, problems: &mut Problems) {
             if !schemes.contains(&scheme) {
                 let message = format!("`{key}` cannot be the address {}", quoted(text));
                 problems.error(node.span, message).hint(accepted(section, key, schemes));
+            } else if section == "output" && name.trim_matches('/').contains("//") {
+                let message = format!("`{key}` has a folder without a name, {}", quoted(text));
+                problems.error(node.span, message).hint("write one slash between two folders");
             } else if section == "output" && name.trim_matches('/').split_once('/').is_none() {
                 let message = format!("`{key}` is a whole bucket, {}", quoted(text));
                 problems
@@ -201,11 +232,15 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
     let escaped = folder.to_str().map(|folder| PathBuf::from(glob::Pattern::escape(folder)));
     let input_folder = escaped.filter(|_| is_glob).unwrap_or_else(|| folder.to_owned());
     let output_path = located(output, folder, sources);
-    let glob_path = located(input, &input_folder, sources);
+    // Any part that it begins with may exist as it is written.
     let as_glob = || {
-        let linked =
-            || overlap(&glob_behind_links(&glob_path), true, &behind_links(&output_path), written);
-        overlap(&glob_path, true, &output_path, written).or_else(linked)
+        let glob = located(input, &input_folder, sources);
+        (0..glob.components().count()).find_map(|literal| {
+            let path = with_literal(&glob, literal);
+            let linked =
+                || overlap(&glob_behind_links(&path), true, &behind_links(&output_path), written);
+            overlap(&path, true, &output_path, written).or_else(linked)
+        })
     };
     // A name with wildcard characters that exists means itself.
     let name = located(input, folder, sources);
@@ -216,6 +251,15 @@ pub(crate) fn check(root: &Node, folder: &Path, problems: &mut Problems) {
         .error(output.span, why)
         .label(format!("`input.path` is {}", sources.in_words(input.span)));
     problem.hint("choose a folder of its own for the output: a second run would read what the first one wrote");
+}
+
+/// A glob whose first parts mean themselves.
+fn with_literal(glob: &Path, count: usize) -> PathBuf {
+    let part = |(index, part): (usize, Component<'_>)| match (part, part.as_os_str().to_str()) {
+        (Component::Normal(_), Some(name)) if index < count => glob::Pattern::escape(name).into(),
+        _ => part.as_os_str().to_owned(),
+    };
+    glob.components().enumerate().map(part).collect()
 }
 
 /// Where a path points to, seen from the root of the file system, so that paths of both origins compare.
@@ -359,6 +403,46 @@ mod tests {
         assert!(overlaps("/a/../b", "/b/c"));
         assert!(overlaps(".", "out"));
         assert!(overlaps("data/x.parquet", "."));
+    }
+
+    #[test]
+    fn an_output_in_a_literal_part_of_a_pattern_is_seen() {
+        let text = |input: &str| {
+            format!(
+                "version: 1\nname: x\ninput: {{path: '{input}'}}\nstages: [{{stage: tokenize, tokenizer: t, window_tokens: 64, bos: 0}}, \
+                 {{stage: recurrence}}, {{stage: score, formula: balanced-recurrence}}, {{stage: filter, keep_fraction: 1}}]\noutput: {{path: 'run[1]/out'}}\n"
+            )
+        };
+        let overlaps = |input: &str| {
+            let found = Spec::parse("p.yaml", &text(input), &Overrides::default());
+            found.is_err_and(|all| {
+                all.iter().any(|one| one.message == "the output lies in the input")
+            })
+        };
+        assert!(overlaps("run[1]/**/*.parquet") && !overlaps("run[1]/*.parquet"));
+        assert!(!overlaps("run[2]/**/*.parquet"));
+    }
+
+    #[test]
+    fn secret_parts_of_addresses_are_taken_out_before_anything_is_said() {
+        let all = |path: &str, set: &[&str]| {
+            let text = format!("version: 1\nname: x\ninput: {{path: '{path}', nonsense: 1}}\n");
+            let set = set.iter().map(ToString::to_string).collect();
+            let overrides = Overrides { set, ..Overrides::default() };
+            let found = Spec::parse("p.yaml", &text, &overrides).unwrap_err();
+            format!("{found:?}{}", crate::base::render::render(&found, false))
+        };
+        for path in
+            ["https://bob:hunter2@h/x?sig=hunter2", "s3://k:hunter2@b/x", "ftp://x:hunter2@h/x"]
+        {
+            for said in [all(path, &[]), all("x", &[&format!("input.path={path}")])] {
+                assert!(!said.contains("hunter2"), "{said}");
+            }
+        }
+        assert!(
+            all("s3://k:hunter2@b/x", &[])
+                .contains("`path` has a user, which the address `s3://b/x` cannot have")
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Texts that a pipeline is read from, positions in them, and the mistakes found at those positions.
 
 use crate::base::diagnostic::{Blame, Diagnostic, Place, TextPlace};
+use crate::base::secrets::masked;
 
 /// A piece of a source: where it starts and how long it is, in characters. Ordered as the sources and their text are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +40,11 @@ impl Sources {
     }
 
     fn add(&mut self, name: &str, text: &str, numbered: bool) -> usize {
-        let lines = text.replace("\r\n", "\n").split(['\n', '\r']).map(str::to_string).collect();
+        let lines = text
+            .replace("\r\n", "\n")
+            .split(['\n', '\r'])
+            .map(|line| masked(line).into_owned())
+            .collect();
         self.0.push(Source { name: name.to_string(), lines, numbered });
         self.0.len() - 1
     }

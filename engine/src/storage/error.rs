@@ -122,6 +122,7 @@ impl StorageError {
             (ErrorKind::Full, _) => {
                 "free space on this disk, or write to another one; the run can then be resumed"
             }
+            (ErrorKind::NotFound, true) if self.is_web() => "check the address",
             (ErrorKind::NotFound, true) => {
                 "check the name of the bucket, and the store's region and endpoint (AWS_REGION, AWS_ENDPOINT_URL, …)"
             }
@@ -133,6 +134,10 @@ impl StorageError {
             _ => return None,
         };
         Some(hint.to_owned())
+    }
+
+    fn is_web(&self) -> bool {
+        self.at.address().is_some_and(|address| address.scheme.is_web())
     }
 
     /// Whether the same operation may succeed later: see [`ErrorKind::may_pass`].

@@ -7,7 +7,7 @@ pub(crate) mod remaining;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use longsift_stages::model::ModelProblem;
@@ -15,7 +15,7 @@ use reqwest::header::{self, HeaderMap};
 use reqwest::{Response, StatusCode, Url};
 
 use super::error::{ErrorKind, StorageError};
-use super::retry::{Retry, RetryPolicy, retry};
+use super::retry::{Retry, RetryPolicy, retry, unless_stopped};
 use crate::base::stop::Stop;
 use answers::{
     Answer, ServerKind, content_range, cut, failed, found, in_full, redirected, refusal, unanswered,
@@ -26,7 +26,7 @@ use remaining::{Remaining, Sink};
 const FIRST_BYTES: u64 = 256 << 10;
 
 /// For a connection, and for the next byte of an answer.
-const SILENCE: Duration = Duration::from_secs(30);
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
 /// Bytes of a file that may be read in vain from a server that ignores ranges.
 const MOST_SKIPPED_BYTES: u64 = 16 << 30;
@@ -67,17 +67,20 @@ pub(crate) struct RemoteFile {
     pub(crate) length: u64,
     /// Its first bytes, as far as they were asked for.
     pub(crate) first: Vec<u8>,
-    /// What tells its version: its length, and an entity tag or a time where the server gives one.
+    /// What tells its version: its length, entity tag and time. Empty for a file that never changes.
     pub(crate) version: String,
+    /// Time of the last modification, in nanoseconds since 1970; 0 where the server gives none.
+    pub(crate) modified_ns: i128,
 }
 
 impl RemoteFile {
-    /// A file whose length is known from elsewhere.
+    /// A file that never changes and whose length is known from elsewhere.
     pub(crate) fn known(url: Url, length: u64) -> Self {
-        Self { url, location: Mutex::default(), length, first: Vec::new(), version: String::new() }
+        let (location, first, version) = (Mutex::default(), Vec::new(), String::new());
+        Self { url, location, length, first, version, modified_ns: 0 }
     }
 
-    /// Its address, without what is signed.
+    /// Its address as it is asked for.
     pub(crate) fn url(&self) -> &Url {
         &self.url
     }
@@ -132,7 +135,7 @@ impl Client {
 
     /// A whole file of at most `most` bytes; none where the server has none of that name.
     pub(crate) fn small(&self, url: &Url, most: u64) -> Result<Option<Small>, StorageError> {
-        self.retried(|| async {
+        self.retried(url, || async {
             let Some(mut answer) = found(self.ask(url, None, None).await)? else {
                 return Ok(None);
             };
@@ -151,7 +154,7 @@ impl Client {
             if let Some(stated) = stated.filter(|stated| *stated != length) {
                 return Err(cut(url, length, stated));
             }
-            let version = version(length, answer.response.headers());
+            let version = self.version(url, length, answer.response.headers())?;
             Ok(Some(Small { bytes, headers: answer.first_headers, version }))
         })
     }
@@ -167,13 +170,14 @@ impl Client {
     }
 
     fn find(&self, url: &Url, first_bytes: u64) -> Result<Option<RemoteFile>, StorageError> {
-        self.retried(|| async {
+        self.retried(url, || async {
             let Some(mut answer) = found(self.ask(url, None, Some(0..first_bytes)).await)? else {
                 return Ok(None);
             };
             let length = match answer.response.status() {
                 StatusCode::PARTIAL_CONTENT => content_range(&answer.response)
                     .and_then(|(start, length)| length.filter(|_| start == 0)),
+                StatusCode::RANGE_NOT_SATISFIABLE => Some(0),
                 _ => answer.response.content_length(),
             };
             let Some(length) = length else {
@@ -189,17 +193,39 @@ impl Client {
                 }
             }
             first.truncate(wanted as usize);
-            let version = version(length, answer.response.headers());
-            let location = Mutex::new(answer.location);
-            Ok(Some(RemoteFile { url: url.clone(), location, length, first, version }))
+            let headers = answer.response.headers();
+            let (version, modified_ns) =
+                (self.version(url, length, headers)?, modified_ns(headers));
+            let (url, location) = (url.clone(), Mutex::new(answer.location));
+            Ok(Some(RemoteFile { url, location, length, first, version, modified_ns }))
         })
     }
 
     fn retried<T, F: Future<Output = Result<T, StorageError>>>(
         &self,
+        url: &Url,
         attempt: impl FnMut() -> F,
     ) -> Result<T, StorageError> {
-        self.runtime.block_on(retry(&self.stop, &self.policy, attempt))
+        let stopped = || stopped(url);
+        self.runtime.block_on(retry(&self.stop, &self.policy, stopped, attempt))
+    }
+
+    /// The version of a file that may change.
+    ///
+    /// # Errors
+    /// The server gives nothing by which a change could be noticed: two versions would become one result.
+    fn version(&self, url: &Url, length: u64, headers: &HeaderMap) -> Result<String, StorageError> {
+        let version = version(length, headers);
+        if self.kind.signs
+            || headers.contains_key(header::ETAG)
+            || headers.contains_key(header::LAST_MODIFIED)
+        {
+            return Ok(version);
+        }
+        let why = "the server sends neither ETag nor Last-Modified, so nobody would notice that the file changes while it is read";
+        Err(failed(url, ErrorKind::Invalid, why).with_hint(
+            "let the server send one of these headers, or download the file and name it",
+        ))
     }
 
     /// Hands the bytes of some ranges to `sink`, in order. The ranges are ascending and do not overlap.
@@ -216,7 +242,9 @@ impl Client {
         let mut retry = Retry::new(&self.policy, &self.stop);
         while let Some(wanted) = remaining.first() {
             let before = remaining.bytes();
-            let attempt = self.runtime.block_on(self.attempt(file, wanted, &mut remaining, sink));
+            let stopped = || stopped(&file.url);
+            let attempt = self.attempt(file, wanted, &mut remaining, sink);
+            let attempt = self.runtime.block_on(unless_stopped(&self.stop, stopped, attempt));
             if remaining.bytes() < before {
                 retry = Retry::new(&self.policy, &self.stop);
             }
@@ -244,14 +272,22 @@ impl Client {
         };
         file.set_location(answer.location);
         let response = &mut answer.response;
-        let changed = |length: u64| {
-            let why = format!("it has {length} bytes, and had {} a moment ago", file.length);
-            failed(url, ErrorKind::Changed, why).with_hint(self.kind.changed)
+        let changed =
+            |why: String| failed(url, ErrorKind::Changed, why).with_hint(self.kind.changed);
+        let resized = |length: u64| {
+            changed(format!("it has {length} bytes, and had {} a moment ago", file.length))
         };
+        // What never changes is copied between servers, each with a tag of its own.
+        if !self.kind.signs
+            && !file.version.is_empty()
+            && version(file.length, response.headers()) != file.version
+        {
+            return Err(changed("the server has another version of it now".to_owned()));
+        }
         let partial = response.status() == StatusCode::PARTIAL_CONTENT;
         let (mut position, end) = if partial {
             match content_range(response) {
-                Some((_, Some(length))) if length != file.length => return Err(changed(length)),
+                Some((_, Some(length))) if length != file.length => return Err(resized(length)),
                 Some((start, _)) if start == wanted.start => (start, wanted.end),
                 _ => {
                     let why = "the server sent another range";
@@ -261,7 +297,7 @@ impl Client {
         } else {
             if let Some(length) = response.content_length().filter(|length| *length != file.length)
             {
-                return Err(changed(length));
+                return Err(resized(length));
             }
             let end = remaining.end();
             let skipped = end - remaining.bytes();
@@ -289,7 +325,7 @@ impl Client {
         response: &mut Response,
     ) -> Result<Option<Bytes>, StorageError> {
         if self.stop.check().is_err() {
-            return Err(failed(url, ErrorKind::Stopped, "stopped by a signal"));
+            return Err(stopped(url));
         }
         let piece = response.chunk().await.map_err(|error| unanswered(url, &error))?;
         if let Some(piece) = &piece {
@@ -322,13 +358,17 @@ impl Client {
             let response = request.send().await.map_err(|error| unanswered(url, &error))?;
             let headers = first_headers.get_or_insert_with(|| response.headers().clone()).clone();
             if response.status().is_redirection() {
-                place = redirected(&place, &response, self.kind)?;
+                place = redirected(&place, url, &response, self.kind)?;
                 continue;
             }
             let away = (place != *url).then_some(place);
             let elsewhere = self.kind.signs && response.url().origin() != url.origin();
             let expires = away.is_some() && (location.is_some() || elsewhere);
-            return match refusal(&response, url, expires, self.kind) {
+            // A file without bytes has no first one.
+            let empty = range.as_ref().is_some_and(|range| range.start == 0)
+                && response.status() == StatusCode::RANGE_NOT_SATISFIABLE;
+            let refusal = refusal(&response, url, expires, self.kind).filter(|_| !empty);
+            return match refusal {
                 None => Ok(Answer { response, first_headers: headers, location: away }),
                 Some(refusal) => Err(refusal),
             };
@@ -340,9 +380,22 @@ impl Client {
 
 /// What tells the version of a file.
 fn version(length: u64, headers: &HeaderMap) -> String {
-    let value = headers.get(header::ETAG).or_else(|| headers.get(header::LAST_MODIFIED));
-    let value = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
-    format!("{length} {}", value.unwrap_or_default())
+    let values = [header::ETAG, header::LAST_MODIFIED].map(|name| headers.get(name));
+    let values =
+        values.into_iter().flatten().map(|value| String::from_utf8_lossy(value.as_bytes()));
+    format!("{length} {}", values.collect::<Vec<_>>().join(" "))
+}
+
+fn modified_ns(headers: &HeaderMap) -> i128 {
+    let text = headers.get(header::LAST_MODIFIED).and_then(|value| value.to_str().ok());
+    let time = text.and_then(|text| httpdate::parse_http_date(text).ok());
+    time.and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        .map_or(0, |since| i128::try_from(since.as_nanos()).unwrap_or(0))
+}
+
+/// A request that was given up.
+fn stopped(url: &Url) -> StorageError {
+    failed(url, ErrorKind::Stopped, "stopped by a signal")
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Files of object stores (`s3://`, `gs://`, `az://`) and web servers (`http://`, `https://`). Those of input are read by
-//! ranges; those of a run directory and an output, which have to be in a store, are written, too.
+//! Files of object stores (`s3://`, `gs://`, `az://`). Those of input are read by ranges; those of a run directory and an
+//! output are written as well.
 //!
-//! Who asks and where is described by the variables of each store's own tools (`AWS_…`, `GOOGLE_…`, `AZURE_…`). What is
-//! read is kept for a while in blocks, in memory: a work unit is looked through before it is read, and its columns are
+//! Credentials and addresses are described by the variables of each store's own tools (`AWS_…`, `GOOGLE_…`, `AZURE_…`). What
+//! is read is kept for a while in blocks, in memory: a work unit is looked through before it is read, and its columns are
 //! read side by side.
 
 pub(crate) mod connector;
@@ -10,38 +10,33 @@ pub(crate) mod failure;
 pub(crate) mod stored;
 pub(crate) mod upload;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::ops::Range;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use longsift_stages::contract::{Address, Location, Scheme};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::http::HttpBuilder;
 use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, PutPayload, RetryConfig,
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    RetryConfig,
 };
 use tokio::runtime::Runtime;
 
 use super::error::{ErrorKind, StorageError};
 use super::range_file::{FetchRange, RangeFile, Stamp, TAIL_BYTES};
 use super::retry::{RetryPolicy, retry};
+use crate::base::environment;
 use crate::base::stop::Stop;
 use connector::Connector;
 use failure::{failure, kind};
-
-/// For one answer, from its first to its last byte.
-const ANSWER: Duration = Duration::from_mins(1);
-
-/// For a connection.
-const CONNECT: Duration = Duration::from_secs(10);
 
 /// Where a file of a store is, and which version was opened.
 #[derive(Debug)]
@@ -49,7 +44,7 @@ struct ObjectFile {
     store: Arc<dyn ObjectStore>,
     path: Path,
     address: String,
-    e_tag: Option<String>,
+    opened: ObjectMeta,
 }
 
 /// Opens a file by its address.
@@ -72,12 +67,15 @@ pub(super) fn open(url: &str) -> Result<RangeFile, StorageError> {
         }
     })?;
     let tail = if tail.len() as u64 > meta.size { Bytes::new() } else { tail };
-    let ObjectMeta { size, last_modified, e_tag, .. } = meta;
-    let version = e_tag.clone().unwrap_or_else(|| last_modified.to_rfc3339());
-    let modified_ns = last_modified.timestamp_nanos_opt().map_or(0, i128::from);
-    let key = format!("{url}\0{version}");
-    let file = ObjectFile { store, path, address: url.to_owned(), e_tag };
-    Ok(RangeFile::elsewhere(file, key, Stamp::new(size, modified_ns), tail))
+    let modified_ns = meta.last_modified.timestamp_nanos_opt().map_or(0, i128::from);
+    if meta.e_tag.is_none() && modified_ns == 0 {
+        let why = "the store sends neither ETag nor Last-Modified, so nobody would notice that the object changes while it is read";
+        return Err(StorageError::new("open", Location::parse(url), ErrorKind::Invalid, why));
+    }
+    let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
+    let (stamp, key) = (Stamp::new(meta.size, modified_ns), format!("{url}\0{version}"));
+    let file = ObjectFile { store, path, address: url.to_owned(), opened: meta };
+    Ok(RangeFile::elsewhere(file, key, stamp, tail))
 }
 
 impl FetchRange for ObjectFile {
@@ -85,12 +83,26 @@ impl FetchRange for ObjectFile {
         let Range { start, end } = range;
         let options = || GetOptions {
             range: Some(GetRange::Bounded(start..end)),
-            if_match: self.e_tag.clone(),
+            if_match: self.opened.e_tag.clone(),
             ..GetOptions::default()
         };
-        let block = ask("read", &self.address, || async {
-            self.store.get_opts(&self.path, options()).await?.bytes().await
+        let (now, block) = ask("read", &self.address, || async {
+            let answer = self.store.get_opts(&self.path, options()).await?;
+            let now = answer.meta.clone();
+            Ok((now, answer.bytes().await?))
         })?;
+        let version = |meta: &ObjectMeta| (meta.size, meta.e_tag.clone(), meta.last_modified);
+        // Not every server looks at what must match.
+        if version(&now) != version(&self.opened) {
+            let (at, kind) = (Location::parse(&self.address), ErrorKind::Changed);
+            return Err(StorageError::new(
+                "read",
+                at,
+                kind,
+                "the store has another version of it now",
+            )
+            .with_hint("run again when it does not change any more"));
+        }
         if block.len() as u64 != end - start {
             let why = format!("{} bytes came where {} were asked for", block.len(), end - start);
             return Err(StorageError::new(
@@ -108,18 +120,22 @@ impl FetchRange for ObjectFile {
 pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
     let Place { client, path, .. } = place("list", url)?;
     let prefix = (!path.as_ref().is_empty()).then_some(&path);
-    let found = ask("list", url, || async {
-        use futures_util::TryStreamExt;
-        client.objects.list(prefix).try_collect::<Vec<ObjectMeta>>().await
-    })?;
-    let below = |meta: &ObjectMeta| {
-        let rest = meta.location.as_ref().strip_prefix(path.as_ref())?;
-        Some(rest.trim_start_matches('/').to_owned())
+    let below = |name: &str| {
+        let rest = name.strip_prefix(path.as_ref())?.trim_start_matches('/');
+        (!rest.is_empty()).then(|| rest.to_owned())
     };
-    let mut names: Vec<String> =
-        found.iter().filter_map(below).filter(|name| !name.is_empty()).collect();
-    names.sort_unstable();
-    Ok(names)
+    let names = ask("list", url, || async {
+        let (mut names, mut objects) = (BTreeSet::new(), client.objects.list(prefix));
+        while let Some(object) = objects.try_next().await? {
+            let name = object.location.as_ref();
+            // A server that gives pages again would never come to an end.
+            if below(name).is_some_and(|below| !names.insert(below)) {
+                return Err(failure::incomplete(format!("it has `{name}` twice")));
+            }
+        }
+        Ok(names)
+    })?;
+    Ok(names.into_iter().collect())
 }
 
 /// Asks a store until it answers, cannot, has taken too long, or a signal has come.
@@ -138,7 +154,11 @@ async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     policy: RetryPolicy,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, StorageError> {
-    retry(&Stop::of_process(), &policy, || {
+    let stopped = || {
+        let (at, why) = (Location::parse(address), "stopped by a signal");
+        StorageError::new(operation, at, ErrorKind::Stopped, why)
+    };
+    retry(&Stop::of_process(), &policy, stopped, || {
         let answer = attempt();
         async {
             let (answer, retry_after) = connector::listening(answer).await;
@@ -151,18 +171,18 @@ async fn answered<T, F: Future<Output = object_store::Result<T>>>(
     .await
 }
 
-/// Who asks a bucket or a server.
+/// Who asks a bucket.
 #[derive(Clone)]
 struct Client {
     objects: Arc<dyn ObjectStore>,
-    /// Where objects can be written in parts; nothing is written to web servers.
-    parts: Option<Arc<dyn MultipartStore>>,
+    /// The same, where objects can be written in parts.
+    parts: Arc<dyn MultipartStore>,
 }
 
 impl Client {
     fn new<S: ObjectStore + MultipartStore>(store: S) -> Self {
         let store = Arc::new(store);
-        Self { objects: Arc::<S>::clone(&store), parts: Some(store) }
+        Self { objects: Arc::<S>::clone(&store), parts: store }
     }
 }
 
@@ -178,70 +198,80 @@ fn place(operation: &'static str, url: &str) -> Result<Place, StorageError> {
     let wrong =
         |why: String| StorageError::new(operation, Location::parse(url), ErrorKind::Invalid, why);
     let address = Address::parse(url).ok_or_else(|| wrong("it is not an address".into()))?;
-    let path = if address.scheme.is_web() {
-        Path::from_url_path(address.name())
-    } else {
-        Path::parse(address.name().trim_matches('/'))
-    };
+    if address.scheme.is_web() {
+        return Err(wrong("web servers have no lists, and nothing is written to them".into()));
+    }
+    if address.authority().contains('@') {
+        return Err(wrong("a bucket has no user; credentials come from the environment".into()));
+    }
+    let path = Path::parse(address.name().trim_matches('/'));
     let path = path.map_err(|error| wrong(error.to_string()))?;
     let root = address.root().to_string();
-    let client = client(address.scheme, &root).map_err(|error| wrong(error.to_string()))?;
+    let client = client(address.scheme, &root).map_err(wrong)?;
     Ok(Place { client, root, path })
 }
 
-/// Who asks a bucket or a server; made once. Attempts are repeated here ([`ask`]) and not by the client, which does not
+/// Who asks a bucket; made once. Attempts are repeated here ([`ask`]) and not by the client, which does not
 /// hear a server that says when to come again, nor a signal.
-fn client(scheme: Scheme, root: &str) -> object_store::Result<Client> {
+fn client(scheme: Scheme, root: &str) -> Result<Client, String> {
     static CLIENTS: Mutex<BTreeMap<String, Client>> = Mutex::new(BTreeMap::new());
     let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(client) = clients.get(root) {
         return Ok(client.clone());
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let options = ClientOptions::new()
-        .with_timeout(ANSWER)
-        .with_connect_timeout(CONNECT)
-        .with_allow_http(scheme == Scheme::Http);
     let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+    macro_rules! client {
+        ($builder:expr) => {{
+            let builder = $builder.with_url(root).with_retry(once).with_http_connector(Connector);
+            Client::new(builder.build().map_err(|error| error.to_string())?)
+        }};
+    }
     let client = match scheme {
-        Scheme::Gs => Client::new(
-            GoogleCloudStorageBuilder::from_env()
-                .with_url(root)
-                .with_retry(once)
-                .with_http_connector(Connector)
-                .build()?,
-        ),
-        Scheme::Az => Client::new(
-            MicrosoftAzureBuilder::from_env()
-                .with_url(root)
-                .with_retry(once)
-                .with_http_connector(Connector)
-                .build()?,
-        ),
-        Scheme::Http | Scheme::Https => {
-            let store = HttpBuilder::new()
-                .with_url(root)
-                .with_client_options(options)
-                .with_retry(once)
-                .with_http_connector(Connector)
-                .build()?;
-            Client { objects: Arc::new(store), parts: None }
+        Scheme::Gs => {
+            let builder = GoogleCloudStorageBuilder::new();
+            let builder = match environment::variable("SERVICE_ACCOUNT") {
+                Some(path) => builder.with_service_account_path(path),
+                None => builder,
+            };
+            client!(configured("GOOGLE_", builder, GoogleCloudStorageBuilder::with_config)?)
         }
-        Scheme::S3 | Scheme::Hub => {
-            let store = AmazonS3Builder::from_env()
-                .with_url(root)
-                .with_retry(once)
-                .with_http_connector(Connector);
-            // Who names a plain address means it.
-            let plain = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().any(|name| {
-                let endpoint = std::env::var(name).ok().and_then(|text| Address::parse(&text));
-                endpoint.is_some_and(|endpoint| endpoint.scheme == Scheme::Http)
-            });
-            Client::new(if plain { store.with_allow_http(true) } else { store }.build()?)
+        Scheme::Az => {
+            let builder = MicrosoftAzureBuilder::new();
+            let builder = match environment::variable("IDENTITY_ENDPOINT") {
+                Some(endpoint) => builder.with_msi_endpoint(endpoint),
+                None => builder,
+            };
+            client!(configured("AZURE_", builder, MicrosoftAzureBuilder::with_config)?)
         }
+        _ => client!(configured("AWS_", AmazonS3Builder::new(), AmazonS3Builder::with_config)?),
     };
     clients.insert(root.to_owned(), client.clone());
     Ok(client)
+}
+
+/// A builder with everything that variables of a prefix say, as its own `from_env` reads them.
+///
+/// # Errors
+/// A value that cannot be used, by the name of its variable.
+fn configured<B, K: FromStr>(
+    prefix: &str,
+    builder: B,
+    with: impl Fn(B, K, String) -> B,
+) -> Result<B, String> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names.filter(|name| name.starts_with(prefix)).try_fold(builder, |builder, name| {
+        let key = name.to_ascii_lowercase().parse().ok();
+        let Some((key, value)) = key.zip(environment::variable(&name)) else { return Ok(builder) };
+        // Keys of accounts and certificates are whole documents.
+        if !value.starts_with(['{', '-']) {
+            environment::check_header(&name, &value)?;
+        }
+        if !name.contains("PROXY") {
+            environment::check_address(&name, &value)?;
+        }
+        Ok(with(builder, key, value))
+    })
 }
 
 /// Where requests are worked on.

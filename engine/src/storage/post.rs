@@ -1,24 +1,28 @@
-//! A document sent to a web server over TLS, once.
+//! A document sent to a web server, once.
 
 use std::time::Duration;
 
 use super::http::answers::in_full;
 
-/// Posts `body`, JSON, to `url`, with `key` as its bearer. Certificates are those that the system trusts.
+/// Posts `body`, JSON, to `url`, with `key` as its bearer. Returns the status of the answer; redirects are not followed.
+/// Certificates are those that the system trusts.
 ///
 /// # Errors
-/// Why nobody has taken it, for a log: no answer within `timeout`, or one that is no success.
+/// The reason, for a log, why there is no answer within `timeout`.
 pub(crate) fn post(
     url: &str,
     key: Option<&str>,
     body: String,
     timeout: Duration,
-) -> Result<(), String> {
+) -> Result<u16, String> {
     // Another part of the program may have chosen the same provider before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let client = reqwest::Client::builder().timeout(timeout).build();
+    let client = reqwest::Client::builder()
+        .timeout(timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .build();
     let client = client.map_err(|error| in_full(&error))?;
     let mut request = client.post(url).header("Content-Type", "application/json").body(body);
     if let Some(key) = key {
@@ -26,11 +30,7 @@ pub(crate) fn post(
     }
     // `send` starts a timer at once, which panics outside a running runtime.
     let answer = runtime.block_on(async { request.send().await });
-    let answer = answer.map_err(|error| in_full(&error))?;
-    match answer.status() {
-        status if status.is_success() => Ok(()),
-        status => Err(format!("the answer is {status}")),
-    }
+    Ok(answer.map_err(|error| in_full(&error))?.status().as_u16())
 }
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     /// The request as a server that answers `status` receives it, and the sender's result.
-    fn sent(status: &'static str) -> (String, Result<(), String>) {
+    fn sent(status: &'static str) -> (String, Result<u16, String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/events", listener.local_addr().unwrap());
         let server = std::thread::spawn(move || {
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_document_arrives_with_its_type_and_key() {
         let (arrived, result) = sent("201 Created");
-        assert_eq!(result, Ok(()));
+        assert_eq!(result, Ok(201));
         assert!(arrived.starts_with("post /events http/1.1\r\n"), "{arrived}");
         assert!(arrived.contains("content-type: application/json\r\n"), "{arrived}");
         assert!(arrived.contains("authorization: bearer key\r\n"), "{arrived}");
@@ -71,7 +71,9 @@ mod tests {
 
     #[test]
     fn a_refusal_and_a_missing_server_are_reported() {
-        assert_eq!(sent("503 Busy").1, Err("the answer is 503 Service Unavailable".to_owned()));
+        assert_eq!(sent("503 Busy").1, Ok(503));
+        let elsewhere = "302 Found\r\nLocation: http://127.0.0.1:9/stolen";
+        assert_eq!(sent(elsewhere).1, Ok(302), "nobody else gets the key");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         drop(listener);

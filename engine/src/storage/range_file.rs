@@ -13,6 +13,8 @@ use std::time::UNIX_EPOCH;
 
 #[cfg(feature = "cloud")]
 use bytes::Bytes;
+#[cfg(feature = "cloud")]
+use sha2::{Digest, Sha256};
 
 use longsift_stages::contract::FileStamp;
 
@@ -71,18 +73,20 @@ pub(crate) struct Stamp {
     pub(crate) modified_ns: i128,
     /// Time of the last change of a file's status, which no program can set; 0 where there is none.
     pub(crate) changed_ns: i128,
+    /// Hash of the entity tag of a file that is elsewhere; 0 where there is none.
+    pub(crate) version: u32,
 }
 
 impl Stamp {
     /// Of a file that is elsewhere, or that nobody writes to.
     pub(crate) fn new(size: u64, modified_ns: i128) -> Self {
-        Self { size, modified_ns, changed_ns: 0 }
+        Self { size, modified_ns, changed_ns: 0, version: 0 }
     }
 
     fn of(status: &std::fs::Metadata) -> Self {
         let changed_ns =
             i128::from(status.ctime()) * 1_000_000_000 + i128::from(status.ctime_nsec());
-        Self { size: status.len(), modified_ns: modified_ns(status), changed_ns }
+        Self { changed_ns, ..Self::new(status.len(), modified_ns(status)) }
     }
 }
 
@@ -108,6 +112,11 @@ impl RangeFile {
         stamp: Stamp,
         tail: Bytes,
     ) -> Self {
+        let hash = |(_, version): (&str, &str)| {
+            let digest = Sha256::digest(version.as_bytes());
+            u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]])
+        };
+        let stamp = Stamp { version: key.split_once('\0').map_or(0, hash), ..stamp };
         let (source, wanted) = (Box::new(source), OnceLock::new());
         let content = Content::Elsewhere(Elsewhere { source, key, tail, wanted });
         Self { length: stamp.size, stamp: Some(stamp), content }

@@ -1,12 +1,17 @@
 //! How long failures of stores and servers are borne, and the waits between attempts.
 
+use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::future::{Either, select};
 
 use super::error::{ErrorKind, StorageError};
 use crate::base::stop::Stop;
 
 /// How often a signal is looked for meanwhile.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
+/// The time a request still gets after a signal: what is under way is finished where the server answers.
+const GRACE: Duration = Duration::from_secs(3);
 
 /// How long one is willing to wait.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +36,10 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// How long to wait before the next attempt, `elapsed` after the first; none where the deadline comes first. What a
-    /// server asks for (`Retry-After`) is granted whole: an attempt before that time is one more that it has to refuse.
+    /// server asks for (`Retry-After`) is granted whole: an attempt before that time is one more that it has to refuse. It
+    /// never shortens the own wait, which grows: a server may ask for 0 seconds again and again.
     fn wait(&self, own: Duration, asked: Option<Duration>, elapsed: Duration) -> Option<Duration> {
-        let wait = asked.unwrap_or(own.min(self.longest_wait));
+        let wait = own.min(self.longest_wait).max(asked.unwrap_or_default());
         (elapsed.saturating_add(wait) <= self.deadline).then_some(wait)
     }
 }
@@ -83,14 +89,33 @@ impl<'a> Retry<'a> {
 pub(super) async fn retry<T, F: Future<Output = Result<T, StorageError>>>(
     stop: &Stop,
     policy: &RetryPolicy,
+    stopped: impl Fn() -> StorageError,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, StorageError> {
     let mut retry = Retry::new(policy, stop);
     loop {
-        match attempt().await {
+        match unless_stopped(stop, &stopped, attempt()).await {
             Ok(done) => return Ok(done),
             Err(error) => retry.wait(error).await?,
         }
+    }
+}
+
+/// An answer, or `stopped` some time after a signal, whatever the server does.
+pub(super) async fn unless_stopped<T>(
+    stop: &Stop,
+    stopped: impl FnOnce() -> StorageError,
+    answer: impl Future<Output = Result<T, StorageError>>,
+) -> Result<T, StorageError> {
+    let signal = async {
+        while stop.check().is_ok() {
+            tokio::time::sleep(STOP_INTERVAL).await;
+        }
+        tokio::time::sleep(GRACE).await;
+    };
+    match select(pin!(answer), pin!(signal)).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => Err(stopped()),
     }
 }
 
@@ -120,7 +145,8 @@ mod tests {
         };
         assert_eq!(wait(1, None, 0), Some(seconds(1)));
         assert_eq!(wait(60, None, 0), Some(seconds(30)));
-        assert_eq!(wait(1, Some(0), 0), Some(seconds(0)));
+        assert_eq!(wait(1, Some(0), 0), Some(seconds(1)));
+        assert_eq!(wait(8, Some(2), 0), Some(seconds(8)));
         assert_eq!(wait(1, Some(120), 0), Some(seconds(120)));
         assert_eq!(wait(1, Some(120), 180), Some(seconds(120)));
         assert_eq!(wait(1, Some(120), 181), None);

@@ -81,7 +81,8 @@ const GGUF_AFTER_KEYS: [&str; 10] = [
 /// Tensors of a whole GGUF file that are used otherwise, or come after the layers.
 const GGUF_ELSEWHERE: [&str; 3] = ["rope_freqs.", "rope_factors_", "cls."];
 /// Endings of tensors without numbers of the model: buffers, and what servers and packed forms keep beside weights.
-const BUFFERS: [&str; 16] = [
+const BUFFERS: [&str; 17] = [
+    "position_ids",
     "inv_freq",
     "masked_bias",
     "cos_cached",

@@ -31,7 +31,7 @@ impl Kept {
     ) -> Self {
         let now =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
-        let Stamp { size, modified_ns, changed_ns } = stamp;
+        let Stamp { size, modified_ns, changed_ns, .. } = stamp;
         let settled = now - modified_ns.max(changed_ns) > SETTLED_NS;
         let Some((folder, version)) = folder.filter(|_| settled).zip(version) else {
             return Self(None);

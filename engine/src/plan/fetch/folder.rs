@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use longsift_stages::model::{ModelProblem, SlicedFile};
 use serde::Serialize;
 
+use crate::base::secrets::shown;
 use crate::base::text::{self, bytes};
 use crate::storage::atomic::{self, AtomicFile};
 use crate::storage::error;
@@ -99,6 +100,8 @@ impl PartialFolder {
         fetched: &Fetched,
     ) -> Result<PathBuf, ModelProblem> {
         let Fetched { ref tensors, bytes: fetched_bytes, checkpoint_bytes } = *fetched;
+        let endpoint = endpoint.map(shown);
+        let endpoint = endpoint.as_deref();
         let record = Record { source, endpoint, tensors, fetched_bytes, checkpoint_bytes };
         let json = serde_json::to_vec_pretty(&record).expect("plain data");
         self.write("slice.json", &json)?;

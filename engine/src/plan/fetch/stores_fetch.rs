@@ -18,6 +18,7 @@ use crate::storage::atomic;
 use crate::storage::http::Client;
 use crate::storage::http::answers::ServerKind;
 use crate::storage::retry::RetryPolicy;
+use crate::storage::web as web_files;
 
 impl FetchedModels {
     /// The folder that holds what an address has now.
@@ -110,16 +111,12 @@ fn changed(now: &impl Versioned, before: &Versions) -> Result<Option<String>, Mo
 
 /// The address of a folder of a web server, with a slash at its end.
 fn base(address: &str) -> Result<Url, ModelProblem> {
-    let url = Url::parse(&format!("{address}/")).ok();
-    let is_plain = |url: &Url| {
-        url.host_str().is_some()
-            && url.query().is_none()
-            && url.fragment().is_none()
-            && url.username().is_empty()
-            && url.password().is_none()
-    };
-    url.filter(is_plain).ok_or_else(|| {
-        ModelProblem::settings(format!("`{address}` is not a folder of a web server"))
-            .with_hint("write `https://host/folder`, without a user, a query or a fragment")
-    })
+    let mut url = web_files::url(address)?;
+    let is_plain = url.host_str().is_some() && url.query().is_none() && url.fragment().is_none();
+    url.set_path(&format!("{}/", url.path().trim_end_matches('/')));
+    if is_plain {
+        return Ok(url);
+    }
+    Err(ModelProblem::settings(format!("`{address}` is not a folder of a web server"))
+        .with_hint("write `https://host/folder`, without a query or a fragment"))
 }

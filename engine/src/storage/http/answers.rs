@@ -6,6 +6,7 @@ use longsift_stages::contract::Location;
 use reqwest::header::{self, HeaderMap};
 use reqwest::{Response, StatusCode, Url};
 
+use crate::base::secrets;
 use crate::storage::error::{Cause, ErrorKind, StorageError};
 use crate::storage::retry::retry_after;
 
@@ -37,7 +38,7 @@ impl ServerKind {
     /// For any other server.
     pub(crate) const WEB: Self = Self {
         signs: false,
-        refused: "no credentials are sent to web servers; download it whole and name its folder",
+        refused: "write `https://user:password@host/…` or a presigned address, which are never stored, or download it whole",
         address: "check the address",
         changed: "run again when it does not change any more",
         ranges: "download it whole and name its folder",
@@ -94,16 +95,25 @@ pub(super) fn refusal(
     }
 }
 
-/// Where a redirect leads; never from an encrypted connection to a plain one.
+/// Where a redirect leads; never from an encrypted connection to a plain one. The user of `url` goes with it to the same
+/// server and to no other.
 pub(super) fn redirected(
     from: &Url,
+    url: &Url,
     response: &Response,
     kind: ServerKind,
 ) -> Result<Url, StorageError> {
     let place = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
     let place = place.and_then(|place| from.join(place).ok());
     match place {
-        Some(place) if place.scheme() == "https" || place.scheme() == from.scheme() => Ok(place),
+        Some(mut place) if place.scheme() == "https" || place.scheme() == from.scheme() => {
+            let (user, password) = match place.origin() == url.origin() {
+                true => (url.username(), url.password()),
+                false => ("", None),
+            };
+            let _ = place.set_username(user).and_then(|()| place.set_password(password));
+            Ok(place)
+        }
         place => {
             let place =
                 place.map_or("nowhere".to_owned(), |place| format!("to `{}`", shown(&place)));
@@ -136,6 +146,10 @@ pub(super) fn unanswered(url: &Url, error: &reqwest::Error) -> StorageError {
             "is it the right server? SSL_CERT_FILE names a file with further certificates to trust",
         );
     }
+    // No server was asked: a header or an address that cannot be.
+    if error.is_builder() {
+        return failed(url, ErrorKind::Invalid, why);
+    }
     failed(url, ErrorKind::Transient, why)
         .with_hint("run again; with `--offline` only what is already here is used")
 }
@@ -145,12 +159,9 @@ pub(super) fn failed(url: &Url, kind: ErrorKind, why: impl Into<Cause>) -> Stora
     StorageError::new("read", Location::parse(&shown(url)), kind, why)
 }
 
-/// An address without what is signed in it.
+/// An address without its user and its query.
 pub(crate) fn shown(url: &Url) -> String {
-    let mut url = url.clone();
-    url.set_query(None);
-    let _ = url.set_password(None);
-    url.to_string()
+    secrets::shown(url.as_str()).into_owned()
 }
 
 /// An error with its causes; the address, which may be a signed one, is left out.

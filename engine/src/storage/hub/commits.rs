@@ -5,6 +5,7 @@ use reqwest::Url;
 
 use super::home::Home;
 use super::reference::{Reference, is_commit};
+use crate::base::environment;
 use crate::storage::http::Client;
 use crate::storage::http::answers::ServerKind;
 use crate::storage::hub::Hub;
@@ -45,6 +46,21 @@ impl Hub {
             return Err(ModelProblem::settings(message)
                 .with_hint("leave it out for https://huggingface.co"));
         };
+        let has_user = !base.username().is_empty() || base.password().is_some();
+        let wrong = match token {
+            Some(_) if has_user => Err("HF_ENDPOINT has a user, and HF_TOKEN is set".to_owned()),
+            Some(token) => environment::check_header("HF_TOKEN", token),
+            None => Ok(()),
+        };
+        let wrong = wrong.and_then(|()| match base.query() {
+            Some(_) => Err("HF_ENDPOINT has a query, which is not used".to_owned()),
+            None => Ok(()),
+        });
+        wrong.map_err(|why| {
+            ModelProblem::settings(why).with_hint(
+                "correct or unset the variable; a token may also come from `hf auth login`",
+            )
+        })?;
         let token = token.clone().map(|token| (base.clone(), token));
         let client = Client::new(token, ServerKind::HUB, policy, self.options.stop.clone())?;
         Ok((client, base))

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::reference::{Reference, is_commit};
+use crate::base::environment;
 use crate::storage::files;
 
 /// A token has some forty characters, a commit forty.
@@ -31,7 +32,7 @@ pub(crate) struct Home {
 impl Home {
     /// Reads the environment.
     pub(crate) fn from_environment() -> Self {
-        Self::new(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        Self::new(environment::variable)
     }
 
     fn new(variable: impl Fn(&str) -> Option<String>) -> Self {

@@ -1,16 +1,27 @@
-//! What carries the requests of a store's client, and listens to what its errors leave out: when a server asks to be
-//! asked again.
+//! Sends the requests of a store's client. It hears what the client leaves out: when a server asks to be asked again, and
+//! that a list goes on although there is nothing to go on with. Redirects are not followed: a request is signed for one
+//! server, and its headers have credentials.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest,
+    HttpResponse, HttpService,
 };
+use object_store::{ClientOptions, Error};
+use reqwest::Url;
 
+use super::failure::incomplete;
+use crate::base::text::quoted;
+use crate::storage::http::SILENCE;
 use crate::storage::retry::retry_after;
+
+/// For a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes in a second at which a line is too slow to write on.
+const MIN_BYTES_PER_SECOND: u64 = 20_000;
 
 tokio::task_local! {
     /// What the last answer of this attempt said in `Retry-After`.
@@ -29,21 +40,209 @@ pub(super) struct Connector;
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Listening(ReqwestConnector::default().connect(options)?)))
+        let wrong = |error: reqwest::Error| Error::Generic { store: "store", source: error.into() };
+        let option = |key| options.get_config_value(&key);
+        let builder = || {
+            let builder = reqwest::Client::builder()
+                .user_agent(concat!("longsift/", env!("CARGO_PKG_VERSION")))
+                .redirect(reqwest::redirect::Policy::none())
+                .connect_timeout(CONNECT)
+                .danger_accept_invalid_certs(
+                    option(ClientConfigKey::AllowInvalidCertificates).as_deref() == Some("true"),
+                );
+            let Some(proxy) = option(ClientConfigKey::ProxyUrl) else { return Ok(builder) };
+            let proxy = reqwest::Proxy::all(proxy)?;
+            let excluded = option(ClientConfigKey::ProxyExcludes).unwrap_or_default();
+            Ok(builder.proxy(proxy.no_proxy(reqwest::NoProxy::from_string(&excluded))))
+        };
+        // A time limit of reading also ends a request that is still being sent.
+        let reads = builder().and_then(|builder| builder.read_timeout(SILENCE).build());
+        let writes = builder().and_then(reqwest::ClientBuilder::build);
+        Ok(HttpClient::new(Listening {
+            reads: HttpClient::new(reads.map_err(wrong)?),
+            writes: HttpClient::new(writes.map_err(wrong)?),
+        }))
     }
 }
 
 #[derive(Debug)]
-struct Listening(HttpClient);
+struct Listening {
+    reads: HttpClient,
+    writes: HttpClient,
+}
 
 #[async_trait]
 impl HttpService for Listening {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let answer = self.0.execute(request).await?;
+        let token = token_of_list(request.uri().to_string().as_str());
+        let bytes = request.body().content_length() as u64;
+        let answer = if bytes == 0 {
+            self.reads.execute(request).await?
+        } else {
+            let limit = SILENCE + Duration::from_secs(bytes / MIN_BYTES_PER_SECOND);
+            let sent = tokio::time::timeout(limit, self.writes.execute(request)).await;
+            sent.map_err(|error| HttpError::new(HttpErrorKind::Timeout, error))??
+        };
         let text = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let asked = retry_after(text);
         // Credentials are asked for outside of attempts, too.
         let _ = RETRY_AFTER.try_with(|heard| heard.set(asked));
-        Ok(answer)
+        match token {
+            Some(token) if answer.status().is_success() => checked_list(answer, &token).await,
+            _ => Ok(answer),
+        }
+    }
+}
+
+/// The token that a list is asked to go on with, empty for its first page; `None` for other requests.
+fn token_of_list(uri: &str) -> Option<String> {
+    let url = Url::parse(uri).ok()?;
+    let value = |names: &[&str]| {
+        let mut pairs = url.query_pairs();
+        pairs.find(|(name, _)| names.contains(&&**name)).map(|(_, value)| value.into_owned())
+    };
+    let is_list = value(&["list-type"]).is_some() || value(&["comp"]).as_deref() == Some("list");
+    is_list.then(|| value(&["continuation-token", "marker"]).unwrap_or_default())
+}
+
+/// A page of a list, unless it says that more follows without a new token.
+async fn checked_list(answer: HttpResponse, token: &str) -> Result<HttpResponse, HttpError> {
+    let (parts, body) = answer.into_parts();
+    let bytes = body.bytes().await?;
+    let page = String::from_utf8_lossy(&bytes);
+    if let Some(why) = wrong_page(&page, token) {
+        return Err(HttpError::new(HttpErrorKind::Unknown, incomplete(why)));
+    }
+    let (page, left_out) = with_usable_names(&page);
+    if let [first, more @ ..] = &left_out[..] {
+        let more =
+            if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        tracing::warn!("left out {}{more}: no path has such a name", quoted(first));
+    }
+    Ok(HttpResponse::from_parts(parts, page.into_bytes().into()))
+}
+
+/// A page without entries whose names cannot be paths, which are returned, and without the empty objects by which tools
+/// mark folders. One such entry would keep the client from reading all others.
+fn with_usable_names(page: &str) -> (String, Vec<String>) {
+    let mut left_out = Vec::new();
+    let mut page = page.to_owned();
+    for (tag, name, size) in [
+        ("Contents", "Key", "Size"),
+        ("CommonPrefixes", "Prefix", ""),
+        ("Blob", "Name", "Content-Length"),
+        ("BlobPrefix", "Name", ""),
+    ] {
+        let (start, end) = (format!("<{tag}>"), format!("</{tag}>"));
+        let mut kept = String::with_capacity(page.len());
+        let mut rest = page.as_str();
+        while let Some((before, behind)) = rest.split_once(&start) {
+            let (entry, after) = behind.split_once(&end).unwrap_or((behind, ""));
+            let element = |name: &str| {
+                let (_, value) = entry.split_once(&format!("<{name}>"))?;
+                Some(value.split_once("</")?.0)
+            };
+            let name = element(name).unwrap_or_default();
+            let is_marker = !size.is_empty() && name.ends_with('/') && element(size) == Some("0");
+            let name = unescaped(name);
+            let mut parts = name.strip_suffix('/').unwrap_or(&name).split('/');
+            let is_usable = !name.chars().any(char::is_control)
+                && parts.all(|part| !matches!(part, "" | "." | ".."));
+            kept.push_str(before);
+            if !is_usable {
+                left_out.push(name);
+            } else if !is_marker {
+                kept.push_str(&format!("{start}{entry}{end}"));
+            }
+            rest = after;
+        }
+        kept.push_str(rest);
+        page = kept;
+    }
+    (page, left_out)
+}
+
+/// A name without the escapes of XML that can make it no path.
+fn unescaped(name: &str) -> String {
+    let mut parts = name.split('&');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let escape = part.split_once(';').and_then(|(code, rest)| {
+            let digits = code.strip_prefix('#')?;
+            let code = match digits.strip_prefix('x') {
+                Some(digits) => u32::from_str_radix(digits, 16).ok()?,
+                None => digits.parse().ok()?,
+            };
+            // What is no character is not shown as one.
+            Some((char::from_u32(code).unwrap_or('\0'), rest))
+        });
+        match escape {
+            Some((character, rest)) => {
+                text.push(character);
+                text.push_str(rest);
+            }
+            None => {
+                text.push('&');
+                text.push_str(part);
+            }
+        }
+    }
+    text
+}
+
+fn wrong_page(page: &str, token: &str) -> Option<String> {
+    let element = |name: &str| {
+        let (_, rest) = page.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once("</")?.0.trim())
+    };
+    let next = element("NextContinuationToken").or_else(|| element("NextMarker"));
+    match next.filter(|next| !next.is_empty()) {
+        Some(next) if next == token => {
+            Some("the server gives the same token again for the next page".to_owned())
+        }
+        None if element("IsTruncated").is_some_and(|flag| flag.eq_ignore_ascii_case("true")) => {
+            Some("the server says that more follows and gives no token for it".to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_cannot_be_the_last_needs_a_new_token() {
+        let wrong = |page: &str, token: &str| wrong_page(page, token).is_some();
+        let next =
+            "<IsTruncated>true</IsTruncated><NextContinuationToken>b</NextContinuationToken>";
+        assert!(!wrong(next, "") && !wrong(next, "a") && wrong(next, "b"));
+        for lost in ["", "<NextContinuationToken></NextContinuationToken>", "<Marker>a</Marker>"] {
+            assert!(wrong(&format!("<IsTruncated> True</IsTruncated>{lost}"), ""), "{lost}");
+            assert!(!wrong(&format!("<IsTruncated>false</IsTruncated>{lost}"), "a"), "{lost}");
+        }
+        assert!(wrong("<NextMarker>m</NextMarker>", "m") && !wrong("<NextMarker />", "m"));
+    }
+
+    #[test]
+    fn names_that_are_no_paths_and_marks_of_folders_are_left_out() {
+        let object = |key: &str, size: u64| {
+            format!("<Contents><Key>{key}</Key><Size>{size}</Size></Contents>")
+        };
+        let good = [object("d/a&amp;b.parquet", 0), object("d/sub/x", 9)].concat();
+        let bad = [object("d//x", 1), object("d/&#x1;x", 1), object("/d", 1), object("d/../x", 1)];
+        let page = format!("<X>{}{good}{}{}</X>", object("d/", 0), bad.concat(), object("d/s/", 0));
+        let (kept, left_out) = with_usable_names(&page);
+        assert_eq!(kept, format!("<X>{good}</X>"));
+        assert_eq!(left_out, ["d//x", "d/\u{1}x", "/d", "d/../x"]);
+    }
+
+    #[test]
+    fn lists_are_told_from_other_requests() {
+        let token = |query: &str| token_of_list(&format!("http://host/bucket{query}"));
+        assert_eq!(token("/x.parquet"), None);
+        assert_eq!(token("?list-type=2&prefix=d%2F").as_deref(), Some(""));
+        assert_eq!(token("?list-type=2&continuation-token=a%2Bb").as_deref(), Some("a+b"));
+        assert_eq!(token("?restype=container&comp=list&marker=m").as_deref(), Some("m"));
     }
 }

@@ -7,6 +7,14 @@ use object_store::Error;
 
 use crate::storage::error::{ErrorKind, StorageError};
 
+/// How the failure of a list begins that has no end, or ends early.
+const INCOMPLETE: &str = "the list of objects is not complete";
+
+/// A list that must not be taken for the whole one.
+pub(super) fn incomplete(why: String) -> Error {
+    Error::Generic { store: "store", source: format!("{INCOMPLETE}: {why}").into() }
+}
+
 /// The failure as one of a file.
 pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> StorageError {
     let failure =
@@ -15,6 +23,9 @@ pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> 
         Error::Precondition { .. } | Error::NotModified { .. } => {
             failure.with_hint("run again when it does not change any more")
         }
+        _ if failure.source.to_string().contains(INCOMPLETE) => failure.with_hint(
+            "the server must list objects by version 2 of the call (ListObjectsV2), with a new token for each page",
+        ),
         _ => failure,
     }
 }
@@ -48,8 +59,8 @@ pub(super) fn kind(error: &Error) -> ErrorKind {
 
 /// What the status says that an error tells only in words, as those of lists do.
 fn kind_of_answer(words: &str) -> ErrorKind {
-    // Another region, or a bucket that is elsewhere.
-    if words.contains("redirect without LOCATION") {
+    // Another region, a bucket that is elsewhere, or a list that would stay as it is.
+    if words.contains("redirect without LOCATION") || words.contains(INCOMPLETE) {
         return ErrorKind::Invalid;
     }
     let answer = words.split_once("status code: ").map_or("", |(_, answer)| answer);
@@ -61,7 +72,7 @@ fn kind_of_answer(words: &str) -> ErrorKind {
         Some(401 | 403) => ErrorKind::Denied,
         Some(404) => ErrorKind::NotFound,
         Some(408 | 429) => ErrorKind::Transient,
-        Some(400..=499) => ErrorKind::Invalid,
+        Some(300..=499) => ErrorKind::Invalid,
         _ => ErrorKind::Transient,
     }
 }

@@ -4,16 +4,17 @@
 use std::io::{self, Read};
 
 use futures_util::{StreamExt, TryStreamExt};
+use longsift_stages::contract::{Address, Location};
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, ObjectStoreExt, PutMode};
 
 use super::upload::Uploading;
+use crate::storage;
 use crate::storage::error::{ErrorKind, StorageError, failed, if_present};
-use crate::storage::objects::{
-    Place, ReadOn, Version, answered, ask, list, open, place, put, runtime,
-};
+use crate::storage::objects::{Place, ReadOn, Version, answered, ask, list, place, put, runtime};
 use crate::storage::retry::RetryPolicy;
 use crate::storage::store::{Store, Upload};
+use crate::storage::web;
 
 /// The largest object that a store copies by itself; larger ones are read and written.
 const LARGEST_COPY: u64 = 5_000_000_000;
@@ -28,7 +29,8 @@ impl Store for ObjectStores {
     }
 
     fn reader(&self, address: &str) -> Result<Box<dyn Read>, StorageError> {
-        Ok(Box::new(ReadOn { file: open(address)?, at: 0 }))
+        let file = storage::open(&Location::parse(address))?;
+        Ok(Box::new(ReadOn { file, at: 0 }))
     }
 
     fn write_new(&self, address: &str, bytes: &[u8]) -> Result<bool, StorageError> {
@@ -68,6 +70,9 @@ impl Store for ObjectStores {
     }
 
     fn size(&self, address: &str) -> Result<Option<u64>, StorageError> {
+        if Address::parse(address).is_some_and(|address| address.scheme.is_web()) {
+            return web::size(address);
+        }
         let Place { client, path, .. } = place("read", address)?;
         let found = if_present(ask("read", address, || client.objects.head(&path)))?;
         Ok(found.map(|object| object.size))

@@ -4,13 +4,12 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use longsift_stages::contract::Location;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::{MultipartId, PutMode, PutPayload};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
-use crate::storage::error::{ErrorKind, StorageError};
+use crate::storage::error::StorageError;
 use crate::storage::objects::{Place, ReadOn, answered, ask, open, place, put, runtime};
 use crate::storage::retry::RetryPolicy;
 use crate::storage::store::Upload;
@@ -51,10 +50,7 @@ impl Uploading {
         let parts = match &mut self.parts {
             Some(parts) => parts,
             none => {
-                let store = self.place.client.parts.clone().ok_or_else(|| {
-                    let at = Location::parse(&self.address);
-                    StorageError::new("write", at, ErrorKind::Invalid, "its server takes no parts")
-                })?;
+                let store = Arc::clone(&self.place.client.parts);
                 let id = Arc::new(ask("write", &self.address, || store.create_multipart(path))?);
                 let (under_way, done) = (JoinSet::new(), Vec::new());
                 none.insert(Parts { store, id, begun: 0, under_way, done })

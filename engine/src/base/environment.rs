@@ -1,0 +1,56 @@
+//! Variables of the environment. Blanks and line ends around a value are left out: secrets come from files that end in one.
+
+use super::secrets;
+
+/// The value of a variable; `None` where it is not set, blank, or not UTF-8.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    let value = std::env::var(name).ok()?.trim().to_owned();
+    (!value.is_empty()).then_some(value)
+}
+
+/// Refuses a value that cannot be part of a request: no header has control characters.
+///
+/// # Errors
+/// The reason, with the name of the variable and without its value.
+pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
+    match value.chars().find(|character| !(' '..='~').contains(character)) {
+        Some(found) => Err(format!(
+            "{name} has the character U+{:04X}, expected printable ASCII",
+            found as u32
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Refuses an address with a user or a query, which would not be used.
+///
+/// # Errors
+/// The reason, with the name of the variable and without its value.
+pub(crate) fn check_address(name: &str, value: &str) -> Result<(), String> {
+    let (_, secrets) = secrets::split(value);
+    let what = if secrets.user.is_empty() { "a query" } else { "a user" };
+    if secrets.is_empty() { Ok(()) } else { Err(format!("{name} has {what}, which is not used")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_refused_by_the_name_of_their_variable() {
+        assert_eq!(check_header("HF_TOKEN", "hf_abc 1~"), Ok(()));
+        for value in ["a\nb: c", "a\tb", "a\u{e9}", "a\u{7f}"] {
+            let why = check_header("HF_TOKEN", value).unwrap_err();
+            assert!(why.starts_with("HF_TOKEN has the character U+00") && !why.contains(value));
+        }
+        assert_eq!(check_address("X", "http://host:1/a@b"), Ok(()));
+        assert_eq!(
+            check_address("X", "http://u:p@h"),
+            Err("X has a user, which is not used".into())
+        );
+        assert_eq!(
+            check_address("X", "http://h?k"),
+            Err("X has a query, which is not used".into())
+        );
+    }
+}

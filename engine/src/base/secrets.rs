@@ -1,0 +1,164 @@
+//! Parts of addresses that are never shown or stored: user and password before the `@`, the query after the `?`.
+//!
+//! The spec takes them out of the settings ([`split`], [`remember`]), so that nothing that is derived from a pipeline has
+//! them; only a request takes them back ([`recall`]). Texts for people pass through [`shown`], whatever they were made of.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Schemes of stores, whose names may have a `?` that is a wildcard.
+const STORES: [&str; 4] = ["s3", "gs", "az", "hf"];
+/// Parts of the parameters that sign a request to a store.
+const SIGNATURES: [&str; 6] = ["sig=", "signature=", "x-amz-", "x-goog-", "token=", "accesskey"];
+
+/// The secret parts of one address. They are written nowhere, so this is not `Debug`.
+#[derive(Clone, Default)]
+pub(crate) struct Secrets {
+    /// User and password as they were written, without the `@`.
+    pub(crate) user: String,
+    /// The query, without the `?`.
+    pub(crate) query: String,
+}
+
+impl Secrets {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.user.is_empty() && self.query.is_empty()
+    }
+}
+
+/// Splits one address into what may be shown and its secret parts.
+pub(crate) fn split(address: &str) -> (String, Secrets) {
+    let mut secrets = Secrets::default();
+    for range in ranges(address, |_| false) {
+        let part = &address[range];
+        match part.strip_prefix('?') {
+            Some(query) => query.clone_into(&mut secrets.query),
+            None => part.trim_end_matches('@').clone_into(&mut secrets.user),
+        }
+    }
+    (without(address, |_| false).into_owned(), secrets)
+}
+
+static SECRETS: Mutex<BTreeMap<String, Secrets>> = Mutex::new(BTreeMap::new());
+
+/// Keeps the secret parts of an address for the requests of this process.
+pub(crate) fn remember(public: &str, secrets: Secrets) {
+    let mut all = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.insert(public.trim_end_matches('/').to_owned(), secrets);
+}
+
+/// The secret parts that were written with an address.
+#[cfg(feature = "cloud")]
+pub(crate) fn recall(public: &str) -> Secrets {
+    let all = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.get(public.trim_end_matches('/')).cloned().unwrap_or_default()
+}
+
+/// A text without the secret parts of the addresses in it.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    let ends = |character: char| {
+        character.is_whitespace() || matches!(character, '"' | '`' | '<' | '>' | '\\')
+    };
+    without(text, ends)
+}
+
+/// A line of a source with as many characters as before: secret parts are stars.
+pub(crate) fn masked(line: &str) -> Cow<'_, str> {
+    let ranges = ranges(line, char::is_whitespace);
+    if ranges.is_empty() {
+        return line.into();
+    }
+    let is_secret = |at: usize| ranges.iter().any(|range| range.contains(&at));
+    let masked = |(at, character): (usize, char)| if is_secret(at) { '*' } else { character };
+    line.char_indices().map(masked).collect()
+}
+
+fn without(text: &str, ends: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let ranges = ranges(text, ends);
+    if ranges.is_empty() {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut from = 0;
+    for range in ranges {
+        shown.push_str(&text[from..range.start]);
+        from = range.end;
+    }
+    shown.push_str(&text[from..]);
+    shown.into()
+}
+
+/// The secret parts of all addresses in a text, in order; an address goes on until `ends`.
+fn ranges(text: &str, ends: impl Fn(char) -> bool) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut from = 0;
+    while let Some(at) = text[from..].find("://") {
+        let is_scheme =
+            |character: &char| character.is_ascii_alphanumeric() || "+-.".contains(*character);
+        let scheme: usize = text[from..from + at].chars().rev().take_while(is_scheme).count();
+        let scheme = text[from + at - scheme..from + at].to_ascii_lowercase();
+        let start = from + at + 3;
+        let end = text[start..].find(&ends).map_or(text.len(), |length| start + length);
+        let user = start + user_length(&text[start..end]);
+        if user > start {
+            found.push(start..user);
+        }
+        let query = text[user..end].find('?').map(|length| user + length);
+        if let Some(query) = query.filter(|query| is_query(&scheme, &text[*query..end])) {
+            found.push(query..end);
+        }
+        from = end;
+    }
+    found
+}
+
+/// How many bytes of an address without its scheme are user and password, with the `@`. A password may have characters that
+/// should have been encoded: what looks like a port and is no number is one.
+fn user_length(address: &str) -> usize {
+    let authority = &address[..address.find(['/', '?', '#']).unwrap_or(address.len())];
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    let is_port = port.ends_with(']') || port.bytes().all(|byte| byte.is_ascii_digit());
+    let searched = if authority.contains('@') || is_port { authority } else { address };
+    searched.rfind('@').map_or(0, |at| at + 1)
+}
+
+fn is_query(scheme: &str, query: &str) -> bool {
+    let query = query.to_ascii_lowercase();
+    !STORES.contains(&scheme) || SIGNATURES.iter().any(|signature| query.contains(signature))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_without_user_and_query() {
+        for (address, public, user, query) in [
+            ("https://bob:pw@host/x.parquet", "https://host/x.parquet", "bob:pw", ""),
+            ("https://host/x?sig=a/b@c", "https://host/x", "", "sig=a/b@c"),
+            ("http://tok@h:80/a/@b/x?y=1", "http://h:80/a/@b/x", "tok", "y=1"),
+            ("http://bob:p/w?d#@host/x", "http://host/x", "bob:p/w?d#", ""),
+            ("http://bob:p@w@host/x", "http://host/x", "bob:p@w", ""),
+            ("s3://KEY:SE/CRET@bucket/x?.parquet", "s3://bucket/x?.parquet", "KEY:SE/CRET", ""),
+            ("az://c/x?sv=1&sig=abc", "az://c/x", "", "sv=1&sig=abc"),
+            ("hf://datasets/a/b@main/*.parquet", "hf://datasets/a/b@main/*.parquet", "", ""),
+            ("data/what?.parquet", "data/what?.parquet", "", ""),
+        ] {
+            let (shown, secrets) = split(address);
+            assert_eq!((shown.as_str(), &*secrets.user, &*secrets.query), (public, user, query));
+        }
+    }
+
+    #[test]
+    fn texts_keep_everything_but_the_secrets() {
+        let text = "cannot read `https://a:b@h/x?q=1`: see \"http://h/y?z\" and data?";
+        assert_eq!(shown(text), "cannot read `https://h/x`: see \"http://h/y\" and data?");
+        assert_eq!(
+            masked("  path: https://a:b@h/x?q=1 # why?"),
+            "  path: https://****h/x**** # why?"
+        );
+        assert!(matches!(shown("what? @ `s3://b/a?.parquet`"), Cow::Borrowed(_)));
+    }
+}

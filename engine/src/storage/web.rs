@@ -1,0 +1,93 @@
+//! Files of web servers (`http://`, `https://`), read by ranges. There are no lists, and nothing is written.
+//!
+//! A user and a query that were written with an address ([`secrets`]) are in its requests and nowhere else.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use longsift_stages::contract::Location;
+use longsift_stages::model::ModelProblem;
+use reqwest::Url;
+
+use super::error::{ErrorKind, StorageError};
+use super::http::answers::ServerKind;
+use super::http::{Client, RemoteFile};
+use super::range_file::{FetchRange, RangeFile, Stamp};
+use super::retry::RetryPolicy;
+use crate::base::secrets;
+use crate::base::stop::Stop;
+
+/// Maximum bytes to discard for one block, of a server that ignores ranges.
+const MAX_DISCARDED_BYTES: u64 = 64 << 20;
+
+/// Opens a file by its address.
+pub(super) fn open(address: &str) -> Result<RangeFile, StorageError> {
+    let Some(file) = client(address)?.open(&url(address)?)? else {
+        let why = "the server has no such file";
+        return Err(StorageError::new("open", Location::parse(address), ErrorKind::NotFound, why));
+    };
+    let stamp = Stamp::new(file.length, file.modified_ns);
+    let key = format!("{address}\0{}", file.version);
+    Ok(RangeFile::elsewhere(WebFile { file: Arc::new(file) }, key, stamp, Bytes::new()))
+}
+
+/// The length of a file in bytes, if there is one.
+pub(super) fn size(address: &str) -> Result<Option<u64>, StorageError> {
+    Ok(client(address)?.status(&url(address)?)?.map(|file| file.length))
+}
+
+/// An address as it is asked for, with its user and its query.
+pub(crate) fn url(address: &str) -> Result<Url, StorageError> {
+    let wrong = |why: &str| {
+        StorageError::new("open", Location::parse(address), ErrorKind::Invalid, why.to_owned())
+    };
+    let (scheme, rest) = address.split_once("://").ok_or_else(|| wrong("it is not an address"))?;
+    let secrets = secrets::recall(address);
+    let user = if secrets.user.is_empty() { "" } else { "@" };
+    let text = format!("{scheme}://{}{user}{rest}", secrets.user);
+    let mut url = Url::parse(&text).map_err(|error| wrong(&error.to_string()))?;
+    if !secrets.query.is_empty() {
+        url.set_query(Some(&secrets.query));
+    }
+    Ok(url)
+}
+
+fn client(address: &str) -> Result<&'static Client, StorageError> {
+    static CLIENT: OnceLock<Client> = OnceLock::new();
+    if let Some(client) = CLIENT.get() {
+        return Ok(client);
+    }
+    let client = Client::new(None, ServerKind::WEB, RetryPolicy::default(), Stop::of_process());
+    let client = client.map_err(|problem: ModelProblem| {
+        StorageError::new("open", Location::parse(address), ErrorKind::Transient, problem.message)
+    })?;
+    Ok(CLIENT.get_or_init(|| client.skipping_at_most(MAX_DISCARDED_BYTES)))
+}
+
+struct WebFile {
+    file: Arc<RemoteFile>,
+}
+
+impl fmt::Debug for WebFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WebFile")
+    }
+}
+
+impl FetchRange for WebFile {
+    fn fetch(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
+        let first = self.file.first.get(range.start as usize..range.end as usize);
+        if let Some(first) = first {
+            return Ok(Bytes::copy_from_slice(first));
+        }
+        let client = client(self.file.url().as_str())?;
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        client.read(&self.file, &[range], &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(bytes.into())
+    }
+}

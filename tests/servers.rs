@@ -1,0 +1,342 @@
+//! Stores, web servers and collectors that do what they should not: nothing is taken for whole that is not, one result has
+//! one version of each file, and no secret goes to another server or into a file.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::bucket::Bucket;
+use crate::support::server::{Reply, Request, Server};
+use crate::support::tables::{read_parquet, write_parquet};
+use crate::support::{Answer, Pipeline, Workspace, demo_model, files_below, repository};
+
+/// Stands in every place where a secret can be.
+const SECRET: &str = "hunter2pw";
+const MODIFIED: &str = "Wed, 25 Nov 2026 08:00:00 GMT";
+
+/// A pipeline that reads `input`, without a model.
+fn workspace(input: &str) -> Workspace {
+    let workspace = Workspace::new();
+    write_input(&workspace, input);
+    workspace
+}
+
+fn write_input(workspace: &Workspace, input: &str) {
+    let mut pipeline = Pipeline::text(demo_model().to_str().unwrap(), 256);
+    pipeline.input = format!("path: '{input}', text_column: text, id_column: id");
+    workspace.write("pipeline.yaml", pipeline.to_string());
+}
+
+/// Some rows of the demo corpus as a Parquet file.
+fn parquet(first: usize, rows: usize) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = read_parquet(&repository().join("datasets/demo/corpus.parquet"));
+    let path = folder.path().join("x.parquet");
+    write_parquet(&path, &corpus.slice(first, rows), 4);
+    fs::read(path).unwrap()
+}
+
+fn run_with(workspace: &Workspace, variables: &[(&str, &str)]) -> Answer {
+    let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+    for (name, value) in [
+        ("AWS_ACCESS_KEY_ID", "someone"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_REGION", "us-east-1"),
+    ] {
+        command.env(name, value);
+    }
+    for (name, value) in variables {
+        command.env(name, value);
+    }
+    Answer::of(command.env_remove("HTTP_PROXY").env_remove("http_proxy").output().unwrap())
+}
+
+fn run(workspace: &Workspace) -> Answer {
+    run_with(workspace, &[])
+}
+
+#[test]
+fn a_key_means_itself_before_it_is_a_pattern() {
+    let (bucket, wanted) = (Bucket::new(), parquet(0, 12));
+    for key in ["d/a[1].parquet", "run[1]/x.parquet", "both"] {
+        bucket.put(key, wanted.clone());
+    }
+    for key in ["d/a1.parquet", "run1/x.parquet", "both/x.parquet"] {
+        bucket.put(key, "no Parquet");
+    }
+    let web = format!("{}/bucket", bucket.url());
+    for input in [
+        "s3://bucket/d/a[1].parquet",
+        "s3://bucket/run[1]/*.parquet",
+        "s3://bucket/run[1]",
+        "s3://bucket/both",
+        format!("{web}/d/a[1].parquet").as_str(),
+    ] {
+        let workspace = workspace(input);
+        let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+        let answer = Answer::of(bucket.serve(&mut command).output().unwrap());
+        assert_eq!(answer.success().summary()["rows_in"], 12, "{input}");
+    }
+}
+
+/// A page of a list with two objects.
+fn page(more: &str) -> Reply {
+    let object = |key: &str| {
+        format!(
+            "<Contents><Key>{key}</Key><Size>100</Size><ETag>\"x\"</ETag><LastModified>2026-11-25T08:00:00.000Z</LastModified></Contents>"
+        )
+    };
+    let objects = object("d/a.parquet") + &object("d/b.parquet");
+    let xml = format!("<ListBucketResult>{more}{objects}</ListBucketResult>");
+    Reply::whole(xml.as_bytes()).with("Content-Type", "application/xml")
+}
+
+#[test]
+fn a_list_that_does_not_end_is_not_taken_for_the_whole() {
+    let turn = AtomicUsize::new(0);
+    let token = |text: &str| {
+        format!(
+            "<IsTruncated>true</IsTruncated><NextContinuationToken>{text}</NextContinuationToken>"
+        )
+    };
+    let (same, next) = (token("same"), token("turn"));
+    let servers = [
+        Server::new(|_| page("<IsTruncated>true</IsTruncated>")),
+        Server::new(move |_| page(&same)),
+        // New tokens for the same page.
+        Server::new(move |_| {
+            page(&next.replace("turn", &turn.fetch_add(1, Ordering::Relaxed).to_string()))
+        }),
+    ];
+    for server in servers {
+        let answer = run_with(&workspace("s3://bucket/d"), &[("AWS_ENDPOINT_URL", &server.url())]);
+        let answer = answer.expect(2);
+        assert!(answer.stderr.contains("the list of objects is not complete"), "{}", answer.stderr);
+        assert!(server.asked().len() <= 3);
+    }
+}
+
+#[test]
+fn a_result_has_one_version_of_a_file() {
+    let old = parquet(0, 40);
+    let new = {
+        let mut bytes = parquet(0, 40);
+        let middle = bytes.len() / 3;
+        bytes[middle] ^= 1;
+        bytes
+    };
+    // By what the server tells the versions apart, and what is said.
+    for (etags, times, says) in [
+        (false, false, "neither ETag nor Last-Modified"),
+        (true, false, "another version"),
+        (false, true, "another version"),
+    ] {
+        // Everything after the first answer is of the new version.
+        let (old, new, count) = (old.clone(), new.clone(), AtomicUsize::new(0));
+        let server = Server::new(move |request| {
+            let is_old = count.fetch_add(1, Ordering::Relaxed) == 0;
+            let mut reply = Reply::file(if is_old { &old } else { &new }, request);
+            if etags {
+                reply = reply.with("ETag", if is_old { "\"1\"" } else { "\"2\"" });
+            }
+            if times {
+                let later = MODIFIED.replace("08:00", "09:00");
+                reply = reply.with("Last-Modified", if is_old { MODIFIED } else { later.as_str() });
+            }
+            reply
+        });
+        let answer = run(&workspace(&format!("{}/x.parquet", server.url()))).expect(3);
+        assert!(answer.stderr.contains(says), "{etags} {times}: {}", answer.stderr);
+    }
+}
+
+#[test]
+fn credentials_follow_no_redirect_to_another_server() {
+    let thief = Server::new(|_| Reply::status(200));
+    let place = thief.url().replace("127.0.0.1", "localhost");
+    for status in [301, 302, 307, 308] {
+        let place = place.clone();
+        let first =
+            Server::new(move |_| Reply::status(status).with("Location", &format!("{place}/x")));
+        let store = [("AWS_ENDPOINT_URL", first.url()), ("AWS_SESSION_TOKEN", SECRET.to_owned())];
+        let store = store.each_ref().map(|(name, value)| (*name, value.as_str()));
+        run_with(&workspace("s3://bucket/x"), &store).expect(2);
+        assert!(!first.asked().is_empty());
+        let corpus = repository().join("datasets/demo/corpus.parquet");
+        let collector =
+            [("OPENLINEAGE_URL", first.url()), ("OPENLINEAGE_API_KEY", SECRET.to_owned())];
+        let collector = collector.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let answer = run_with(&workspace(corpus.to_str().unwrap()), &collector).success();
+        assert!(answer.stderr.contains("redirects are not followed"), "{}", answer.stderr);
+        let url = first.url().replace("http://", &format!("http://bob:{SECRET}@"));
+        run(&workspace(&format!("{url}/x.parquet")));
+        let shown = |asked: &Request| format!("{asked:?}").contains(SECRET);
+        let asked = thief.asked();
+        assert!(
+            !asked.iter().any(shown)
+                && asked.iter().all(|asked| !asked.headers.contains_key("authorization")),
+            "{asked:?}"
+        );
+    }
+}
+
+/// Everything that a folder holds, and what a command said, without the pipeline itself.
+fn places_of_secret(workspace: &Workspace, said: &[&str]) -> Vec<String> {
+    let holds = |path: &Path| {
+        let bytes = fs::read(path).unwrap_or_default();
+        bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes())
+    };
+    let files = files_below(&workspace.path("."));
+    let files = files.into_iter().filter(|path| !path.ends_with("pipeline.yaml") && holds(path));
+    let said = said.iter().filter(|text| text.contains(SECRET)).map(ToString::to_string);
+    files.map(|path| path.display().to_string()).chain(said).collect()
+}
+
+#[test]
+fn no_secret_of_an_address_is_shown_or_stored() {
+    let data = parquet(0, 12);
+    // Asks for a user and a signature, as presigned addresses have one.
+    let server = Server::new(move |request| {
+        let signed = request.path.ends_with(&format!("?X-Amz-Signature={SECRET}"));
+        let user =
+            request.headers.get("authorization").is_some_and(|value| value.starts_with("Basic "));
+        match (signed, user) {
+            (true, true) => Reply::file(&data, request).with("ETag", "\"1\""),
+            _ => Reply::status(403),
+        }
+    });
+    let collector = Server::new(|_| Reply::status(201));
+    let address = server.url().replace("http://", &format!("http://bob:{SECRET}@"));
+    let right = format!("{address}/d/x.parquet?X-Amz-Signature={SECRET}");
+    for (input, set, code) in [
+        (right.as_str(), "", 0),
+        ("nothing", right.as_str(), 0),
+        (format!("{address}/d/x.parquet?wrong={SECRET}").as_str(), "", 3),
+        (format!("{address}/d/?x={SECRET}").as_str(), "", 2),
+        (format!("s3://key:{SECRET}@bucket/x").as_str(), "", 2),
+        (format!("az://container/x?sv=1&sig={SECRET}").as_str(), "", 2),
+    ] {
+        let workspace = workspace(input);
+        let mut said = Vec::new();
+        for command in ["run", "plan", "explain"] {
+            let mut arguments = vec![command, "pipeline.yaml"];
+            let set = format!("input.path={set}");
+            if set.len() > 11 {
+                arguments.extend(["--set", &set]);
+            }
+            if command == "explain" {
+                arguments = vec!["verify", "out.run"];
+            }
+            let mut command = workspace.command(&arguments);
+            command
+                .env("OPENLINEAGE_URL", collector.url())
+                .env_remove("HTTP_PROXY")
+                .env_remove("http_proxy");
+            let answer = Answer::of(command.output().unwrap());
+            if arguments[0] == "run" {
+                assert_eq!(answer.code, code, "{input}: {}", answer.stderr);
+            }
+            said.push(answer.all());
+        }
+        said.push(format!("{:?}", collector.asked()));
+        for body in collector.asked() {
+            said.push(String::from_utf8_lossy(&body.body).into_owned());
+        }
+        let said: Vec<&str> = said.iter().map(String::as_str).collect();
+        assert_eq!(places_of_secret(&workspace, &said), Vec::<String>::new(), "{input}");
+    }
+}
+
+#[test]
+fn no_secret_of_the_environment_is_shown_or_stored() {
+    let refused = Server::new(|_| Reply::status(403));
+    let with_user = refused.url().replace("http://", &format!("http://bob:{SECRET}@"));
+    let local = repository().join("datasets/demo/corpus.parquet").display().to_string();
+    for (input, variables) in [
+        ("s3://bucket/x", vec![("AWS_ENDPOINT_URL", with_user.clone())]),
+        ("s3://bucket/x", vec![("AWS_ENDPOINT_URL", format!("{}?k={SECRET}", refused.url()))]),
+        (
+            "s3://bucket/x",
+            vec![("AWS_ENDPOINT_URL", refused.url()), ("AWS_SESSION_TOKEN", SECRET.to_owned())],
+        ),
+        ("hf://datasets/o/d", vec![("HF_ENDPOINT", with_user.clone())]),
+        (
+            "hf://datasets/o/d",
+            vec![("HF_ENDPOINT", with_user.clone()), ("HF_TOKEN", SECRET.to_owned())],
+        ),
+        (
+            "hf://datasets/o/d",
+            vec![("HF_ENDPOINT", refused.url()), ("HF_TOKEN", SECRET.to_owned())],
+        ),
+        (local.as_str(), vec![("OPENLINEAGE_URL", with_user.clone())]),
+        (local.as_str(), vec![("OPENLINEAGE_URL", format!("{}/?k={SECRET}", refused.url()))]),
+        (
+            &local,
+            vec![("OPENLINEAGE_URL", refused.url()), ("OPENLINEAGE_API_KEY", SECRET.to_owned())],
+        ),
+    ] {
+        let workspace = workspace(input);
+        let set: Vec<(&str, &str)> =
+            variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let answer = run_with(&workspace, &set);
+        assert_eq!(answer.code == 0, input == local.as_str(), "{}", answer.stderr);
+        assert_eq!(places_of_secret(&workspace, &[&answer.all()]), Vec::<String>::new(), "{set:?}");
+    }
+}
+
+#[test]
+fn line_ends_of_secrets_are_left_out_and_control_characters_refused() {
+    let (bucket, data) = (Bucket::new(), parquet(0, 12));
+    bucket.put("x.parquet", data);
+    let input = workspace("s3://bucket/x.parquet");
+    for (name, value, code) in [
+        ("AWS_ACCESS_KEY_ID", "someone\r\n", 0),
+        ("AWS_REGION", " us-east-1\n", 0),
+        ("AWS_ACCESS_KEY_ID", "some\nx-evil: one", 2),
+        ("AWS_SESSION_TOKEN", "t\u{1}oken", 2),
+    ] {
+        let mut command = input.command(&["run", "pipeline.yaml", "-q"]);
+        let answer = Answer::of(bucket.serve(&mut command).env(name, value).output().unwrap());
+        let answer = answer.expect(code);
+        assert!(code == 0 || answer.stderr.contains(name), "{}", answer.stderr);
+    }
+    let hub = Server::new(|_| Reply::status(404));
+    let asked = |token: &str| {
+        let variables = [("HF_ENDPOINT", hub.url()), ("HF_TOKEN", token.to_owned())];
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        run_with(&workspace("hf://datasets/o/d"), &variables).expect(2).stderr
+    };
+    asked("hf_token\n");
+    assert!(hub.asked().iter().all(|asked| asked.headers["authorization"] == "Bearer hf_token"));
+    assert!(asked("hf_\ntoken").contains("HF_TOKEN"));
+    assert!(hub.asked().is_empty());
+}
+
+#[test]
+fn a_signal_ends_a_run_whatever_a_server_does() {
+    let silent = Server::new(|_| {
+        std::thread::sleep(Duration::from_secs(40));
+        Reply::status(200)
+    });
+    for input in ["s3://bucket/x".to_owned(), format!("{}/x.parquet", silent.url())] {
+        let workspace = workspace(&input);
+        let mut command = workspace.command(&["run", "pipeline.yaml", "-q"]);
+        for (name, value) in [
+            ("AWS_ENDPOINT_URL", silent.url().as_str()),
+            ("AWS_ACCESS_KEY_ID", "someone"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_REGION", "us-east-1"),
+        ] {
+            command.env(name, value);
+        }
+        let mut child = command.env_remove("HTTP_PROXY").env_remove("http_proxy").spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let since = Instant::now();
+        child.wait().unwrap();
+        assert!(since.elapsed() < Duration::from_secs(10), "{input}: {:?}", since.elapsed());
+    }
+}
