@@ -84,9 +84,9 @@ mod with_stores {
             let lists = asked.iter().filter(|asked| asked.path.contains("list-type"));
             assert!(lists.count() >= 2, "two pages");
             // Whether there is an object of the folder's name.
-            let reads = asked.iter().filter(|asked| {
-                asked.method != "HEAD" && !asked.path.contains("list-type")
-            });
+            let reads = asked
+                .iter()
+                .filter(|asked| asked.method != "HEAD" && !asked.path.contains("list-type"));
             assert!(reads.clone().all(|asked| asked.range_of(1 << 20).is_some()), "only ranges");
             // Nothing is done twice.
             let again = run(&workspace, &bucket, &["-q"]).success().summary();

@@ -1,6 +1,7 @@
 //! This machine, as its operating system describes it.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest resident memory before [`take_peak_bytes`] last began anew.
@@ -35,6 +36,27 @@ pub fn free_memory_bytes() -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
     let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kibibytes * 1024)
+}
+
+/// Memory that the control groups of this process may use, the smallest of them; `None` without a limit.
+pub(crate) fn control_group_bytes() -> Option<u64> {
+    let groups = read_system("/proc/self/cgroup")?;
+    let limit = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, own) = (parts.next()?, parts.next()?);
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let folders = Path::new(own.trim_start_matches('/')).ancestors();
+        let paths = folders.map(|folder| Path::new(root).join(folder).join(file));
+        paths.filter_map(|path| read_system(path.to_str()?)?.trim().parse::<u64>().ok()).min()
+    };
+    // Version 1 writes the largest number where there is no limit.
+    groups.lines().filter_map(limit).min().filter(|bytes: &u64| *bytes < 1 << 60)
 }
 
 /// A text that the operating system keeps about itself, where it does.

@@ -15,7 +15,8 @@ use super::columns::{self, COLUMNS, MARKS};
 use super::options::{Bos, PlanOptions, Subject};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error;
-use crate::base::text::quoted;
+use crate::base::machine;
+use crate::base::text::{bytes, quoted};
 use crate::dataset::documents::{Content, DocumentColumns};
 use crate::dataset::input::Dataset;
 use crate::dataset::part_lines;
@@ -45,6 +46,28 @@ pub(super) fn collect<T, P: Into<Diagnostic>>(
             None
         }
     }
+}
+
+/// One part in so many of a control group's memory is left to binaries, threads and page tables.
+const GROUP_RESERVE: u64 = 4;
+
+/// Lowers `memory_limit_bytes` to what the control group of this process leaves room for. Says so.
+pub(super) fn fit_memory(spec: &mut Spec) -> Option<Diagnostic> {
+    let group = machine::control_group_bytes()?;
+    let limit = spec.pipeline.input.memory_limit_bytes;
+    let fitting = (group - group / GROUP_RESERVE).max(64 << 20);
+    if limit <= fitting {
+        return None;
+    }
+    spec.pipeline.input.memory_limit_bytes = fitting;
+    let message = format!(
+        "`memory_limit_bytes` is {}, and the control group of this process may use {}: {} are used as the limit",
+        bytes(limit),
+        bytes(group),
+        bytes(fitting)
+    );
+    let warning = spec.warning("input.memory_limit_bytes", message);
+    Some(warning.hint("raise the limit of the container, or lower `memory_limit_bytes`"))
 }
 
 /// What lies in object stores, in a build that has none; of the input that is said where it is read.

@@ -32,7 +32,12 @@ const MODEL: &str = "stages.load-partial-model.model";
 
 impl Plan {
     /// Proves `spec` runnable, or says everything that stands against it.
-    pub fn new(spec: Spec, options: PlanOptions, mut warnings: Vec<Diagnostic>) -> Result<Self> {
+    pub fn new(
+        mut spec: Spec,
+        options: PlanOptions,
+        mut warnings: Vec<Diagnostic>,
+    ) -> Result<Self> {
+        warnings.extend(checks::fit_memory(&mut spec));
         let mut problems = checks::stores(&spec);
         range_file::share_memory(spec.pipeline.input.memory_limit_bytes);
         let columns = columns(&spec);
