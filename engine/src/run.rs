@@ -195,7 +195,7 @@ impl Run<'_> {
                 .into());
         }
         // Without new files an increment has nothing to filter. Any other input without rows is an input like any other.
-        if plan.units.is_empty() && !plan.input_before.is_empty() && ours.is_empty() {
+        if plan.units.is_empty() && !plan.input_before.is_empty() && self.ours.is_empty() {
             self.carry_over()?;
             return Ok(self.nothing_to_do(Summary::new("nothing_to_do", String::new())));
         }

@@ -96,6 +96,7 @@ mod tests {
             state: "running",
             holder: None,
             units_scored: units,
+            units_open: 0,
             units: Some(40),
             rows: Some(1000),
             counts: Counts { rows, windows, ..Counts::default() },
