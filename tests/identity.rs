@@ -503,6 +503,7 @@ const CASES: &[Case] = &[
         r#"{"score": {"combine": "least"}}"#,
     ),
     ("score.alpha", Selection, "{}", r#"{"score": {"alpha": 3.0}}"#),
+    ("score.seed", Selection, r#"{"score": {"formula": "random"}}"#, r#"{"score": {"seed": 2}}"#),
     (
         "score.terms[].statistic",
         Selection,

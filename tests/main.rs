@@ -103,6 +103,8 @@ mod published_rankings;
 #[cfg(test)]
 mod quarantine;
 #[cfg(test)]
+mod random_scores;
+#[cfg(test)]
 mod ranking;
 #[cfg(test)]
 mod remote_models;
@@ -120,6 +122,8 @@ mod rooms;
 mod sampled_rows;
 #[cfg(test)]
 mod sampled_windows;
+#[cfg(test)]
+mod scales;
 #[cfg(test)]
 mod selected;
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(crate) mod drift;
 mod edges;
 mod gather;
 mod group_numbers;
+mod guard_counts;
 mod histograms;
 mod quantiles;
 mod radix;
@@ -30,8 +31,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use longsift_stages::score::Sums;
-
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -41,6 +40,7 @@ use crate::run_directory::calibration::{CalibratedGroup, Calibration, GroupDrift
 use crate::run_directory::facts::Identity;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::scores::ScoredWindow;
+use crate::run_directory::summary::GuardUse;
 use crate::run_directory::units::UnitRecord;
 use calibration::{fitting_calibration, saved_calibration};
 use compared::Compared;
@@ -48,8 +48,9 @@ use criteria::Criteria;
 use decided::Rule;
 use gather::Gathered;
 use group_numbers::GroupsOfSamples;
+use guard_counts::GuardCounts;
 use histograms::HistogramsOfGroups;
-use rank::Ranking;
+use rank::{Ranking, Totals};
 use repeated_ids::RepeatedIds;
 use samples::Sample;
 use score_percentiles::{PercentilesOfGroups, ScorePercentiles};
@@ -78,6 +79,8 @@ pub struct Selection {
     pub calibration: Calibration,
     /// With a saved calibration: how far each group has moved from it.
     pub drift: Vec<GroupDrift>,
+    /// What each guard rejects.
+    pub guards: Vec<GuardUse>,
     /// What a user should know.
     pub warnings: Vec<Diagnostic>,
 }
@@ -119,18 +122,27 @@ impl Selection {
         }
         let groups = self.groups_of_samples.of(numbers.clone())?;
         let decided = samples.into_iter().zip(groups).zip(numbers);
-        decided.map(|((sample, group), number)| self.decided(sample, group, number)).collect()
+        let file = &plan.units[unit].file_path;
+        decided.map(|((sample, group), number)| self.decided(sample, file, group, number)).collect()
     }
 
-    /// What becomes of a sample, given its windows.
-    fn decided(&self, windows: &[ScoredWindow], group: u32, number: u64) -> Result<Sample> {
+    /// What becomes of a sample, given its windows and its file.
+    fn decided(
+        &self,
+        windows: &[ScoredWindow],
+        file: &str,
+        group: u32,
+        number: u64,
+    ) -> Result<Sample> {
         let criteria = &self.criteria;
-        let compared = self.compared.iter().map(|of| of.keeps(windows, group, number)).collect();
+        let compared =
+            self.compared.iter().map(|of| of.keeps(windows, file, group, number)).collect();
         let (group, rule) = &self.rules[group as usize];
-        let value = |statistic| criteria.value(statistic, windows);
-        let used: Vec<f64> = criteria.statistics.iter().map(value).collect();
+        let mut used = criteria.values(windows, file);
         let (standing, tokens) = (rule.standing(criteria, &used), criteria.tokens(windows));
         let keep = rule.keeps(criteria, group.as_deref(), standing, tokens, number);
+        used.truncate(criteria.statistics.len());
+        let value = |statistic| criteria.value(statistic, windows);
         Ok(Sample {
             row: windows[0].input_row,
             window: criteria.window(windows),
@@ -139,7 +151,7 @@ impl Selection {
             used,
             statistics: criteria.written.iter().map(value).collect(),
             score: standing.score(),
-            percentile: self.percentiles.of(&rule.percentiles, standing.score())?,
+            percentile: self.percentiles.of(&rule.percentiles, standing.passing_score())?,
             compared,
             reason: if keep { None } else { Some(criteria.reason(standing)) },
         })
@@ -190,6 +202,7 @@ pub fn select(
     let gathered = Gathered::read(plan, directory, records, &criteria, stop)?;
     warnings::check_noise(plan.spec.score(), &criteria, &gathered.errors)?;
     let mut warnings = warnings::of_samples(&gathered);
+    warnings.extend(warnings::of_random(plan, &gathered));
     warnings.extend(warnings::of_absent(plan.spec.filter(), &gathered));
     let percentiles = PercentilesOfGroups::new(&plan.directory)?;
     let histograms = HistogramsOfGroups::new(&plan.directory)?;
@@ -206,10 +219,12 @@ pub fn select(
     let mut drift = Vec::new();
     let mut empty = Vec::new();
     let mut rules: Vec<Option<(Option<Arc<str>>, Rule)>> = vec![None; groups.len()];
-    let mut decide = |index: usize, rule: Rule, kept: u64| {
+    let mut guards = GuardCounts::new(&criteria);
+    let mut decide = |index: usize, rule: Rule, totals: &Totals| {
         let (value, group) = groups[index];
+        guards.add(value, gathered.of_groups[group as usize].samples, &totals.refused);
         rules[group as usize] = Some((value.as_deref().map(Arc::from), rule));
-        if kept == 0 {
+        if totals.kept + totals.kept_not_measured == 0 {
             empty.push(name(value.as_deref()));
         }
     };
@@ -218,18 +233,19 @@ pub fn select(
         let known: HashMap<&Option<String>, &CalibratedGroup> =
             saved.groups.iter().map(|group| (&group.value, group)).collect();
         let decided = parallel::in_order(groups.len(), threads, |index| {
-            let (value, group) = groups[index];
-            let known = known[value];
-            let scorer = calibration::scorer(&criteria, known).expect("others were refused");
+            let known = known[groups[index].0];
+            let scorer = calibration::scorer(&criteria, known);
             let (bounds, deciles) = (known.guards.clone(), &known.score_deciles);
-            let (rule, totals) = ranking(index).by(scorer, bounds, &known.thresholds, deciles)?;
+            let (rule, totals, sums) =
+                ranking(index).by(scorer, bounds, &known.thresholds, deciles)?;
             let names = criteria.statistics.iter().map(|statistic| &*statistic.name);
-            let means = gathered.of_groups[group as usize].sums.iter().map(Sums::mean);
-            let moved = drift::of_group(known, names.zip(means), &totals);
-            Ok((rule, totals.kept + totals.kept_not_measured, moved))
+            let means = names.zip(&sums).filter(|(_, sums)| sums.count > 0);
+            let means = means.map(|(name, sums)| (name, sums.mean()));
+            let moved = drift::of_group(known, means, &totals);
+            Ok((rule, totals, moved))
         })?;
-        for (index, (rule, kept, moved)) in decided.into_iter().enumerate() {
-            decide(index, rule, kept);
+        for (index, (rule, totals, moved)) in decided.into_iter().enumerate() {
+            decide(index, rule, &totals);
             drift.push(moved);
         }
         warnings.extend(warnings::of_drift(&drift));
@@ -238,13 +254,14 @@ pub fn select(
         let ranked = parallel::in_order(groups.len(), threads, |index| ranking(index).own())?;
         let histograms = histograms.finish()?;
         for (index, ranked) in ranked.iter().enumerate() {
-            let totals = &ranked.totals;
-            let kept = totals.kept + totals.kept_not_measured;
-            decide(index, ranked.rule(&criteria, &histograms), kept);
+            decide(index, ranked.rule(&criteria, &histograms), &ranked.totals);
         }
         let values = groups.iter().map(|(value, _)| *value).zip(&ranked);
-        calibration::of_groups(identity, calibration::groups(&criteria, values, &histograms))
+        let groups = calibration::groups(&criteria, values, &histograms);
+        calibration::of_groups(&criteria, identity, groups)
     };
+    let guards = guards.finish();
+    warnings.extend(warnings::of_guards(plan, &guards));
     warnings.extend(warnings::of_empty(&gathered, empty));
     let rules = rules.into_iter().flatten().collect();
     let kept = kept.into_iter().map(AtomicU64::into_inner).collect();
@@ -264,6 +281,7 @@ pub fn select(
         not_measured,
         calibration,
         drift,
+        guards,
         warnings,
     })
 }

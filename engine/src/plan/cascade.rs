@@ -223,7 +223,6 @@ pub(super) fn check(
     measures: &Measures,
     cascade: &Cascade,
     problems: &mut Vec<Diagnostic>,
-    warnings: &mut Vec<Diagnostic>,
 ) {
     let stages = &spec.pipeline.stages;
     let of_places = cascade.before.iter().zip(measures.places());
@@ -250,23 +249,5 @@ pub(super) fn check(
         let path = format!("stages.filter.guards.{guard}.before");
         let message = "the guards make a circle: a measure would be taken before itself";
         problems.push(spec.error(&path, message).hint("remove one `before` of the circle"));
-    }
-    let (terms, _) = spec.score().terms(&measures.statistics());
-    let spared = terms.iter().filter_map(|term| {
-        let (place, _) = measures.place_of(&term.statistic)?;
-        let first = cascade.before(place).first()?;
-        Some((first.guard, &term.statistic))
-    });
-    let spared: Vec<(usize, &String)> = spared.collect();
-    if let Some((guard, _)) = spared.first() {
-        let names: Vec<String> = spared.iter().map(|(_, name)| format!("`{name}`")).collect();
-        let message = format!(
-            "means, deviations and percentiles of {} are those of the samples that the guards before it let pass",
-            names.join(", ")
-        );
-        let path = format!("stages.filter.guards.{guard}.before");
-        warnings.push(spec.warning(&path, message).hint(
-            "scores differ from those without `before`, where every sample is measured and enters them",
-        ));
     }
 }

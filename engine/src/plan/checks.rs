@@ -7,6 +7,7 @@ use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::contract::Column;
 use longsift_stages::load_partial_model::Precision;
 use longsift_stages::model::{ModelConfig, ModelFolder};
+use longsift_stages::score::presets::Formula;
 use longsift_stages::shard_across_devices::{DeviceKind, Devices as DeviceSettings};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
@@ -342,6 +343,23 @@ pub(super) fn content(
     if let Err(problem) = found {
         problems.push(Diagnostic::from(problem).or_at(spec.at(place)));
     }
+}
+
+/// A warning where random scores follow from files and rows, for want of ids.
+pub(super) fn random_without_ids(spec: &Spec) -> Option<Diagnostic> {
+    let pipeline = &spec.pipeline;
+    let is_compared = pipeline.output.compare.contains(&Formula::Random);
+    let place = if spec.score().random_seed().is_some() {
+        "stages.score.formula"
+    } else if is_compared {
+        "output.compare"
+    } else {
+        return None;
+    };
+    let message = "random scores depend on the files: without `input.id_column` they follow from each file's path and row";
+    let hint = "name a column of ids: then order, files and shards change no score";
+    let warning = spec.warning(place, message).hint(hint);
+    pipeline.input.id_column.is_none().then_some(warning)
 }
 
 /// Every other column that is read exists and has a type that can be read; no output column is taken.

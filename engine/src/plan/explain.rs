@@ -279,8 +279,8 @@ fn attention(plan: &Plan, attention: &Attention) -> String {
 
 fn score(plan: &Plan) -> String {
     let score = plan.spec.score();
-    let (terms, combine) = score.terms(&plan.measures.statistics());
-    let formula = combine.formula(&terms);
+    let (terms, _) = score.terms(&plan.measures.statistics());
+    let formula = score.in_words(&plan.measures.statistics());
     let formula = match score.terms {
         Some(_) => formula,
         None => format!("{} = {formula}", score.formula.unwrap_or_default().name()),
@@ -291,7 +291,12 @@ fn score(plan: &Plan) -> String {
         Standardise::Percentile => "percentile",
     });
     let ways: BTreeSet<&str> = ways.collect();
-    let standardise = ways.into_iter().collect::<Vec<_>>().join(" and ");
+    let ways = ways.into_iter().collect::<Vec<_>>().join(" and ");
+    let standardise = match (ways.is_empty(), plan.spec.filter().guards.is_empty()) {
+        (true, _) => "as it is".to_owned(),
+        (false, true) => ways,
+        (false, false) => format!("{ways} over samples that pass the guards"),
+    };
     let within = score
         .within
         .as_ref()

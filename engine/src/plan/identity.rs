@@ -11,7 +11,7 @@ use longsift_stages::contract::{Location, Measure};
 use longsift_stages::filter::NotMeasured;
 use longsift_stages::measures::external::StatisticMerge;
 use longsift_stages::model::{FORWARD_VERSION, TABLE_VERSION, WholeModel};
-use longsift_stages::score::presets::{DEFAULT_ALPHA, Formula};
+use longsift_stages::score::presets::{DEFAULT_ALPHA, DEFAULT_SEED, Formula};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::tokenize::{ShortDocuments, Windows};
 use longsift_stages::{Filter, LoadPartialModel, Reads, Role, Score, ShardAcrossDevices, Tokenize};
@@ -384,6 +384,7 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
     let Score {
         formula,
         alpha,
+        seed,
         terms,
         combine,
         standardise,
@@ -407,6 +408,9 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
         if formula == Formula::Longattn {
             parts.selection("score.alpha", alpha.unwrap_or(DEFAULT_ALPHA));
         }
+        if formula == Formula::Random {
+            parts.selection("score.seed", seed.unwrap_or(DEFAULT_SEED));
+        }
     }
     parts.selection("score.standardise", json!(standardise));
     parts.selection("score.max_relative_error", *max_relative_error);
@@ -420,6 +424,7 @@ fn filter_facts(stage: &Filter, parts: &mut Parts) {
         stage;
     if !guards.is_empty() {
         parts.selection("filter.guards", json!(guards));
+        parts.selection("score.standardised_over", "passing");
     }
     parts.selection("filter.keep_fraction", json!(keep_fraction));
     parts.selection("filter.keep_tokens", json!(keep_tokens));
@@ -477,10 +482,12 @@ const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
 /// Facts of a measure that change a figure by its rounding alone, which no calibration holds to.
 const BITS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
 /// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.
-const OF_SCORES: [&str; 10] = [
+const OF_SCORES: [&str; 12] = [
     "score.formula",
     "score.formula_version",
     "score.alpha",
+    "score.seed",
+    "score.standardised_over",
     "score.terms",
     "score.combine",
     "filter.guards",

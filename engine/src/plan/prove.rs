@@ -112,7 +112,7 @@ impl Plan {
         measures::check(&spec, &measures, &columns.content, is_of_output, &mut problems);
         let programs = programs::find(&spec, &columns.content, &mut problems);
         let cascade = Cascade::of(&spec, &measures);
-        cascade::check(&spec, &measures, &cascade, &mut problems, &mut warnings);
+        cascade::check(&spec, &measures, &cascade, &mut problems);
         warnings.extend(preset::warnings(&spec, &measures));
         let bos = match &model {
             Some(model) => {
@@ -136,6 +136,7 @@ impl Plan {
         if !problems.is_empty() {
             return Err(Failure::Problems(problems));
         }
+        warnings.extend(checks::random_without_ids(&spec));
         warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
         let input_before = since::leave_out(&spec, &directory, &mut dataset, &mut warnings)?;
         output_names::check(&spec, &directory, &dataset, &mut problems);

@@ -237,7 +237,7 @@ impl Overview {
             name: manifest.lock.settings["name"].as_str().unwrap_or_default().to_owned(),
             committed: manifest.committed.clone(),
             run_directory: run_directory.to_string_lossy().into_owned(),
-            score: choice.combine.formula(&choice.terms),
+            score: choice.score_in_words(),
             guards: choice.guards(),
             amount: choice.amount(),
             within: choice.score.within.clone(),

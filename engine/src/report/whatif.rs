@@ -199,14 +199,13 @@ fn instead(overrides: &Overrides, manifest: &Manifest) -> Overrides {
     let mut set = Vec::new();
     for (path, value) in &given {
         let (stage, others) = match path.rsplit_once('.') {
-            // A weight of its own stays with the score that has one.
-            Some((stage @ "stages.score", "formula")) if value.trim() == "longattn" => {
-                (stage, &["terms", "combine"][..])
-            }
-            Some((stage @ "stages.score", "formula")) => {
-                (stage, &["terms", "combine", "alpha"][..])
-            }
-            Some((stage @ "stages.score", "terms")) => (stage, &["formula", "alpha"][..]),
+            // A weight or a seed stays with the score that has one.
+            Some((stage @ "stages.score", "formula")) => match value.trim() {
+                "longattn" => (stage, &["terms", "combine", "seed"][..]),
+                "random" => (stage, &["terms", "combine", "alpha"][..]),
+                _ => (stage, &["terms", "combine", "alpha", "seed"][..]),
+            },
+            Some((stage @ "stages.score", "terms")) => (stage, &["formula", "alpha", "seed"][..]),
             Some((stage @ "stages.filter", name)) if AMOUNTS.contains(&name) => {
                 (stage, &AMOUNTS[..])
             }

@@ -48,6 +48,7 @@ impl Run<'_> {
         let labels = plan.spec.pipeline.output.report_by.as_ref().map(|_| staged.label_shares());
         let mut summary = self.summary(scored, &staged)?;
         summary.drift.clone_from(&selection.drift);
+        summary.guards.clone_from(&selection.guards);
         summary.windows_not_measured.clone_from(&selection.not_measured);
         let mut manifest = record::manifest(plan, lock, scored, &staged, selection_fingerprint);
         manifest.table.clone_from(&summary.table);

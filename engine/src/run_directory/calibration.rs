@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use longsift_stages::filter::budgets::Budget;
 use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::ColumnFigures;
 use longsift_stages::score::percentile::Histogram;
@@ -21,11 +22,13 @@ use crate::storage::{atomic, files};
 pub struct CalibratedGroup {
     /// Value of the `within` column; null for rows without one, and for the one group of a run without `within`.
     pub value: Option<String>,
-    /// Samples with a score.
+    /// Samples that pass every guard and have a score. All figures, deciles and parts are theirs.
     pub count: u64,
+    /// Samples that `keep_fraction` is a share of: those that a guard rejects, too.
+    pub samples: u64,
     /// Samples that were kept.
     pub kept: u64,
-    /// By statistic that is used, of the samples that have it.
+    /// By statistic that is used, of the samples that pass and have it; without a statistic that none of them has.
     pub figures: BTreeMap<String, ColumnFigures>,
     /// By statistic, where a term takes percentiles.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -33,11 +36,11 @@ pub struct CalibratedGroup {
     /// By guard, in the order of the filter: the bounds that its quantiles came to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Bounds>,
-    /// Where what was kept ended: one, or with `budgets` one for each of them.
+    /// Where what was kept ended: one, or one for each of `budgets`.
     pub thresholds: Vec<Threshold>,
     /// The nine scores that cut the group into ten parts of about equal size; empty for a group without scores.
     pub score_deciles: Vec<f64>,
-    /// Samples with a score in each of the ten parts: with equal scores they are not of equal size.
+    /// Samples that pass in each of the ten parts: with equal scores they are not of equal size.
     pub score_parts: Vec<u64>,
 }
 
@@ -62,6 +65,12 @@ pub struct Calibration {
     pub version: u32,
     /// What figures and scores depended on, and what a sample was: an increment has to have the same.
     pub identity: Identity,
+    /// The filter's budgets; empty without.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub budgets: Vec<Budget>,
+    /// With `samples: documents`, by statistic: how a document's value follows from those of its windows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub merge: BTreeMap<String, String>,
     /// One entry per group, ordered by value.
     pub groups: Vec<CalibratedGroup>,
 }
@@ -71,11 +80,14 @@ pub struct Calibration {
 pub struct GroupDrift {
     /// Value of the `within` column.
     pub value: Option<String>,
-    /// Samples with a score in this run.
+    /// Samples that pass every guard and have a score in this run.
     pub count: u64,
-    /// The share that was kept now.
+    /// Samples that `keep_fraction` would be a share of.
+    #[serde(default)]
+    pub samples: u64,
+    /// The share of those that pass that was kept now.
     pub kept_fraction: f64,
-    /// The share that was kept when the calibration was made.
+    /// The same when the calibration was made.
     pub calibrated_kept_fraction: f64,
     /// By statistic: by how many of the calibration's standard deviations its mean has moved.
     pub shifts: BTreeMap<String, f64>,
@@ -98,7 +110,7 @@ pub fn moved_most(drift: &[GroupDrift], at_most: usize) -> Vec<&GroupDrift> {
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Version of the format of this file.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Reads the bytes of the calibration at `path`, which the pipeline names at `place`.
 ///
@@ -113,7 +125,7 @@ pub fn parse(path: &str, place: Place, bytes: &[u8]) -> Result<Calibration> {
         && version != VERSION
     {
         let message = format!("the calibration `{path}` has format {version}, not {VERSION}");
-        let hint = "another version of longsift wrote it; calibrate anew: run the pipeline of that corpus again";
+        let hint = "another version of longsift wrote it; calibrate again: run the pipeline of that corpus with this version";
         return Err(Diagnostic::error(Blame::Pipeline, message).at(place).hint(hint).into());
     }
     serde_json::from_slice(bytes).map_err(|error| {

@@ -29,7 +29,8 @@ pub struct SelectedRow<'a> {
     pub statistics: &'a [f64],
     /// Its score; `NaN` without one.
     pub score: f64,
-    /// The share of the group's scores below it and half of those beside it, by 65,536 bins; none without a score.
+    /// The share of the group's scores below it and half of those beside it, of samples that pass every guard, by 65,536 bins;
+    /// none for other samples.
     pub percentile: Option<f64>,
     /// Why it is not kept; none where it is.
     pub reason: Option<&'a str>,

@@ -8,9 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::calibration::{GroupDrift, moved_most};
 use super::counts::is_zero;
+use crate::base::text::{count, quoted_value};
 
 /// Groups of a column with very many values that a summary line tells of: a scheduler keeps the line, and some take 48 kB.
 const GROUPS_OF_A_LINE: usize = 100;
+
+/// Groups that a sentence about a guard names.
+const MAX_NAMED: usize = 10;
 
 /// The summary of a run: the last line of standard output, and `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -89,6 +93,10 @@ pub struct Summary {
     /// Groups that moved less and are left out of `drift`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub drift_left_out: u64,
+    /// What each guard rejects, in the order of the filter. One that rejects more than half of all samples, or of those of a
+    /// group, is a warning.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guards: Vec<GuardUse>,
     /// What the pipeline's checks found, in its order. Where one refuses the result, the counts are those of what was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Checked>,
@@ -131,6 +139,7 @@ impl Summary {
             devices: None,
             drift: Vec::new(),
             drift_left_out: 0,
+            guards: Vec::new(),
             checks: Vec::new(),
             exit_code: 0,
             error: None,
@@ -182,6 +191,69 @@ impl Summary {
             (line.drift, line.drift_left_out) = (most, left_out as u64);
         }
         serde_json::to_string(&line).expect("a summary is plain data")
+    }
+}
+
+/// What a guard rejects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GuardUse {
+    /// Its setting: `stages.filter.guards.0`.
+    pub setting: String,
+    /// The statistic that it bounds.
+    pub statistic: String,
+    /// Its bounds in words: `at most 0.4`.
+    pub bounds: String,
+    /// Samples out of its bounds, whatever other guards say of them.
+    pub rejected: u64,
+    /// All samples.
+    pub samples: u64,
+    /// The groups of which it rejects more than half, at most 100, those with the most rejected samples first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GuardedGroup>,
+    /// Such groups that are left out of `groups`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub groups_left_out: u64,
+}
+
+/// What a guard rejects of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GuardedGroup {
+    /// Value of the `within` column.
+    pub value: Option<String>,
+    /// Samples out of the guard's bounds.
+    pub rejected: u64,
+    /// All samples of the group.
+    pub samples: u64,
+}
+
+impl GuardUse {
+    /// Whether it rejects more than half of all samples, or of those of a group.
+    pub fn rejects_most(&self) -> bool {
+        2 * self.rejected > self.samples || !self.groups.is_empty()
+    }
+
+    /// What it rejects, in words.
+    pub fn in_words(&self, samples: &str) -> String {
+        let of = |rejected: u64, samples: u64| {
+            let share = 100.0 * rejected as f64 / samples.max(1) as f64;
+            format!("{} of {} ({share:.0} %)", count(rejected), count(samples))
+        };
+        let all = of(self.rejected, self.samples);
+        let mut text = format!("`{}` {} rejects {all} {samples}", self.statistic, self.bounds);
+        let named: Vec<&GuardedGroup> =
+            self.groups.iter().filter(|group| group.value.is_some()).take(MAX_NAMED).collect();
+        if !named.is_empty() {
+            let name = |of_group: &&GuardedGroup| {
+                let group = of_group.value.as_deref().map(quoted_value).unwrap_or_default();
+                format!("{group} {}", of(of_group.rejected, of_group.samples))
+            };
+            let named: Vec<String> = named.iter().map(name).collect();
+            let left_out = self.groups.len() as u64 - named.len() as u64 + self.groups_left_out;
+            let more =
+                if left_out > 0 { format!(" and {} more", count(left_out)) } else { String::new() };
+            text += &format!("; of group {}{more}", named.join(", "));
+        }
+        text
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use longsift_stages::contract::Location;
+use longsift_stages::contract::{Location, Merge};
+use longsift_stages::filter::budgets::{self, Budget};
 use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::ColumnFigures;
 use longsift_stages::score::terms::{Scale, Scorer, Standardise};
@@ -18,6 +19,7 @@ use crate::plan::Plan;
 use crate::plan::identity::{calibration_bytes, of_calibration};
 use crate::run_directory::calibration::{self, CalibratedGroup, Calibration, Threshold};
 use crate::run_directory::facts::Identity;
+use crate::spec::pipeline::Samples;
 
 /// What a calibration says of groups, with what was decided of each.
 pub(super) fn groups<'r>(
@@ -29,10 +31,14 @@ pub(super) fn groups<'r>(
     let of_group = |(value, ranked): (&Option<String>, &Ranked)| CalibratedGroup {
         value: value.clone(),
         count: ranked.totals.scored,
+        samples: ranked.totals.counted,
         kept: ranked.totals.kept,
-        figures: names().zip(ranked.figures.iter().copied()).collect(),
+        figures: names()
+            .zip(&ranked.figures)
+            .filter_map(|(name, figures)| Some((name, (*figures)?)))
+            .collect(),
         histograms: names()
-            .zip(ranked.scales(histograms))
+            .zip(ranked.scales(histograms).into_iter().flatten())
             .filter_map(|(name, scale)| Some((name, scale.histogram?)))
             .collect(),
         guards: ranked.bounds.clone(),
@@ -44,11 +50,72 @@ pub(super) fn groups<'r>(
 }
 
 /// A calibration of these groups.
-pub(super) fn of_groups(identity: &Identity, groups: Vec<CalibratedGroup>) -> Calibration {
-    Calibration { version: calibration::VERSION, identity: of_calibration(identity), groups }
+pub(super) fn of_groups(
+    criteria: &Criteria,
+    identity: &Identity,
+    groups: Vec<CalibratedGroup>,
+) -> Calibration {
+    Calibration {
+        version: calibration::VERSION,
+        identity: of_calibration(identity),
+        budgets: criteria.filter.budgets.clone().unwrap_or_default(),
+        merge: merges(criteria),
+        groups,
+    }
 }
 
-/// What scores the samples of a group as its calibration says. None where it is not one for these criteria.
+/// How a document's values follow from those of its windows, by statistic; nothing where samples are windows.
+fn merges(criteria: &Criteria) -> BTreeMap<String, String> {
+    if criteria.samples == Samples::Windows {
+        return BTreeMap::new();
+    }
+    let name = |merge: &Merge| match merge {
+        Merge::Mean => "mean".to_owned(),
+        Merge::Max => "max".to_owned(),
+        Merge::Sum => "sum".to_owned(),
+        Merge::First => "first".to_owned(),
+        Merge::Never => "never".to_owned(),
+        Merge::Ratio { numerator, denominator, exponential: false } => {
+            format!("{numerator} / {denominator}")
+        }
+        Merge::Ratio { numerator, denominator, exponential: true } => {
+            format!("exp({numerator} / {denominator})")
+        }
+    };
+    criteria.statistics.iter().map(|of| (of.name.clone(), name(&of.merge))).collect()
+}
+
+/// Puts the thresholds of a calibration into the order of the filter's budgets, which have to be those that it was made with: the
+/// same groups and lengths, whatever their order and amounts. Returns what stands against it.
+fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<String> {
+    let now = criteria.filter.budgets.as_deref().unwrap_or_default();
+    let then = std::mem::take(&mut calibration.budgets);
+    let place = |of: &Budget, all: &[Budget]| all.iter().position(|own| own.is_like(of));
+    let lacks = |budgets: &[Budget], others: &[Budget], whose: &str| {
+        let lacking = budgets.iter().filter(|budget| place(budget, others).is_none());
+        lacking.map(|budget| format!("{whose} has no budget for {budget}")).collect::<Vec<_>>()
+    };
+    let mut problems = lacks(now, &then, "it");
+    problems.extend(lacks(&then, now, "the filter"));
+    let order: Vec<usize> = now.iter().filter_map(|budget| place(budget, &then)).collect();
+    if problems.is_empty()
+        && let Some((one, other)) = budgets::changed_precedence(now, &order)
+    {
+        let (one, other) = (&now[one], &now[other]);
+        problems.push(format!(
+            "its budget for {other} comes before the one for {one}, and samples belong to both"
+        ));
+    }
+    if problems.is_empty() && !now.is_empty() {
+        calibration.budgets = order.iter().map(|place| then[*place].clone()).collect();
+        for group in &mut calibration.groups {
+            group.thresholds = order.iter().map(|place| group.thresholds[*place]).collect();
+        }
+    }
+    problems
+}
+
+/// What scores the samples of a group as its calibration says; none where no sample of it had a score.
 pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Scorer> {
     let scale = |name: &String| {
         let (figures, histogram) = (*known.figures.get(name)?, known.histograms.get(name).cloned());
@@ -62,7 +129,8 @@ pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Sco
 
 /// What a calibration does not have of what these criteria need; none where it fits.
 fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
-    for (index, statistic) in criteria.statistics.iter().enumerate() {
+    // Of a group without scores it may lack any.
+    for (index, statistic) in criteria.statistics.iter().enumerate().filter(|_| known.count > 0) {
         let name = &statistic.name;
         if !known.figures.contains_key(name) {
             return Some(format!("figures of `{name}`"));
@@ -87,11 +155,6 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
         let statistic = &guard.statistic;
         return Some(format!("the bound that the quantile of the guard on `{statistic}` came to"));
     }
-    let (cutoffs, has) =
-        (criteria.filter.budgets.as_ref().map_or(1, Vec::len), known.thresholds.len());
-    if cutoffs != has {
-        return Some(format!("{cutoffs} thresholds: it has {has}"));
-    }
     let deciles = known.score_deciles.len();
     (deciles != 0 && deciles != 9).then(|| format!("nine deciles of scores: it has {deciles}"))
 }
@@ -99,9 +162,21 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
 /// Samples that a calibration may speak of: as many as a float counts.
 const MOST_SAMPLES: u64 = 1 << 53;
 
-/// What a calibration says of a group that cannot be so of any samples; none where there is nothing.
-fn contradiction(known: &CalibratedGroup) -> Option<String> {
-    let CalibratedGroup { count, kept, figures, histograms, thresholds, score_parts, .. } = known;
+/// What a calibration says of a group that cannot be so of any samples; none where there is nothing. `cutoffs`: how many
+/// thresholds it has to have.
+fn contradiction(known: &CalibratedGroup, cutoffs: usize) -> Option<String> {
+    let CalibratedGroup {
+        count,
+        samples,
+        kept,
+        figures,
+        histograms,
+        thresholds,
+        score_parts,
+        guards: _,
+        value: _,
+        score_deciles: deciles,
+    } = known;
     let parts = score_parts.iter().fold(0_u64, |sum, part| sum.saturating_add(*part));
     if score_parts.len() != 10 || *count > MOST_SAMPLES || parts != *count {
         let number = score_parts.len();
@@ -109,8 +184,15 @@ fn contradiction(known: &CalibratedGroup) -> Option<String> {
             "its `score_parts` are {number}, of {parts} samples, and {count} have a score"
         ));
     }
+    if count > samples {
+        return Some(format!("{count} samples have a score, and there are {samples}"));
+    }
     if kept > count {
         return Some(format!("{kept} samples are kept, and {count} have a score"));
+    }
+    if thresholds.len() != cutoffs {
+        let has = thresholds.len();
+        return Some(format!("it needs {cutoffs} thresholds, one for each budget: it has {has}"));
     }
     let wrong = |of: &&Threshold| of.ties_kept > of.ties || of.ties > *count;
     if let Some(Threshold { ties, ties_kept, .. }) = thresholds.iter().find(wrong) {
@@ -121,7 +203,6 @@ fn contradiction(known: &CalibratedGroup) -> Option<String> {
     if let Some(what) = contradiction_of_figures(figures) {
         return Some(what);
     }
-    let deciles = &known.score_deciles;
     if !deciles.is_sorted() || deciles.iter().any(|decile| decile.is_nan()) {
         return Some("its `score_deciles` do not ascend".to_owned());
     }
@@ -175,21 +256,34 @@ fn read(
     let place = || plan.spec.at("stages.score.calibration");
     let bytes =
         calibration_bytes(plan, path, identity).map_err(|failure| failure.or_at(&place()))?;
-    let calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
+    let mut calibration = calibration::parse(&path.to_string(), place(), &bytes)?;
     let mut seen = HashSet::new();
     if let Some(twice) = calibration.groups.iter().find(|group| !seen.insert(&group.value)) {
         let group = name(twice.value.as_deref());
         let message = format!("the calibration `{path}` has group {group} twice");
         return Err(damaged(message).at(place()).into());
     }
+    let cutoffs = calibration.budgets.len().max(1);
     if let Some((group, what)) = calibration
         .groups
         .iter()
-        .find_map(|group| Some((name(group.value.as_deref()), contradiction(group)?)))
+        .find_map(|group| Some((name(group.value.as_deref()), contradiction(group, cutoffs)?)))
     {
         let message =
             format!("the calibration `{path}` contradicts itself in group {group}: {what}");
         return Err(damaged(message).at(place()).into());
+    }
+    let merge = merges(criteria);
+    let changed = merge.iter().filter_map(|(name, now)| {
+        let then = calibration.merge.get(name)?;
+        (now != then)
+            .then(|| format!("`{name}` of a document is the {now} of its windows, was {then}"))
+    });
+    let mut other: Vec<String> = changed.collect();
+    other.extend(match_budgets(criteria, &mut calibration));
+    if !other.is_empty() {
+        let problem = made_with_other_settings(path).at(place());
+        return Err(other.into_iter().fold(problem, Diagnostic::note).into());
     }
     let unfit = |known: &CalibratedGroup| Some((missing(criteria, known)?, known.value.clone()));
     let unfit: Vec<(String, Option<String>)> =
@@ -203,6 +297,12 @@ fn read(
         return Err(Diagnostic::error(Blame::Pipeline, message).at(place()).hint(hint).into());
     }
     Ok(calibration)
+}
+
+fn made_with_other_settings(path: &Location) -> Diagnostic {
+    let message = format!("the calibration `{path}` was made with other settings");
+    let hint = "use the settings it was made with, or calibrate anew";
+    Diagnostic::error(Blame::Pipeline, message).hint(hint)
 }
 
 fn damaged(message: String) -> Diagnostic {
@@ -231,15 +331,8 @@ pub(super) fn fitting_calibration(
     then.measures.retain(|measure, _| now.measures.contains_key(measure));
     let different = now.differences(&then);
     if !different.is_empty() {
-        let mut problem = Diagnostic::error(
-            Blame::Pipeline,
-            format!("the calibration `{path}` was made with other settings"),
-        )
-        .at(place());
-        for line in different {
-            problem = problem.note(line);
-        }
-        return Err(problem.hint("use the settings it was made with, or calibrate anew").into());
+        let problem = made_with_other_settings(path).at(place());
+        return Err(different.into_iter().fold(problem, Diagnostic::note).into());
     }
     Ok(calibration)
 }

@@ -27,12 +27,17 @@ pub(super) struct Compared {
 }
 
 impl Compared {
-    /// Whether a sample is kept, given its windows.
-    pub(super) fn keeps(&self, windows: &[ScoredWindow], group: u32, number: u64) -> bool {
+    /// Whether a sample is kept, given its windows and its file.
+    pub(super) fn keeps(
+        &self,
+        windows: &[ScoredWindow],
+        file: &str,
+        group: u32,
+        number: u64,
+    ) -> bool {
         let criteria = &self.criteria;
         let (group, rule) = &self.rules[group as usize];
-        let value = |statistic| criteria.value(statistic, windows);
-        let values: Vec<f64> = criteria.statistics.iter().map(value).collect();
+        let values = criteria.values(windows, file);
         let (standing, tokens) = (rule.standing(criteria, &values), criteria.tokens(windows));
         rule.keeps(criteria, group.as_deref(), standing, tokens, number)
     }

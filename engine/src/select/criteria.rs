@@ -6,13 +6,14 @@ use longsift_stages::contract::{Column, Merge, WindowSample};
 use longsift_stages::filter::guards::{Guard, Verdict, Weigh};
 use longsift_stages::score::presets::Formula;
 use longsift_stages::score::settings::RelativeError;
-use longsift_stages::score::terms::{Combine, Standardise, Term};
+use longsift_stages::score::terms::{Combine, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, DocumentScore};
 use longsift_stages::{Filter, Score};
 
 use super::standing::{NOT_SAMPLED, Standing};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
+use crate::base::random::random_score;
 use crate::plan::cascade::merge_of;
 use crate::plan::{Plan, columns, sampling};
 use crate::run_directory::dropped;
@@ -36,11 +37,31 @@ pub(super) struct Criteria {
     pub(super) guards: Vec<(Guard, usize)>,
     pub(super) filter: Filter,
     pub(super) samples: Samples,
+    /// With a random score, what draws it.
+    pub(super) random: Option<Draw>,
     /// The measures with guards before them.
     pub(super) spared: Vec<Spared>,
     /// The statistics that the output has.
     pub(super) written: Vec<Statistic>,
     pub(super) reasons: Reasons,
+}
+
+/// What draws random scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draw {
+    seed: u64,
+    /// Whether documents have ids; without, their files and rows name them.
+    ids: bool,
+}
+
+impl Draw {
+    /// The score of a sample of a file. `window`: its number; none for a document.
+    fn score(self, sample: &ScoredWindow, window: Option<u32>, file: &str) -> f64 {
+        let (row, window) = (sample.input_row.to_string(), window.map(|of| of.to_string()));
+        let mut parts: Vec<&str> = if self.ids { vec![&sample.id] } else { vec![file, &row] };
+        parts.extend(window.as_deref());
+        random_score(self.seed, &parts)
+    }
 }
 
 /// Why samples are not kept, as the accounting calls it.
@@ -163,6 +184,10 @@ impl Criteria {
             guards,
             filter: filter.clone(),
             samples: plan.spec.pipeline.output.samples,
+            random: score.random_seed().map(|seed| {
+                let ids = plan.spec.pipeline.input.id_column.is_some();
+                Draw { seed, ids }
+            }),
         }
     }
 
@@ -201,6 +226,27 @@ impl Criteria {
         match self.samples {
             Samples::Windows => sample.first().map(|window| window.window),
             Samples::Documents => None,
+        }
+    }
+
+    /// How many values a sample has: those of the statistics, and behind them its random score.
+    pub(super) fn values_of_sample(&self) -> usize {
+        self.statistics.len() + usize::from(self.random.is_some())
+    }
+
+    /// The values of a sample, of which there are windows, in a file of this name.
+    pub(super) fn values(&self, sample: &[ScoredWindow], file: &str) -> Vec<f64> {
+        let statistics = self.statistics.iter().map(|statistic| self.value(statistic, sample));
+        let random = self.random.map(|draw| draw.score(&sample[0], self.window(sample), file));
+        statistics.chain(random).collect()
+    }
+
+    /// The score of a sample with these values; `NaN` where it lacks one, or its group has no scale.
+    pub(super) fn score(&self, scorer: Option<&Scorer>, values: &[f64]) -> f64 {
+        match (self.random, scorer) {
+            (Some(_), _) => values[self.statistics.len()],
+            (None, Some(scorer)) => scorer.score(&values[..self.terms.len()]),
+            (None, None) => f64::NAN,
         }
     }
 
@@ -292,10 +338,11 @@ impl Criteria {
     pub(super) fn check_z_scores(
         &self,
         group: Option<&str>,
-        figures: &[ColumnFigures],
+        figures: &[Option<ColumnFigures>],
     ) -> Result<()> {
         let by_z_score = |term: usize| self.standardise_of(term) == Some(Standardise::ZScore);
         let terms = self.terms.iter().zip(figures).enumerate();
+        let terms = terms.filter_map(|(term, (own, of))| Some((term, (own, of.as_ref()?))));
         let mut without =
             terms.filter(|(term, (_, own))| by_z_score(*term) && !own.have_z_scores());
         let Some((_, (Term { statistic, .. }, ColumnFigures { min, max, .. }))) = without.next()

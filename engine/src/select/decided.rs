@@ -12,7 +12,8 @@ use super::standing::{Standing, is_not_sampled};
 /// Decides of the samples of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
-    pub(super) scorer: Scorer,
+    /// None where no sample of the group passes its guards and has the statistics of the score.
+    pub(super) scorer: Option<Scorer>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
     /// One, or with `budgets` one for each of them.
@@ -49,7 +50,7 @@ impl Cutoff {
 impl Rule {
     /// What a sample with these values is. `values`: by statistic of the criteria.
     pub(super) fn standing(&self, criteria: &Criteria, values: &[f64]) -> Standing {
-        standing(&self.scorer, &self.bounds, criteria, values)
+        standing(self.scorer.as_ref(), &self.bounds, criteria, values)
     }
 
     /// Whether a sample is kept. `group`: the value of the `within` column.
@@ -71,9 +72,15 @@ impl Rule {
     }
 }
 
+/// Whether a sample passes every guard: its values decide what its group is scaled by.
+pub(super) fn passes(bounds: &[Bounds], criteria: &Criteria, values: &[f64]) -> bool {
+    let mut guards = criteria.guards.iter().zip(bounds);
+    guards.all(|((_, statistic), bounds)| bounds.judge(values[*statistic]) == Verdict::Passes)
+}
+
 /// What a sample with these values is, by a scorer and the bounds of the guards.
 pub(super) fn standing(
-    scorer: &Scorer,
+    scorer: Option<&Scorer>,
     bounds: &[Bounds],
     criteria: &Criteria,
     values: &[f64],
@@ -87,8 +94,9 @@ pub(super) fn standing(
             })
             .map(|(index, _)| index)
     };
+    let score = || criteria.score(scorer, values);
     if let Some(guard) = refused(true) {
-        return Standing::Refused(guard, f64::NAN);
+        return Standing::Refused(guard, score());
     }
     let is_missing = |value: &f64| !value.is_finite() && !is_not_sampled(*value);
     let mut missing = values.iter().enumerate().filter(|(_, value)| is_missing(value));
@@ -96,11 +104,10 @@ pub(super) fn standing(
         return Standing::Missing(missing);
     }
     if values.iter().any(|value| is_not_sampled(*value)) {
-        let refused = refused(false);
-        return refused.map_or(Standing::NotMeasured, |guard| Standing::Refused(guard, f64::NAN));
+        return refused(false)
+            .map_or(Standing::NotMeasured, |guard| Standing::Refused(guard, score()));
     }
-    let score = scorer.score(&values[..criteria.terms.len()]);
-    refused(false).map_or(Standing::Ranked(score), |guard| Standing::Refused(guard, score))
+    refused(false).map_or(Standing::Ranked(score()), |guard| Standing::Refused(guard, score()))
 }
 
 /// Which cutoff decides of a sample with so many tokens; none where no budget is for it.

@@ -9,7 +9,7 @@ use crate::run_directory::calibration::{CalibratedGroup, GroupDrift};
 /// index comes from (Siddiqi 2006).
 pub(super) const MUCH: f64 = 0.25;
 
-/// Compares a group with its calibration. `means`: of this run's raw statistics, by name.
+/// Compares a group with its calibration. `means`: of this run's raw statistics, by name, over the samples that pass.
 pub(super) fn of_group<'a>(
     calibrated: &CalibratedGroup,
     means: impl Iterator<Item = (&'a str, f64)>,
@@ -21,6 +21,7 @@ pub(super) fn of_group<'a>(
     GroupDrift {
         value: calibrated.value.clone(),
         count: now.scored,
+        samples: now.counted,
         kept_fraction: now.kept as f64 / now.scored.max(1) as f64,
         calibrated_kept_fraction: calibrated.kept as f64 / calibrated.count.max(1) as f64,
         shifts: means.filter_map(moved).collect(),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use longsift_stages::score::Sums;
 use longsift_stages::score::settings::RelativeError;
 
 use super::criteria::Criteria;
@@ -30,7 +29,7 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn of(criteria: &Criteria) -> Self {
-        Self { tokens: criteria.weighs_tokens(), statistics: criteria.statistics.len() }
+        Self { tokens: criteria.weighs_tokens(), statistics: criteria.values_of_sample() }
     }
 
     fn bytes(self) -> usize {
@@ -86,8 +85,6 @@ pub(super) struct Gathered {
 pub(super) struct Group {
     /// Its samples.
     pub(super) samples: u64,
-    /// By statistic, of the samples that have it.
-    pub(super) sums: Vec<Sums>,
     /// Tokens of its shortest and its longest window.
     pub(super) lengths: (u64, u64),
 }
@@ -182,7 +179,7 @@ impl Gathering {
         let layout = Layout::of(criteria);
         Ok(Self {
             layout,
-            statistics: criteria.statistics.len(),
+            statistics: criteria.values_of_sample(),
             samples: Runs::new(directory, layout.bytes())?,
             numbers: GroupNumbers::new(directory)?,
             ids: Ids::new(directory)?,
@@ -207,13 +204,7 @@ impl Gathering {
         let samples = unit.samples.iter().zip(unit.values.chunks_exact(self.statistics.max(1)));
         for ((own, tokens), values) in samples {
             let group = number_of[*own as usize];
-            let of_group = &mut self.of_groups[group as usize];
-            of_group.samples += 1;
-            for (sums, value) in of_group.sums.iter_mut().zip(values) {
-                if value.is_finite() {
-                    sums.add(*value);
-                }
-            }
+            self.of_groups[group as usize].samples += 1;
             self.layout.write(&mut self.record, number, *tokens, values);
             self.samples.push(group as usize, &self.record)?;
             self.numbers.push(group)?;
@@ -234,8 +225,7 @@ impl Gathering {
         let next = self.of_groups.len() as u32;
         let group = *self.groups.entry(key).or_insert(next);
         if group == next {
-            let sums = vec![Sums::default(); self.statistics];
-            self.of_groups.push(Group { samples: 0, sums, lengths });
+            self.of_groups.push(Group { samples: 0, lengths });
         }
         let (shortest, longest) = &mut self.of_groups[group as usize].lengths;
         (*shortest, *longest) = ((*shortest).min(lengths.0), (*longest).max(lengths.1));
@@ -303,18 +293,24 @@ impl UnitSamples {
         let mut document: Vec<ScoredWindow> = Vec::new();
         scores::read(&directory.root.join(&record.scores.path), &criteria.columns(), |window| {
             if document.first().is_some_and(|first| first.input_row != window.input_row) {
-                samples.add(criteria, &document, label(&document));
+                samples.add(criteria, &document, &unit.file_path, label(&document));
                 document.clear();
             }
             document.push(window);
             Ok(())
         })?;
-        samples.add(criteria, &document, label(&document));
+        samples.add(criteria, &document, &unit.file_path, label(&document));
         Ok(samples)
     }
 
-    /// Adds the samples of one document, given all its windows and its group.
-    fn add(&mut self, criteria: &Criteria, windows: &[ScoredWindow], label: Option<String>) {
+    /// Adds the samples of one document, given all its windows, its file and its group.
+    fn add(
+        &mut self,
+        criteria: &Criteria,
+        windows: &[ScoredWindow],
+        file: &str,
+        label: Option<String>,
+    ) {
         let Some(first) = windows.first() else { return };
         let next = self.lengths.len() as u32;
         let group = *self.groups.entry(label).or_insert(next);
@@ -336,8 +332,7 @@ impl UnitSamples {
                 *windows += criteria.spared_windows(of, sample);
             }
             self.samples.push((group, criteria.tokens(sample)));
-            let value = |statistic| criteria.value(statistic, sample);
-            self.values.extend(criteria.statistics.iter().map(value));
+            self.values.extend(criteria.values(sample, file));
         }
     }
 }

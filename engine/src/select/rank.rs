@@ -2,21 +2,23 @@
 //! memory of a few histograms.
 //!
 //! ```text
-//! 1   deviations, percentiles, and with quantiles in the guards their first sixteen bits (2 to 4: the others)
-//! 2   to 5: the score at the edge of what is kept, and the deciles, sixteen bits a pass
-//! 6   which of the samples at the edge are kept, and what there is of everything
+//! 1   to 4: the bounds of guards with quantiles, sixteen bits a pass; none without
+//! 5   means and ranges of the samples that pass the guards
+//! 6   their deviations and percentiles: the scales
+//! 7   to 10: the score at the edge of what is kept, and the deciles, sixteen bits a pass
+//! 11  which of the samples at the edge are kept, and what there is of everything
 //! ```
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering as Order};
 
-use longsift_stages::filter::guards::Bounds;
+use longsift_stages::filter::guards::{Bounds, Verdict};
 use longsift_stages::score::percentile::Counting;
 use longsift_stages::score::terms::{Scale, Scorer, Standardise};
-use longsift_stages::score::{ColumnFigures, Deviations};
+use longsift_stages::score::{ColumnFigures, Deviations, Sums};
 
 use super::criteria::Criteria;
-use super::decided::{Cutoff, Rule, place, standing};
+use super::decided::{Cutoff, Rule, passes, place, standing};
 use super::edges::{Amount, Edge};
 use super::gather::{Gathered, Record};
 use super::histograms::{Histograms, HistogramsOfGroups, Place};
@@ -52,10 +54,10 @@ pub(super) struct Ranking<'a> {
 /// What was decided of a group.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked {
-    /// By statistic.
-    pub(super) figures: Vec<ColumnFigures>,
-    /// By term, where it takes percentiles.
-    histograms: Vec<Option<Place>>,
+    /// By statistic, of the samples that pass the guards; none where none of them has it.
+    pub(super) figures: Vec<Option<ColumnFigures>>,
+    /// By term, where it takes percentiles; none without a scale.
+    histograms: Option<Vec<Option<Place>>>,
     /// By guard.
     pub(super) bounds: Vec<Bounds>,
     cutoffs: Vec<Cutoff>,
@@ -66,12 +68,12 @@ pub(super) struct Ranked {
 }
 
 impl Ranked {
-    /// By term, what it is made comparable with.
-    pub(super) fn scales(&self, histograms: &Histograms) -> Vec<Scale> {
-        let scales = self.figures.iter().zip(&self.histograms);
-        let scale = |(figures, place): (&ColumnFigures, &Option<Place>)| Scale {
-            figures: *figures,
-            histogram: place.as_ref().map(|place| histograms.at(place)),
+    /// By term, what it is made comparable with; none where no sample that passes has a statistic of the score.
+    pub(super) fn scales(&self, histograms: &Histograms) -> Option<Vec<Scale>> {
+        let scales = self.figures.iter().zip(self.histograms.as_ref()?);
+        let scale = |(figures, place): (&Option<ColumnFigures>, &Option<Place>)| {
+            let histogram = place.as_ref().map(|place| histograms.at(place));
+            Some(Scale { figures: (*figures)?, histogram })
         };
         scales.map(scale).collect()
     }
@@ -79,7 +81,7 @@ impl Ranked {
     /// What decides of the samples of the group.
     pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
         Rule {
-            scorer: scorer(criteria, &self.scales(histograms)),
+            scorer: scorer(criteria, self.scales(histograms)),
             bounds: self.bounds.clone(),
             cutoffs: self.cutoffs.clone(),
             percentiles: self.percentiles,
@@ -87,23 +89,27 @@ impl Ranked {
     }
 }
 
-fn scorer(criteria: &Criteria, scales: &[Scale]) -> Scorer {
-    let scorer = Scorer::new(&criteria.terms, criteria.combine, criteria.standardise, scales);
-    scorer.expect("every term has the scale that it asks for")
+fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
+    let scorer = Scorer::new(&criteria.terms, criteria.combine, criteria.standardise, &scales?);
+    Some(scorer.expect("every term has the scale that it asks for"))
 }
 
 /// What there is of a group in the end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Totals {
-    /// Samples with a score.
+    /// Samples that pass the guards and have a score.
     pub(super) scored: u64,
+    /// Samples that `keep_fraction` is a share of.
+    pub(super) counted: u64,
+    /// By guard, samples out of its bounds, whatever the other guards say of them.
+    pub(super) refused: Vec<u64>,
     /// Samples with a score that are kept.
     pub(super) kept: u64,
     /// Samples without one that are kept, because a measure was not taken of them.
     pub(super) kept_not_measured: u64,
     /// By cutoff.
     pub(super) thresholds: Vec<Threshold>,
-    /// Samples with a score by the part of ten they are in, as the deciles cut them.
+    /// Samples that pass and have a score by the part of ten they are in, as the deciles cut them.
     pub(super) parts: [u64; TENTHS as usize],
 }
 
@@ -154,37 +160,41 @@ impl KeptOfUnits<'_> {
 impl Ranking<'_> {
     /// Decides by the group's own figures.
     pub(super) fn own(self) -> Result<Ranked> {
-        let (figures, scales, bounds) = self.figures()?;
+        let bounds = self.bounds()?;
+        let (figures, scales) = self.scales(&bounds)?;
         self.criteria.check_z_scores(self.name, &figures)?;
-        let scorer = scorer(self.criteria, &scales);
-        let (mut edges, deciles, range) = self.edges(&scorer, &bounds)?;
+        let place = |scale: &Scale| {
+            scale.histogram.as_ref().map(|all| self.histograms.add(all)).transpose()
+        };
+        let histograms = scales.as_ref().map(|scales| scales.iter().map(place).collect());
+        let histograms = histograms.transpose()?;
+        let scorer = scorer(self.criteria, scales);
+        let (mut edges, deciles, range) = self.edges(scorer.as_ref(), &bounds)?;
         let mut bins = ScoreBins::between(range);
-        let mut totals = self.totals(&scorer, &bounds, &mut edges, &deciles, &mut bins)?;
+        let mut totals = self.totals(scorer.as_ref(), &bounds, &mut edges, &deciles, &mut bins)?;
         if let Some(score) = self.criteria.filter.min_score {
             totals.thresholds = vec![Threshold { score: Some(score), ties: 0, ties_kept: 0 }];
         }
-        let histograms = scales
-            .iter()
-            .map(|scale| scale.histogram.as_ref().map(|all| self.histograms.add(all)).transpose())
-            .collect::<Result<_>>()?;
         let cutoffs = edges.iter().map(|edge| edge.cutoff).collect();
         let percentiles = self.percentiles.add(&bins)?;
         Ok(Ranked { figures, histograms, bounds, cutoffs, percentiles, deciles, totals })
     }
 
-    /// Decides as a calibration says. `deciles`: of the scores that it was made from.
+    /// Decides as a calibration says, and sums the statistics of the samples that pass. `deciles`: of the scores that it was made
+    /// from.
     pub(super) fn by(
         self,
-        scorer: Scorer,
+        scorer: Option<Scorer>,
         bounds: Vec<Bounds>,
         thresholds: &[Threshold],
         deciles: &[f64],
-    ) -> Result<(Rule, Totals)> {
+    ) -> Result<(Rule, Totals, Vec<Sums>)> {
         let mut edges: Vec<Edge> = thresholds.iter().map(Edge::calibrated).collect();
         let (mut ties, mut range) = (vec![0_u64; edges.len()], ScoreRange::default());
+        let sums = self.sums(&bounds)?;
         self.gathered.visit(self.group, self.stop, |sample| {
-            let standing = standing(&scorer, &bounds, self.criteria, sample.values);
-            range.add(standing.score());
+            let standing = standing(scorer.as_ref(), &bounds, self.criteria, sample.values);
+            range.add(standing.passing_score());
             if let Some((place, score)) = self.ranked(standing, &sample) {
                 ties[place] += u64::from(key(score) == edges[place].cutoff.key);
             }
@@ -196,10 +206,10 @@ impl Ranking<'_> {
             }
         }
         let mut bins = ScoreBins::between(range);
-        let totals = self.totals(&scorer, &bounds, &mut edges, deciles, &mut bins)?;
+        let totals = self.totals(scorer.as_ref(), &bounds, &mut edges, deciles, &mut bins)?;
         let cutoffs = edges.iter().map(|edge| edge.cutoff).collect();
         let percentiles = self.percentiles.add(&bins)?;
-        Ok((Rule { scorer, bounds, cutoffs, percentiles }, totals))
+        Ok((Rule { scorer, bounds, cutoffs, percentiles }, totals, sums))
     }
 
     /// The place of a sample's cutoff and its score; none where it cannot be kept.
@@ -209,61 +219,76 @@ impl Ranking<'_> {
         (!score.is_nan()).then_some((place, score))
     }
 
-    /// Figures by statistic, the scale of every term, the bounds of every guard.
-    fn figures(self) -> Result<(Vec<ColumnFigures>, Vec<Scale>, Vec<Bounds>)> {
-        let (criteria, group) = (self.criteria, &self.gathered.of_groups[self.group as usize]);
-        let mut deviations: Vec<Deviations> =
-            group.sums.iter().map(|sums| Deviations::from(*sums)).collect();
-        let mut histograms: Vec<Option<Counting>> = (0..deviations.len())
-            .map(|index| {
-                let percentile = criteria.standardise_of(index) == Some(Standardise::Percentile);
-                let sums = group.sums.get(index).filter(|_| percentile)?;
-                // Without values there is no range: all percentiles are a half.
-                let (low, high) = if sums.count > 0 { (sums.min, sums.max) } else { (0.0, 0.0) };
-                Some(Counting::between(low, high))
-            })
-            .collect();
-        let mut quantiles: Vec<Quantiles> = criteria
-            .guards
-            .iter()
-            .map(|(guard, statistic)| Quantiles::of(guard, *statistic, group.samples))
-            .collect();
+    /// The bounds of every guard, quantiles being those of all samples that have the statistic.
+    fn bounds(self) -> Result<Vec<Bounds>> {
+        let samples = self.gathered.of_groups[self.group as usize].samples;
+        let guards = self.criteria.guards.iter();
+        let mut quantiles: Vec<Quantiles> =
+            guards.map(|(guard, statistic)| Quantiles::of(guard, *statistic, samples)).collect();
         for pass in 0..PASSES {
-            if pass > 0 && quantiles.iter().all(Quantiles::are_over) {
+            if quantiles.iter().all(Quantiles::are_over) {
                 break;
             }
             self.gathered.visit(self.group, self.stop, |sample| {
                 for quantiles in &mut quantiles {
                     quantiles.add(sample.values, sample.tokens, pass);
                 }
-                if pass > 0 {
-                    return;
-                }
-                for (index, value) in sample.values.iter().enumerate() {
-                    if value.is_finite() {
-                        deviations[index].add(*value);
-                        if let Some(counting) = &mut histograms[index] {
-                            counting.add(*value);
-                        }
-                    }
-                }
             })?;
             quantiles.iter_mut().for_each(Quantiles::end_pass);
         }
-        let figures: Vec<ColumnFigures> = deviations.iter().map(Deviations::figures).collect();
-        let scales = figures.iter().zip(histograms).take(criteria.terms.len());
-        let scale = |(figures, counting): (&ColumnFigures, Option<Counting>)| Scale {
-            figures: *figures,
-            histogram: counting.as_ref().map(Counting::finish),
-        };
-        let scales = scales.map(scale).collect();
-        Ok((figures, scales, quantiles.iter().map(Quantiles::bounds).collect()))
+        Ok(quantiles.iter().map(Quantiles::bounds).collect())
     }
 
-    /// Where what is kept ends, by cutoff, the deciles of the scores and their range.
+    /// Hands over the statistics of the samples that pass, in input order: the place of each and its value.
+    fn visit_passing(self, bounds: &[Bounds], mut each: impl FnMut(usize, f64)) -> Result<()> {
+        self.gathered.visit(self.group, self.stop, |sample| {
+            if passes(bounds, self.criteria, sample.values) {
+                let values = sample.values[..self.criteria.statistics.len()].iter().enumerate();
+                let finite = values.filter(|(_, value)| value.is_finite());
+                finite.for_each(|(statistic, value)| each(statistic, *value));
+            }
+        })
+    }
+
+    /// By statistic, the sum and the range of the samples that pass.
+    fn sums(self, bounds: &[Bounds]) -> Result<Vec<Sums>> {
+        let mut sums = vec![Sums::default(); self.criteria.statistics.len()];
+        self.visit_passing(bounds, |statistic, value| sums[statistic].add(value))?;
+        Ok(sums)
+    }
+
+    /// The figures of every statistic and the scale of every term, both of the samples that pass; none without any.
+    fn scales(self, bounds: &[Bounds]) -> Result<(Vec<Option<ColumnFigures>>, Option<Vec<Scale>>)> {
+        let (criteria, sums) = (self.criteria, self.sums(bounds)?);
+        let mut deviations: Vec<Deviations> = sums.iter().copied().map(Deviations::from).collect();
+        let mut histograms: Vec<Option<Counting>> = (0..)
+            .zip(&sums)
+            .map(|(index, sums)| {
+                let percentile = criteria.standardise_of(index) == Some(Standardise::Percentile);
+                (percentile && sums.count > 0).then(|| Counting::between(sums.min, sums.max))
+            })
+            .collect();
+        self.visit_passing(bounds, |statistic, value| {
+            deviations[statistic].add(value);
+            if let Some(counting) = &mut histograms[statistic] {
+                counting.add(value);
+            }
+        })?;
+        let figures = deviations.iter().zip(&sums);
+        let figures: Vec<Option<ColumnFigures>> =
+            figures.map(|(of, sums)| (sums.count > 0).then(|| of.figures())).collect();
+        let scales = figures.iter().zip(histograms).take(criteria.terms.len());
+        let scale = |(figures, counting): (&Option<ColumnFigures>, Option<Counting>)| {
+            Some(Scale { figures: (*figures)?, histogram: counting.as_ref().map(Counting::finish) })
+        };
+        let scales = scales.map(scale).collect();
+        Ok((figures, scales))
+    }
+
+    /// Where what is kept ends, by cutoff, the deciles of the scores that pass and their range.
     fn edges(
         self,
-        scorer: &Scorer,
+        scorer: Option<&Scorer>,
         bounds: &[Bounds],
     ) -> Result<(Vec<Edge>, Vec<f64>, ScoreRange)> {
         let (criteria, most) =
@@ -284,7 +309,7 @@ impl Ranking<'_> {
             }
             self.gathered.visit(self.group, self.stop, |sample| {
                 let standing = standing(scorer, bounds, criteria, sample.values);
-                let score = standing.score();
+                let score = standing.passing_score();
                 if pass == 0 {
                     range.add(score);
                     counted += u64::from(standing.counts());
@@ -297,9 +322,7 @@ impl Ranking<'_> {
                 for search in &mut deciles {
                     search.add(key, 1);
                 }
-                if matches!(standing, Standing::Ranked(_))
-                    && let Some(place) = place(criteria, self.name, sample.tokens)
-                {
+                if let Some(place) = place(criteria, self.name, sample.tokens) {
                     searches[place].add(!key, amounts[place].weight(sample.tokens));
                 }
             })?;
@@ -335,19 +358,26 @@ impl Ranking<'_> {
     /// The last pass: decides of every sample.
     fn totals(
         self,
-        scorer: &Scorer,
+        scorer: Option<&Scorer>,
         bounds: &[Bounds],
         edges: &mut [Edge],
         deciles: &[f64],
         bins: &mut ScoreBins,
     ) -> Result<Totals> {
-        let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
-        let mut totals = Totals { thresholds: vec![nothing; edges.len()], ..Totals::default() };
         let (criteria, units) = (self.criteria, &self.gathered.units[..]);
+        let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
+        let (thresholds, refused) = (vec![nothing; edges.len()], vec![0; criteria.guards.len()]);
+        let mut totals = Totals { thresholds, refused, ..Totals::default() };
         let mut kept_of_unit = KeptOfUnits { units, kept: self.kept, unit: 0, count: 0 };
         self.gathered.visit(self.group, self.stop, |sample| {
             let standing = standing(scorer, bounds, criteria, sample.values);
-            let score = standing.score();
+            let score = standing.passing_score();
+            totals.counted += u64::from(standing.counts());
+            let guards = criteria.guards.iter().zip(bounds).zip(&mut totals.refused);
+            for (((_, statistic), bounds), refused) in guards {
+                let verdict = bounds.judge(sample.values[*statistic]);
+                *refused += u64::from(verdict == Verdict::Refused);
+            }
             if standing == Standing::NotMeasured && criteria.filter.keeps_not_measured() {
                 totals.kept_not_measured += 1;
                 kept_of_unit.add(sample.number);
@@ -359,7 +389,7 @@ impl Ranking<'_> {
             bins.add(score);
             totals.parts[deciles.partition_point(|decile| *decile <= score)] += 1;
             let place = place(criteria, self.name, sample.tokens);
-            let (Standing::Ranked(_), Some(place)) = (standing, place) else { return };
+            let Some(place) = place else { return };
             let kept = edges[place].keeps(key(score), sample.tokens, sample.number);
             totals.note(place, score, kept);
             if !kept {

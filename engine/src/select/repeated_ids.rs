@@ -40,14 +40,18 @@ impl Ids {
     /// Those that came more than once. Memory: one part of the hashes at a time.
     pub(super) fn repeated(self, stop: &Stop) -> Result<RepeatedIds> {
         let hashes = self.hashes.finish()?;
-        let mut repeated = RepeatedIds { file: self.repeated, first: Vec::new(), count: 0 };
+        let (first, count, documents) = (Vec::new(), 0, 0);
+        let mut repeated = RepeatedIds { file: self.repeated, first, count, documents };
         for part in 0..PARTS {
             let mut sorted: Vec<u128> = Vec::new();
             hashes.visit(part, stop, |bytes| sorted.extend(hash_of(bytes)))?;
             sorted.sort_unstable();
             let several =
                 sorted.chunk_by(|one, other| one == other).filter(|equal| equal.len() > 1);
+            let mut documents = 0;
+            let several = several.inspect(|equal| documents += equal.len() as u64);
             repeated.append(several.map(|equal| equal[0]))?;
+            repeated.documents += documents;
         }
         Ok(repeated)
     }
@@ -64,12 +68,19 @@ pub(super) struct RepeatedIds {
     /// The first hash of every block.
     first: Vec<u128>,
     count: u64,
+    /// Documents that have any of these ids.
+    documents: u64,
 }
 
 impl RepeatedIds {
     /// How many they are.
     pub(super) fn count(&self) -> u64 {
         self.count
+    }
+
+    /// How many documents share their id with another.
+    pub(super) fn documents(&self) -> u64 {
+        self.documents
     }
 
     fn append(&mut self, hashes: impl Iterator<Item = u128>) -> Result<()> {
@@ -121,7 +132,7 @@ mod tests {
     #[test]
     fn an_id_that_comes_three_times_is_repeated_once() {
         let ids = repeated(["a", "b", "a", "c", "a"].map(str::to_owned).into_iter());
-        assert_eq!(ids.count(), 1);
+        assert_eq!((ids.count(), ids.documents()), (1, 3));
         let found = ["a", "b", "c", "d"].map(|id| ids.contains(id).unwrap());
         assert_eq!(found, [true, false, false, false]);
         assert!(!repeated(std::iter::empty()).contains("a").unwrap());

@@ -19,7 +19,7 @@ pub struct Sample {
     pub statistics: Vec<f64>,
     /// The score; `NaN` without one.
     pub score: f64,
-    /// The percentile of its score in its group; none without a score.
+    /// The percentile of its score among those of its group that pass every guard; none where it is not one of them.
     pub percentile: Option<f64>,
     /// Whether each of `output.compare` keeps it.
     pub compared: Vec<bool>,

@@ -7,9 +7,10 @@ pub(super) enum Standing {
     Missing(usize),
     /// Without a score, because a measure was not taken of it by sampling.
     NotMeasured,
-    /// Out of the bounds of this guard. With a score, unless the guard spared it a measure, or a measure was not taken of it.
+    /// Out of the bounds of this guard. Its score is on the scale of the samples that pass; `NaN` where a statistic of the score
+    /// was not measured, or no sample passes.
     Refused(usize, f64),
-    /// With this score; `NaN` where the figures of its group do not let it have one.
+    /// Within the bounds of every guard, with this score; `NaN` where its group has no scale to score it by.
     Ranked(f64),
 }
 
@@ -29,6 +30,11 @@ impl Standing {
             Self::Missing(_) | Self::NotMeasured => f64::NAN,
             Self::Refused(_, score) | Self::Ranked(score) => score,
         }
+    }
+
+    /// The score of a sample that passes every guard; `NaN` of all others.
+    pub(super) fn passing_score(self) -> f64 {
+        if let Self::Ranked(score) = self { score } else { f64::NAN }
     }
 
     /// Whether the sample is one of those that a fraction is one of.

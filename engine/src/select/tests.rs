@@ -62,6 +62,7 @@ fn criteria(standardise: Standardise, combine: Combine, filter: &str) -> Criteri
         guards,
         filter,
         samples: Samples::Windows,
+        random: None,
     }
 }
 
@@ -114,30 +115,24 @@ fn ranked<'g>(
 
 /// What the settings keep of the samples of one group, in memory.
 struct InMemory {
-    scales: Vec<Scale>,
+    /// By statistic, over the samples that pass; none where none of them has it.
+    scales: Vec<Option<Scale>>,
     bounds: Vec<Bounds>,
     scores: Vec<f64>,
+    passes: Vec<bool>,
     keep: Vec<bool>,
     threshold: Option<f64>,
 }
 
+/// The definition: bounds over all samples, then scales over those within all of them, then scores of all.
 fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> InMemory {
     let column =
         |index: usize| -> Vec<f64> { samples.iter().map(|(_, _, values)| values[index]).collect() };
     let tokens: Vec<u64> = samples.iter().map(|(_, tokens, _)| *tokens).collect();
-    let scales: Vec<Scale> =
-        (0..2).map(|index| Scale::of(&column(index), criteria.standardise)).collect();
-    let scorer =
-        Scorer::new(&criteria.terms, criteria.combine, criteria.standardise, &scales).unwrap();
     let bounds: Vec<Bounds> = criteria
         .guards
         .iter()
         .map(|(guard, statistic)| guard.bounds_of(&column(*statistic), &tokens))
-        .collect();
-    let has_all = |values: &[f64; 3]| values.iter().all(|value| value.is_finite());
-    let scores: Vec<f64> = samples
-        .iter()
-        .map(|(_, _, values)| if has_all(values) { scorer.score(&values[..2]) } else { f64::NAN })
         .collect();
     let passes: Vec<bool> = samples
         .iter()
@@ -147,8 +142,24 @@ fn in_memory(criteria: &Criteria, group: Option<&str>, samples: &[&Drawn]) -> In
             verdicts.all(|verdict| verdict == Verdict::Passes)
         })
         .collect();
+    let scale = |index: usize| {
+        let passing = column(index).into_iter().zip(&passes).filter(|(_, passes)| **passes);
+        let passing: Vec<f64> = passing.map(|(value, _)| value).collect();
+        let any = passing.iter().any(|value| value.is_finite());
+        any.then(|| Scale::of(&passing, criteria.standardise))
+    };
+    let scales: Vec<Option<Scale>> = (0..3).map(scale).collect();
+    let of_terms: Option<Vec<Scale>> = scales[..2].iter().cloned().collect();
+    let scorer = of_terms.map(|scales| {
+        Scorer::new(&criteria.terms, criteria.combine, criteria.standardise, &scales).unwrap()
+    });
+    let score = |(_, _, values): &&Drawn| match &scorer {
+        Some(scorer) if values.iter().all(|value| value.is_finite()) => scorer.score(&values[..2]),
+        _ => f64::NAN,
+    };
+    let scores: Vec<f64> = samples.iter().map(score).collect();
     let kept = criteria.filter.keep(&scores, &passes, &tokens, group);
-    InMemory { scales, bounds, scores, keep: kept.keep, threshold: kept.threshold }
+    InMemory { scales, bounds, scores, passes, keep: kept.keep, threshold: kept.threshold }
 }
 
 fn bits(numbers: &[f64]) -> Vec<u64> {
@@ -171,8 +182,8 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         };
         let of_group: Vec<&Drawn> = in_group.iter().map(|(_, sample)| *sample).collect();
         let expected = in_memory(criteria, name, &of_group);
-        let figures: Vec<_> = expected.scales.iter().map(|scale| scale.figures).collect();
-        assert_eq!(ranked.figures[..2], figures);
+        let figures = expected.scales.iter().map(|scale| scale.as_ref().map(|of| of.figures));
+        assert_eq!(ranked.figures, figures.collect::<Vec<_>>());
         let rule = ranked.rule(criteria, &histograms);
         assert_eq!(rule.bounds, expected.bounds);
         let numbers = in_group.iter().map(|(number, _)| *number as u64);
@@ -190,11 +201,22 @@ fn check(criteria: &Criteria, samples: &[Drawn], unit: usize) {
         assert_eq!(keep, expected.keep);
         let lowest = ranked.totals.thresholds.iter().filter_map(|threshold| threshold.score);
         assert_eq!(lowest.reduce(f64::min), expected.threshold);
-        let mut sorted: Vec<f64> = scores.into_iter().filter(|score| !score.is_nan()).collect();
+        let passing = scores.iter().zip(&expected.passes).filter(|(_, passes)| **passes);
+        let mut sorted: Vec<f64> =
+            passing.map(|(score, _)| *score).filter(|score| !score.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         let tenths = (1..10).filter(|_| !sorted.is_empty());
         let deciles: Vec<f64> = tenths.map(|tenth| sorted[tenth * sorted.len() / 10]).collect();
         assert_eq!(ranked.deciles, deciles);
+        assert_eq!(ranked.totals.scored, sorted.len() as u64);
+        let is_outside = |(guard, bounds): (&(Guard, usize), &Bounds), (_, _, values): &Drawn| {
+            bounds.judge(values[guard.1]) == Verdict::Refused
+        };
+        for (guard, refused) in ranked.totals.refused.iter().enumerate() {
+            let of = (&criteria.guards[guard], &expected.bounds[guard]);
+            let outside = of_group.iter().filter(|sample| is_outside(of, sample)).count();
+            assert_eq!(*refused, outside as u64);
+        }
         let part = |score: &f64| deciles.iter().filter(|decile| *decile <= score).count();
         for (index, count) in ranked.totals.parts.iter().enumerate() {
             assert_eq!(*count, sorted.iter().filter(|score| part(score) == index).count() as u64);
@@ -219,7 +241,7 @@ fn again_by_its_calibration(
     let mut groups = calibration::groups(criteria, [(&value, ranked)].into_iter(), histograms);
     let text = serde_json::to_string(&groups.remove(0)).unwrap();
     let known: CalibratedGroup = serde_json::from_str(&text).unwrap();
-    let scorer = calibration::scorer(criteria, &known).unwrap();
+    let scorer = calibration::scorer(criteria, &known);
     let kept: Vec<AtomicU64> = gathered.units.iter().map(|_| AtomicU64::new(0)).collect();
     let (group, stop) = (gathered.groups[&value], &Stop::default());
     let folder = tempfile::tempdir().unwrap();
@@ -237,12 +259,16 @@ fn again_by_its_calibration(
         stop,
     };
     let bounds = known.guards.clone();
-    let (rule, totals) =
+    let (rule, totals, sums) =
         ranking.by(scorer, bounds, &known.thresholds, &known.score_deciles).unwrap();
     assert_eq!(
-        (totals.scored, totals.kept, totals.parts),
-        (known.count, known.kept, ranked.totals.parts)
+        (totals.scored, totals.counted, totals.kept, totals.parts),
+        (known.count, known.samples, known.kept, ranked.totals.parts)
     );
+    for (sums, figures) in sums.iter().zip(&ranked.figures) {
+        let mean = figures.as_ref().map(|figures| figures.mean);
+        assert_eq!((sums.count > 0).then(|| sums.mean()), mean);
+    }
     let (own, mut numbers) = (ranked.rule(criteria, histograms), Vec::new());
     gathered
         .visit(group, stop, |sample| {
@@ -275,6 +301,8 @@ fn any_guards() -> impl Strategy<Value = String> {
     prop::sample::select(vec![
         "",
         r#"{"statistic": "2", "max": 0.2}"#,
+        r#"{"statistic": "2", "max": -9}"#,
+        r#"{"statistic": "0", "max": 0}, {"statistic": "2", "min": -0.2}"#,
         r#"{"statistic": "0", "min_quantile": 0.2, "max_quantile": 0.8}"#,
         r#"{"statistic": "2", "min_quantile": 0, "max_quantile": 1},
            {"statistic": "1", "min": -0.3, "max_quantile": 0.5, "weigh": "tokens"}"#,
@@ -354,7 +382,69 @@ fn a_sample_that_a_guard_spared_a_measure_counts_for_the_fraction() {
     let gathered = gathered(&criteria, &samples, 5);
     let (ranked, _, kept) = ranked(&criteria, &gathered);
     assert_eq!(kept, [2], "half of four");
-    assert_eq!(ranked[&None].totals.scored, 2);
+    assert_eq!((ranked[&None].totals.scored, ranked[&None].totals.counted), (2, 4));
+    let figures = ranked[&None].figures[0].unwrap();
+    assert_eq!((figures.min, figures.max), (5.0, 7.0), "the third passes and has this statistic");
+}
+
+/// The score of each sample of one group.
+fn scores(standardise: Standardise, filter: &str, samples: &[Drawn]) -> Vec<f64> {
+    let criteria = criteria(standardise, Combine::Sum, filter);
+    let gathered = gathered(&criteria, samples, 5);
+    let (ranked, histograms, _) = ranked(&criteria, &gathered);
+    let rule = ranked[&None].rule(&criteria, &histograms);
+    let score = |(_, _, values): &Drawn| rule.standing(&criteria, values).score();
+    samples.iter().map(score).collect()
+}
+
+#[test]
+fn a_rejected_sample_is_scored_on_the_scale_of_those_that_pass() {
+    let filter = r#"{"guards": [{"statistic": "2", "max": 0.5}]}"#;
+    // The second statistic says nothing; the last two are rejected.
+    let samples = [
+        (0, 1, [1.0, 0.0, 0.0]),
+        (0, 1, [3.0, 0.0, 0.5]),
+        (0, 1, [5.0, 0.0, 0.9]),
+        (0, 1, [-9.0, 0.0, 0.9]),
+    ];
+    let is = |standardise, expected: [f64; 4]| {
+        let found = scores(standardise, filter, &samples);
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-12, "{standardise:?}: {found} {expected}");
+        }
+    };
+    is(Standardise::Percentile, [0.0, 0.5, 0.75, -0.25]);
+    is(Standardise::MinMax, [-0.25, 0.75, 1.75, -5.25]);
+    let deviation = 2.0_f64.sqrt();
+    is(Standardise::ZScore, [-1.0, 1.0, 3.0, -11.0].map(|of| of / deviation));
+    // Where none passes there is no scale.
+    let filter = filter.replace("0.5", "-1");
+    let found = scores(Standardise::ZScore, &filter, &samples);
+    assert!(found.iter().all(|score| score.is_nan()), "{found:?}");
+}
+
+#[test]
+fn a_guard_before_a_measure_that_the_score_does_not_use_leaves_the_score() {
+    let guard = r#"{"statistic": "2", "max": 0.5, "before": "expensive"}"#;
+    let filter = format!(r#"{{"guards": [{guard}]}}"#);
+    let samples = [
+        (0, 1, [1.0, 0.0, 0.0]),
+        (0, 1, [3.0, 0.0, 0.5]),
+        (0, 1, [2.0, 0.0, 0.9]),
+        (0, 1, [2.0, f64::NAN, 0.9]),
+    ];
+    let found = scores(Standardise::MinMax, &filter, &samples);
+    assert!((found[2] - 0.25).abs() < 1e-12, "all statistics of the score are there: {found:?}");
+    assert!(found[3].is_nan(), "one of them was not measured");
+}
+
+#[test]
+fn a_sample_without_the_statistic_of_a_guard_enters_no_scale() {
+    let filter = r#"{"guards": [{"statistic": "2", "max": 0.5}]}"#;
+    let samples = [(0, 1, [1.0, 0.0, 0.0]), (0, 1, [3.0, 0.0, 0.5]), (0, 1, [99.0, 0.0, f64::NAN])];
+    let found = scores(Standardise::MinMax, filter, &samples);
+    assert_eq!(bits(&found[..2]), bits(&[-0.25, 0.75]));
+    assert!(found[2].is_nan());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use longsift_stages::Filter;
 use longsift_stages::score::Score;
+use longsift_stages::score::presets::Formula;
 use longsift_stages::score::settings::RelativeError;
 use longsift_stages::score::terms::Term;
 
@@ -11,7 +12,10 @@ use super::gather::Gathered;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, quoted_value};
+use crate::plan::Plan;
 use crate::run_directory::calibration::GroupDrift;
+use crate::run_directory::summary::GuardUse;
+use crate::spec::pipeline::Samples;
 
 /// Groups that a message names.
 const NAMED: usize = 10;
@@ -61,6 +65,21 @@ pub(super) fn of_samples(gathered: &Gathered) -> Vec<Diagnostic> {
         ));
     }
     warnings
+}
+
+/// A warning where documents share their random scores.
+pub(super) fn of_random(plan: &Plan, gathered: &Gathered) -> Option<Diagnostic> {
+    let (documents, ids) = (gathered.repeated_ids.documents(), gathered.repeated_ids.count());
+    let drawn = plan.spec.score().random_seed().is_some()
+        || plan.spec.pipeline.output.compare.contains(&Formula::Random);
+    let message = format!(
+        "{} documents share {} ids, and so their random scores: they are kept or left out together",
+        count(documents),
+        count(ids)
+    );
+    let hint = "give every document an id of its own (`input.id_column`)";
+    let warning = || Diagnostic::warning(Blame::Data, message).hint(hint);
+    (drawn && documents > 0).then(warning)
 }
 
 /// Which groups have windows of different lengths.
@@ -119,6 +138,24 @@ pub(super) fn of_empty(gathered: &Gathered, empty: Vec<String>) -> Option<Diagno
         format!("nothing was kept of group {}", listed(empty))
     };
     Some(Diagnostic::warning(Blame::Pipeline, message))
+}
+
+/// A warning for each guard that rejects more than half of all samples or of those of a group.
+pub(super) fn of_guards(plan: &Plan, guards: &[GuardUse]) -> Vec<Diagnostic> {
+    let samples = match plan.spec.pipeline.output.samples {
+        Samples::Windows => "windows",
+        Samples::Documents => "documents",
+    };
+    let warning = |guard: &GuardUse| {
+        let message = format!("the guard {}", guard.in_words(samples));
+        let hint = format!(
+            "where this is text that you want, move its bound or remove `{}`; `longsift report` shows rejected {samples}",
+            guard.setting
+        );
+        let at = plan.spec.at(&guard.setting);
+        Diagnostic::warning(Blame::Pipeline, message).at(at).hint(hint)
+    };
+    guards.iter().filter(|guard| guard.rejects_most()).map(warning).collect()
 }
 
 /// A warning where thresholds of a calibration are no longer calibrated.

@@ -64,9 +64,9 @@ struct Selected {
     percentile: Option<f64>,
     /// Why it is not kept; null where it is.
     reason: Option<String>,
-    /// Its place among the samples of its group with a score, by score, from 1 on.
+    /// Its place by score, from 1 on, among the samples of its group that pass every guard; null where it does not.
     rank: Option<u64>,
-    /// Samples of its group with a score.
+    /// Samples of its group that pass every guard and have a score.
     of: u64,
     /// How the score comes from its terms: `sum` or `least`.
     combine: Combine,
@@ -473,14 +473,15 @@ fn rank(
     let mut above = 0;
     for part in &manifest.selection {
         selected::read(&run.root.join(&part.path), |sample| {
-            if sample.group == own.group.as_deref() && !sample.score.is_nan() {
+            // Only samples that pass have a percentile.
+            if sample.group == own.group.as_deref() && sample.percentile.is_some() {
                 own.of += 1;
                 above += u64::from(own.score.is_some_and(|score| sample.score > score));
             }
             Ok(())
         })?;
     }
-    own.rank = own.score.map(|_| above + 1);
+    own.rank = own.percentile.map(|_| above + 1);
     if own.combine == Combine::Least {
         let least = own.terms.iter().min_by(|one, other| one.value.total_cmp(&other.value));
         own.weakest = least.map(|term| term.statistic.clone());

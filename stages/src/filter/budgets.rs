@@ -1,5 +1,7 @@
 //! Budgets of tokens by group and length.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,23 @@ enum Left {
 }
 
 impl Budget {
+    /// Whether both are for the same samples, whatever their amounts.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.group == other.group && self.lengths() == other.lengths()
+    }
+
+    /// The fewest and the most tokens of a sample of this budget.
+    fn lengths(&self) -> (u64, u64) {
+        (self.min_tokens.unwrap_or(0), self.max_tokens.unwrap_or(u64::MAX))
+    }
+
+    /// Whether a sample may belong to both.
+    fn overlaps(&self, other: &Self) -> bool {
+        let same = self.group.is_none() || other.group.is_none() || self.group == other.group;
+        let ((min, max), (other_min, other_max)) = (self.lengths(), other.lengths());
+        same && min <= other_max && other_min <= max
+    }
+
     fn concerns(&self, group: Option<&str>) -> bool {
         self.group.as_deref().is_none_or(|wanted| group == Some(wanted))
     }
@@ -45,6 +64,31 @@ impl Budget {
         self.min_tokens.is_none_or(|min| tokens >= min)
             && self.max_tokens.is_none_or(|max| tokens <= max)
     }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.group {
+            Some(group) => write!(f, "group `{group}`")?,
+            None => f.write_str("any group")?,
+        }
+        match (self.min_tokens, self.max_tokens) {
+            (Some(min), Some(max)) => write!(f, ", {min} to {max} tokens"),
+            (Some(min), None) => write!(f, ", {min} tokens or more"),
+            (None, Some(max)) => write!(f, ", at most {max} tokens"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// The places of two budgets that share samples, of which the first now decides and the second did where `order` has the places
+/// that they had.
+pub fn changed_precedence(budgets: &[Budget], order: &[usize]) -> Option<(usize, usize)> {
+    let pairs = (0..order.len()).flat_map(|second| (0..second).map(move |first| (first, second)));
+    let mut changed = pairs.filter(|(first, second)| {
+        order[*first] > order[*second] && budgets[*first].overlaps(&budgets[*second])
+    });
+    changed.next()
 }
 
 /// Which budget decides of a sample: the first that is for its group and its length. None where no budget is for it.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::contract::{BrokenRule, Decimal};
 
 /// Bounds on one statistic. A sample outside is not kept, whatever its score, and is counted as `guard_<statistic>`; one
-/// without the statistic as `no_<statistic>`. It stays one of the samples that `keep_fraction` is a share of, and its
-/// figures enter those of its group.
+/// without the statistic as `no_<statistic>`. A sample outside stays one of those that `keep_fraction` is a share of. Scores are
+/// standardised over the samples that pass every guard; a rejected one has its score on that scale.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Guard {
@@ -92,6 +92,17 @@ impl Guard {
         samples.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let at = |quantile: Option<Decimal>| quantile.and_then(|q| quantile_of(&samples, q));
         self.bounds(at(self.min_quantile), at(self.max_quantile))
+    }
+
+    /// Its bounds in words: `at least 0.1 and at most 0.4`.
+    pub fn in_words(&self) -> String {
+        let bounds = [
+            self.min.map(|value| format!("at least {value}")),
+            self.max.map(|value| format!("at most {value}")),
+            self.min_quantile.map(|of| format!("from the quantile {} up", of.0)),
+            self.max_quantile.map(|of| format!("up to the quantile {}", of.0)),
+        ];
+        bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
     /// What a sample with so many tokens weighs in the guard's quantiles.

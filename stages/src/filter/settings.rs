@@ -19,7 +19,7 @@ pub struct Filter {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub guards: Vec<Guard>,
     /// The share of samples that is kept, 0 to 1, rounded down to whole samples, inside each group: of all its samples with
-    /// a score, those outside a guard too.
+    /// the statistics of score and guards, those outside a guard too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub keep_fraction: Option<Decimal>,

@@ -22,7 +22,13 @@ pub enum Formula {
     /// The least of the components of `balanced-recurrence` without attention, and the mean gain of a whole model by the long
     /// context. For windows that guards have let pass: models gain most by copies.
     BalancedGain,
+    /// A random number from 0 to 1 that follows from `seed` and the document's id and window alone: the control that any other
+    /// selection has to beat. Needs no statistic.
+    Random,
 }
+
+/// The seed of `random`.
+pub const DEFAULT_SEED: u64 = 1;
 
 /// The weight of the uniformity term of `longattn`, as published.
 pub const DEFAULT_ALPHA: f64 = 0.5;
@@ -38,6 +44,7 @@ impl Formula {
             Self::FarRecurrence => "far-recurrence",
             Self::BalancedRecurrence => "balanced-recurrence",
             Self::BalancedGain => "balanced-gain",
+            Self::Random => "random",
         }
     }
 
@@ -71,6 +78,7 @@ impl Formula {
                 (vec![term("dependency_strength", 1.0), term("far_variance", -alpha)], Combine::Sum)
             }
             Self::FarRecurrence => (vec![term("far_recurrence", 1.0)], Combine::Sum),
+            Self::Random => (Vec::new(), Combine::Sum),
             Self::BalancedRecurrence | Self::BalancedGain => {
                 let mut components = vec![
                     component("far_recurrence", 1.0, 0.0),
@@ -101,11 +109,12 @@ mod tests {
     use crate::first_layer_attention::FirstLayerAttention;
     use crate::measures::{LanguageModel, Lexical, Recurrence};
 
-    const ALL: [Formula; 4] = [
+    const ALL: [Formula; 5] = [
         Formula::Longattn,
         Formula::FarRecurrence,
         Formula::BalancedRecurrence,
         Formula::BalancedGain,
+        Formula::Random,
     ];
 
     #[test]

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::DocumentScore;
-use super::presets::{DEFAULT_ALPHA, Formula};
+use super::presets::{DEFAULT_ALPHA, DEFAULT_SEED, Formula};
 use super::terms::{Combine, Standardise, Term};
 use crate::contract::{BrokenRule, Column, Location};
 use crate::measures::statistics;
@@ -23,6 +23,9 @@ pub struct Score {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub alpha: Option<f64>,
+    /// The seed of `formula: random`. Default 1: another seed draws other samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// The terms, written out, instead of a `formula`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
@@ -41,7 +44,7 @@ pub struct Score {
     #[serde(default = "default_max_relative_error")]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub max_relative_error: f64,
-    /// A column of the input: figures, ranking, guards and the filter's fraction or budget are taken inside each of its
+    /// A column of the input: scales, ranking, guards and the filter's fraction or budget are taken inside each of its
     /// values. A null is a group of its own. Default: one group. Scores of different domains rarely compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<String>,
@@ -81,9 +84,28 @@ impl Score {
     pub fn fill_in_defaults(&mut self) {
         if self.terms.is_some() {
             self.combine.get_or_insert_default();
-        } else if *self.formula.get_or_insert_default() == Formula::Longattn {
-            self.alpha.get_or_insert(DEFAULT_ALPHA);
+            return;
         }
+        match self.formula.get_or_insert_default() {
+            Formula::Longattn => drop(self.alpha.get_or_insert(DEFAULT_ALPHA)),
+            Formula::Random => drop(self.seed.get_or_insert(DEFAULT_SEED)),
+            _ => {}
+        }
+    }
+
+    /// The seed of a random score; none where statistics are scored.
+    pub fn random_seed(&self) -> Option<u64> {
+        let random = self.terms.is_none() && self.formula == Some(Formula::Random);
+        random.then(|| self.seed.unwrap_or(DEFAULT_SEED))
+    }
+
+    /// The score as people write it. `columns`: those of the pipeline's measures.
+    pub fn in_words(&self, columns: &[Column]) -> String {
+        if let Some(seed) = self.random_seed() {
+            return format!("a random number of each sample, seed {seed}");
+        }
+        let (terms, combine) = self.terms(columns);
+        combine.formula(&terms)
     }
 
     /// The terms of the score and how they are combined. `columns`: those of the pipeline's measures.
@@ -120,6 +142,13 @@ impl Score {
                 "remove it; the weight of a term is its `weight`",
             ));
         }
+        if self.seed.is_some() && (self.terms.is_some() || self.formula != Some(Formula::Random)) {
+            broken.push(BrokenRule::new(
+                "seed",
+                "`seed` belongs to `formula: random`",
+                "remove it: no other score draws anything",
+            ));
+        }
         if self.on_drift.is_some() && self.calibration.is_none() {
             broken.push(BrokenRule::new(
                 "on_drift",
@@ -128,7 +157,13 @@ impl Score {
             ));
         }
         let (named, _) = self.terms(&[]);
-        if self.standardise != Standardise::default()
+        if self.standardise != Standardise::default() && self.random_seed().is_some() {
+            broken.push(BrokenRule::new(
+                "standardise",
+                "`standardise` has no effect: a random score is taken as it is",
+                "remove it",
+            ));
+        } else if self.standardise != Standardise::default()
             && !named.is_empty()
             && named.iter().all(|term| term.standardise.is_some())
         {
@@ -221,7 +256,8 @@ mod tests {
     #[test]
     fn defaults_that_are_written_out_say_the_same_and_break_no_rule() {
         let terms = r#"{"terms": [{"statistic": "copy_share"}]}"#;
-        for text in ["{}", terms, r#"{"formula": "far-recurrence"}"#, r#"{"alpha": 2}"#] {
+        let random = r#"{"formula": "random"}"#;
+        for text in ["{}", terms, random, r#"{"formula": "far-recurrence"}"#, r#"{"alpha": 2}"#] {
             let mut filled = settings(text);
             filled.fill_in_defaults();
             assert_eq!(filled.terms(&[]), settings(text).terms(&[]), "{text}");
@@ -230,6 +266,9 @@ mod tests {
         let mut default = settings("{}");
         default.fill_in_defaults();
         assert_eq!((default.formula, default.alpha), (Some(Formula::Longattn), Some(0.5)));
+        let mut default = settings(random);
+        default.fill_in_defaults();
+        assert_eq!((default.seed, default.alpha), (Some(1), None));
     }
 
     #[test]
@@ -268,7 +307,15 @@ mod tests {
             broken(r#"{"formula": "balanced-recurrence", "standardise": "min-max"}"#),
             ["standardise: `standardise` has no effect: every term says how it is made comparable"]
         );
+        assert_eq!(
+            broken(r#"{"formula": "random", "seed": 7, "standardise": "min-max"}"#),
+            ["standardise: `standardise` has no effect: a random score is taken as it is"]
+        );
+        for other in [r#"{"seed": 1}"#, r#"{"seed": 1, "formula": "far-recurrence"}"#] {
+            assert_eq!(broken(other), ["seed: `seed` belongs to `formula: random`"]);
+        }
         for fine in [
+            r#"{"formula": "random", "seed": 0}"#,
             r#"{"formula": "far-recurrence", "standardise": "percentile"}"#,
             "{}",
             r#"{"alpha": 0}"#,

@@ -110,19 +110,16 @@ impl Choice {
         guards.filter(|(guard, _)| guard.statistic == statistic).map(|(_, of)| *of).collect()
     }
 
+    /// The score in words.
+    pub(crate) fn score_in_words(&self) -> String {
+        let columns: Vec<Column> = self.columns.iter().map(|(_, column)| column.clone()).collect();
+        self.score.in_words(&columns)
+    }
+
     /// The guards in words: `copy_share at most 0.4`.
     pub(crate) fn guards(&self) -> Vec<String> {
-        let guards = self.filter.guards.iter().map(|guard| {
-            let bounds = [
-                guard.min.map(|value| format!("at least {value}")),
-                guard.max.map(|value| format!("at most {value}")),
-                guard.min_quantile.map(|of| format!("from the quantile {} up", of.0)),
-                guard.max_quantile.map(|of| format!("up to the quantile {}", of.0)),
-            ];
-            let bounds: Vec<String> = bounds.into_iter().flatten().collect();
-            format!("{} {}", guard.statistic, bounds.join(" and "))
-        });
-        guards.collect()
+        let guards = self.filter.guards.iter();
+        guards.map(|guard| format!("{} {}", guard.statistic, guard.in_words())).collect()
     }
 
     /// How much is kept, in words.

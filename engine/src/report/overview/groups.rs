@@ -79,9 +79,9 @@ pub(super) fn shown<'c>(
     drift: &[GroupDrift],
 ) -> Vec<&'c CalibratedGroup> {
     let now: BTreeMap<&Option<String>, u64> =
-        drift.iter().map(|group| (&group.value, group.count)).collect();
+        drift.iter().map(|group| (&group.value, group.samples)).collect();
     let samples = |group: &CalibratedGroup| {
-        if drift.is_empty() { group.count } else { now.get(&group.value).copied().unwrap_or(0) }
+        if drift.is_empty() { group.samples } else { now.get(&group.value).copied().unwrap_or(0) }
     };
     let mut groups: Vec<&CalibratedGroup> = calibration
         .groups

@@ -79,7 +79,8 @@ impl Panel {
     ) -> Option<Self> {
         let counted: u64 = groups.iter().map(|group| group.counted).sum();
         let kept: u64 = groups.iter().map(|group| group.kept).sum();
-        if counted == 0 {
+        // A random score has no sides to weigh.
+        if counted == 0 || choice.terms.is_empty() {
             return None;
         }
         let share = choice.filter.keep_fraction.map(|fraction| fraction.0);
@@ -161,7 +162,8 @@ impl Panel {
             )));
         }
         if !self.bounds.is_empty() {
-            let said = "A guard moves in steps, and is answered from larger cells than the rest. One that is moved alone is \
+            let said = "Scores stay on the scale of the samples that pass the guards of the run, while `longsift whatif` takes scales \
+                        anew. A guard moves in steps, and is answered from larger cells than the rest. One that is moved alone is \
                         counted, a quantile to a bin of its statistic; several together are taken as independent of each \
                         other inside a cell. A sample without the statistic of a guard only takes part when all guards are \
                         unticked.";
