@@ -1,26 +1,35 @@
 //! Turns documents into token windows.
 
 mod added;
+mod bpe_model;
 mod budget;
 mod chat_json;
 pub mod chat_template;
+mod classes;
 mod compose;
 mod encoded;
 pub mod encoder;
+mod fast;
+#[cfg(test)]
+mod fast_tests;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod gguf_steps;
 mod gguf_tokenizer;
 #[cfg(test)]
 mod gguf_tokenizer_tests;
+mod joins;
 mod long_parts;
 mod matcher;
 mod memo;
+mod merges;
 mod other_config;
 mod pairs;
+mod part_cache;
 mod parts;
 mod patterns;
 mod problem;
+mod scan;
 mod settings;
 mod split;
 #[cfg(test)]

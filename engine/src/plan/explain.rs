@@ -183,8 +183,12 @@ fn tokenize(plan: &Plan) -> String {
         let most = count(Encoder::LARGEST_PART_BYTES as u64);
         format!("; long texts are tokenised whole, up to {most} bytes, because {why}")
     });
+    let library = plan.encoder.as_ref().and_then(Encoder::library_reason);
+    let library = library.map_or(String::new(), |why| {
+        format!("; encoded by the `tokenizers` library, at about a tenth of the usual speed, because {why}")
+    });
     format!(
-        "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}{whole}",
+        "{source} → windows: {cut}, {limit}{} tokens, {} BOS, {short}; about {}{whole}{library}",
         count(u64::from(settings.window_tokens)),
         plan.bos.count,
         count(plan.estimate.windows)

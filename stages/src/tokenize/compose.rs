@@ -105,19 +105,38 @@ impl Iterator for Stretches<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut start = self.at;
-        let mut letters = self.source[self.at..].char_indices();
+        let mut letters;
         loop {
-            let (at, letter) = letters.next()?;
+            let near = first_beyond_latin(&self.source.as_bytes()[self.at..])?;
+            if near > 0 {
+                start = self.source.floor_char_boundary(self.at + near - 1);
+            }
+            self.at += near;
+            letters = self.source[self.at..].char_indices();
+            let (_, letter) = letters.next()?;
             if !is_boundary_before(letter) {
                 break;
             }
-            start = self.at + at;
+            start = self.at;
+            self.at += letter.len_utf8();
         }
         let end = letters.find(|(_, letter)| is_boundary_before(*letter));
         let end = end.map_or(self.source.len(), |(at, _)| self.at + at);
         self.at = end;
         Some(start..end)
     }
+}
+
+/// The first byte of a character from U+0300 on: below, every character is a boundary.
+fn first_beyond_latin(text: &[u8]) -> Option<usize> {
+    // The bytes of characters below begin with less than 0xCC and go on with less than 0xC0.
+    const BLOCK: usize = 32;
+    let is_beyond = |byte: &u8| *byte >= 0xCC;
+    let skipped = text
+        .chunks_exact(BLOCK)
+        .take_while(|block| !block.iter().fold(false, |any, byte| any | is_beyond(byte)));
+    let skipped = skipped.count() * BLOCK;
+    text[skipped..].iter().position(is_beyond).map(|at| skipped + at)
 }
 
 /// Whether nothing before `letter` can compose or change places with it or with what follows: a starter that the

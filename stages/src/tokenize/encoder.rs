@@ -18,6 +18,7 @@ use super::budget::Budget;
 use super::encoded::character_ends;
 use super::gguf_tokenizer::tokenizer_json;
 use super::other_config;
+use super::part_cache::PartCache;
 use super::patterns::{NormalizerSteps, PreTokenizerSteps, differing_pattern};
 use super::problem::Refusal;
 use super::settings::SpecialTokensInText;
@@ -51,6 +52,9 @@ impl Encoder {
     /// Bytes of memory that encoding takes for each byte of a text that is not taken apart: 65 to 115 as measured on
     /// English books.
     pub const BYTES_PER_PART_BYTE: u64 = 120;
+
+    /// The most memory that a thread's cache of encoded parts takes, in bytes.
+    pub const CACHE_BYTES_PER_THREAD: usize = PartCache::MAX_BYTES;
 
     /// The longest part that is encoded where a tokenizer must see all of it, in bytes: more than the longest books have.
     /// It takes a gigabyte of memory. No setting changes it, so that none decides what is quarantined.
@@ -180,6 +184,14 @@ impl Encoder {
     /// Why long texts are not taken apart, where they are not: such a tokenizer is slow and needs much memory.
     pub fn unsplittable_reason(&self) -> Option<&'static str> {
         self.splitter.as_ref().err().copied()
+    }
+
+    /// Why texts are encoded by the `tokenizers` library instead of the fast path; `None` for a tokenizer of a known shape.
+    pub fn library_reason(&self) -> Option<&'static str> {
+        match &self.splitter {
+            Ok(splitter) => splitter.fast.as_ref().err().copied(),
+            Err(reason) => Some(reason),
+        }
     }
 
     /// Describes where ids may differ from those of the Python packages.

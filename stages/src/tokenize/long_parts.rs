@@ -81,18 +81,29 @@ impl LongParts {
         encode: impl Fn(Range<usize>) -> Result<Vec<PartToken>, Refusal>,
     ) -> Result<Vec<PartToken>, Refusal> {
         if !self.of_bytes {
-            return self.merge(part.len(), |at| part.ceil_char_boundary(at), encode);
+            return self.join_stretches(part.len(), |at| part.ceil_char_boundary(at), encode);
         }
         let of_bytes = |range: Range<usize>| bytes_tokens(tokenizer, &part.as_bytes()[range]);
-        let mut tokens = self.merge(part.len(), |at| at, of_bytes)?;
+        let mut tokens = self.join_stretches(part.len(), |at| at, of_bytes)?;
         for (_, end) in &mut tokens {
             *end = part.ceil_char_boundary(*end as usize) as u32;
         }
         Ok(tokens)
     }
 
+    /// The tokens of a part from those of its stretches, which `encode` gives with their ends in bytes of the stretch.
+    pub(super) fn merge(
+        &self,
+        part: &str,
+        encode: impl Fn(Range<usize>) -> Vec<PartToken>,
+    ) -> Vec<PartToken> {
+        let boundary = |at| if self.of_bytes { at } else { part.ceil_char_boundary(at) };
+        let tokens = self.join_stretches(part.len(), boundary, |range| Ok(encode(range)));
+        tokens.expect("stretches are encoded without errors")
+    }
+
     /// Encodes stretch after stretch. `boundary`: the first place at or behind a byte at which a stretch may end.
-    fn merge(
+    fn join_stretches(
         &self,
         length: usize,
         boundary: impl Fn(usize) -> usize,
@@ -205,7 +216,7 @@ fn may_be_text(byte: u8) -> bool {
 }
 
 /// The character that byte-level tokenizers write for a byte (`openai/gpt-2`, `src/encoder.py`, `bytes_to_unicode`).
-fn byte_character(byte: u8) -> char {
+pub(super) fn byte_character(byte: u8) -> char {
     let code = match byte {
         b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => u32::from(byte),
         0..=b' ' => 256 + u32::from(byte),
@@ -240,7 +251,8 @@ mod tests {
     fn stretches_meet_at_a_token_that_both_have() {
         let long = LongParts { of_bytes: false, stretch: 10, overlap: 4 };
         for length in 1..100 {
-            let tokens = long.merge(length, |at| at, |range| Ok(pairs_of_two(&range))).unwrap();
+            let tokens =
+                long.join_stretches(length, |at| at, |range| Ok(pairs_of_two(&range))).unwrap();
             assert_eq!(tokens, pairs_of_two(&(0..length)), "{length}");
         }
     }
@@ -253,7 +265,7 @@ mod tests {
             let id = range.start as u32;
             Ok((1..=range.len() as u32).map(|end| (id, end)).collect())
         };
-        let tokens = long.merge(95, |at| at, encode).unwrap();
+        let tokens = long.join_stretches(95, |at| at, encode).unwrap();
         assert_eq!(tokens, (1..=95).map(|end| (0, end)).collect::<Vec<_>>());
     }
 }

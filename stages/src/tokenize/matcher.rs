@@ -10,7 +10,7 @@ use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, PatternID};
 
 /// The look-ahead of the tokenizers since GPT-2: blanks before a word leave their last one to the word.
-const BLANKS: &str = r"|\s+(?!\S)|\s+";
+pub(super) const BLANKS: &str = r"|\s+(?!\S)|\s+";
 
 /// Finds what a pre-tokenizer cuts out of a text.
 #[derive(Debug)]

@@ -5,46 +5,8 @@
 //! away: the merges on its two sides take their course as if the other side were not there.
 
 use hashbrown::HashSet;
-use serde::Deserialize;
 
-/// The part of a `tokenizer.json` that matters here.
-#[derive(Deserialize)]
-struct Form {
-    model: Model,
-}
-
-#[derive(Deserialize)]
-struct Model {
-    merges: Vec<Merge>,
-    vocab: std::collections::HashMap<String, u32>,
-    #[serde(default)]
-    byte_fallback: bool,
-    #[serde(default)]
-    ignore_merges: bool,
-    #[serde(default)]
-    unk_token: Option<String>,
-    #[serde(default)]
-    continuing_subword_prefix: Option<String>,
-    #[serde(default)]
-    end_of_word_suffix: Option<String>,
-}
-
-/// The two tokens of a merge: as a list, or in older files as text with a blank between.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Merge {
-    Parts(String, String),
-    Text(String),
-}
-
-impl Merge {
-    fn parts(&self) -> Option<(&str, &str)> {
-        match self {
-            Self::Parts(left, right) => Some((left, right)),
-            Self::Text(text) => text.split_once(' '),
-        }
-    }
-}
+use super::bpe_model::BpeModel;
 
 /// The pairs of characters that a merge may join.
 #[derive(Debug)]
@@ -59,15 +21,10 @@ pub(super) struct MergedPairs {
 }
 
 impl MergedPairs {
-    /// The pairs of a `tokenizer.json` with a `BPE` model; none where more than the merges decides what is joined.
+    /// The pairs of a model; `None` where more than the merges decides what is joined.
     /// `replaced`: single characters that become other single characters before the merges.
-    pub(super) fn new(json: &[u8], replaced: Vec<(char, char)>) -> Option<Self> {
-        let Form { model } = serde_json::from_slice(json).ok()?;
-        let has = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        if model.ignore_merges
-            || has(&model.continuing_subword_prefix)
-            || has(&model.end_of_word_suffix)
-        {
+    pub(super) fn new(model: &BpeModel, replaced: Vec<(char, char)>) -> Option<Self> {
+        if model.ignore_merges || model.has_affixes() {
             return None;
         }
         // A token that stands for something else than its characters must not take part in a merge.
@@ -78,7 +35,7 @@ impl MergedPairs {
         };
         let (mut pairs, mut ascii) = (HashSet::new(), Box::new([[false; 128]; 128]));
         for merge in &model.merges {
-            let (left, right) = merge.parts()?;
+            let (left, right) = merge.tokens()?;
             if (left.starts_with('<') || right.starts_with('<'))
                 && (stands_for_more(left) || stands_for_more(right))
             {

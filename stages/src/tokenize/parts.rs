@@ -18,6 +18,7 @@ use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::pre_tokenizers::split::SplitPattern;
 use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
+use super::bpe_model::BpeModel;
 use super::budget::{self, Spent};
 use super::matcher::{Matcher, MatcherCache};
 use super::pairs::MergedPairs;
@@ -71,13 +72,13 @@ impl Recipe {
     /// The recipe of a tokenizer; an error says why its texts cannot be taken apart. `normalizer`, `pre_tokenizer`: all its steps.
     pub(super) fn new(
         tokenizer: &Tokenizer,
-        json: &[u8],
+        model: Option<&BpeModel>,
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
     ) -> Result<Self, &'static str> {
         Self::pieces(normalizer, pre_tokenizer)
             .or_else(|| Self::words(normalizer, pre_tokenizer))
-            .map_or_else(|| Self::unmerged(tokenizer, json, normalizer, pre_tokenizer), Ok)
+            .map_or_else(|| Self::unmerged(tokenizer, model, normalizer, pre_tokenizer), Ok)
     }
 
     /// For a pre-tokenizer that begins with patterns, behind nothing but composition.
@@ -141,7 +142,7 @@ impl Recipe {
     /// For a model that merges whole texts, in which blanks have become a visible character.
     fn unmerged(
         tokenizer: &Tokenizer,
-        json: &[u8],
+        model: Option<&BpeModel>,
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
     ) -> Result<Self, &'static str> {
@@ -172,7 +173,8 @@ impl Recipe {
             }
             _ => return Err("its pre-tokenizer is of an unknown kind"),
         };
-        let pairs = MergedPairs::new(json, replaced)
+        let pairs = model
+            .and_then(|model| MergedPairs::new(model, replaced))
             .ok_or("more than merges decides which tokens are joined")?;
         let pre_tokenizer_with = |scheme: fn(PrependScheme) -> PrependScheme| {
             let metaspace = not_first.map(|spaces| {

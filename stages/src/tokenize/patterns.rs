@@ -22,7 +22,7 @@ use super::budget;
 use super::problem::Refusal;
 
 /// The pattern inside `ByteLevel`, which the crate keeps private (`openai/gpt-2`, `src/encoder.py`, line 53).
-const BYTE_LEVEL_PATTERN: &str =
+pub(super) const BYTE_LEVEL_PATTERN: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 /// A pre-tokenizer, as the list of its steps. Each looks at one piece of those before it at a time.

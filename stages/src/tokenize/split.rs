@@ -11,12 +11,15 @@ use tokenizers::{
 };
 
 use super::added::AddedTokens;
+use super::bpe_model::BpeModel;
 use super::budget::Budget;
 use super::compose::Composed;
 use super::encoded::{EncodedText, character_ends};
+use super::fast::FastPath;
 use super::long_parts::LongParts;
 use super::matcher::MatcherCache;
 use super::memo::{Memo, PartToken};
+use super::part_cache::PartCache;
 use super::parts::{PartSteps, Recipe};
 use super::patterns::{NormalizerStep, NormalizerSteps, PreTokenizerSteps};
 use super::problem::Refusal;
@@ -36,6 +39,8 @@ pub(super) struct Splitter {
     normalised: AddedTokens,
     /// How long parts are encoded; none where the crate must see them whole.
     pub(super) long_parts: Option<LongParts>,
+    /// The path that most texts take; an error says why none does.
+    pub(super) fast: Result<FastPath, &'static str>,
     /// [`RUN_BYTES`]; tests choose others.
     pub(super) run_bytes: usize,
     /// What threads have left for the next.
@@ -47,6 +52,8 @@ pub(super) struct Splitter {
 struct Scratch {
     matchers: Vec<MatcherCache>,
     memo: Memo,
+    /// Made when the fast path is first taken.
+    cache: Option<Box<PartCache>>,
 }
 
 /// The tokens of a stretch of a text: of all its parts from one that begins at or behind a given place on.
@@ -65,6 +72,7 @@ struct Source<'a> {
     tokenizer: &'a Tokenizer,
     text: &'a str,
     first: Option<&'a PartSteps>,
+    fast: Option<&'a FastPath>,
     largest_part: usize,
 }
 
@@ -76,7 +84,8 @@ impl Splitter {
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
     ) -> tokenizers::Result<Result<Self, &'static str>> {
-        let recipe = match Recipe::new(tokenizer, json, normalizer, pre_tokenizer) {
+        let model = BpeModel::from_json(json);
+        let recipe = match Recipe::new(tokenizer, model.as_ref(), normalizer, pre_tokenizer) {
             Ok(recipe) => recipe,
             Err(why) => return Ok(Err(why)),
         };
@@ -101,8 +110,10 @@ impl Splitter {
             return Ok(Err("its added tokens stand in the normalised text"));
         }
         let as_text = added.get_encode_special_tokens();
+        let long_parts = LongParts::new(tokenizer, &recipe);
         Ok(Ok(Self {
-            long_parts: LongParts::new(tokenizer, &recipe),
+            fast: FastPath::new(model.as_ref(), &recipe, pre_tokenizer, long_parts),
+            long_parts,
             recipe,
             added: AddedTokens::new(plain, as_text)?,
             normalised: AddedTokens::new(normalised, as_text)?,
@@ -142,7 +153,8 @@ impl Splitter {
                 let at_front = range.start + part.start == 0;
                 let first = self.recipe.first.as_ref().map(|steps| &steps[usize::from(!at_front)]);
                 let text = &composed.text[part.clone()];
-                let source = Source { tokenizer, text, first, largest_part };
+                let fast = self.fast.as_ref().ok().filter(|fast| fast.takes(text));
+                let source = Source { tokenizer, text, first, fast, largest_part };
                 self.encode_between(source, &mut encoded, source_end)?;
             }
         }
@@ -175,12 +187,16 @@ impl Splitter {
     /// too, the rest of it is that of the whole text.
     fn encode_runs(&self, source: Source<'_>, mut take: impl FnMut(Run)) -> Result<(), Refusal> {
         let text = source.text;
-        let starts: Vec<usize> = if self.recipe.parts.resynchronises() {
+        let starts: Vec<usize> = if source.fast.is_some() || self.recipe.parts.resynchronises() {
             (0..text.len()).step_by(self.run_bytes).map(|at| text.ceil_char_boundary(at)).collect()
         } else {
             vec![0]
         };
         let stop = |run: usize| starts.get(run + 1).copied().unwrap_or(text.len());
+        if let [start] = starts[..] {
+            self.run(source, start, text.len(), false).map(&mut take)?;
+            return Ok(());
+        }
         let mut reached = 0;
         // A few runs at a time: what is alive besides the answer stays small.
         let wave = 2 * rayon::current_num_threads();
@@ -230,7 +246,66 @@ impl Splitter {
         ahead: bool,
     ) -> Result<Run, Refusal> {
         let mut scratch = self.take_scratch();
-        let Scratch { matchers, memo } = &mut scratch;
+        let run = match source.fast {
+            Some(fast) => self.fast_run(
+                fast,
+                scratch.cache.get_or_insert_default(),
+                source,
+                start,
+                stop,
+                ahead,
+            ),
+            None => self.crate_run(&mut scratch, source, start, stop, ahead),
+        };
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        run
+    }
+
+    /// The same on the fast path.
+    fn fast_run(
+        &self,
+        fast: &FastPath,
+        cache: &mut PartCache,
+        source: Source<'_>,
+        start: usize,
+        stop: usize,
+        ahead: bool,
+    ) -> Result<Run, Refusal> {
+        let mut run = Run { end: start, ..Run::default() };
+        if let Some(first) = source.first.filter(|_| start == 0) {
+            run.joints.push((0, 0));
+            run.end = fast.part_end(source.text, 0);
+            for (id, end) in self.part_tokens(source, &source.text[..run.end], first)? {
+                run.tokens.push(id, end);
+            }
+        }
+        let (first_id, first_end) = (run.tokens.ids.len(), run.end);
+        run.tokens.ids.reserve((stop.saturating_sub(run.end)) / 4);
+        let joints = &mut run.joints;
+        run.end = fast.encode(cache, source.text, run.end, stop, &mut run.tokens.ids, |at, ids| {
+            if joints.len() < JOINTS {
+                joints.push((at, ids));
+            }
+        });
+        // One part from `start` on passes the run: the run that it begins in has it.
+        if ahead && run.joints.len() == 1 && run.end >= stop {
+            return Ok(Run::default());
+        }
+        fast.add_ends(source.text, first_end, &run.tokens.ids[first_id..], &mut run.tokens.ends);
+        debug_assert_eq!(run.tokens.ends.last().is_none_or(|end| *end as usize == run.end), true);
+        Ok(run)
+    }
+
+    /// The same with the crate.
+    fn crate_run(
+        &self,
+        scratch: &mut Scratch,
+        source: Source<'_>,
+        start: usize,
+        stop: usize,
+        ahead: bool,
+    ) -> Result<Run, Refusal> {
+        let Scratch { matchers, memo, .. } = scratch;
         let mut run = Run { end: start, ..Run::default() };
         let mut is_inside = false;
         let budget = Budget::start(stop - start);
@@ -263,11 +338,7 @@ impl Splitter {
             };
             run.end = self.recipe.parts.next(matchers, source.text, run.end, &mut take)?;
         }
-        if is_inside {
-            run = Run::default();
-        }
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
-        Ok(run)
+        Ok(if is_inside { Run::default() } else { run })
     }
 
     /// Encodes a part; `steps`: what its beginning goes through.
@@ -294,6 +365,7 @@ impl Splitter {
         left.unwrap_or_else(|| Scratch {
             matchers: self.recipe.parts.caches(),
             memo: Memo::default(),
+            cache: None,
         })
     }
 }
@@ -337,12 +409,19 @@ mod tests {
         let encoder = encoder_with(|_| ());
         let splitter = encoder.splitter.as_ref().unwrap();
         let text = format!("{} and so on", "a".repeat(1000));
-        let source =
-            Source { tokenizer: &encoder.tokenizer, text: &text, first: None, largest_part: 5000 };
-        let run = |start, stop, ahead| splitter.run(source, start, stop, ahead).unwrap();
-        let inside = run(100, 1000, true);
-        assert_eq!((inside.tokens.ids.len(), inside.joints.len()), (0, 0));
-        assert_eq!(run(100, 1001, true).joints[..2], [(100, 0), (1000, 900)]);
-        assert_eq!(run(100, 1000, false).tokens.ids.len(), 900);
+        for fast in [splitter.fast.as_ref().ok(), None] {
+            let source = Source {
+                tokenizer: &encoder.tokenizer,
+                text: &text,
+                first: None,
+                fast,
+                largest_part: 5000,
+            };
+            let run = |start, stop, ahead| splitter.run(source, start, stop, ahead).unwrap();
+            let inside = run(100, 1000, true);
+            assert_eq!((inside.tokens.ids.len(), inside.joints.len()), (0, 0));
+            assert_eq!(run(100, 1001, true).joints[..2], [(100, 0), (1000, 900)]);
+            assert_eq!(run(100, 1000, false).tokens.ids.len(), 900);
+        }
     }
 }

@@ -1,0 +1,139 @@
+//! Classes of characters, as the regular expressions of pre-tokenizers know them.
+
+use std::sync::LazyLock;
+
+use hashbrown::HashMap;
+use regex_syntax::hir::{Class, HirKind};
+
+/// `\p{L}`
+pub(super) const LETTER: u16 = 1;
+/// `\p{N}`
+pub(super) const NUMBER: u16 = 1 << 1;
+/// `\s`
+pub(super) const BLANK: u16 = 1 << 2;
+/// `[\r\n]`
+pub(super) const LINE_END: u16 = 1 << 3;
+/// `\p{P}`
+pub(super) const PUNCTUATION: u16 = 1 << 4;
+/// `\p{S}`
+pub(super) const SYMBOL: u16 = 1 << 5;
+/// `\p{M}`
+pub(super) const MARK: u16 = 1 << 6;
+/// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: letters of the front of a word, `o200k`.
+pub(super) const UPPER: u16 = 1 << 7;
+/// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: letters of its end.
+pub(super) const LOWER: u16 = 1 << 8;
+/// `[一-龥ࠀ-一가-\u{d7ff}]`, DeepSeek LLM and Coder.
+pub(super) const CODER_SCRIPTS: u16 = 1 << 9;
+/// `[一-龥぀-ゟ゠-ヿ]`, DeepSeek V3.
+pub(super) const V3_SCRIPTS: u16 = 1 << 10;
+/// [`char::is_numeric`], which the step `Digits` asks.
+pub(super) const NUMERIC: u16 = 1 << 11;
+
+const PATTERNS: [(&str, u16); 11] = [
+    (r"\p{L}", LETTER),
+    (r"\p{N}", NUMBER),
+    (r"\s", BLANK),
+    (r"[\r\n]", LINE_END),
+    (r"\p{P}", PUNCTUATION),
+    (r"\p{S}", SYMBOL),
+    (r"\p{M}", MARK),
+    (r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", UPPER),
+    (r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", LOWER),
+    ("[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]", CODER_SCRIPTS),
+    ("[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]", V3_SCRIPTS),
+];
+
+/// Classes of every character: blocks of 256, equal ones once. About 150 KiB.
+pub(super) struct Classes {
+    block_of: Box<[u16]>,
+    blocks: Box<[[u16; 256]]>,
+    /// The first block, without a second look-up.
+    ascii: [u16; 128],
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Characters that scanners of this thread have looked at.
+    pub(super) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// The classes, made at first use: some milliseconds.
+pub(super) static CLASSES: LazyLock<Classes> = LazyLock::new(Classes::new);
+
+impl Classes {
+    fn new() -> Self {
+        let mut all = vec![0_u16; char::MAX as usize + 1];
+        for (pattern, class) in PATTERNS {
+            let parsed = regex_syntax::parse(pattern).expect("these patterns are valid");
+            let HirKind::Class(Class::Unicode(ranges)) = parsed.kind() else {
+                unreachable!("these patterns are classes")
+            };
+            for range in ranges.ranges() {
+                for classes in &mut all[range.start() as usize..=range.end() as usize] {
+                    *classes |= class;
+                }
+            }
+        }
+        for letter in ('\0'..=char::MAX).filter(|letter| letter.is_numeric()) {
+            all[letter as usize] |= NUMERIC;
+        }
+        let (mut blocks, mut numbers) = (Vec::new(), HashMap::new());
+        let block_of = all.chunks_exact(256).map(|block| {
+            let block: [u16; 256] = block.try_into().expect("chunks have 256 characters");
+            *numbers.entry(block).or_insert_with(|| {
+                blocks.push(block);
+                blocks.len() as u16 - 1
+            })
+        });
+        let block_of = block_of.collect();
+        let ascii = std::array::from_fn(|code| all[code]);
+        Self { block_of, blocks: blocks.into(), ascii }
+    }
+
+    /// Classes of the character that begins at byte `at`, and its length in bytes. `text`: UTF-8, `at` the start of a
+    /// character.
+    #[inline]
+    pub(super) fn at(&self, text: &[u8], at: usize) -> (u16, usize) {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
+        let first = text[at];
+        if first < 0x80 {
+            return (self.ascii[usize::from(first)], 1);
+        }
+        let (code, length) = decode(text, at);
+        (self.blocks[usize::from(self.block_of[code >> 8])][code & 0xFF], length)
+    }
+
+    /// Classes of a byte below 0x80.
+    #[inline]
+    pub(super) fn ascii(&self, byte: u8) -> u16 {
+        self.ascii[usize::from(byte & 0x7F)]
+    }
+}
+
+/// The character at byte `at` as a number, and its length in bytes.
+#[inline]
+pub(super) fn decode(text: &[u8], at: usize) -> (usize, usize) {
+    let first = usize::from(text[at]);
+    let bits = |behind: usize| usize::from(text[at + behind] & 0x3F);
+    match first {
+        ..0x80 => (first, 1),
+        ..0xE0 => ((first & 0x1F) << 6 | bits(1), 2),
+        ..0xF0 => ((first & 0x0F) << 12 | bits(1) << 6 | bits(2), 3),
+        _ => ((first & 0x07) << 18 | bits(1) << 12 | bits(2) << 6 | bits(3), 4),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_character_decodes_to_itself() {
+        for letter in '\0'..=char::MAX {
+            let text = letter.to_string();
+            assert_eq!(decode(text.as_bytes(), 0), (letter as usize, text.len()));
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The fast path: parts from a hand-written scanner, their tokens from a cache or from packed merges.
+//!
+//! It is taken where normalizer, pre-tokenizer and model are exactly of a known shape, and gives the ids of the
+//! `tokenizers` crate, which encodes everything else.
+
+use tokenizers::SplitDelimiterBehavior;
+use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+
+use super::bpe_model::BpeModel;
+use super::classes::{CLASSES, Classes};
+use super::joins::Joins;
+use super::long_parts::{LongParts, byte_character};
+use super::matcher::BLANKS;
+use super::memo::PartToken;
+use super::merges::Merges;
+use super::part_cache::{self, Key, MAX_SHORT, PartCache};
+use super::parts::{Parts, Recipe};
+use super::patterns::{BYTE_LEVEL_PATTERN, PreTokenizerStep, PreTokenizerSteps};
+use super::scan::{Cl100k, DeepSeekCoder, DeepSeekV3, Gpt2, O200k, Scan, Scanner};
+
+/// Parts whose ends and keys are found before the first of them is looked up, so that reads of the cache overlap.
+const BATCH: usize = 128;
+/// Bytes that a scan reads at once.
+const WORD: usize = 16;
+
+/// A tokenizer of a known shape.
+#[derive(Debug)]
+pub(super) struct FastPath {
+    cut: Cut,
+    merges: Merges,
+    joins: Joins,
+    pub(super) long_parts: LongParts,
+    /// Whether a piece may be cut where no token joins its characters: not where a whole piece may be one token.
+    cuts_pieces: bool,
+}
+
+/// How a text comes apart.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// Into the pieces of a pre-tokenizer; tokens are made of bytes.
+    Pieces(Scanner),
+    /// Where no token joins two characters; tokens are made of characters.
+    Unjoined,
+}
+
+impl FastPath {
+    /// The fast path of a tokenizer; an error is the reason why it is not taken.
+    pub(super) fn new(
+        model: Option<&BpeModel>,
+        recipe: &Recipe,
+        pre_tokenizer: &PreTokenizerSteps,
+        long_parts: Option<LongParts>,
+    ) -> Result<Self, &'static str> {
+        let model = model.ok_or("its model does not merge pairs")?;
+        let long_parts = long_parts.ok_or("more than merges decides about its tokens")?;
+        let (cut, merges, joins) = match &recipe.parts {
+            Parts::Pieces(_) => {
+                let scanner =
+                    Scanner::new(pre_tokenizer).ok_or("its pre-tokenizer is not a known one")?;
+                (
+                    Cut::Pieces(scanner),
+                    Merges::of_bytes(model)?,
+                    Joins::new(model, byte_level_bytes),
+                )
+            }
+            Parts::Unmerged(_) => {
+                use super::patterns::NormalizerStep::Crate;
+                use NormalizerWrapper::Replace;
+                let replaces_blanks = match (
+                    recipe.part.normalizer.0.as_slice(),
+                    recipe.part.pre_tokenizer.0.as_slice(),
+                ) {
+                    ([Crate(Replace(replace))], []) => replace.content == "▁",
+                    ([], [PreTokenizerStep::Crate(PreTokenizerWrapper::Metaspace(spaces))]) => {
+                        spaces.get_replacement() == '▁'
+                    }
+                    _ => false,
+                };
+                if !replaces_blanks {
+                    return Err("its normalizer does more than to write blanks as `▁`");
+                }
+                let spelled = |token: &str| Some(token.replace('▁', " ").into_bytes());
+                (Cut::Unjoined, Merges::of_characters(model)?, Joins::new(model, spelled))
+            }
+            Parts::Words => return Err("its pre-tokenizer is not a known one"),
+        };
+        let cuts_pieces = !model.ignore_merges;
+        Ok(Self { cut, merges, joins, long_parts, cuts_pieces })
+    }
+
+    /// Whether a text can take this path: `▁` itself is written as blanks are, with other bytes.
+    pub(super) fn takes(&self, text: &str) -> bool {
+        matches!(self.cut, Cut::Pieces(_)) || !text.contains('▁')
+    }
+
+    /// Appends the ids of the parts from byte `start` on, the end of a part, up to the first end at or behind `stop`, and
+    /// returns that end. `joint` gets the start of each part and the ids before it.
+    pub(super) fn encode(
+        &self,
+        cache: &mut PartCache,
+        text: &str,
+        start: usize,
+        stop: usize,
+        ids: &mut Vec<u32>,
+        joint: impl FnMut(usize, usize),
+    ) -> usize {
+        let work = Work { path: self, cache, text, classes: &CLASSES, joint };
+        match self.cut {
+            Cut::Pieces(Scanner::Gpt2) => work.pieces::<Gpt2>(start, stop, ids),
+            Cut::Pieces(Scanner::Cl100k { digits: 1 }) => {
+                work.pieces::<Cl100k<1>>(start, stop, ids)
+            }
+            Cut::Pieces(Scanner::Cl100k { .. }) => work.pieces::<Cl100k<3>>(start, stop, ids),
+            Cut::Pieces(Scanner::O200k) => work.pieces::<O200k>(start, stop, ids),
+            Cut::Pieces(Scanner::DeepSeekCoder) => work.pieces::<DeepSeekCoder>(start, stop, ids),
+            Cut::Pieces(Scanner::DeepSeekV3) => work.pieces::<DeepSeekV3>(start, stop, ids),
+            Cut::Unjoined => work.unjoined(start, stop, ids),
+        }
+    }
+
+    /// Appends the ends of tokens whose texts follow each other from byte `start` of `text` on: each the end of its last
+    /// character.
+    pub(super) fn add_ends(&self, text: &str, start: usize, ids: &[u32], ends: &mut Vec<u32>) {
+        let mut end = start;
+        ends.extend(ids.iter().map(|id| {
+            end += self.merges.token_bytes(*id);
+            text.ceil_char_boundary(end) as u32
+        }));
+    }
+
+    /// The end of the part that begins at byte `at`.
+    pub(super) fn part_end(&self, text: &str, at: usize) -> usize {
+        match self.cut {
+            Cut::Pieces(_) => {
+                unreachable!("only parts between unjoined characters have a first one")
+            }
+            Cut::Unjoined => self.joins.end(text.as_bytes(), at),
+        }
+    }
+
+    /// The ids of a part of more bytes than one stretch.
+    fn encode_stretches(&self, part: &str, ids: &mut Vec<u32>) {
+        let encode = |range: std::ops::Range<usize>| {
+            let (mut of_stretch, mut end) = (Vec::new(), 0);
+            self.merges.encode(&part.as_bytes()[range], &mut of_stretch);
+            let token = |id: u32| -> PartToken {
+                end += self.merges.token_bytes(id) as u32;
+                (id, end)
+            };
+            of_stretch.into_iter().map(token).collect()
+        };
+        ids.extend(self.long_parts.merge(part, encode).into_iter().map(|(id, _)| id));
+    }
+}
+
+/// The bytes of a token that is written with a character for each.
+fn byte_level_bytes(token: &str) -> Option<Vec<u8>> {
+    use std::sync::LazyLock;
+    static BYTE_OF: LazyLock<hashbrown::HashMap<char, u8>> =
+        LazyLock::new(|| (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect());
+    token.chars().map(|letter| BYTE_OF.get(&letter).copied()).collect()
+}
+
+/// One call of [`FastPath::encode`].
+struct Work<'a, J> {
+    path: &'a FastPath,
+    cache: &'a mut PartCache,
+    text: &'a str,
+    classes: &'a Classes,
+    joint: J,
+}
+
+impl<J: FnMut(usize, usize)> Work<'_, J> {
+    fn pieces<S: Scan>(mut self, start: usize, stop: usize, ids: &mut Vec<u32>) -> usize {
+        let text = self.text.as_bytes();
+        let (mut keys, mut starts) = ([0; BATCH], [0; BATCH + 1]);
+        let mut at = start;
+        while at < stop {
+            let mut batch = 0;
+            while batch < BATCH && at < stop {
+                starts[batch] = at;
+                (at, keys[batch]) = self.next_piece::<S>(text, at);
+                batch += 1;
+            }
+            starts[batch] = at;
+            for (piece, key) in starts[..=batch].windows(2).zip(keys) {
+                (self.joint)(piece[0], ids.len());
+                let merges = &self.path.merges;
+                let part = &text[piece[0]..piece[1]];
+                if key == 0 {
+                    self.long_piece(piece[0]..piece[1], ids);
+                } else {
+                    self.cache.short(key, ids, |ids| merges.encode(part, ids));
+                }
+            }
+        }
+        at
+    }
+
+    /// The end of the piece at byte `at` and its key; the key of a long piece is 0.
+    #[inline]
+    fn next_piece<S: Scan>(&self, text: &[u8], at: usize) -> (usize, Key) {
+        let Some(word) = text.get(at..at + WORD) else {
+            let end = S::end(self.classes, text, at);
+            let piece = &text[at..end];
+            return (end, if piece.len() <= MAX_SHORT { part_cache::key(piece) } else { 0 });
+        };
+        let word = u128::from_le_bytes(word.try_into().expect("the range has sixteen bytes"));
+        // A word with at most one character before it, all in 15 bytes and ASCII, is found without a branch for each.
+        let letters = letters(word);
+        let lead = usize::from(letters & 0x80 == 0);
+        let others = !letters & (u128::MAX / 0xFF * 0x80);
+        let length = lead + (others >> (8 * lead)).trailing_zeros() as usize / 8;
+        let is_word = S::HAS_WORDS
+            && length <= MAX_SHORT
+            && (word >> (8 * length)) as u8 & 0x80 == 0
+            && (lead == 0
+                || letters & 0x8000 != 0
+                    && word as u8 & 0x80 == 0
+                    && S::leads(self.classes, word as u8));
+        let end = if is_word { at + length } else { S::end(self.classes, text, at) };
+        let length = end - at;
+        let key = if length <= MAX_SHORT {
+            word & ((1 << (8 * length)) - 1) | (length as u128) << 120
+        } else {
+            0
+        };
+        (end, key)
+    }
+
+    fn long_piece(&mut self, piece: std::ops::Range<usize>, ids: &mut Vec<u32>) {
+        let text = self.text.as_bytes();
+        if !self.path.cuts_pieces || text[piece.clone()].is_ascii() {
+            return self.long_part(piece, ids);
+        }
+        // Scripts without blanks: parts that no token joins are shorter, and return more often.
+        let mut at = piece.start;
+        while at < piece.end {
+            let end = self.path.joins.end(&text[..piece.end], at);
+            self.part(at..end, ids);
+            at = end;
+        }
+    }
+
+    fn part(&mut self, part: std::ops::Range<usize>, ids: &mut Vec<u32>) {
+        let bytes = &self.text.as_bytes()[part.clone()];
+        if bytes.len() > MAX_SHORT {
+            return self.long_part(part, ids);
+        }
+        let merges = &self.path.merges;
+        self.cache.short(part_cache::key(bytes), ids, |ids| merges.encode(bytes, ids));
+    }
+
+    fn long_part(&mut self, part: std::ops::Range<usize>, ids: &mut Vec<u32>) {
+        let part = &self.text[part];
+        if self.path.long_parts.is_long(part) {
+            return self.path.encode_stretches(part, ids);
+        }
+        let merges = &self.path.merges;
+        self.cache.long(part.as_bytes(), ids, |ids| merges.encode(part.as_bytes(), ids));
+    }
+
+    fn unjoined(mut self, start: usize, stop: usize, ids: &mut Vec<u32>) -> usize {
+        let mut at = start;
+        while at < stop {
+            let end = self.path.joins.end(self.text.as_bytes(), at);
+            (self.joint)(at, ids.len());
+            self.part(at..end, ids);
+            at = end;
+        }
+        at
+    }
+}
+
+/// The highest bit of each byte that is an ASCII letter.
+#[inline]
+fn letters(word: u128) -> u128 {
+    const ONES: u128 = u128::MAX / 0xFF;
+    const HIGH: u128 = ONES * 0x80;
+    let lower = (word | ONES * 0x20) & !HIGH;
+    // A sum reaches the highest bit from `a` on, or beyond `z`, and never the next byte.
+    let from_a = lower + ONES * (0x80 - b'a' as u128);
+    let beyond_z = lower + ONES * (0x7F - b'z' as u128);
+    from_a & !beyond_z & !word & HIGH
+}
+
+/// Patterns in front of [`BLANKS`], and the steps of DeepSeek's pre-tokenizers.
+const CL100K: [&str; 2] = [
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
+];
+const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+";
+const DEEPSEEK_CODER: [&str; 4] = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\u{d7ff}]+"];
+const DEEPSEEK_V3: [&str; 3] = [
+    r"\p{N}{1,3}",
+    "[一-龥\u{3040}-ゟ゠-ヿ]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+",
+];
+
+impl Scanner {
+    /// The scanner of a pre-tokenizer that writes the pieces of exactly these patterns as bytes.
+    pub(super) fn new(steps: &PreTokenizerSteps) -> Option<Self> {
+        let steps = match steps.0.as_slice() {
+            [PreTokenizerStep::PrefixSpace, steps @ ..] => steps,
+            steps => steps,
+        };
+        let [steps @ .., PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(bytes))] = steps
+        else {
+            return None;
+        };
+        if bytes.use_regex || bytes.add_prefix_space {
+            return None;
+        }
+        let patterns: Vec<&str> = steps
+            .iter()
+            .map(|step| match step {
+                PreTokenizerStep::Pattern {
+                    regex,
+                    behavior: SplitDelimiterBehavior::Isolated,
+                    invert: false,
+                } => Some(regex.as_str()),
+                PreTokenizerStep::Crate(PreTokenizerWrapper::Digits(digits))
+                    if digits.individual_digits =>
+                {
+                    Some("digits")
+                }
+                _ => None,
+            })
+            .collect::<Option<_>>()?;
+        let cl100k = |digits: &str| format!("{}{digits}{}{BLANKS}", CL100K[0], CL100K[1]);
+        match patterns.as_slice() {
+            [pattern] if *pattern == BYTE_LEVEL_PATTERN => Some(Self::Gpt2),
+            [pattern] if *pattern == cl100k("") => Some(Self::Cl100k { digits: 1 }),
+            [pattern] if *pattern == cl100k("{1,3}") => Some(Self::Cl100k { digits: 3 }),
+            [pattern] if *pattern == format!("{O200K}{BLANKS}") => Some(Self::O200k),
+            [steps @ .., "digits"] if *steps == DEEPSEEK_CODER => Some(Self::DeepSeekCoder),
+            [steps @ .., last]
+                if *steps == DEEPSEEK_V3[..2] && *last == format!("{}{BLANKS}", DEEPSEEK_V3[2]) =>
+            {
+                Some(Self::DeepSeekV3)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The fast path beside the `tokenizers` crate: the same ids and ends for every known shape.
+
+use std::fmt::Write;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::SpecialTokensInText;
+use super::classes::LOOKS;
+use super::encoder::Encoder;
+use super::fixtures::{SHARED_TOKENIZERS, bytes_with, shared_beginnings, shared_tokenizer};
+use super::part_cache::PartCache;
+
+const BLANKS: &str = r"|\s+(?!\S)|\s+";
+
+fn split(pattern: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+}
+
+/// Pre-tokenizers of the known shapes with pieces, by name.
+fn pre_tokenizers() -> Vec<(&'static str, Vec<Value>)> {
+    let cl100k = |digits: &str| {
+        let pattern = format!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+{BLANKS}"
+        );
+        vec![split(&pattern)]
+    };
+    let gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+    let o200k = [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+    ];
+    let v3 = format!(
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{{|}}~][A-Za-z]+|[^\r\n\\p{{L}}\\p{{P}}\\p{{S}}]?[\\p{{L}}\\p{{M}}]+| ?[\\p{{P}}\\p{{S}}]+[\r\n]*|\\s*[\r\n]+{BLANKS}"
+    );
+    let coder = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\u{d7ff}]+"].map(split);
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    vec![
+        ("gpt2", vec![split(gpt2)]),
+        ("cl100k, one digit", cl100k("")),
+        ("cl100k, three digits", cl100k("{1,3}")),
+        ("o200k", vec![split(&(o200k.join("|") + BLANKS))]),
+        ("deepseek coder", coder.into_iter().chain([digits]).collect()),
+        ("deepseek v3", vec![split(r"\p{N}{1,3}"), split("[一-龥\u{3040}-ゟ゠-ヿ]+"), split(&v3)]),
+    ]
+}
+
+/// A byte-level tokenizer with merges of frequent neighbours, among them tokens that end inside characters.
+fn byte_level(steps: &[Value], change: impl FnOnce(&mut Value)) -> Vec<u8> {
+    bytes_with(|form| {
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+        let steps = [steps, &[bytes]].concat();
+        form["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": steps});
+        let merges = [
+            "Ġ Ġ",
+            "ĠĠ ĠĠ",
+            "i n",
+            "Ġ t",
+            "h e",
+            "Ġt he",
+            "a a",
+            "aa aa",
+            "' s",
+            "1 2",
+            "12 3",
+            "æ Ĺ",
+            "æĹ ¥",
+            "Ġ æĹ",
+            "å ¤",
+            "Ġ å¤",
+            "a b",
+            "b c",
+            "ab c",
+            "a bc",
+            "Ċ Ċ",
+            "ĊĊ ĊĊ",
+            ". Ċ",
+            "Ì ģ",
+            "e Ìģ",
+            "ĠĠĠĠ ĠĠĠĠ",
+            "Ã ©",
+            "¥ æ",
+            "ð Ł",
+            "ðŁ ĺ",
+            "â Ģ",
+            "âĢ į",
+        ];
+        let vocabulary = form["model"]["vocab"].as_object_mut().unwrap();
+        for merge in merges {
+            let token = merge.replace(' ', "");
+            let id = vocabulary.len() + 2;
+            vocabulary.entry(token).or_insert(json!(id));
+        }
+        form["model"]["merges"] = json!(merges);
+        change(form);
+    })
+}
+
+/// A model of characters with byte fallback, as SentencePiece writes them.
+fn characters(normalizer: Value, pre_tokenizer: Value) -> Vec<u8> {
+    bytes_with(|form| {
+        let mut vocabulary = serde_json::Map::new();
+        vocabulary.insert("<unk>".into(), json!(0));
+        for byte in 0..=255u8 {
+            vocabulary.insert(format!("<0x{byte:02X}>"), json!(u32::from(byte) + 1));
+        }
+        let merges = [
+            "▁ ▁",
+            "▁▁ ▁▁",
+            "▁ t",
+            "h e",
+            "▁t he",
+            "a a",
+            "aa aa",
+            "i n",
+            "▁ a",
+            "日 本",
+            "▁ 日",
+            "e r",
+            "▁t h",
+            "1 2",
+            ". ▁",
+        ];
+        let letters = "▁abcdefghijklmnopqrstuvwxyz.,12日本é";
+        let singles = letters.chars().map(|letter| letter.to_string());
+        for token in singles.chain(merges.iter().map(|merge| merge.replace(' ', ""))) {
+            let id = vocabulary.len();
+            vocabulary.entry(token).or_insert(json!(id + 1));
+        }
+        form["added_tokens"][0]["id"] = json!(1000);
+        form["normalizer"] = normalizer;
+        form["pre_tokenizer"] = pre_tokenizer;
+        form["model"] = json!({"type": "BPE", "byte_fallback": true, "fuse_unk": true, "unk_token": "<unk>",
+                               "vocab": vocabulary, "merges": merges});
+    })
+}
+
+/// Every known shape as a small tokenizer.
+fn shapes() -> Vec<(String, Vec<u8>)> {
+    let mut shapes = Vec::new();
+    for (name, steps) in pre_tokenizers() {
+        shapes.push((name.to_owned(), byte_level(&steps, |_| ())));
+        shapes.push((
+            format!("{name}, composed"),
+            byte_level(&steps, |form| form["normalizer"] = json!({"type": "NFC"})),
+        ));
+        shapes.push((
+            format!("{name}, whole tokens"),
+            byte_level(&steps, |form| form["model"]["ignore_merges"] = json!(true)),
+        ));
+    }
+    let blanks = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    let prepend =
+        json!({"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, blanks]});
+    let metaspace = |scheme: &str| json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false});
+    let never = json!({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false});
+    shapes.push(("llama 2".to_owned(), characters(prepend, json!(null))));
+    shapes.push(("gemma".to_owned(), characters(blanks, never)));
+    for scheme in ["first", "always", "never"] {
+        shapes.push((format!("metaspace {scheme}"), characters(json!(null), metaspace(scheme))));
+    }
+    shapes
+}
+
+/// Two encoders of a tokenizer: one that takes the fast path, one that never does.
+fn both(json: &[u8]) -> (Encoder, Encoder) {
+    let open = || Encoder::from_bytes(json, SpecialTokensInText::Parse).unwrap();
+    let mut crate_alone = open();
+    crate_alone.splitter.as_mut().unwrap().fast = Err("a test compares with it");
+    (open(), crate_alone)
+}
+
+fn assert_equal(name: &str, (fast, crate_alone): &(Encoder, Encoder), text: &str) {
+    let expected = crate_alone.encode(text, usize::MAX).unwrap();
+    let found = fast.encode(text, usize::MAX).unwrap();
+    if found != expected {
+        let at =
+            found.ids.iter().zip(&expected.ids).take_while(|(left, right)| left == right).count();
+        let start = at.checked_sub(1).map_or(0, |before| expected.ends[before] as usize);
+        let near: String = text[start..].chars().take(40).collect();
+        panic!(
+            "{name}: token {at} differs near {near:?}: {:?} {:?} instead of {:?} {:?} in {:?}",
+            found.ids.get(at..(at + 5).min(found.ids.len())),
+            found.ends.get(at..(at + 5).min(found.ends.len())),
+            expected.ids.get(at..(at + 5).min(expected.ids.len())),
+            expected.ends.get(at..(at + 5).min(expected.ends.len())),
+            text.chars().take(80).collect::<String>()
+        );
+    }
+}
+
+#[test]
+fn every_known_shape_takes_the_fast_path() {
+    for (name, json) in shapes() {
+        let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
+        assert_eq!(encoder.splitter.unwrap().fast.err(), None, "{name}");
+    }
+}
+
+/// Bytes of each shared corpus that are compared; `LONGSIFT_CORPUS_BYTES` says another number, as `.ci/nightly` does.
+fn corpus_bytes() -> usize {
+    let asked = std::env::var("LONGSIFT_CORPUS_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    asked.unwrap_or(300_000)
+}
+
+#[test]
+#[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
+fn ids_and_ends_of_shared_corpora_are_those_of_the_crate() {
+    for tokenizer in SHARED_TOKENIZERS {
+        let encoders = both(&shared_tokenizer(tokenizer));
+        assert_eq!(encoders.0.splitter.as_ref().unwrap().fast.as_ref().err(), None, "{tokenizer}");
+        for corpus in ["books", "code", "papers", "mixed_short"] {
+            let text = shared_beginnings(corpus, (8 << 10).max(corpus_bytes() / 100));
+            assert_equal(
+                &format!("{tokenizer}, {corpus}"),
+                &encoders,
+                &text[..text.floor_char_boundary(corpus_bytes())],
+            );
+        }
+    }
+}
+
+/// Characters that scanners, composition and merges treat differently.
+const HOSTILE: &str = "(\\PC|[ \u{a0}\u{3000}\u{1680}\u{2028}\t\r\n'sSſtTlLK\u{212a}dm1２½Ⅷ.,!(|)*/_中一龥ࠀ日本゠ー・゙\u{3099}퟿あ가e\u{301}\u{200d}\u{1f999}\u{1f600}\u{130}ǅʰ\u{85}\u{0}\u{1}\u{ad}\u{e000}▁①०一〇$+<s>]| {1,17}|\r\n|\n{1,4}|\t{1,3} |'(re|VE|ll|ſ)|[0-9]{1,5}|[a-zA-Z]{1,20}|[A-Z]{1,3}[a-z]{1,3}|(日本|æé|the | ab| in|aaaa))*";
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1250)))]
+    #[test]
+    fn ids_and_ends_of_hostile_texts_are_those_of_the_crate(texts in prop::collection::vec(HOSTILE, 4)) {
+        thread_local! {
+            static ENCODERS: Vec<(String, (Encoder, Encoder))> =
+                shapes().into_iter().map(|(name, json)| (name, both(&json))).collect();
+        }
+        ENCODERS.with(|encoders| {
+            for (name, encoders) in encoders {
+                texts.iter().for_each(|text| assert_equal(name, encoders, text));
+            }
+        });
+    }
+}
+
+#[test]
+fn runs_of_any_length_join_to_the_whole() {
+    let mut text = String::new();
+    for number in 0..150_u32 {
+        let word = [
+            "the ",
+            "inner\n\n",
+            "  12345 ",
+            "日本語 ",
+            "aaaaaaa",
+            "e\u{301}",
+            "<s>",
+            ".\n",
+            " \t ",
+        ][number as usize * 7 % 9];
+        write!(text, "{word}{}", number % 13).unwrap();
+    }
+    for (name, json) in shapes() {
+        let (mut fast, crate_alone) = both(&json);
+        for run_bytes in [1, 7, 64, 1000] {
+            let splitter = fast.splitter.as_mut().unwrap();
+            splitter.run_bytes = run_bytes;
+            let long = &mut splitter.fast.as_mut().unwrap().long_parts;
+            (long.stretch, long.overlap) = (64, 24);
+            assert_eq!(
+                fast.encode(&text, usize::MAX),
+                crate_alone.encode(&text, usize::MAX),
+                "{name}, runs of {run_bytes}"
+            );
+        }
+    }
+}
+
+/// Texts of one kind of character, which tempt a scanner to look at the same run again for every piece.
+fn monotonous(bytes: usize) -> Vec<String> {
+    let kinds = [
+        " ",
+        "a",
+        "7",
+        "\n",
+        "\r\n",
+        " \n",
+        "\u{301}",
+        "👩\u{200d}",
+        "日",
+        "。",
+        "aB",
+        "Ab",
+        "あB",
+        "'s",
+        "a ",
+        "\u{0}",
+        "\u{a0}",
+        "A\u{301}",
+        "\t ",
+        "1a ",
+        "日1",
+        "\u{3000}a",
+        ".,",
+        " .",
+        "/",
+    ];
+    kinds.map(|kind| kind.repeat(bytes / kind.len())).into()
+}
+
+fn assert_linear(bytes: usize) {
+    for (name, json) in shapes() {
+        let encoder = Encoder::from_bytes(&json, SpecialTokensInText::Parse).unwrap();
+        let splitter = encoder.splitter.as_ref().unwrap();
+        let fast = splitter.fast.as_ref().unwrap();
+        for text in monotonous(bytes) {
+            let (mut cache, mut ids) = (PartCache::default(), Vec::new());
+            LOOKS.set(0);
+            let end = fast.encode(&mut cache, &text, 0, text.len(), &mut ids, |_, _| ());
+            let (looks, characters) = (LOOKS.get(), text.chars().count());
+            assert_eq!(end, text.len(), "{name}");
+            assert!(
+                looks <= 6 * characters + 64,
+                "{name}: {looks} looks at {characters} of {:?}",
+                &text[..text.ceil_char_boundary(4)]
+            );
+        }
+    }
+}
+
+#[test]
+fn scanners_look_at_a_character_a_bounded_number_of_times() {
+    assert_linear(64 << 10);
+}
+
+#[test]
+#[ignore = "takes minutes: .ci/nightly runs it"]
+fn scanners_look_at_a_character_of_a_hundred_megabytes_a_bounded_number_of_times() {
+    assert_linear(100_000_000);
+}

@@ -1,0 +1,95 @@
+//! Pairs of neighbouring characters that some token joins. A part may be cut between two others: no merge reaches across
+//! ([`super::pairs`] has the reason).
+
+use super::bpe_model::BpeModel;
+use super::classes::decode;
+
+/// Bits of the set of pairs, as a power of two: 512 KiB. A bit that is set by another pair costs a cut, never a token.
+const PAIR_BITS: u32 = 22;
+
+/// The pairs that merges join.
+#[derive(Debug)]
+pub(super) struct Joins {
+    /// Pairs of ASCII characters: `left << 7 | right`.
+    ascii: Box<[bool]>,
+    /// Hashes of other pairs.
+    pairs: Box<[u64]>,
+    /// Bytes at the end of one and the start of another character that a token joins without having both whole:
+    /// `last << 8 | first`.
+    partial: Box<[bool]>,
+}
+
+impl Joins {
+    /// `spelled`: the bytes of text of a token; `None` for one that no text becomes.
+    pub(super) fn new(model: &BpeModel, spelled: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
+        let mut joins = Self {
+            ascii: vec![false; 1 << 14].into(),
+            pairs: vec![0; 1 << (PAIR_BITS - 6)].into(),
+            partial: vec![false; 1 << 16].into(),
+        };
+        for merge in &model.merges {
+            let Some((left, right)) = merge.tokens() else { continue };
+            if let Some(token) = spelled(&format!("{left}{right}")) {
+                joins.add(&token);
+            }
+        }
+        joins
+    }
+
+    fn add(&mut self, token: &[u8]) {
+        let is_start = |at: usize| token[at] & 0xC0 != 0x80;
+        for at in (1..token.len()).filter(|at| is_start(*at)) {
+            let before = (0..at).rev().find(|at| is_start(*at));
+            let whole = |start: usize, end: usize| {
+                let text =
+                    token.get(start..end).and_then(|bytes| std::str::from_utf8(bytes).ok())?;
+                (text.chars().count() == 1).then(|| decode(token, start).0)
+            };
+            let length = match token[at] {
+                ..0x80 => 1,
+                ..0xE0 => 2,
+                ..0xF0 => 3,
+                _ => 4,
+            };
+            match (before.and_then(|before| whole(before, at)), whole(at, at + length)) {
+                (Some(left), Some(right)) if left | right < 0x80 => {
+                    self.ascii[left << 7 | right] = true
+                }
+                (Some(left), Some(right)) => {
+                    let bit = pair_bit(left, right);
+                    self.pairs[bit >> 6] |= 1 << (bit & 63);
+                }
+                _ => self.partial[usize::from(token[at - 1]) << 8 | usize::from(token[at])] = true,
+            }
+        }
+    }
+
+    /// The first place behind byte `at` of `text`, the start of a character, at which it may be cut; its end if there is
+    /// none.
+    #[inline]
+    pub(super) fn end(&self, text: &[u8], at: usize) -> usize {
+        let (mut left, length) = decode(text, at);
+        let mut end = at + length;
+        while end < text.len() {
+            let (right, length) = decode(text, end);
+            let joined = if left | right < 0x80 {
+                self.ascii[left << 7 | right]
+            } else {
+                let bit = pair_bit(left, right);
+                self.pairs[bit >> 6] >> (bit & 63) & 1 != 0
+                    || self.partial[usize::from(text[end - 1]) << 8 | usize::from(text[end])]
+            };
+            if !joined {
+                break;
+            }
+            (left, end) = (right, end + length);
+        }
+        end
+    }
+}
+
+#[inline]
+fn pair_bit(left: usize, right: usize) -> usize {
+    let pair = (left as u64) << 21 | right as u64;
+    (pair.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - PAIR_BITS)) as usize
+}

@@ -1,0 +1,322 @@
+//! Byte-pair merging over packed tables: no strings and no allocation for a part of up to [`MAX_SHORT`] symbols.
+//!
+//! The neighbours whose merge has the lowest rank are joined first, the leftmost of equals, until no neighbours have a merge.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use hashbrown::HashMap;
+
+use super::bpe_model::BpeModel;
+use super::long_parts::byte_character;
+
+/// The rank of a pair that is not merged.
+const NO_RANK: u32 = u32::MAX;
+/// An empty slot of the table of pairs.
+const EMPTY: u64 = u64::MAX;
+/// Bits of an id and of a rank, so that two ids and a rank fill a slot.
+const ID_BITS: u32 = 21;
+/// Symbols of a part that is merged by scanning all ranks for each merge. A longer part takes a heap.
+const MAX_SHORT: usize = 64;
+/// Bits of the filter in front of the table of pairs, as a power of two: 256 KiB, so that most pairs without a merge cost
+/// one read of the second-level cache.
+const FILTER_BITS: u32 = 21;
+
+/// The merges of a model.
+#[derive(Debug)]
+pub(super) struct Merges {
+    /// Open addressing: `left << 42 | right << 21 | rank`.
+    slots: Box<[u64]>,
+    /// A bit for the hash of each pair that has a merge.
+    filter: Box<[u64]>,
+    /// The id that each rank's merge makes.
+    merged: Box<[u32]>,
+    symbols: Symbols,
+    /// Parts that are one token whatever the merges are: by their bytes, of models with `ignore_merges`.
+    whole: HashMap<Box<[u8]>, u32>,
+    /// Bytes of text that each token stands for; 0 for an id that is not in the vocabulary.
+    token_bytes: Box<[u16]>,
+}
+
+/// What a part consists of before the first merge.
+#[derive(Debug)]
+enum Symbols {
+    /// One symbol per byte.
+    Bytes {
+        ids: Box<[u32; 256]>,
+        /// The rank of two neighbouring bytes: `first << 8 | second`.
+        ranks: Box<[u32]>,
+    },
+    /// One symbol per character, or one per byte of a character without a token.
+    Characters { ids: HashMap<char, u32>, bytes: Box<[u32; 256]> },
+}
+
+impl Merges {
+    /// Merges of a model that writes each byte as one character; an error is the reason why the tables cannot hold it.
+    pub(super) fn of_bytes(model: &BpeModel) -> Result<Self, &'static str> {
+        let byte_of: HashMap<char, u8> =
+            (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect();
+        let spelled = |token: &str| -> Option<Vec<u8>> {
+            token.chars().map(|letter| byte_of.get(&letter).copied()).collect()
+        };
+        let mut ids = Box::new([0; 256]);
+        for byte in 0..=u8::MAX {
+            match model.vocab.get(byte_character(byte).encode_utf8(&mut [0; 4]) as &str) {
+                Some(id) => ids[usize::from(byte)] = *id,
+                // These bytes do not occur in UTF-8.
+                None if matches!(byte, 0xC0 | 0xC1 | 0xF5..) => {}
+                None => return Err("a byte has no token"),
+            }
+        }
+        let symbols = Symbols::Bytes { ids, ranks: Box::default() };
+        let mut merges =
+            Self::new(model, symbols, |token| spelled(token).map_or(0, |bytes| bytes.len()))?;
+        if model.ignore_merges {
+            let spelled = |(token, id): (&String, &u32)| Some((spelled(token)?.into(), *id));
+            merges.whole = model.vocab.iter().filter_map(spelled).collect();
+        }
+        let rank =
+            |first: usize, second: usize, ids: &[u32; 256]| merges.rank(ids[first], ids[second]);
+        let Symbols::Bytes { ids, .. } = &merges.symbols else { unreachable!("it was made above") };
+        let pairs = (0..1 << 16).map(|pair| rank(pair >> 8, pair & 0xFF, ids)).collect();
+        if let Symbols::Bytes { ranks, .. } = &mut merges.symbols {
+            *ranks = pairs;
+        }
+        Ok(merges)
+    }
+
+    /// Merges of a model of characters in which `▁` stands for a blank and `<0xNN>` for a byte of an unknown character.
+    pub(super) fn of_characters(model: &BpeModel) -> Result<Self, &'static str> {
+        let mut bytes = Box::new([0; 256]);
+        for byte in 0..=u8::MAX {
+            let token = model.vocab.get(&format!("<0x{byte:02X}>"));
+            bytes[usize::from(byte)] = *token.ok_or("a byte has no token")?;
+        }
+        let single = |(token, id): (&String, &u32)| {
+            let mut letters = token.chars();
+            let letter = letters.next().filter(|_| letters.next().is_none())?;
+            // A blank of the text is merged as `▁`.
+            (letter != ' ').then_some((if letter == '▁' { ' ' } else { letter }, *id))
+        };
+        let ids = model.vocab.iter().filter_map(single).collect();
+        let of_byte: std::collections::HashSet<u32> = bytes.iter().copied().collect();
+        Self::new(model, Symbols::Characters { ids, bytes }, |token| {
+            if of_byte.contains(&model.vocab[token]) { 1 } else { token.replace('▁', " ").len() }
+        })
+    }
+
+    /// `bytes_of`: the bytes of text that a token of the vocabulary stands for.
+    fn new(
+        model: &BpeModel,
+        symbols: Symbols,
+        bytes_of: impl Fn(&str) -> usize,
+    ) -> Result<Self, &'static str> {
+        let ids = model.vocab.values().copied().max().map_or(0, |largest| largest as usize + 1);
+        if ids > 1 << ID_BITS || model.merges.len() >= 1 << ID_BITS {
+            return Err("it has more than two million tokens");
+        }
+        let mut token_bytes = vec![0; ids];
+        for (token, id) in &model.vocab {
+            let length = &mut token_bytes[*id as usize];
+            if *length != 0 {
+                return Err("two of its tokens have the same id");
+            }
+            *length =
+                u16::try_from(bytes_of(token)).map_err(|_| "a token has more than 65,535 bytes")?;
+        }
+        let capacity = (model.merges.len() * 2).next_power_of_two().max(64);
+        let mut merges = Self {
+            slots: vec![EMPTY; capacity].into(),
+            filter: vec![0; 1 << (FILTER_BITS - 6)].into(),
+            merged: Box::default(),
+            symbols,
+            whole: HashMap::new(),
+            token_bytes: token_bytes.into(),
+        };
+        let mut merged = Vec::with_capacity(model.merges.len());
+        let id_of = |token: &str| model.vocab.get(token).copied().ok_or("a merge has no token");
+        for (rank, merge) in model.merges.iter().enumerate() {
+            let (left, right) = merge.tokens().ok_or("a merge is not a pair of tokens")?;
+            merged.push(id_of(&format!("{left}{right}"))?);
+            merges.insert(id_of(left)?, id_of(right)?, rank as u64);
+        }
+        merges.merged = merged.into();
+        Ok(merges)
+    }
+
+    /// Adds a merge; a later one of the same pair takes the place of the earlier.
+    fn insert(&mut self, left: u32, right: u32, rank: u64) {
+        let key = key(left, right);
+        let hash = hash(key);
+        self.filter[filter_word(hash)] |= filter_bit(hash);
+        let mut slot = hash as usize & (self.slots.len() - 1);
+        while self.slots[slot] != EMPTY && self.slots[slot] >> ID_BITS != key {
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+        self.slots[slot] = key << ID_BITS | rank;
+    }
+
+    #[inline]
+    fn rank(&self, left: u32, right: u32) -> u32 {
+        let key = key(left, right);
+        let hash = hash(key);
+        if self.filter[filter_word(hash)] & filter_bit(hash) == 0 {
+            return NO_RANK;
+        }
+        let mut slot = hash as usize & (self.slots.len() - 1);
+        loop {
+            let found = self.slots[slot];
+            if found == EMPTY {
+                return NO_RANK;
+            }
+            if found >> ID_BITS == key {
+                return found as u32 & ((1 << ID_BITS) - 1);
+            }
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// Bytes of text that a token stands for.
+    #[inline]
+    pub(super) fn token_bytes(&self, id: u32) -> usize {
+        usize::from(self.token_bytes[id as usize])
+    }
+
+    /// Appends the tokens of a part. Time: linear in the part for short ones, `n log n` for others; memory: up to 40 bytes
+    /// for each byte of a part of more than [`MAX_SHORT`] symbols.
+    pub(super) fn encode(&self, part: &[u8], ids: &mut Vec<u32>) {
+        if !self.whole.is_empty()
+            && let Some(id) = self.whole.get(part)
+        {
+            ids.push(*id);
+            return;
+        }
+        let first = ids.len();
+        match &self.symbols {
+            Symbols::Bytes { ids: of, .. } => {
+                ids.extend(part.iter().map(|byte| of[usize::from(*byte)]))
+            }
+            Symbols::Characters { ids: of, bytes } => {
+                let text = std::str::from_utf8(part).expect("parts of characters are text");
+                for letter in text.chars() {
+                    match of.get(&letter) {
+                        Some(id) => ids.push(*id),
+                        None => ids.extend(
+                            letter
+                                .encode_utf8(&mut [0; 4])
+                                .bytes()
+                                .map(|byte| bytes[usize::from(byte)]),
+                        ),
+                    }
+                }
+            }
+        }
+        let left = match ids.len() - first {
+            0 | 1 => return,
+            ..=MAX_SHORT => self.merge_short(part, &mut ids[first..]),
+            _ => self.merge_long(&mut ids[first..]),
+        };
+        ids.truncate(first + left);
+    }
+
+    /// Merges up to [`MAX_SHORT`] symbols in place; returns how many tokens are left.
+    fn merge_short(&self, part: &[u8], ids: &mut [u32]) -> usize {
+        let mut ranks = [NO_RANK; MAX_SHORT];
+        let mut left = ids.len();
+        match &self.symbols {
+            Symbols::Bytes { ranks: of, .. } => {
+                for (rank, pair) in ranks.iter_mut().zip(part.windows(2)) {
+                    *rank = of[usize::from(pair[0]) << 8 | usize::from(pair[1])];
+                }
+            }
+            Symbols::Characters { .. } => {
+                for (rank, pair) in ranks.iter_mut().zip(ids.windows(2)) {
+                    *rank = self.rank(pair[0], pair[1]);
+                }
+            }
+        }
+        loop {
+            // Blocks of eight, so that the search is a few vector instructions; behind the last pair stands NO_RANK.
+            let searched = &ranks[..(left - 1).next_multiple_of(8)];
+            let lowest = searched.iter().fold(NO_RANK, |lowest, rank| lowest.min(*rank));
+            if lowest == NO_RANK {
+                return left;
+            }
+            let at = searched.iter().position(|rank| *rank == lowest).expect("it was found above");
+            ids[at] = self.merged[lowest as usize];
+            ids.copy_within(at + 2..left, at + 1);
+            ranks.copy_within(at + 1..left.min(MAX_SHORT), at);
+            left -= 1;
+            ranks[left - 1] = NO_RANK;
+            if at + 1 < left {
+                ranks[at] = self.rank(ids[at], ids[at + 1]);
+            }
+            if at > 0 {
+                ranks[at - 1] = self.rank(ids[at - 1], ids[at]);
+            }
+            if left == 1 {
+                return left;
+            }
+        }
+    }
+
+    /// Merges any number of symbols in place with a heap of pairs; returns how many tokens are left.
+    fn merge_long(&self, ids: &mut [u32]) -> usize {
+        const GONE: u32 = u32::MAX;
+        let symbols = ids.len();
+        // The neighbours that are left of each symbol: the one before, the one after.
+        let mut links: Vec<(u32, u32)> =
+            (0..symbols as u32).map(|at| (at.wrapping_sub(1), at + 1)).collect();
+        let pair = |rank: u32, at: u32| (rank != NO_RANK).then_some(Reverse((rank, at)));
+        let mut heap: BinaryHeap<Reverse<(u32, u32)>> = (0..symbols - 1)
+            .filter_map(|at| pair(self.rank(ids[at], ids[at + 1]), at as u32))
+            .collect();
+        while let Some(Reverse((rank, at))) = heap.pop() {
+            let (before, right) = links[at as usize];
+            if ids[at as usize] == GONE
+                || right as usize >= symbols
+                || self.rank(ids[at as usize], ids[right as usize]) != rank
+            {
+                continue;
+            }
+            let id = self.merged[rank as usize];
+            ids[at as usize] = id;
+            ids[right as usize] = GONE;
+            let after = links[right as usize].1;
+            links[at as usize].1 = after;
+            if (after as usize) < symbols {
+                links[after as usize].0 = at;
+                heap.extend(pair(self.rank(id, ids[after as usize]), at));
+            }
+            if (before as usize) < symbols {
+                heap.extend(pair(self.rank(ids[before as usize], id), before));
+            }
+        }
+        let mut left = 0;
+        for at in 0..symbols {
+            if ids[at] != GONE {
+                ids[left] = ids[at];
+                left += 1;
+            }
+        }
+        left
+    }
+}
+
+fn key(left: u32, right: u32) -> u64 {
+    u64::from(left) << ID_BITS | u64::from(right)
+}
+
+/// Well mixed in all bits that are used: the table takes the lower, the filter the upper ones.
+fn hash(key: u64) -> u64 {
+    let product = u128::from(key ^ 0xA076_1D64_78BD_642F) * 0x9E37_79B9_7F4A_7C15;
+    product as u64 ^ (product >> 64) as u64
+}
+
+fn filter_word(hash: u64) -> usize {
+    (hash >> (64 - FILTER_BITS + 6)) as usize
+}
+
+fn filter_bit(hash: u64) -> u64 {
+    1 << (hash >> (64 - FILTER_BITS) & 63)
+}

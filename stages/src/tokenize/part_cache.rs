@@ -1,0 +1,217 @@
+//! A bounded cache from the bytes of a part to its token ids, one per thread. Ids never depend on what it holds.
+
+use hashbrown::HashMap;
+
+/// Bytes of a part that fit into a key, beside its length.
+pub(super) const MAX_SHORT: usize = 15;
+/// The longest part that is remembered, in bytes.
+const MAX_LONG: usize = 256;
+/// Lines of short parts, two entries each: 8 MiB, which holds the words of most books and fits beside other threads into
+/// the cache that processors share.
+const LINES: usize = 1 << 17;
+/// Ids of short parts of more than four tokens: 2 MiB.
+const MAX_SPILLED: usize = 1 << 19;
+/// Bytes of long parts, their ids and their places.
+const MAX_LONG_BYTES: usize = 4 << 20;
+
+/// No token: the largest ids are below 2²¹.
+const NONE: u32 = u32::MAX;
+/// In place of a first id: the ids are spilled.
+const SPILLED: u32 = u32::MAX - 1;
+
+/// A short part: its bytes in the lower 15 bytes, its length in the highest. 0 is no part.
+pub(super) type Key = u128;
+
+/// Tokens of parts that were encoded before.
+#[derive(Debug)]
+pub(super) struct PartCache {
+    lines: Box<[Line]>,
+    spilled: Vec<u32>,
+    long: HashMap<Box<[u8]>, Box<[u32]>>,
+    long_bytes: usize,
+}
+
+/// Two entries that the same hash finds, in one line of the processor's cache; the first is the more recent.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Line([Entry; 2]);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+struct Entry {
+    key: Key,
+    /// Up to four ids, then [`NONE`]; or [`SPILLED`], the index and the number of ids in `spilled`.
+    ids: [u32; 4],
+}
+
+impl Default for PartCache {
+    fn default() -> Self {
+        let empty = Line([Entry { key: 0, ids: [NONE; 4] }; 2]);
+        Self {
+            lines: vec![empty; LINES].into(),
+            spilled: Vec::new(),
+            long: HashMap::new(),
+            long_bytes: 0,
+        }
+    }
+}
+
+/// The key of a part of at most [`MAX_SHORT`] bytes.
+#[inline]
+pub(super) fn key(part: &[u8]) -> Key {
+    let mut bytes = [0; 16];
+    bytes[..part.len()].copy_from_slice(part);
+    bytes[15] = part.len() as u8;
+    u128::from_le_bytes(bytes)
+}
+
+impl PartCache {
+    /// The most memory a cache takes, in bytes.
+    pub(super) const MAX_BYTES: usize =
+        LINES * size_of::<Line>() + 2 * MAX_SPILLED * size_of::<u32>() + 2 * MAX_LONG_BYTES;
+
+    /// Appends the ids of a short part to `ids`: remembered ones, or those that `encode` appends.
+    #[inline]
+    pub(super) fn short(
+        &mut self,
+        key: Key,
+        ids: &mut Vec<u32>,
+        encode: impl FnOnce(&mut Vec<u32>),
+    ) {
+        let line = line(key);
+        let [recent, older] = &self.lines[line].0;
+        let found = if recent.key == key {
+            recent
+        } else if older.key == key {
+            older
+        } else {
+            return self.add_short(key, line, ids, encode);
+        };
+        match found.ids {
+            [SPILLED, start, length, _] => {
+                let start = start as usize;
+                ids.extend_from_slice(&self.spilled[start..start + length as usize]);
+            }
+            // Four are copied without a branch, then those that are none are cut off.
+            of_part => {
+                ids.extend_from_slice(&of_part);
+                let none = of_part.iter().filter(|id| **id == NONE).count();
+                ids.truncate(ids.len() - none);
+            }
+        }
+    }
+
+    #[cold]
+    fn add_short(
+        &mut self,
+        key: Key,
+        line: usize,
+        ids: &mut Vec<u32>,
+        encode: impl FnOnce(&mut Vec<u32>),
+    ) {
+        let first = ids.len();
+        encode(ids);
+        let of_part = &ids[first..];
+        let mut entry = Entry { key, ids: [NONE; 4] };
+        if of_part.len() <= 4 {
+            entry.ids[..of_part.len()].copy_from_slice(of_part);
+        } else {
+            if self.spilled.len() + of_part.len() > MAX_SPILLED {
+                self.forget_spilled();
+            }
+            entry.ids = [SPILLED, self.spilled.len() as u32, of_part.len() as u32, 0];
+            self.spilled.extend_from_slice(of_part);
+        }
+        let Line(entries) = &mut self.lines[line];
+        entries[1] = entries[0];
+        entries[0] = entry;
+    }
+
+    fn forget_spilled(&mut self) {
+        self.spilled.clear();
+        for entry in self.lines.iter_mut().flat_map(|line| &mut line.0) {
+            if entry.ids[0] == SPILLED {
+                entry.key = 0;
+            }
+        }
+    }
+
+    /// The same for a part of more than [`MAX_SHORT`] bytes. Parts of more than [`MAX_LONG`] bytes are not remembered.
+    pub(super) fn long(
+        &mut self,
+        part: &[u8],
+        ids: &mut Vec<u32>,
+        encode: impl FnOnce(&mut Vec<u32>),
+    ) {
+        if part.len() > MAX_LONG {
+            return encode(ids);
+        }
+        if let Some(known) = self.long.get(part) {
+            ids.extend_from_slice(known);
+            return;
+        }
+        let first = ids.len();
+        encode(ids);
+        let of_part: Box<[u32]> = ids[first..].into();
+        let bytes = part.len() + size_of_val(&*of_part) + size_of::<(Box<[u8]>, Box<[u32]>)>();
+        if self.long_bytes + bytes > MAX_LONG_BYTES {
+            self.long.clear();
+            self.long_bytes = 0;
+        }
+        self.long_bytes += bytes;
+        self.long.insert(part.into(), of_part);
+    }
+}
+
+#[inline]
+fn line(key: Key) -> usize {
+    let low = key as u64 ^ 0xA076_1D64_78BD_642F;
+    let high = (key >> 64) as u64 ^ 0xE703_7ED1_A0B4_28DB;
+    let product = u128::from(low) * u128::from(high);
+    (product as u64 ^ (product >> 64) as u64) as usize & (LINES - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ids that a part alone decides.
+    fn encode(part: &[u8]) -> impl FnOnce(&mut Vec<u32>) {
+        let ids: Vec<u32> = part.iter().map(|byte| u32::from(*byte)).collect();
+        let tokens = 1 + ids.len() % 7;
+        move |into| into.extend(ids.into_iter().cycle().take(tokens))
+    }
+
+    #[test]
+    fn cached_ids_are_those_of_the_encoder_at_any_fill() {
+        let (mut cache, mut ids, mut expected) = (PartCache::default(), Vec::new(), Vec::new());
+        let mut misses = 0;
+        for round in 0..2 {
+            for number in 0..600_000_u32 {
+                // Every second part returns in the second round, others push it out.
+                let number = if round == 0 { number } else { number / 2 * 2 };
+                let part = format!("{number:x}{}", "y".repeat(number as usize % 30));
+                let part = part.as_bytes();
+                (ids.clear(), expected.clear());
+                encode(part)(&mut expected);
+                let miss = |into: &mut Vec<u32>| {
+                    misses += 1;
+                    encode(part)(into);
+                };
+                match part.len() {
+                    ..=MAX_SHORT => cache.short(key(part), &mut ids, miss),
+                    _ => cache.long(part, &mut ids, miss),
+                }
+                assert_eq!(ids, expected, "{number}");
+            }
+        }
+        assert!(misses < 1_200_000, "some were remembered");
+        assert!(cache.spilled.len() <= MAX_SPILLED && cache.long_bytes <= MAX_LONG_BYTES);
+    }
+
+    #[test]
+    fn zero_bytes_at_the_end_of_a_part_belong_to_it() {
+        assert_ne!(key(b"a"), key(b"a\0"));
+        assert_ne!(key(b"\0"), 0);
+    }
+}
