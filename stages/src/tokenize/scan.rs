@@ -342,19 +342,3 @@ impl Scan for DeepSeekV3 {
         }
     }
 }
-
-impl Scanner {
-    /// The end of the piece that begins at byte `at`.
-    #[cfg(test)]
-    pub(super) fn end(self, text: &str, at: usize) -> usize {
-        let scan: fn(&Classes, &[u8], usize) -> usize = match self {
-            Self::Gpt2 => Gpt2::end,
-            Self::Cl100k { digits: 1 } => Cl100k::<1>::end,
-            Self::Cl100k { .. } => Cl100k::<3>::end,
-            Self::O200k => O200k::end,
-            Self::DeepSeekCoder => DeepSeekCoder::end,
-            Self::DeepSeekV3 => DeepSeekV3::end,
-        };
-        scan(&super::classes::CLASSES, text.as_bytes(), at)
-    }
-}
