@@ -508,7 +508,8 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
 #[test]
 #[cfg_attr(not(longsift_shared), ignore = "needs ../shared, a sibling of the repository")]
 fn the_corpora_mix_string_widths_and_read_as_one() {
-    let folder = corpora();
+    // The other file has columns of its own.
+    let folder = corpora().join("[!n]*.parquet");
     let dataset = Dataset::open(&folder).unwrap();
     let files: Vec<_> = dataset.files.iter().map(|file| (file.path.as_str(), file.rows)).collect();
     assert_eq!(

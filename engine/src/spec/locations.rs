@@ -485,8 +485,9 @@ mod tests {
                     folders.push(path);
                     continue;
                 }
-                // OpenLineage's own addresses are none of the pipeline's.
-                if path.ends_with("contract/location.rs") || path.ends_with("report/lineage.rs") {
+                // OpenLineage has addresses of its own, and secrets are found in any text.
+                let others = ["contract/location.rs", "report/lineage.rs", "base/secrets.rs"];
+                if others.iter().any(|other| path.ends_with(other)) {
                     continue;
                 }
                 let text = std::fs::read_to_string(&path).unwrap_or_default();

@@ -213,6 +213,7 @@ mod tests {
         ] {
             std::fs::write(path, text).unwrap();
         }
+        std::fs::write(directory.root.join("lock"), "").unwrap();
         let mut intent = Intent::default();
         intent.rename(&directory, &staged.join("a"), &directory.data().join("a"));
         intent.rename(&directory, &staged.join("b"), &directory.data().join("b"));

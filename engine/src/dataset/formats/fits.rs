@@ -247,7 +247,7 @@ impl<'a> LineParser<'a> {
 fn not_a_number(line: &str, at: usize) -> Option<&'static str> {
     let names = ["NaN", "-Infinity", "Infinity"];
     // The position is that of its first character that does not fit: of `-Infinity` the second.
-    let starts = [Some(at), at.checked_sub(1)].into_iter().flatten();
+    let starts = [at.checked_sub(1), Some(at)].into_iter().flatten();
     let mut parts = starts.filter_map(|start| line.get(start..));
     parts.find_map(|part| names.into_iter().find(|name| part.starts_with(name)))
 }
@@ -289,7 +289,11 @@ fn simple<'a>(data_type: &DataType, value: &'a str) -> Option<Value<'a>> {
             value.parse().ok().filter(|value: &f64| value.is_finite()).map(Value::Float64)
         }
         DataType::Date32 => {
-            text_of(value).filter(|text| Date32Type::parse(text).is_some()).map(Value::Text)
+            // The parser passes over a time of day.
+            let is_date = |text: &Cow<'_, str>| {
+                !text.contains(['T', ' ']) && Date32Type::parse(text).is_some()
+            };
+            text_of(value).filter(is_date).map(Value::Text)
         }
         DataType::Timestamp(..) => text_of(value).filter(|text| is_instant(text)).map(Value::Text),
         // Objects and lists are parsed where they are expected.
