@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::tables::{
     document, floats, labels, optional_integers, optional_texts, read_parquet, read_scores,
-    strings, table, texts, token_lists, write_parquet,
+    strings, table, texts, token_ids, token_lists, write_parquet,
 };
 use crate::support::{Pipeline, Workspace, numbers, read_json};
 
@@ -293,7 +293,7 @@ fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
         let passing = of_group().filter(|(_, reason)| !is_rejected(reason)).count();
         assert_eq!(group["count"], passing);
         assert_eq!(group["samples"], of_group().count());
-        assert!(group["thresholds"][0]["score"].is_number());
+        assert_eq!(group["thresholds"][0]["score"].is_number(), group["kept"] != 0, "{group}");
         let parts: f64 = numbers(&group["score_parts"]).iter().sum();
         assert!((parts - passing as f64).abs() < 0.5);
     }
@@ -303,7 +303,8 @@ fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
     assert_eq!(again["kept"], summary["kept"]);
     assert_eq!(workspace.hashes(&["out/data", "out.run/selection"]), before);
     for group in again["drift"].as_array().unwrap() {
-        assert_eq!(group["stability_index"], 0.0, "{group}");
+        let moved = if group["count"] == 0 { Value::Null } else { json!(0.0) };
+        assert_eq!(group["stability_index"], moved, "{group}");
         assert!(group["count"].as_u64() <= group["samples"].as_u64());
         assert!(group["shifts"].as_object().unwrap().values().all(|shift| *shift == 0.0));
     }
@@ -410,7 +411,7 @@ fn another_guard_selects_as_a_fresh_run_does_and_whatif_says_so() {
 fn a_guard_that_rejects_most_of_a_group_is_a_warning() {
     let workspace = workspace();
     let strict =
-        pipeline("{statistic: copy_share, max: 0.9}, {statistic: unique_token_share, max: 0.5}")
+        pipeline("{statistic: copy_share, max: 1}, {statistic: unique_token_share, max: 0.1}")
             .score(&format!("{TERMS}, within: group"))
             .output("report: true");
     workspace.write("pipeline.yaml", strict.to_string());
@@ -425,12 +426,72 @@ fn a_guard_that_rejects_most_of_a_group_is_a_warning() {
     let groups = guards[1]["groups"].as_array().unwrap();
     let rejected: u64 = groups.iter().map(|group| of(group).0).sum();
     assert!(groups.len() == 3 && rejected == most, "{summary}");
-    let said = format!("`unique_token_share` at most 0.5 rejects {most} of {all}");
+    let said = format!("`unique_token_share` at most 0.1 rejects {most} of {all}");
     assert!(answer.stderr.contains(&said), "{}", answer.stderr);
     assert!(answer.stderr.contains("stages.filter.guards.1"), "{}", answer.stderr);
-    assert!(!answer.stderr.contains("`copy_share` at most 0.9 rejects"), "{}", answer.stderr);
+    assert!(!answer.stderr.contains("`copy_share` at most 1 rejects"), "{}", answer.stderr);
     let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
-    assert!(page.contains("unique_token_share at most 0.5"), "the page lists the guard");
+    assert!(page.contains("unique_token_share at most 0.1"), "the page lists the guard");
     let report = read_json(&workspace.path("out.run/report.json"));
     assert_eq!(report["summary"]["guards"], summary["guards"]);
+}
+
+#[test]
+fn a_report_and_an_explanation_say_why_a_window_was_rejected() {
+    let workspace = workspace();
+    let guarded =
+        pipeline(&format!("{GUARD}, {{statistic: unique_token_share, min_quantile: 0.1}}"))
+            .score(&format!("{TERMS}, within: group"))
+            .output("report: true");
+    let summary = workspace.run(&guarded);
+    let report = read_json(&workspace.path("out.run/report.json"));
+    let guards = report["rejected"].as_array().unwrap();
+    assert_eq!(guards.len(), 2);
+    for (guard, counted) in guards.iter().zip(summary["guards"].as_array().unwrap()) {
+        for key in ["setting", "statistic", "bounds", "rejected", "samples"] {
+            assert_eq!(guard[key], counted[key]);
+        }
+        let of_groups = |key: &str| -> u64 {
+            guard["groups"].as_array().unwrap().iter().map(|of| of[key].as_u64().unwrap()).sum()
+        };
+        assert_eq!(guard["groups"].as_array().unwrap().len(), 3);
+        assert_eq!(of_groups("rejected"), guard["rejected"]);
+        assert_eq!(of_groups("samples"), guard["samples"]);
+    }
+    let input = read_parquet(&workspace.path("input"));
+    let tokens: BTreeMap<String, Vec<u32>> =
+        texts(&input, "id").into_iter().zip(token_ids(&input, "tokens")).collect();
+    let calibration = read_json(&workspace.path("out.run/calibration.json"));
+    let groups = calibration["groups"].as_array().unwrap();
+    let windows = guards[0]["windows"].as_array().unwrap();
+    assert_eq!(windows.len(), 2);
+    for window in windows {
+        assert!(window["value"].as_f64().unwrap() > 0.2, "{window}");
+        let (id, number) = (window["id"].as_str().unwrap(), window["window"].as_u64().unwrap());
+        let first = &window["passages"][0];
+        let place = |key: &str| first[key].as_u64().unwrap() as usize;
+        assert!(place("counted") > 0 && first["unit"] == "tokens", "{first}");
+        let start = number as usize * 64;
+        let ids = &tokens[id][start + place("start")..start + place("end")];
+        let text: Vec<String> = ids.iter().map(u32::to_string).collect();
+        assert_eq!(first["text"], text.join(" "));
+        let sample = format!("{id}#{number}");
+        let answer = workspace.longsift(&["explain", "out.run", &sample, "--format", "json"]);
+        let found: Value = serde_json::from_str(&answer.success().stdout).unwrap();
+        assert_eq!(found["guards"][0]["rejects"], true);
+        assert_eq!(found["guards"][0]["value"], window["value"]);
+        assert_eq!(found["guards"][0]["passages"], window["passages"]);
+        assert!(found["guards"][1]["low"].is_number(), "the quantile of its group: {found}");
+        assert!(found["selected"]["rank"].is_null(), "{found}");
+        let value = &found["selected"]["group"];
+        let group = groups.iter().find(|group| group["value"] == *value).unwrap();
+        assert_eq!(found["selected"]["score"].is_number(), group["count"] != 0, "{found}");
+        let said = workspace.longsift(&["explain", "out.run", &sample]).success().all();
+        assert!(
+            said.contains("guard copy_share at most 0.2") && said.contains("rejected"),
+            "{said}"
+        );
+    }
+    let page = fs::read_to_string(workspace.path("out.run/report.html")).unwrap();
+    assert!(page.contains("What the guards reject"));
 }

@@ -59,12 +59,19 @@ fn every_sample_is_there_with_what_decided_of_it() {
     assert_eq!(counted, summary["windows_dropped"]);
     assert!(by_reason["guard_copy_share"] > 0 && by_reason["not_selected"] > 0);
 
-    // A percentile is the share of the group's scores below, and half of the equal ones; 65,536 bins tell the others apart.
+    // A percentile is the share of the group's scores below, and half of the equal ones, of samples that pass; 65,536 bins tell
+    // the others apart.
+    let passes = |row: &usize| reasons[*row].as_deref() != Some("guard_copy_share");
     let groups = optional_texts(&selection, "group");
     let percentiles = floats(&selection, "percentile");
+    let percentile = selection.column_by_name("percentile").unwrap();
     for row in 0..score.len() {
+        assert_eq!(percentile.is_valid(row), passes(&row));
+    }
+    for row in (0..score.len()).filter(passes) {
         let (mut below, mut equal, mut all) = (0.0, 0.0, 0.0);
-        for other in (0..score.len()).filter(|other| groups[*other] == groups[row]) {
+        let others = (0..score.len()).filter(passes);
+        for other in others.filter(|other| groups[*other] == groups[row]) {
             all += 1.0;
             below += f64::from(score[other] < score[row]);
             equal += f64::from(score[other].to_bits() == score[row].to_bits());

@@ -10,6 +10,7 @@ pub(crate) mod lineage;
 pub(crate) mod metrics;
 pub(crate) mod overview;
 pub(crate) mod page;
+pub(crate) mod passages;
 pub(crate) mod status;
 pub(crate) mod verify;
 pub(crate) mod whatif;

@@ -147,6 +147,8 @@ def test_the_summary_has_every_field_of_its_schema() -> None:
         (longsift.Devices, schema["$defs"]["DeviceUse"]["properties"]),
         (longsift.DeviceWork, schema["$defs"]["DeviceWork"]["properties"]),
         (longsift.Drift, schema["$defs"]["GroupDrift"]["properties"]),
+        (longsift.Guard, schema["$defs"]["GuardUse"]["properties"]),
+        (longsift.GuardedGroup, schema["$defs"]["GuardedGroup"]["properties"]),
         (longsift.Check, schema["$defs"]["Checked"]["properties"]),
     ):
         fields = {field.name for field in dataclasses.fields(kind)} - {"raw"}

@@ -5,6 +5,7 @@ pub mod external;
 mod first_layer_attention;
 pub mod language_model;
 pub mod lexical;
+mod passages;
 pub mod recurrence;
 pub mod speed;
 pub mod statistics;

@@ -17,6 +17,7 @@ mod machine;
 mod page;
 mod panel;
 mod picks;
+mod rejected;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -45,6 +46,7 @@ use grid::Sides;
 use groups::Group;
 use machine::Machine;
 use panel::{MOST_KNOWN, Panel};
+use rejected::Rejected;
 
 /// What a report is made of.
 pub(crate) struct Sources<'a> {
@@ -84,6 +86,8 @@ pub(crate) struct Overview {
     guards: Vec<String>,
     /// How much is kept, in words.
     amount: String,
+    /// What each guard rejects, by group, with some windows and the passages that its statistic counts.
+    rejected: Vec<Rejected>,
     /// The column inside whose values samples are ranked.
     within: Option<String>,
     /// Settings as resolved.
@@ -212,6 +216,7 @@ impl Overview {
             lists: choice.lists(),
             sides,
             bounds: guards::bounds(&choice, &statistics),
+            guards: guards::places(&choice, &statistics),
             labels: plan.zip(column).map(|(plan, column)| (plan, column, by_name.clone())),
         };
         let mut gathered = gathering.gather()?;
@@ -219,6 +224,14 @@ impl Overview {
         let panel = panel_of(&gathering, &mut gathered.groups, &shown, left_out);
         let unit = |unit: usize| by_name.get(&manifest.units[unit].unit).copied();
         let texts = groups::Texts { plan: plan.filter(|_| sources.text), unit: &unit };
+        let rejected = rejected::of(
+            &summary.guards,
+            &gathering.guards,
+            &shown,
+            &gathered.groups,
+            &gathered.rejected,
+            &texts,
+        )?;
         let groups_together = calibration.groups.len().saturating_sub(shown.len()) as u64;
         let groups = groups::of(&choice, &statistics, &shown, gathered.groups, &texts)?;
         let mut machine = Machine::of(sources.directory)?;
@@ -240,6 +253,7 @@ impl Overview {
             score: choice.score_in_words(),
             guards: choice.guards(),
             amount: choice.amount(),
+            rejected,
             within: choice.score.within.clone(),
             settings: manifest.lock.settings.clone(),
             identity: serde_json::to_value(&manifest.lock.identity).expect("plain data"),
@@ -288,8 +302,8 @@ fn known<'a>(
         _ => shown.to_vec(),
     };
     let scoring = |group: &'a CalibratedGroup| {
-        let scoring = choice.scorer(group).map(|scorer| (scorer, &group.guards[..]));
-        (group.value.as_deref(), Known { place: None, scoring })
+        let (scorer, bounds) = (choice.scorer(group), &group.guards[..]);
+        (group.value.as_deref(), Known { place: None, scorer, bounds })
     };
     let mut known: HashMap<_, _> = scored.into_iter().map(scoring).collect();
     for (place, group) in shown.iter().enumerate() {

@@ -30,16 +30,22 @@ impl GuardCounts {
             guard.samples += samples;
             if 2 * rejected > samples {
                 guard.groups.push(GuardedGroup { value: value.clone(), rejected, samples });
+                if guard.groups.len() >= 2 * MAX_GROUPS {
+                    cut(guard);
+                }
             }
         }
     }
 
     pub(super) fn finish(mut self) -> Vec<GuardUse> {
-        for guard in &mut self.0 {
-            guard.groups.sort_by_key(|group| std::cmp::Reverse(group.rejected));
-            guard.groups_left_out = guard.groups.len().saturating_sub(MAX_GROUPS) as u64;
-            guard.groups.truncate(MAX_GROUPS);
-        }
+        self.0.iter_mut().for_each(cut);
         self.0
     }
+}
+
+/// Leaves the groups of which a guard rejects most.
+fn cut(guard: &mut GuardUse) {
+    guard.groups.sort_by_key(|group| std::cmp::Reverse(group.rejected));
+    guard.groups_left_out += guard.groups.len().saturating_sub(MAX_GROUPS) as u64;
+    guard.groups.truncate(MAX_GROUPS);
 }

@@ -12,6 +12,7 @@ use std::ops::Range;
 use longsift_kernels::BlockShares;
 use longsift_stages::StageSettings;
 use longsift_stages::contract::{Evidence, Measure, Request, Unmeasured, Value, Window};
+use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
 use longsift_stages::first_layer_attention::FirstLayer;
 use longsift_stages::score::terms::{Combine, Term};
 use longsift_stages::tokenize::windows::TokenWindow;
@@ -29,7 +30,8 @@ use crate::dataset::documents::{Document, DocumentContent, document_contents};
 use crate::plan::Plan;
 use crate::plan::attention::Attention;
 use crate::report::overview::choice::Choice;
-use crate::run_directory::calibration::Calibration;
+use crate::report::passages::{self, Passage, Source};
+use crate::run_directory::calibration::{CalibratedGroup, Calibration};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::{Manifest, not_finished};
 use crate::run_directory::scores;
@@ -74,6 +76,25 @@ struct Selected {
     terms: Vec<OfTerm>,
     /// Where the score is the least of its terms, the statistic of the term that gave it.
     weakest: Option<String>,
+    /// The bounds of the guards in its group.
+    #[serde(skip)]
+    bounds: Vec<Bounds>,
+}
+
+/// What a guard says of the window.
+#[derive(Clone, Debug, Serialize)]
+struct Guarded {
+    setting: String,
+    statistic: String,
+    /// The bounds as they are written, and as numbers: of a quantile those of the window's group, null without a run.
+    bounds: String,
+    low: Option<f64>,
+    high: Option<f64>,
+    /// The statistic of the window; of a document it is that of its windows together.
+    value: Option<f64>,
+    rejects: bool,
+    /// Where most of what the statistic counts stands.
+    passages: Vec<Passage>,
 }
 
 /// A term of the score.
@@ -117,6 +138,8 @@ pub(crate) struct Explanation {
     notes: Vec<String>,
     selected: Option<Selected>,
     figures: Vec<Figure>,
+    /// What each guard says of the window.
+    guards: Vec<Guarded>,
     /// From which distance on attention is far; null without a measure of it.
     far_distance: Option<u64>,
     /// `[tokens]`: the attention of each token to tokens at least so far before it, mean over heads; empty without it.
@@ -180,6 +203,7 @@ pub(crate) fn explain(
         notes: Vec::new(),
         selected: None,
         figures: Vec::new(),
+        guards: Vec::new(),
         far_distance: None,
         far_mass: Vec::new(),
         token_losses: Vec::new(),
@@ -214,6 +238,11 @@ pub(crate) fn explain(
     if let Some(run) = run {
         found.compare(plan, run, &place, &cut.content_hash)?;
     }
+    let bytes = text.as_deref().zip(cut.ends.as_ref()).map(|(text, ends)| {
+        let (start, end) = (window.token_start as usize, window.token_end as usize);
+        &text[ends.byte_range(start, end, text.len())]
+    });
+    found.guards = found.guarded(plan, &ids, bytes);
     Ok(found)
 }
 
@@ -286,6 +315,29 @@ fn pieces(cut: &CutDocument, window: &TokenWindow, text: Option<&str>, bos: usiz
 }
 
 impl Explanation {
+    /// What each guard says of the window.
+    fn guarded(&self, plan: &Plan, ids: &[u32], text: Option<&str>) -> Vec<Guarded> {
+        let text_of = |tokens: Range<usize>| self.text(tokens);
+        let source = Source { ids, text, text_of: &text_of };
+        let guarded = |(index, guard): (usize, &Guard)| {
+            let of_group = self.selected.as_ref().and_then(|own| own.bounds.get(index));
+            let bounds = of_group.copied().unwrap_or_else(|| guard.bounds(None, None));
+            let figure = self.figures.iter().find(|own| own.statistic == guard.statistic);
+            let value = figure.and_then(|own| own.now.finite().or(own.recorded.finite()));
+            Guarded {
+                setting: format!("stages.filter.guards.{index}"),
+                statistic: guard.statistic.clone(),
+                bounds: guard.in_words(),
+                low: bounds.low,
+                high: bounds.high,
+                value,
+                rejects: value.is_some_and(|value| bounds.judge(value) == Verdict::Refused),
+                passages: passages::of_window(plan, &guard.statistic, &source),
+            }
+        };
+        plan.spec.filter().guards.iter().enumerate().map(guarded).collect()
+    }
+
     /// Every figure of the window as it is now.
     fn measure(
         &mut self,
@@ -464,6 +516,8 @@ fn rank(
                     combine: choice.combine,
                     terms: terms(&choice, &calibration, sample),
                     weakest: None,
+                    bounds: group_of(&calibration, sample)
+                        .map_or(Vec::new(), |group| group.guards.clone()),
                 });
             }
             Ok(())
@@ -489,9 +543,16 @@ fn rank(
     Ok(Some(own))
 }
 
+fn group_of<'c>(
+    calibration: &'c Calibration,
+    sample: &SelectedRow<'_>,
+) -> Option<&'c CalibratedGroup> {
+    calibration.groups.iter().find(|group| group.value.as_deref() == sample.group)
+}
+
 /// What each term of a sample's score comes to.
 fn terms(choice: &Choice, calibration: &Calibration, sample: &SelectedRow<'_>) -> Vec<OfTerm> {
-    let group = calibration.groups.iter().find(|group| group.value.as_deref() == sample.group);
+    let group = group_of(calibration, sample);
     let scorer = group.filter(|_| !sample.score.is_nan()).and_then(|group| choice.scorer(group));
     let values = scorer.iter().flat_map(|scorer| scorer.terms(sample.statistics));
     let term = |(term, value): (&Term, f64)| OfTerm { statistic: term.statistic.clone(), value };
@@ -596,6 +657,15 @@ impl fmt::Display for Explanation {
         }
         for term in self.selected.iter().flat_map(|own| &own.terms) {
             writeln!(formatter, "  term {:<28} {:>10.6}", term.statistic, term.value)?;
+        }
+        for guard in &self.guards {
+            let value = guard.value.map_or("no value".to_owned(), |value| format!("{value:.6}"));
+            let says = if guard.rejects { "rejected" } else { "passes" };
+            let (statistic, bounds) = (&guard.statistic, &guard.bounds);
+            writeln!(formatter, "  guard {statistic} {bounds}: {value}, {says}")?;
+            for passage in guard.passages.iter().filter(|_| guard.rejects) {
+                writeln!(formatter, "    {}: {}", passage.in_words(), passage.text)?;
+            }
         }
         for note in &self.notes {
             writeln!(formatter, "  note: {}", line_safe(note))?;

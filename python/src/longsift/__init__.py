@@ -6,7 +6,7 @@ A thin layer over the command `longsift`, which does everything.
 from longsift._command import Pipeline, diff, evaluate, find_binary, plan, run, status, validate, verify, whatif
 from longsift._errors import CheckError, DataError, LongsiftError, MachineError, PipelineError
 from longsift._scores import kept, scores
-from longsift._summary import Check, Devices, DeviceWork, Drift, Shard, Summary, Table
+from longsift._summary import Check, Devices, DeviceWork, Drift, Guard, GuardedGroup, Shard, Summary, Table
 
 __all__ = [
     "Check",
@@ -15,6 +15,8 @@ __all__ = [
     "DeviceWork",
     "Devices",
     "Drift",
+    "Guard",
+    "GuardedGroup",
     "LongsiftError",
     "MachineError",
     "Pipeline",

@@ -62,10 +62,33 @@ class Drift:
 
     value: str | None
     count: int
+    samples: int
     kept_fraction: float | None
     calibrated_kept_fraction: float | None
     shifts: Mapping[str, float]
     stability_index: float | None
+
+
+@dataclass(frozen=True)
+class GuardedGroup:
+    """What a guard rejects of a group."""
+
+    value: str | None
+    rejected: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What a guard rejects, and the groups of which it rejects more than half."""
+
+    setting: str
+    statistic: str
+    bounds: str
+    rejected: int
+    samples: int
+    groups: Sequence[GuardedGroup]
+    groups_left_out: int
 
 
 @dataclass(frozen=True)
@@ -112,6 +135,7 @@ class Summary:
     devices: Devices | None
     drift: Sequence[Drift]
     drift_left_out: int
+    guards: Sequence[Guard]
     checks: Sequence[Check]
     exit_code: int
     error: str | None
@@ -125,6 +149,7 @@ class Summary:
         for name, kind in (("table", Table), ("shard", Shard), ("devices", Devices)):
             known[name] = None if raw.get(name) is None else _of(kind, raw[name])
         known["drift"] = [_of(Drift, drift) for drift in raw.get("drift") or []]
+        known["guards"] = [_guard(guard) for guard in raw.get("guards") or []]
         known["checks"] = [_of(Check, check) for check in raw.get("checks") or []]
         known["windows_not_measured"] = raw.get("windows_not_measured") or {}
         known["peak_memory_by_phase"] = raw.get("peak_memory_by_phase") or {}
@@ -142,6 +167,12 @@ _Type = typing.TypeVar("_Type")
 
 def _known(kind: type[Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: raw.get(field.name) for field in dataclasses.fields(kind)}
+
+
+def _guard(raw: Mapping[str, Any]) -> Guard:
+    groups = [_of(GuardedGroup, group) for group in raw.get("groups") or []]
+    left_out = raw.get("groups_left_out") or 0
+    return dataclasses.replace(_of(Guard, raw), groups=groups, groups_left_out=left_out)
 
 
 def _of(kind: type[_Type], raw: Mapping[str, Any]) -> _Type:

@@ -1,6 +1,7 @@
 //! What it takes to be a measure: a stage that turns a window into figures.
 
 use std::fmt;
+use std::ops::Range;
 
 use longsift_kernels::HeadSums;
 
@@ -49,6 +50,20 @@ pub trait Measure: fmt::Debug + Send + Sync {
     /// # Errors
     /// The window has no figures, because its evidence is damaged. What the window is too short for is a null.
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured>;
+    /// The parts of a window that a statistic counts, by the name of its column without prefix; none where they cannot be named.
+    /// For people: it may be slow.
+    fn passages(&self, _column: &str, _window: &Window<'_>) -> Option<Passages> {
+        None
+    }
+}
+
+/// The parts of a window that a statistic counts, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Passages {
+    /// Tokens, BOS included.
+    Tokens(Vec<Range<usize>>),
+    /// Bytes of the window's text.
+    Bytes(Vec<Range<usize>>),
 }
 
 /// A share of all windows, chosen by a hash of the document's id and the number of the window: which windows it holds does

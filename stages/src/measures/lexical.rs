@@ -4,8 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::passages;
 use crate::contract::{
-    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Unmeasured, Value, Window,
+    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Passages, Unmeasured, Value, Window,
 };
 
 /// Measures, per window, the share of its tokens that are different ones and, of its text, the shares of digits and of long
@@ -66,6 +67,16 @@ impl Measure for Lexical {
 
     fn facts(&self) -> serde_json::Value {
         json!({ "text": self.measures_text() })
+    }
+
+    fn passages(&self, column: &str, window: &Window<'_>) -> Option<Passages> {
+        let text = window.text?;
+        match column {
+            "digit_share" => Some(passages::ranges(text.iter().map(u8::is_ascii_digit))),
+            "unbroken_share" => Some(passages::unbroken(text)),
+            _ => None,
+        }
+        .map(Passages::Bytes)
     }
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {

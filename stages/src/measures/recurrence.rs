@@ -4,15 +4,17 @@
 mod tests;
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use longsift_kernels::recurrence::{Counts, Scan, WindowCounts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::passages;
 use crate::contract::{
-    Column, Decimal, FarDistance, Figures, Kind, Measure, Merge, Orientation, Unmeasured, Value,
-    Window,
+    Column, Decimal, FarDistance, Figures, Kind, Measure, Merge, Orientation, Passages, Unmeasured,
+    Value, Window,
 };
 
 /// Measures, per window, which share of its second half a lookup of the last two tokens could have found far before,
@@ -85,6 +87,16 @@ impl Recurrence {
             (back > 0).then(|| Link { token, earlier: token - back, copied, far })
         };
         (ids.len() - ids.len() / 2..ids.len()).filter_map(link).collect()
+    }
+}
+
+impl Recurrence {
+    /// The copied tokens of the second half.
+    fn copied(&self, ids: &[u32]) -> Vec<Range<usize>> {
+        let mut scan = Scan::default();
+        self.counts(ids, &mut scan);
+        let half = ids.len() - ids.len() / 2;
+        passages::ranges((0..ids.len()).map(|token| token >= half && scan.is_copied(token)))
     }
 }
 
@@ -187,6 +199,17 @@ impl Measure for Recurrence {
 
     fn min_tokens(&self) -> u64 {
         self.distance().min_tokens()
+    }
+
+    fn passages(&self, column: &str, window: &Window<'_>) -> Option<Passages> {
+        let find = match column {
+            "copy_share" => return Some(Passages::Tokens(self.copied(window.ids))),
+            "periodic_share" => passages::periodic,
+            "repeated_share" => passages::repeated,
+            "frequent_token_share" => passages::frequent,
+            _ => return None,
+        };
+        Some(Passages::Tokens(find(window.ids)))
     }
 
     fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {

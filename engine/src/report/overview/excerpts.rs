@@ -83,6 +83,18 @@ pub(super) fn of_picks(
     picks: &[&Pick],
     units: impl Fn(usize) -> Option<usize>,
 ) -> Result<Vec<Option<Excerpt>>> {
+    let mut excerpts = vec![None; picks.len()];
+    read(plan, picks, units, |index, content| excerpts[index] = of_sample(picks[index], content))?;
+    Ok(excerpts)
+}
+
+/// Hands over the documents of samples that can still be used: the place of the sample and its document.
+pub(super) fn read(
+    plan: &Plan,
+    picks: &[&Pick],
+    units: impl Fn(usize) -> Option<usize>,
+    mut each: impl FnMut(usize, &DocumentContent),
+) -> Result<()> {
     let mut by_unit: BTreeMap<usize, BTreeMap<u64, Vec<usize>>> = BTreeMap::new();
     for (index, pick) in picks.iter().enumerate() {
         if let Some(unit) = units(pick.unit()) {
@@ -90,7 +102,6 @@ pub(super) fn of_picks(
             rows.entry(pick.place.input_row).or_default().push(index);
         }
     }
-    let mut excerpts = vec![None; picks.len()];
     for (unit, by_row) in by_unit {
         plan.options.stop.check()?;
         let wanted: Vec<u64> = by_row.keys().copied().collect();
@@ -100,13 +111,11 @@ pub(super) fn of_picks(
             let contents = document_contents(&plan.dataset, &batch, &plan.columns)?;
             for (row, content) in numbers.iter().zip(contents) {
                 let Ok(content) = content else { continue };
-                for index in &by_row[row] {
-                    excerpts[*index] = of_sample(picks[*index], &content);
-                }
+                by_row[row].iter().for_each(|index| each(*index, &content));
             }
         }
     }
-    Ok(excerpts)
+    Ok(())
 }
 
 fn of_sample(pick: &Pick, content: &DocumentContent) -> Option<Excerpt> {

@@ -11,7 +11,7 @@ use longsift_stages::score::terms::{Combine, Scorer};
 use super::bins::Bins;
 use super::choice::Choice;
 use super::grid::{Grid, Sides};
-use super::guards::{Bound, Guarded};
+use super::guards::{Bound, Guarded, rejecting};
 use super::picks::Picks;
 use crate::base::error::Result;
 use crate::base::parallel;
@@ -61,6 +61,8 @@ pub(super) struct OfGroup {
     pub(super) counted_without_guards: u64,
     pub(super) grid: Grid,
     pub(super) guarded: Guarded,
+    /// By guard, samples out of its bounds.
+    pub(super) rejected: Vec<u64>,
 }
 
 /// The sum of lists of equal length, for their mean.
@@ -92,6 +94,8 @@ pub(super) struct Gathered {
     pub(super) weakest: Vec<[u64; 2]>,
     /// By statistic that is a list, in the order of [`Gathering::lists`]: of kept windows, and of the others.
     pub(super) lists: Vec<[Lists; 2]>,
+    /// By guard, some of the samples that it rejects.
+    pub(super) rejected: Vec<Picks>,
     /// By label of `output.report_by`: all samples, and those that are kept.
     pub(super) labels: BTreeMap<Option<String>, [u64; 2]>,
 }
@@ -101,8 +105,10 @@ pub(super) struct Gathered {
 pub(super) struct Known<'a> {
     /// Its place among the groups that are shown, if it is one.
     pub(super) place: Option<usize>,
-    /// What scores its samples, and the bounds of its guards.
-    pub(super) scoring: Option<(Scorer, &'a [Bounds])>,
+    /// What scores its samples; none where it has no scale.
+    pub(super) scorer: Option<Scorer>,
+    /// The bounds of its guards.
+    pub(super) bounds: &'a [Bounds],
 }
 
 /// Windows that are counted together before they are added to the others. Units may have a few each, and putting the counts of
@@ -129,6 +135,8 @@ pub(super) struct Gathering<'a> {
     pub(super) sides: Sides,
     /// The ends of the guards.
     pub(super) bounds: Vec<Bound>,
+    /// By guard, the place of its statistic in the selection.
+    pub(super) guards: Vec<Option<usize>>,
     /// The column of labels and the units of the input by name, where it can be read.
     pub(super) labels: Option<(&'a Plan, &'a str, HashMap<String, usize>)>,
 }
@@ -174,6 +182,7 @@ impl Gathering<'_> {
             counted_without_guards: 0,
             grid: Grid::new(&self.sides),
             guarded: Guarded::new(&self.sides, &self.bounds),
+            rejected: vec![0; self.guards.len()],
         };
         Gathered {
             groups: vec![group; self.shown + 1],
@@ -181,6 +190,7 @@ impl Gathering<'_> {
             dropped: BTreeMap::new(),
             weakest: vec![[0; 2]; self.choice.terms.len()],
             lists: vec![Default::default(); self.lists.len()],
+            rejected: vec![Picks::default(); self.guards.len()],
             labels: BTreeMap::new(),
         }
     }
@@ -271,9 +281,12 @@ impl Gathering<'_> {
         let is_term = |name: &str| self.choice.terms.iter().any(|term| term.statistic == name);
         group.counted += u64::from(missing.is_none());
         group.counted_without_guards += u64::from(!missing.is_some_and(is_term));
-        let Some((scorer, guards)) = known.and_then(|known| known.scoring.as_ref()) else {
-            return;
-        };
+        let guards = known.map_or(&[][..], |known| known.bounds);
+        for guard in rejecting(guards, &self.guards, row.statistics) {
+            group.rejected[guard] += 1;
+            found.rejected[guard].add_rejected(unit, row, place, tokens);
+        }
+        let Some(scorer) = known.and_then(|known| known.scorer.as_ref()) else { return };
         let refused = fate == Fate::Refused;
         let sides = self.sides.values(scorer.terms(row.statistics));
         let is_scored = !row.score.is_nan();
@@ -329,6 +342,7 @@ impl Gathered {
             group.counted_without_guards += more.counted_without_guards;
             group.grid.append(&more.grid);
             group.guarded.append(&more.guarded);
+            group.rejected.iter_mut().zip(more.rejected).for_each(|(all, more)| *all += more);
         }
         self.kept.add(other.kept);
         for (reason, amount) in other.dropped {
@@ -339,6 +353,9 @@ impl Gathered {
         }
         for (lists, more) in self.lists.iter_mut().zip(other.lists) {
             lists.iter_mut().zip(more).for_each(|(all, more)| all.add(&more.sums, more.windows));
+        }
+        for (picks, more) in self.rejected.iter_mut().zip(other.rejected) {
+            picks.append(more);
         }
         for (label, more) in other.labels {
             let counts = self.labels.entry(label).or_default();

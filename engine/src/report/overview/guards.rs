@@ -6,7 +6,7 @@
 //! The upper end of a guard is counted as the lower end of the negated statistic: bins have their lower end, and so the value of a
 //! step passes as it does in a run.
 
-use longsift_stages::filter::guards::{Bounds, Weigh};
+use longsift_stages::filter::guards::{Bounds, Verdict, Weigh};
 use serde::Serialize;
 
 use super::bins::{Binned, Scale, shifted};
@@ -63,6 +63,25 @@ pub(super) fn bounds(choice: &Choice, statistics: &[String]) -> Vec<Bound> {
         }
     }
     bounds
+}
+
+/// The guards that reject a sample with these statistics. `bounds`: of its group; `places`: of their statistics.
+pub(super) fn rejecting<'a>(
+    bounds: &'a [Bounds],
+    places: &'a [Option<usize>],
+    statistics: &'a [f64],
+) -> impl Iterator<Item = usize> + 'a {
+    let rejects = |(bounds, place): (&Bounds, &Option<usize>)| {
+        place.is_some_and(|place| bounds.judge(statistics[place]) == Verdict::Refused)
+    };
+    let guards = bounds.iter().zip(places).map(rejects).enumerate();
+    guards.filter(|(_, rejects)| *rejects).map(|(guard, _)| guard)
+}
+
+/// By guard, the place of its statistic in the selection.
+pub(super) fn places(choice: &Choice, statistics: &[String]) -> Vec<Option<usize>> {
+    let place = |name: &String| statistics.iter().position(|own| own == name);
+    choice.filter.guards.iter().map(|guard| place(&guard.statistic)).collect()
 }
 
 impl Bound {
@@ -358,7 +377,7 @@ fn shown(group: &Guarded, cells: &[([i64; 4], Both)]) -> Option<Cells> {
 #[cfg(test)]
 mod tests {
     use longsift_stages::contract::Decimal;
-    use longsift_stages::filter::guards::{Guard, Verdict};
+    use longsift_stages::filter::guards::Guard;
     use longsift_stages::score::terms::Combine;
 
     use super::*;

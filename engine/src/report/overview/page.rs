@@ -8,7 +8,7 @@ use super::groups::{self, Group, Shown};
 use super::machine::Look;
 use super::panel::Panel;
 use super::picks::{KINDS, SEED};
-use super::{Means, Overview};
+use super::{Means, Overview, rejected};
 use crate::base::text::{bytes, count, line_safe, shell_word};
 use crate::report::page::{Block, Figure, Page, Section, Text, Tile};
 use crate::run_directory::calibration::{GroupDrift, moved_most};
@@ -62,6 +62,7 @@ impl Overview {
         sections.extend(self.sides());
         sections.extend(self.by_label());
         sections.extend(self.means());
+        sections.extend(rejected::section(&self.rejected, self.samples()));
         sections.push(self.texts());
         sections.extend(self.drift());
         sections.extend(self.panel.as_ref().map(Panel::section));

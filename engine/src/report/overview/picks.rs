@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 
 use serde::Serialize;
 
+use crate::base::random::mix;
 use crate::run_directory::dropped::NOT_SELECTED;
 use crate::run_directory::scores::Place;
 use crate::run_directory::selected::SelectedRow;
@@ -55,6 +56,7 @@ pub(super) struct Pick {
     /// Position of the unit, row and window: of equal samples the first is shown.
     at: (usize, u64, Option<u32>),
     pub(super) id: String,
+    pub(super) group: Option<String>,
     pub(super) place: Place,
     pub(super) tokens: u64,
     pub(super) statistics: Vec<f64>,
@@ -78,13 +80,21 @@ impl Pick {
 pub(super) struct Picks([Vec<Pick>; KINDS.len()]);
 
 impl Picks {
+    /// Takes in a sample that a guard rejects.
+    pub(super) fn add_rejected(
+        &mut self,
+        unit: usize,
+        row: &SelectedRow<'_>,
+        place: Place,
+        tokens: u64,
+    ) {
+        let at = (unit, row.input_row, row.window);
+        self.put(Kind::Refused, random(row), at, row, place, tokens);
+    }
+
     /// Takes in a sample.
     pub(super) fn add(&mut self, unit: usize, row: &SelectedRow<'_>, place: Place, tokens: u64) {
         let at = (unit, row.input_row, row.window);
-        let random = || {
-            let window = row.window.map_or(u64::MAX, u64::from);
-            draw(row.id, row.input_row, window) as f64
-        };
         match row.reason {
             // Kept without a score: it is neither good nor bad.
             None if row.score.is_nan() => {}
@@ -94,9 +104,9 @@ impl Picks {
             }
             Some(NOT_SELECTED) => {
                 self.put(Kind::JustBelow, -row.score, at, row, place, tokens);
-                self.put(Kind::LeftOut, random(), at, row, place, tokens);
+                self.put(Kind::LeftOut, random(row), at, row, place, tokens);
             }
-            Some(_) => self.put(Kind::Refused, random(), at, row, place, tokens),
+            Some(_) => self.put(Kind::Refused, random(row), at, row, place, tokens),
         }
     }
 
@@ -119,6 +129,7 @@ impl Picks {
             order,
             at,
             id: row.id.to_owned(),
+            group: row.group.map(str::to_owned),
             place,
             tokens,
             statistics: row.statistics.to_vec(),
@@ -167,6 +178,10 @@ fn insert(picks: &mut Vec<Pick>, pick: Pick) {
     picks.truncate(EACH);
 }
 
+fn random(row: &SelectedRow<'_>) -> f64 {
+    draw(row.id, row.input_row, row.window.map_or(u64::MAX, u64::from)) as f64
+}
+
 /// A number that depends on the seed and the sample and on nothing else: FNV-1a, mixed as in `SplitMix64`.
 fn draw(id: &str, row: u64, window: u64) -> u64 {
     let numbers = [SEED.to_le_bytes(), row.to_le_bytes(), window.to_le_bytes()];
@@ -174,9 +189,7 @@ fn draw(id: &str, row: u64, window: u64) -> u64 {
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let mixed = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    mix(hash)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::base::text::{count, line_safe};
 use crate::report::page::drawing::{Drawing, Shape, colour};
 use crate::report::page::heat::{Scale, heat_map, hexadecimal};
 use crate::report::page::{Block, Figure, Page, Piece, Section, Tile};
+use crate::report::passages::Passage;
 
 /// Pieces that a text is shaded in.
 const PIECES: usize = 3000;
@@ -76,6 +77,7 @@ impl Explanation {
         if !notes.is_empty() {
             blocks.push(Block::List(notes));
         }
+        sections.extend(self.guards_of());
         let lead = "Measured again, beside what the run recorded.";
         sections.push(Section::new("figures", "Its figures", lead, blocks));
         sections.push(Section::new("repeat", "Repeat", "", vec![Block::Code(command.to_owned())]));
@@ -107,6 +109,23 @@ impl Explanation {
             sections,
         };
         page.html()
+    }
+
+    /// What the guards say of it.
+    fn guards_of(&self) -> Option<Section> {
+        let rows = self.guards.iter().map(|guard| {
+            let value = guard.value.map_or("–".to_owned(), |value| format!("{value:.6}"));
+            let says = if guard.rejects { "rejected" } else { "passes" };
+            vec![format!("{} {}", guard.statistic, guard.bounds), value, says.to_owned()]
+        });
+        let mut blocks = vec![Block::table(["guard", "value", ""], rows.collect())];
+        for guard in self.guards.iter().filter(|guard| !guard.passages.is_empty()) {
+            blocks.push(Block::Heading(format!("What {} counts most", guard.statistic)));
+            let passage = |of: &Passage| format!("{}: {}", of.in_words(), of.text);
+            blocks.push(Block::List(guard.passages.iter().map(passage).collect()));
+        }
+        let lead = "Bounds that a sample must keep to, and where most of what they count stands.";
+        (!self.guards.is_empty()).then(|| Section::new("guards", "Its guards", lead, blocks))
     }
 
     /// What the terms of its score come to.

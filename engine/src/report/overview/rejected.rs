@@ -1,0 +1,226 @@
+//! What each guard rejects: counts by group, and some windows with the passages that its statistic counts.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::drawings::{number, share};
+use super::excerpts;
+use super::gather::OfGroup;
+use super::groups::{self, Texts};
+use super::picks::{Pick, Picks};
+use crate::base::error::Result;
+use crate::base::text::{count, line_safe};
+use crate::dataset::documents::DocumentContent;
+use crate::plan::Plan;
+use crate::plan::encoded::tokenize;
+use crate::report::page::{Block, Section, Text};
+use crate::report::passages::{self, Passage, Source};
+use crate::run_directory::calibration::CalibratedGroup;
+use crate::run_directory::summary::GuardUse;
+
+/// What a guard rejects.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Rejected {
+    setting: String,
+    statistic: String,
+    /// Its bounds in words.
+    bounds: String,
+    /// Samples out of its bounds, whatever other guards say of them, and all samples.
+    rejected: u64,
+    samples: u64,
+    /// The same by group that is shown on its own, and of all others together.
+    groups: Vec<OfOneGroup>,
+    /// Some of them, at random.
+    windows: Vec<RejectedWindow>,
+    #[serde(skip)]
+    is_warning: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct OfOneGroup {
+    value: Option<String>,
+    /// Whether it is all groups that are not shown on their own.
+    others: bool,
+    rejected: u64,
+    samples: u64,
+}
+
+/// A window that a guard rejects; of a document the first one.
+#[derive(Clone, Debug, Serialize)]
+struct RejectedWindow {
+    id: String,
+    window: u32,
+    group: Option<String>,
+    value: f64,
+    /// Why it is not kept: another guard may come first.
+    reason: Option<String>,
+    passages: Vec<Passage>,
+}
+
+/// What the guards reject: counted as `uses`, in the groups as `gathered`, with `picks` of each.
+pub(super) fn of(
+    uses: &[GuardUse],
+    places: &[Option<usize>],
+    shown: &[&CalibratedGroup],
+    gathered: &[OfGroup],
+    picks: &[Picks],
+    texts: &Texts<'_>,
+) -> Result<Vec<Rejected>> {
+    let mut all = Vec::new();
+    for (guard, of) in uses.iter().enumerate() {
+        let groups = gathered.iter().enumerate().filter_map(|(place, group)| {
+            let known = shown.get(place);
+            let samples = group.fates.iter().map(|fate| fate.samples).sum::<u64>();
+            (samples > 0).then(|| OfOneGroup {
+                value: known.and_then(|known| known.value.clone()),
+                others: known.is_none(),
+                rejected: group.rejected[guard],
+                samples,
+            })
+        });
+        let picks: Vec<Pick> =
+            picks[guard].clone().shown().into_iter().map(|(_, pick)| pick).collect();
+        all.push(Rejected {
+            setting: of.setting.clone(),
+            statistic: of.statistic.clone(),
+            bounds: of.bounds.clone(),
+            rejected: of.rejected,
+            samples: of.samples,
+            groups: groups.collect(),
+            windows: windows(&of.statistic, places[guard], &picks, texts)?,
+            is_warning: of.rejects_most(),
+        });
+    }
+    Ok(all)
+}
+
+fn windows(
+    statistic: &str,
+    place: Option<usize>,
+    picks: &[Pick],
+    texts: &Texts<'_>,
+) -> Result<Vec<RejectedWindow>> {
+    let all: Vec<&Pick> = picks.iter().collect();
+    let mut found = vec![Vec::new(); picks.len()];
+    if let Some(plan) = texts.plan {
+        excerpts::read(plan, &all, texts.unit, |index, content| {
+            found[index] = passages_of(plan, statistic, all[index], content).unwrap_or_default();
+        })?;
+    }
+    let window = |(pick, passages): (&Pick, Vec<Passage>)| RejectedWindow {
+        id: pick.id.clone(),
+        window: pick.place.window,
+        group: pick.group.clone(),
+        value: place.map_or(f64::NAN, |place| pick.statistics[place]),
+        reason: pick.reason.clone(),
+        passages,
+    };
+    Ok(picks.iter().zip(found).map(window).collect())
+}
+
+/// The passages of a sample; none where its window is not in the document any more.
+fn passages_of(
+    plan: &Plan,
+    statistic: &str,
+    pick: &Pick,
+    content: &DocumentContent,
+) -> Option<Vec<Passage>> {
+    let (start, end) = (pick.place.tokens.0 as usize, pick.place.tokens.1 as usize);
+    let bos = usize::from(plan.bos.count);
+    let own = |tokens: &Range<usize>| {
+        start + tokens.start.saturating_sub(bos)..start + tokens.end.saturating_sub(bos)
+    };
+    match content {
+        DocumentContent::Text(text) => {
+            let encoded = tokenize(plan, pick.id.clone(), text).ok()?;
+            let ids = plan.bos.before(encoded.ids.get(start..end)?);
+            let bytes = encoded.byte_range(start, end, text.len());
+            let text_of = |tokens: Range<usize>| {
+                let tokens = own(&tokens);
+                text[encoded.byte_range(tokens.start, tokens.end, text.len())].to_owned()
+            };
+            let source = Source { ids: &ids, text: Some(&text[bytes]), text_of: &text_of };
+            Some(passages::of_window(plan, statistic, &source))
+        }
+        DocumentContent::Tokens(tokens) => {
+            let ids = plan.bos.before(tokens.get(start..end)?);
+            let text_of = |range: Range<usize>| {
+                let ids = ids[range].iter().map(u32::to_string);
+                ids.collect::<Vec<_>>().join(" ")
+            };
+            let source = Source { ids: &ids, text: None, text_of: &text_of };
+            Some(passages::of_window(plan, statistic, &source))
+        }
+    }
+}
+
+/// The part of the page; none without guards. `samples`: windows or documents.
+pub(super) fn section(all: &[Rejected], samples: &str) -> Option<Section> {
+    if all.is_empty() {
+        return None;
+    }
+    let mut blocks = Vec::new();
+    for of in all.iter().filter(|of| of.is_warning) {
+        blocks.push(Block::Note(format!(
+            "Warning: the guard {} {} ({}) rejects {} of {} {samples}, or more than half of a group.",
+            of.statistic,
+            of.bounds,
+            of.setting,
+            count(of.rejected),
+            count(of.samples)
+        )));
+    }
+    let name = |group: &OfOneGroup| {
+        if group.others {
+            "all other groups".to_owned()
+        } else {
+            groups::name(group.value.as_deref())
+        }
+    };
+    let row = |guard: String, group: String, rejected: u64, all: u64| {
+        vec![guard, group, count(rejected), count(all), share(rejected, all)]
+    };
+    let mut rows = Vec::new();
+    for of in all {
+        let guard = format!("{} {}", of.statistic, of.bounds);
+        rows.push(row(guard, "all".to_owned(), of.rejected, of.samples));
+        if of.groups.len() > 1 {
+            let groups = of.groups.iter();
+            rows.extend(groups.map(|own| row(String::new(), name(own), own.rejected, own.samples)));
+        }
+    }
+    blocks.push(Block::table(["guard", "group", "rejected", samples, "share"], rows));
+    for of in all.iter().filter(|of| !of.windows.is_empty()) {
+        blocks.push(Block::Details {
+            summary: format!("some of what {} {} rejects", of.statistic, of.bounds),
+            open: all.len() == 1,
+            blocks: of.windows.iter().map(|window| Block::Text(text(of, window))).collect(),
+        });
+    }
+    let lead = "Each guard is counted by itself: a sample may be out of the bounds of several.";
+    Some(Section::new("guards", "What the guards reject", lead, blocks))
+}
+
+fn text(of: &Rejected, window: &RejectedWindow) -> Text {
+    let passages = window.passages.iter();
+    let why = match &window.reason {
+        Some(reason) => line_safe(&reason.replace('_', " ")),
+        None => String::new(),
+    };
+    let mut texts = window.passages.iter().map(|passage| passage.text.clone());
+    let excerpt = texts.next().map(|first| {
+        let rest: Vec<String> = texts.collect();
+        let gap = if rest.is_empty() { "" } else { " … " };
+        (first, gap.to_owned(), rest.join(" … "))
+    });
+    Text {
+        title: groups::short(&window.id),
+        place: format!("window {}", window.window),
+        why,
+        figures: std::iter::once((of.statistic.clone(), number(window.value)))
+            .chain(passages.map(|passage| ("passage".to_owned(), passage.in_words())))
+            .collect(),
+        excerpt,
+    }
+}

@@ -1,0 +1,100 @@
+//! The passages of a window that a guard's statistic counts: why the window was rejected, as text.
+
+use std::ops::Range;
+
+use longsift_stages::contract::{Passages, Window};
+use serde::Serialize;
+
+use crate::base::text::{count, line_safe};
+use crate::plan::Plan;
+
+/// Passages of a window that are shown.
+const MAX_PASSAGES: usize = 3;
+/// Tokens and bytes of a passage.
+const TOKENS: usize = 24;
+const BYTES: usize = 120;
+
+/// A passage of a window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Passage {
+    /// What `start`, `end` and `counted` are numbers of: `tokens` of the window, BOS included, or `bytes` of its text.
+    unit: &'static str,
+    start: usize,
+    end: usize,
+    /// How many of them the statistic counts.
+    counted: usize,
+    /// Its text on one line; token ids where documents are token ids.
+    pub(crate) text: String,
+}
+
+/// A window that passages are taken of.
+pub(crate) struct Source<'a> {
+    /// Token ids as scored, BOS included.
+    pub(crate) ids: &'a [u32],
+    pub(crate) text: Option<&'a str>,
+    /// The text of some of the tokens.
+    pub(crate) text_of: &'a dyn Fn(Range<usize>) -> String,
+}
+
+impl Passage {
+    /// How much of it is counted, in words.
+    pub(crate) fn in_words(&self) -> String {
+        let (start, all) = (count(self.start as u64), count((self.end - self.start) as u64));
+        format!("{} of {all} {} from {start} on count", count(self.counted as u64), self.unit)
+    }
+}
+
+/// The passages with the most of what a statistic counts, in their order; none where its measure cannot name them.
+pub(crate) fn of_window(plan: &Plan, statistic: &str, source: &Source<'_>) -> Vec<Passage> {
+    let Some((place, column)) = plan.measures.place_of(statistic) else { return Vec::new() };
+    let measure = plan.measure(place);
+    let Some(column) = measure.columns().into_iter().nth(column) else { return Vec::new() };
+    let Source { ids, text, text_of } = *source;
+    let text_half = text.map(|_| 0);
+    let bytes = text.map(str::as_bytes);
+    let window = Window { ids, text: bytes, text_half, document: &[], evidence: &[] };
+    let (unit, ranges, length, size) = match measure.passages(&column.name, &window) {
+        None => return Vec::new(),
+        Some(Passages::Tokens(ranges)) => ("tokens", ranges, ids.len(), TOKENS),
+        Some(Passages::Bytes(ranges)) => ("bytes", ranges, bytes.map_or(0, <[u8]>::len), BYTES),
+    };
+    let passage = |(range, counted): (Range<usize>, usize)| {
+        let text = match (unit, text) {
+            ("bytes", Some(text)) => text
+                [text.floor_char_boundary(range.start)..text.floor_char_boundary(range.end)]
+                .to_owned(),
+            _ => text_of(range.clone()),
+        };
+        let text = line_safe(text.replace("\r\n", "⏎ ").replace('\n', "⏎ ").trim());
+        Passage { unit, start: range.start, end: range.end, counted, text }
+    };
+    densest(&ranges, length, size).into_iter().map(passage).collect()
+}
+
+/// The parts of this size that hold most of the ranges, in their order, each with how much.
+fn densest(ranges: &[Range<usize>], length: usize, size: usize) -> Vec<(Range<usize>, usize)> {
+    let mut counted = vec![0; length.div_ceil(size)];
+    for place in ranges.iter().cloned().flatten() {
+        counted[place / size] += 1;
+    }
+    let mut parts: Vec<usize> = (0..counted.len()).filter(|part| counted[*part] > 0).collect();
+    parts.sort_by_key(|part| (std::cmp::Reverse(counted[*part]), *part));
+    parts.truncate(MAX_PASSAGES);
+    parts.sort_unstable();
+    let range = |part: usize| (part * size..((part + 1) * size).min(length), counted[part]);
+    parts.into_iter().map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_densest_parts_are_shown_in_their_order() {
+        let ranges = [3..5, 10..12, 20..30, 33..36, 41..42];
+        let found = densest(&ranges, 42, 10);
+        assert_eq!(found, [(10..20, 2), (20..30, 10), (30..40, 3)]);
+        assert_eq!(densest(&ranges[4..], 42, 10), [(40..42, 1)]);
+        assert!(densest(&[], 0, 10).is_empty());
+    }
+}

@@ -1,0 +1,93 @@
+//! The parts of a window that a statistic counts, found the plain way: for people who ask why a window was rejected.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// Tokens of the grams that a repeated stretch is made of, and of the shortest stretch.
+const GRAM: usize = 8;
+const STRETCH: usize = 16;
+
+/// The ranges of what is marked.
+pub(super) fn ranges(marked: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for (place, _) in marked.enumerate().filter(|(_, marked)| *marked) {
+        match ranges.last_mut().filter(|last| last.end == place) {
+            Some(last) => last.end += 1,
+            None => ranges.push(place..place + 1),
+        }
+    }
+    ranges
+}
+
+/// The ends of the trigrams that `periodic_share` counts.
+pub(super) fn periodic(ids: &[u32]) -> Vec<Range<usize>> {
+    let mut last: HashMap<&[u32], usize> = HashMap::new();
+    let mut distances = vec![0; ids.len()];
+    for (start, gram) in ids.windows(3).enumerate() {
+        let end = start + 2;
+        distances[end] = last.insert(gram, end).map_or(0, |earlier| end - earlier);
+    }
+    let mut counts = vec![0_usize; ids.len()];
+    distances.iter().for_each(|distance| counts[*distance] += 1);
+    let periods = 2..ids.len();
+    let period = periods.max_by_key(|period| (counts[*period], std::cmp::Reverse(*period)));
+    ranges(distances.iter().map(|distance| Some(*distance) == period))
+}
+
+/// The stretches that `repeated_share` counts.
+pub(super) fn repeated(ids: &[u32]) -> Vec<Range<usize>> {
+    let mut seen: HashSet<&[u32]> = HashSet::new();
+    let hits: Vec<bool> = ids.windows(GRAM).map(|gram| !seen.insert(gram)).collect();
+    let mut covered = vec![false; ids.len()];
+    for run in ranges(hits.into_iter()) {
+        // A run of grams covers the tokens of all of them.
+        if run.len() > STRETCH - GRAM {
+            covered[run.start..run.end + GRAM - 1].fill(true);
+        }
+    }
+    ranges(covered.into_iter())
+}
+
+/// The tokens that `frequent_token_share` counts.
+pub(super) fn frequent(ids: &[u32]) -> Vec<Range<usize>> {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    ids.iter().for_each(|id| *counts.entry(*id).or_default() += 1);
+    let least = (ids.len() / 128).max(2);
+    ranges(ids.iter().map(|id| counts[id] >= least))
+}
+
+/// The runs that `unbroken_share` counts.
+pub(super) fn unbroken(text: &[u8]) -> Vec<Range<usize>> {
+    let runs = ranges(text.iter().map(|byte| matches!(byte, 0x21..=0x7f)));
+    runs.into_iter().filter(|run| run.len() >= 40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_is_the_one_that_most_trigrams_have() {
+        let ids: Vec<u32> = (0..30).map(|token| token % 5).collect();
+        assert_eq!(periodic(&ids), [7..30], "the first trigram ends at 2 and returns at 7");
+        assert!(periodic(&[7; 9]).is_empty(), "a run of one token has period 1");
+        assert!(periodic(&[]).is_empty() && periodic(&[1, 2]).is_empty());
+    }
+
+    #[test]
+    fn a_repeated_stretch_has_sixteen_tokens_at_least() {
+        let stretch: Vec<u32> = (0..15).collect();
+        let twice = |stretch: &[u32]| [stretch, &[99], stretch].concat();
+        assert!(repeated(&twice(&stretch)).is_empty());
+        let stretch: Vec<u32> = (0..16).collect();
+        assert_eq!(repeated(&twice(&stretch)), [17..33]);
+        assert!(repeated(&[5; 7]).is_empty());
+    }
+
+    #[test]
+    fn frequent_tokens_and_unbroken_text_are_named() {
+        assert_eq!(frequent(&[1, 2, 1, 3]), [0..1, 2..3]);
+        let text = format!("a {} {}", "x".repeat(40), "y".repeat(39));
+        assert_eq!(unbroken(text.as_bytes()), [2..42]);
+    }
+}
