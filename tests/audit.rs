@@ -341,14 +341,18 @@ fn a_run_is_repeated_from_its_manifest_alone() {
     for path in ["out.limit-5", "out.limit-5.run", "pipelines"] {
         fs::remove_dir_all(workspace.path(path)).unwrap();
     }
-    workspace.write("old/out.run/manifest.json", manifest);
+    workspace.write("out.limit-5.run/manifest.json", &manifest);
     fs::create_dir(workspace.path("pipelines")).unwrap();
-    workspace.longsift(&["run", "old/out.run", "-q"]).success();
+    workspace.longsift(&["run", "out.limit-5.run", "-q"]).success();
     assert_eq!(workspace.results(), expected);
-    // Elsewhere, with a flag; and where it was, which is finished.
-    workspace.longsift(&["run", "old/out.run", "-q", "--set", "output.path=again"]).success();
+    // A copy is run where it lies, and elsewhere with a flag; where it was, the run is finished.
     let data =
         |folder: &str| -> Vec<String> { workspace.hashes(&[folder]).into_values().collect() };
+    let copy = "old/out.limit-5.run";
+    workspace.write(&format!("{copy}/manifest.json"), &manifest);
+    workspace.longsift(&["run", copy, "-q"]).success();
+    assert_eq!(data("old/out.limit-5/data"), data("out.limit-5/data"));
+    workspace.longsift(&["run", copy, "-q", "--set", "output.path=again"]).success();
     assert_eq!(data("again.limit-5/data"), data("out.limit-5/data"));
     let answer = workspace.longsift(&["run", "out.limit-5.run", "-q"]).success();
     assert_eq!(answer.summary()["status"], "nothing_to_do");

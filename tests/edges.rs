@@ -211,7 +211,7 @@ fn a_column_of_the_input_that_differs_from_one_of_ours_by_case_is_refused() {
             (name, strings(["x", "y", "z"])),
         ]);
         write_parquet(&workspace.path("input/a.parquet"), &input, 4);
-        let pipeline = Pipeline::tokens("model", 64).measure("stage: recurrence");
+        let pipeline = Pipeline::tokens("model", 64).measure("recurrence");
         workspace.write("pipeline.yaml", pipeline.to_string());
         let answer = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2);
         assert!(
