@@ -230,5 +230,9 @@ fn an_input_without_rows_is_a_result_like_any_other() {
         fs::remove_file(path).unwrap();
     }
     let answer = workspace.longsift(&["run", "pipeline.yaml", "-q"]).expect(2);
-    assert!(answer.stderr.contains("`allow_empty: true` if there may be none"), "{}", answer.stderr);
+    assert!(
+        answer.stderr.contains("`allow_empty: true` if there may be none"),
+        "{}",
+        answer.stderr
+    );
 }

@@ -194,7 +194,7 @@ mod tests {
     fn by_definition(text: &[u8]) -> TextCounts {
         let runs = text.split(|byte| !(0x21..=0x7f).contains(byte));
         TextCounts {
-            digits: text.iter().filter(|byte| (b'0'..=b'9').contains(byte)).count(),
+            digits: text.iter().filter(|byte| byte.is_ascii_digit()).count(),
             above_blank: text.iter().filter(|byte| **byte > 0x20).count(),
             unbroken: runs.map(<[u8]>::len).filter(|length| *length >= 40).sum(),
         }

@@ -111,12 +111,11 @@ pub(crate) fn check(
     let stems: BTreeSet<&str> = used.iter().filter_map(|name| stem(name)).collect();
     let all = tensors.files_by_tensor().keys().map(String::as_str);
     let unused = all.filter(|name| !used.contains(name));
-    let unread: Vec<&str> = match config.gguf() {
-        Some(_) => unused.filter(|name| changes_gguf(name, reads)).collect(),
-        None => {
-            let names = Names::new(config.tensors(), &used);
-            unused.filter(|name| names.changes(name, &stems, reads)).collect()
-        }
+    let unread: Vec<&str> = if config.gguf().is_some() {
+        unused.filter(|name| changes_gguf(name, reads)).collect()
+    } else {
+        let names = Names::new(config.tensors(), &used);
+        unused.filter(|name| names.changes(name, &stems, reads)).collect()
     };
     let (first, rest) = unread.split_first()?;
     let listed = rest
@@ -208,7 +207,7 @@ impl<'a> Names<'a> {
         let in_attention =
             rest.strip_prefix(self.attention).and_then(|rest| rest.strip_prefix('.'));
         let is_known = in_attention == Some("bias")
-            || rest.ends_with(".bias")
+            || rest.rsplit_once('.').is_some_and(|(_, role)| role == "bias")
                 && self.projections.iter().any(|projection| {
                     let own = projection.strip_prefix(self.layers);
                     own.and_then(|own| own.strip_prefix("0.")) == stem(rest)

@@ -23,9 +23,9 @@ pub(super) const MARK: u16 = 1 << 6;
 pub(super) const UPPER: u16 = 1 << 7;
 /// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: letters of its end.
 pub(super) const LOWER: u16 = 1 << 8;
-/// `[一-龥ࠀ-一가-\u{d7ff}]`, DeepSeek LLM and Coder.
+/// `[一-龥ࠀ-一가-\u{d7ff}]`, `DeepSeek` LLM and Coder.
 pub(super) const CODER_SCRIPTS: u16 = 1 << 9;
-/// `[一-龥぀-ゟ゠-ヿ]`, DeepSeek V3.
+/// `[一-龥぀-ゟ゠-ヿ]`, `DeepSeek` V3.
 pub(super) const V3_SCRIPTS: u16 = 1 << 10;
 /// [`char::is_numeric`], which the step `Digits` asks.
 pub(super) const NUMERIC: u16 = 1 << 11;
@@ -118,9 +118,9 @@ pub(super) fn decode(text: &[u8], at: usize) -> (usize, usize) {
     let first = usize::from(text[at]);
     let bits = |behind: usize| usize::from(text[at + behind] & 0x3F);
     match first {
-        ..0x80 => (first, 1),
-        ..0xE0 => ((first & 0x1F) << 6 | bits(1), 2),
-        ..0xF0 => ((first & 0x0F) << 12 | bits(1) << 6 | bits(2), 3),
+        0..0x80 => (first, 1),
+        0x80..0xE0 => ((first & 0x1F) << 6 | bits(1), 2),
+        0xE0..0xF0 => ((first & 0x0F) << 12 | bits(1) << 6 | bits(2), 3),
         _ => ((first & 0x07) << 18 | bits(1) << 12 | bits(2) << 6 | bits(3), 4),
     }
 }

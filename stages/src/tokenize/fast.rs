@@ -278,14 +278,17 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
 fn letters(word: u128) -> u128 {
     const ONES: u128 = u128::MAX / 0xFF;
     const HIGH: u128 = ONES * 0x80;
-    let lower = (word | ONES * 0x20) & !HIGH;
-    // A sum reaches the highest bit from `a` on, or beyond `z`, and never the next byte.
-    let from_a = lower + ONES * (0x80 - b'a' as u128);
-    let beyond_z = lower + ONES * (0x7F - b'z' as u128);
+    // What makes a sum with `a`, and with what follows `z`, reach the highest bit.
+    const TO_A: u128 = ONES * (0x80 - 0x61);
+    const BEYOND_Z: u128 = ONES * (0x7F - 0x7A);
+    let lower = (word | (ONES * 0x20)) & !HIGH;
+    // No sum reaches the next byte.
+    let from_a = lower + TO_A;
+    let beyond_z = lower + BEYOND_Z;
     from_a & !beyond_z & !word & HIGH
 }
 
-/// Patterns in front of [`BLANKS`], and the steps of DeepSeek's pre-tokenizers.
+/// Patterns in front of [`BLANKS`], and the steps of `DeepSeek`'s pre-tokenizers.
 const CL100K: [&str; 2] = [
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}",
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
@@ -301,10 +304,8 @@ const DEEPSEEK_V3: [&str; 3] = [
 impl Scanner {
     /// The scanner of a pre-tokenizer that writes the pieces of exactly these patterns as bytes.
     pub(super) fn new(steps: &PreTokenizerSteps) -> Option<Self> {
-        let steps = match steps.0.as_slice() {
-            [PreTokenizerStep::PrefixSpace, steps @ ..] => steps,
-            steps => steps,
-        };
+        let has_prefix = matches!(steps.0.first(), Some(PreTokenizerStep::PrefixSpace));
+        let steps = &steps.0[usize::from(has_prefix)..];
         let [steps @ .., PreTokenizerStep::Crate(PreTokenizerWrapper::ByteLevel(bytes))] = steps
         else {
             return None;

@@ -99,7 +99,7 @@ fn byte_level(steps: &[Value], change: impl FnOnce(&mut Value)) -> Vec<u8> {
     })
 }
 
-/// A model of characters with byte fallback, as SentencePiece writes them.
+/// A model of characters with byte fallback, as `SentencePiece` writes them.
 fn characters(normalizer: Value, pre_tokenizer: Value) -> Vec<u8> {
     bytes_with(|form| {
         let mut vocabulary = serde_json::Map::new();
@@ -236,7 +236,9 @@ proptest! {
         }
         ENCODERS.with(|encoders| {
             for (name, encoders) in encoders {
-                texts.iter().for_each(|text| assert_equal(name, encoders, text));
+                for text in &texts {
+                    assert_equal(name, encoders, text);
+                }
             }
         });
     }

@@ -46,14 +46,14 @@ impl Joins {
                 (text.chars().count() == 1).then(|| decode(token, start).0)
             };
             let length = match token[at] {
-                ..0x80 => 1,
-                ..0xE0 => 2,
-                ..0xF0 => 3,
+                0..0x80 => 1,
+                0x80..0xE0 => 2,
+                0xE0..0xF0 => 3,
                 _ => 4,
             };
             match (before.and_then(|before| whole(before, at)), whole(at, at + length)) {
                 (Some(left), Some(right)) if left | right < 0x80 => {
-                    self.ascii[left << 7 | right] = true
+                    self.ascii[left << 7 | right] = true;
                 }
                 (Some(left), Some(right)) => {
                     let bit = pair_bit(left, right);

@@ -116,7 +116,9 @@ impl Merges {
             return Err("it has more than two million tokens");
         }
         let mut token_bytes = vec![0; ids];
-        for (token, id) in &model.vocab {
+        let mut vocabulary: Vec<(&String, &u32)> = model.vocab.iter().collect();
+        vocabulary.sort_unstable_by_key(|(_, id)| **id);
+        for (token, id) in vocabulary {
             let length = &mut token_bytes[*id as usize];
             if *length != 0 {
                 return Err("two of its tokens have the same id");

@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    fn told(tokenizer: Value, config: Value) -> Vec<String> {
+    fn told(tokenizer: &Value, config: &Value) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
         let tokenizer = Tokenizer::from_bytes(tokenizer.to_string()).unwrap();
@@ -144,8 +144,8 @@ mod tests {
             "added_tokens_decoder": {"2": {"content": "<s>"}}, "bos_token": "<s>", "eos_token": {"content": "<s>"},
             "unk_token": null, "add_prefix_space": false, "additional_special_tokens": ["<s>"], "do_lower_case": true,
         });
-        assert_eq!(told(tokenizer(), config), Vec::<String>::new());
-        assert_eq!(told(tokenizer(), json!([1])), Vec::<String>::new());
+        assert_eq!(told(&tokenizer(), &config), Vec::<String>::new());
+        assert_eq!(told(&tokenizer(), &json!([1])), Vec::<String>::new());
     }
 
     #[test]
@@ -154,14 +154,16 @@ mod tests {
             "added_tokens_decoder": {"2": {"content": "<s>"}, "3": {"content": "<|im_start|>"}},
             "eos_token": "</s>", "extra_special_tokens": {"image": "<img>"}, "add_prefix_space": true,
         });
-        let [tokens, prefix] = &told(tokenizer(), config)[..] else { panic!() };
+        let [tokens, prefix] = &told(&tokenizer(), &config)[..] else { panic!() };
         assert!(tokens.contains("`</s>`, `<img>`, `<|im_start|>`;"), "{tokens}");
         assert!(prefix.contains("`add_prefix_space: true`"), "{prefix}");
         let moved = json!({"added_tokens_decoder": {"7": {"content": "<s>"}}});
-        assert!(told(tokenizer(), moved)[0].contains("under other ids: `<s>`;"));
+        assert!(told(&tokenizer(), &moved)[0].contains("under other ids: `<s>`;"));
         let mut bert = tokenizer();
         bert["normalizer"] = json!({"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
                                     "strip_accents": null, "lowercase": true});
-        assert!(told(bert, json!({"do_lower_case": false}))[0].contains("`do_lower_case: false`"));
+        assert!(
+            told(&bert, &json!({"do_lower_case": false}))[0].contains("`do_lower_case: false`")
+        );
     }
 }

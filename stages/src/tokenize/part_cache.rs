@@ -192,7 +192,8 @@ mod tests {
                 let number = if round == 0 { number } else { number / 2 * 2 };
                 let part = format!("{number:x}{}", "y".repeat(number as usize % 30));
                 let part = part.as_bytes();
-                (ids.clear(), expected.clear());
+                ids.clear();
+                expected.clear();
                 encode(part)(&mut expected);
                 let miss = |into: &mut Vec<u32>| {
                     misses += 1;

@@ -30,9 +30,9 @@ pub(super) enum Scanner {
     },
     /// GPT-4o.
     O200k,
-    /// DeepSeek LLM and Coder.
+    /// `DeepSeek` LLM and Coder.
     DeepSeekCoder,
-    /// DeepSeek V3 and R1.
+    /// `DeepSeek` V3 and R1.
     DeepSeekV3,
 }
 
@@ -276,13 +276,12 @@ impl Scan for DeepSeekCoder {
         let mut end = next;
         while end < text.len() {
             let (class, after) = cursor.next(end);
-            let belongs = match kind {
-                Some(kind) => class & kind != 0,
-                None => {
-                    let starts = LETTER | PUNCTUATION;
-                    let leads = class & BLANK != 0 && cursor.next(after).0 & starts != 0;
-                    class & (LINE_END | starts) == 0 && !leads
-                }
+            let belongs = if let Some(kind) = kind {
+                class & kind != 0
+            } else {
+                let starts = LETTER | PUNCTUATION;
+                let leads = class & BLANK != 0 && cursor.next(after).0 & starts != 0;
+                class & (LINE_END | starts) == 0 && !leads
             };
             if !belongs || (class ^ first) & CODER_SCRIPTS != 0 || class & NUMERIC != 0 {
                 break;

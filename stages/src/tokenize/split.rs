@@ -292,7 +292,7 @@ impl Splitter {
             return Ok(Run::default());
         }
         fast.add_ends(source.text, first_end, &run.tokens.ids[first_id..], &mut run.tokens.ends);
-        debug_assert_eq!(run.tokens.ends.last().is_none_or(|end| *end as usize == run.end), true);
+        debug_assert!(run.tokens.ends.last().is_none_or(|end| *end as usize == run.end));
         Ok(run)
     }
 

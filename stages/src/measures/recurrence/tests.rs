@@ -221,7 +221,7 @@ fn a_window_without_a_second_half_has_nulls() {
     let of_window = |ids: &[u32]| figures(&Recurrence::default(), ids)[8..].to_vec();
     let [zero, one] = [0.0, 1.0].map(Value::Number);
     assert_eq!(of_window(&[]), [Value::Null, Value::Null, Value::Null, Value::Null]);
-    assert_eq!(of_window(&[7, 7]), [zero.clone(), zero.clone(), Value::Null, one.clone()]);
+    assert_eq!(of_window(&[7, 7]), [zero.clone(), zero.clone(), Value::Null, one]);
     assert_eq!(of_window(&[7; 15])[1], zero);
     assert_eq!(of_window(&[7; 17])[1], Value::Number(16.0 / 17.0));
 }
