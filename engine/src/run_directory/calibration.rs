@@ -7,6 +7,7 @@ use longsift_stages::filter::budgets::Budget;
 use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::ColumnFigures;
 use longsift_stages::score::percentile::Histogram;
+use longsift_stages::score::terms::{Combine, Scale, Scorer, Standardise, Term};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,24 @@ pub struct CalibratedGroup {
     pub score_deciles: Vec<f64>,
     /// Samples that pass in each of the ten parts: with equal scores they are not of equal size.
     pub score_parts: Vec<u64>,
+}
+
+impl CalibratedGroup {
+    /// Scores the samples of the group; none where no sample of it had a score.
+    pub fn scorer(
+        &self,
+        terms: &[Term],
+        combine: Combine,
+        standardise: Standardise,
+    ) -> Option<Scorer> {
+        let scale = |term: &Term| {
+            let (figures, histogram) =
+                (self.figures.get(&term.statistic), self.histograms.get(&term.statistic));
+            term.scale(standardise, figures.copied(), histogram.cloned())
+        };
+        let scales: Vec<Scale> = terms.iter().map(scale).collect::<Option<_>>()?;
+        Scorer::new(terms, combine, standardise, &scales)
+    }
 }
 
 /// Where what was kept of a group ended.

@@ -6,7 +6,7 @@ use longsift_stages::contract::{Location, Merge};
 use longsift_stages::filter::budgets::{self, Budget};
 use longsift_stages::filter::guards::Bounds;
 use longsift_stages::score::ColumnFigures;
-use longsift_stages::score::terms::{Scale, Scorer, Standardise};
+use longsift_stages::score::terms::{Scorer, Standardise};
 
 use super::criteria::Criteria;
 use super::gather::Gathered;
@@ -38,8 +38,11 @@ pub(super) fn groups<'r>(
             .filter_map(|(name, figures)| Some((name, (*figures)?)))
             .collect(),
         histograms: names()
-            .zip(ranked.scales(histograms).into_iter().flatten())
-            .filter_map(|(name, scale)| Some((name, scale.histogram?)))
+            .zip(&ranked.figures)
+            .zip(ranked.scales(criteria, histograms).into_iter().flatten())
+            .filter_map(|((name, figures), scale)| {
+                figures.as_ref().and(scale.histogram).map(|histogram| (name, histogram))
+            })
             .collect(),
         guards: ranked.bounds.clone(),
         thresholds: ranked.totals.thresholds.clone(),
@@ -117,14 +120,7 @@ fn match_budgets(criteria: &Criteria, calibration: &mut Calibration) -> Vec<Stri
 
 /// What scores the samples of a group as its calibration says; none where no sample of it had a score.
 pub(super) fn scorer(criteria: &Criteria, known: &CalibratedGroup) -> Option<Scorer> {
-    let scale = |name: &String| {
-        let (figures, histogram) = (*known.figures.get(name)?, known.histograms.get(name).cloned());
-        Some(Scale { figures, histogram })
-    };
-    let names = criteria.terms.iter().map(|term| &term.statistic);
-    let scales: Vec<Scale> = names.map(scale).collect::<Option<_>>()?;
-    let (terms, combine) = (&criteria.terms, criteria.combine);
-    Scorer::new(terms, combine, criteria.standardise, &scales)
+    known.scorer(&criteria.terms, criteria.combine, criteria.standardise)
 }
 
 /// What a calibration does not have of what these criteria need; none where it fits.
@@ -133,6 +129,10 @@ fn missing(criteria: &Criteria, known: &CalibratedGroup) -> Option<String> {
     for (index, statistic) in criteria.statistics.iter().enumerate().filter(|_| known.count > 0) {
         let name = &statistic.name;
         if !known.figures.contains_key(name) {
+            // Samples have scores without the statistic of an optional term.
+            if !criteria.requires(index) {
+                continue;
+            }
             return Some(format!("figures of `{name}`"));
         }
         let takes = criteria.standardise_of(index) == Some(Standardise::Percentile);

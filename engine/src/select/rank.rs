@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering as Order};
 
 use longsift_stages::filter::guards::{Bounds, Verdict};
-use longsift_stages::score::percentile::Counting;
-use longsift_stages::score::terms::{Scale, Scorer, Standardise};
+use longsift_stages::score::percentile::{Counting, Histogram};
+use longsift_stages::score::terms::{Scale, Scorer, Standardise, Term};
 use longsift_stages::score::{ColumnFigures, Deviations, Sums};
 
 use super::criteria::Criteria;
@@ -69,24 +69,38 @@ pub(super) struct Ranked {
 
 impl Ranked {
     /// By term, what it is made comparable with; none where no sample that passes has a statistic of the score.
-    pub(super) fn scales(&self, histograms: &Histograms) -> Option<Vec<Scale>> {
-        let scales = self.figures.iter().zip(self.histograms.as_ref()?);
-        let scale = |(figures, place): (&Option<ColumnFigures>, &Option<Place>)| {
-            let histogram = place.as_ref().map(|place| histograms.at(place));
-            Some(Scale { figures: (*figures)?, histogram })
-        };
-        scales.map(scale).collect()
+    pub(super) fn scales(
+        &self,
+        criteria: &Criteria,
+        histograms: &Histograms,
+    ) -> Option<Vec<Scale>> {
+        let places = self.histograms.as_ref()?.iter();
+        let found = places.map(|place| place.as_ref().map(|place| histograms.at(place)));
+        scales(criteria, &self.figures, found)
     }
 
     /// What decides of the samples of the group.
     pub(super) fn rule(&self, criteria: &Criteria, histograms: &Histograms) -> Rule {
         Rule {
-            scorer: scorer(criteria, self.scales(histograms)),
+            scorer: scorer(criteria, self.scales(criteria, histograms)),
             bounds: self.bounds.clone(),
             cutoffs: self.cutoffs.clone(),
             percentiles: self.percentiles,
         }
     }
+}
+
+/// The scale of every term, given the figures of all statistics and the histograms of the terms.
+fn scales(
+    criteria: &Criteria,
+    figures: &[Option<ColumnFigures>],
+    histograms: impl Iterator<Item = Option<Histogram>>,
+) -> Option<Vec<Scale>> {
+    let terms = criteria.terms.iter().zip(figures).zip(histograms);
+    let scale = |((term, figures), histogram): ((&Term, &Option<ColumnFigures>), _)| {
+        term.scale(criteria.standardise, *figures, histogram)
+    };
+    terms.map(scale).collect()
 }
 
 fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
@@ -277,11 +291,8 @@ impl Ranking<'_> {
         let figures = deviations.iter().zip(&sums);
         let figures: Vec<Option<ColumnFigures>> =
             figures.map(|(of, sums)| (sums.count > 0).then(|| of.figures())).collect();
-        let scales = figures.iter().zip(histograms).take(criteria.terms.len());
-        let scale = |(figures, counting): (&Option<ColumnFigures>, Option<Counting>)| {
-            Some(Scale { figures: (*figures)?, histogram: counting.as_ref().map(Counting::finish) })
-        };
-        let scales = scales.map(scale).collect();
+        let histograms = histograms.iter().map(|of| of.as_ref().map(Counting::finish));
+        let scales = scales(criteria, &figures, histograms);
         Ok((figures, scales))
     }
 

@@ -454,3 +454,20 @@ fn a_signal_ends_a_selection_between_two_samples() {
     let stopped = Stop::after(15);
     assert!(gathered.visit(0, &stopped, |_| panic!("nothing is handed over")).is_err());
 }
+
+#[test]
+fn an_optional_statistic_that_no_sample_that_passes_has_is_left_out() {
+    let guard = r#"{"guards": [{"statistic": "2", "max": 0.5}]}"#;
+    let mut criteria = criteria(Standardise::Percentile, Combine::Least, guard);
+    criteria.terms[1].optional = true;
+    let samples =
+        [(0, 1, [1.0, f64::NAN, 0.0]), (0, 1, [3.0, f64::NAN, 0.5]), (0, 1, [3.0, f64::NAN, 0.9])];
+    let gathered = gathered(&criteria, &samples, 5);
+    let (ranked, histograms, _) = ranked(&criteria, &gathered);
+    let ranked = &ranked[&None];
+    assert!(ranked.figures[1].is_none() && ranked.totals.scored == 2);
+    let rule = ranked.rule(&criteria, &histograms);
+    let score = |(_, _, values): &Drawn| rule.standing(&criteria, values).score();
+    assert_eq!(samples.iter().map(score).collect::<Vec<_>>(), [0.25, 0.75, 0.75]);
+    again_by_its_calibration(&criteria, &gathered, None, ranked, &histograms);
+}

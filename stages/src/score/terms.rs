@@ -38,6 +38,25 @@ impl fmt::Display for Term {
     }
 }
 
+impl Term {
+    /// Its scale in a group with these figures and this histogram of its statistic. Where no sample has the statistic there are no
+    /// figures: an optional term then says nothing, any other has no scale. `standardise`: where the term does not say how.
+    pub fn scale(
+        &self,
+        standardise: Standardise,
+        figures: Option<ColumnFigures>,
+        histogram: Option<Histogram>,
+    ) -> Option<Scale> {
+        match figures {
+            Some(figures) => Some(Scale { figures, histogram }),
+            None => {
+                let standardise = self.standardise.unwrap_or(standardise);
+                self.optional.then(|| Scale::of(&[], standardise))
+            }
+        }
+    }
+}
+
 fn default_weight() -> f64 {
     1.0
 }

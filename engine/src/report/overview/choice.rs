@@ -2,7 +2,7 @@
 
 use longsift_stages::contract::{Column, Kind};
 use longsift_stages::filter::guards::Bounds;
-use longsift_stages::score::terms::{Combine, Scale, Scorer, Term};
+use longsift_stages::score::terms::{Combine, Scorer, Term};
 use longsift_stages::{Filter, Score, StageSettings};
 
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -96,12 +96,7 @@ impl Choice {
 
     /// What scored the samples of a group; none where the calibration does not say it.
     pub(crate) fn scorer(&self, known: &CalibratedGroup) -> Option<Scorer> {
-        let scale = |term: &Term| {
-            let (name, histogram) = (&term.statistic, known.histograms.get(&term.statistic));
-            Some(Scale { figures: *known.figures.get(name)?, histogram: histogram.cloned() })
-        };
-        let scales: Vec<Scale> = self.terms.iter().map(scale).collect::<Option<_>>()?;
-        Scorer::new(&self.terms, self.combine, self.score.standardise, &scales)
+        known.scorer(&self.terms, self.combine, self.score.standardise)
     }
 
     /// The bounds of a group's guards on a statistic.
