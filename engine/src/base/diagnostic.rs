@@ -89,7 +89,7 @@ impl Diagnostic {
         Self {
             severity: Severity::Error,
             blame,
-            message: cut(message.into()),
+            message: cut(&message.into()),
             place: None,
             label: None,
             notes: Vec::new(),
@@ -119,21 +119,21 @@ impl Diagnostic {
     /// Says what stands beside the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.label = Some(cut(label.into()));
+        self.label = Some(cut(&label.into()));
         self
     }
 
     /// Adds a fact.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
-        self.notes.push(cut(note.into()));
+        self.notes.push(cut(&note.into()));
         self
     }
 
     /// Says what to do.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(cut(hint.into()));
+        self.hint = Some(cut(&hint.into()));
         self
     }
 
@@ -147,8 +147,8 @@ impl Diagnostic {
 const LONGEST_MESSAGE: usize = 8_000;
 
 /// A text without secret parts of addresses, and without what is beyond any reader's patience.
-fn cut(text: String) -> String {
-    let mut text = secrets::shown(&text).into_owned();
+fn cut(text: &str) -> String {
+    let mut text = secrets::shown(text).into_owned();
     if text.len() > LONGEST_MESSAGE {
         text.truncate(text.floor_char_boundary(LONGEST_MESSAGE));
         text.push('…');

@@ -114,6 +114,7 @@ impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
 
 /// Ends the process where a thread cannot be started: libraries and scopes of threads have no other way than to panic, and
 /// threads that wait for the missing one would wait for ever. What was written is what a process that is killed leaves.
+#[expect(clippy::exit, clippy::print_stderr, reason = "no caller is left to return to")]
 pub fn exit_when_out_of_threads() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -276,7 +276,7 @@ fn recognised(file: &OpenFile, format: Format, problem: DataProblem) -> DataProb
             (format!("it is {}, not {}", found.name, format.name()), found.remedy)
         }
         None if compression != Compression::None
-            && start.first().is_some_and(|byte| byte.is_ascii_graphic()) =>
+            && start.first().is_some_and(u8::is_ascii_graphic) =>
         {
             (
                 format!("it is plain text, not {}", format.name()),

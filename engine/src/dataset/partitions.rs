@@ -96,8 +96,8 @@ impl Decode for WithPartitions {
         let added = added.map(|(key, _)| column(key));
         let schema = Schema::new(own.chain(added).collect::<Vec<_>>());
         let constant = |value: &Option<String>| {
-            Arc::new(StringArray::from_iter(std::iter::repeat_n(value.as_deref(), rows)))
-                as ArrayRef
+            let values: StringArray = std::iter::repeat_n(value.as_deref(), rows).collect();
+            Arc::new(values) as ArrayRef
         };
         let columns = batch.columns().iter().take(self.own).cloned();
         let columns = columns.chain(self.partitions.iter().map(|(_, value)| constant(value)));

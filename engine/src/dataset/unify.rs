@@ -28,16 +28,15 @@ pub(super) fn settle_lines(
     if forms.is_empty() {
         return Ok(None);
     }
-    let columns = match named {
-        Some(columns) => columns.clone(),
-        None => {
-            let seen = of_lines().map(|lines| lines.survey.shape.clone());
-            let seen = seen.fold(Shape::default(), Shape::with);
-            if seen.is_too_wide() {
-                return Err(too_wide());
-            }
-            seen.columns()
+    let columns = if let Some(columns) = named {
+        columns.clone()
+    } else {
+        let seen = of_lines().map(|lines| lines.survey.shape.clone());
+        let seen = seen.fold(Shape::default(), Shape::with);
+        if seen.is_too_wide() {
+            return Err(too_wide());
         }
+        seen.columns()
     };
     let lines = LinesSchema {
         forms: forms.into_iter().map(Form::name).collect(),

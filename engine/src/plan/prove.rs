@@ -42,12 +42,11 @@ impl Plan {
         range_file::share_memory(spec.pipeline.input.memory_limit_bytes);
         let columns = columns(&spec);
         let reading = spec.load_partial_model();
-        let directory = match &options.directory {
-            Some(named) => named.clone(),
-            None => {
-                let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
-                RunDirectory::of_output(&output).of_rows(options.limit_rows)
-            }
+        let directory = if let Some(named) = &options.directory {
+            named.clone()
+        } else {
+            let output = spec.resolve(&spec.pipeline.output.path).to_path_buf();
+            RunDirectory::of_output(&output).of_rows(options.limit_rows)
         };
         problems.extend(checks::places(&spec, &directory));
         let cache_folder = match reading.and_then(|settings| settings.cache_folder.as_ref()) {

@@ -196,7 +196,7 @@ fn post_plain(
         request = request.with_header("Authorization", format!("Bearer {key}"));
     }
     let answer = request.send_lazy().map_err(|error| error.to_string())?;
-    Ok(u16::try_from(answer.status_code).unwrap_or_default())
+    Ok(answer.status_code)
 }
 
 fn append(path: &Path, event: &Value) -> Result<(), String> {

@@ -251,7 +251,9 @@ impl GuardUse {
             let left_out = self.groups.len() as u64 - named.len() as u64 + self.groups_left_out;
             let more =
                 if left_out > 0 { format!(" and {} more", count(left_out)) } else { String::new() };
-            text += &format!("; of group {}{more}", named.join(", "));
+            text.push_str("; of group ");
+            text.push_str(&named.join(", "));
+            text.push_str(&more);
         }
         text
     }

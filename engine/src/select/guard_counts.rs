@@ -24,12 +24,12 @@ impl GuardCounts {
     }
 
     /// Adds a group with so many samples, of which each guard rejects so many.
-    pub(super) fn add(&mut self, value: &Option<String>, samples: u64, rejected: &[u64]) {
+    pub(super) fn add(&mut self, value: Option<&String>, samples: u64, rejected: &[u64]) {
         for (guard, rejected) in self.0.iter_mut().zip(rejected.iter().copied()) {
             guard.rejected += rejected;
             guard.samples += samples;
             if 2 * rejected > samples {
-                guard.groups.push(GuardedGroup { value: value.clone(), rejected, samples });
+                guard.groups.push(GuardedGroup { value: value.cloned(), rejected, samples });
                 if guard.groups.len() >= 2 * MAX_GROUPS {
                     cut(guard);
                 }

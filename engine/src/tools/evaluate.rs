@@ -671,8 +671,9 @@ fn sentence(report: &Report, cells: Option<&BTreeMap<String, matrix::Cell>>) -> 
     let share = shares.guarded.as_ref().unwrap_or(&shares.plain).value;
     if let (Some(share), Some(chance)) = (share, shares.by_chance) {
         let (share, chance) = (100.0 * share, 100.0 * chance);
-        text +=
-            &format!("; {share:.0} % of the top fifth are whole windows ({chance:.0} by chance)");
+        let share =
+            format!("; {share:.0} % of the top fifth are whole windows ({chance:.0} by chance)");
+        text.push_str(&share);
     }
     text
 }

@@ -228,12 +228,11 @@ impl LinesDecoder {
         let (mut rows, mut bad) = (Vec::with_capacity(some.lines.len()), Vec::new());
         let no_values = || Value::Object(Vec::new());
         for (position, line) in some.lines.iter().enumerate() {
-            let row = match &line.too_long {
-                Some(problem) => Err(problem.clone()),
-                None => {
-                    let text = &some.text[line.text.clone()];
-                    self.lines.form.row(line.number, text, columns, self.strict)
-                }
+            let row = if let Some(problem) = &line.too_long {
+                Err(problem.clone())
+            } else {
+                let text = &some.text[line.text.clone()];
+                self.lines.form.row(line.number, text, columns, self.strict)
             };
             rows.push(row.unwrap_or_else(|problem| {
                 bad.push((position, problem));

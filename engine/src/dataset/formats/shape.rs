@@ -71,14 +71,14 @@ impl Shape {
             values,
         };
         if joined.values.is_some() || joined.fields.len() > MAX_FIELDS {
-            joined.as_dictionary()
+            joined.into_dictionary()
         } else {
             joined
         }
     }
 
     /// The same with its fields as the values of a dictionary.
-    fn as_dictionary(mut self) -> Self {
+    fn into_dictionary(mut self) -> Self {
         let fields = std::mem::take(&mut self.fields).into_iter().map(|(_, shape)| shape);
         let known = self.values.take().map(|values| *values).unwrap_or_default();
         self.values = Some(Box::new(fields.fold(known, Self::with)));
@@ -219,11 +219,11 @@ impl<'de> Visitor<'de> for Look {
                     values: values.take(),
                     ..Shape::default()
                 };
-                values = full.as_dictionary().values;
+                values = full.into_dictionary().values;
             }
         }
         let shape = Shape { objects: 1, fields, values, ..Shape::default() };
-        Ok(if shape.values.is_some() { shape.as_dictionary() } else { shape })
+        Ok(if shape.values.is_some() { shape.into_dictionary() } else { shape })
     }
 }
 

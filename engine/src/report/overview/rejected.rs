@@ -21,6 +21,7 @@ use crate::run_directory::summary::GuardUse;
 
 /// What a guard rejects.
 #[derive(Clone, Debug, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the count of what is rejected")]
 pub(super) struct Rejected {
     setting: String,
     statistic: String,

@@ -20,6 +20,7 @@ pub(crate) struct GuardRejections {
     pub(crate) kinds: BTreeMap<String, Rejected>,
 }
 
+#[expect(clippy::struct_field_names, reason = "the count of what is rejected")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Rejected {
     pub(crate) windows: u64,

@@ -64,7 +64,8 @@ pub(crate) fn shortcomings(cells: &BTreeMap<String, Cell>) -> String {
     };
     let parts = [("weak", of(Outcome::Weak)), ("fails", of(Outcome::Fail))];
     let parts = parts.iter().filter(|(_, names)| !names.is_empty());
-    parts.map(|(what, names)| format!("; {what}: {names}")).collect()
+    let parts: Vec<String> = parts.map(|(what, names)| format!("; {what}: {names}")).collect();
+    parts.concat()
 }
 
 #[cfg(test)]

@@ -80,7 +80,9 @@ impl Content {
         let mut hash = Sha256::new();
         if let Some(Slice { bytes, half }) = &self.slice {
             hash.update(b"slice");
-            [bytes.len(), *half].iter().for_each(|size| hash.update((*size as u64).to_le_bytes()));
+            for size in [bytes.len(), *half] {
+                hash.update((size as u64).to_le_bytes());
+            }
             hash.update(bytes);
         }
         self.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));

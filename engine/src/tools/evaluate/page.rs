@@ -5,6 +5,7 @@ use super::drawings::{interval, matrix_table};
 use super::evaluation::{Evaluation, OfLength};
 use super::guards::GuardRejections;
 use super::heads::KINDS_OF_HEADS;
+use super::labels::report::LabelFigures;
 use super::report::{Report, TopFifthShares, pairs_of};
 use super::tables::{category, kind_of_heads};
 use crate::base::text::count;
@@ -19,7 +20,7 @@ impl Evaluation {
             |kind: &&Kind| self.lengths.values().any(|of| of.kinds.contains_key(kind.name));
         let built = || KINDS.iter().filter(is_built);
         let mut sections: Vec<Section> =
-            self.labels.iter().flat_map(|labels| labels.sections()).collect();
+            self.labels.iter().flat_map(LabelFigures::sections).collect();
         for of in self.lengths.values() {
             of.sections(&mut sections);
         }
@@ -55,7 +56,7 @@ impl Evaluation {
             title: format!("What the scores of {} separate", self.pipeline),
             kicker: format!("longsift evaluate · seed {}", self.seed),
             lead,
-            tiles: self.labels.iter().flat_map(|labels| labels.tiles()).chain(tiles).collect(),
+            tiles: self.labels.iter().flat_map(LabelFigures::tiles).chain(tiles).collect(),
             sections,
         };
         page.html()
