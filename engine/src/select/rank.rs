@@ -108,6 +108,9 @@ fn scorer(criteria: &Criteria, scales: Option<Vec<Scale>>) -> Option<Scorer> {
     Some(scorer.expect("every term has the scale that it asks for"))
 }
 
+/// The figures of every statistic, and the scale of every term if each has one.
+type Scales = (Vec<Option<ColumnFigures>>, Option<Vec<Scale>>);
+
 /// What there is of a group in the end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Totals {
@@ -272,7 +275,7 @@ impl Ranking<'_> {
     }
 
     /// The figures of every statistic and the scale of every term, both of the samples that pass; none without any.
-    fn scales(self, bounds: &[Bounds]) -> Result<(Vec<Option<ColumnFigures>>, Option<Vec<Scale>>)> {
+    fn scales(self, bounds: &[Bounds]) -> Result<Scales> {
         let (criteria, sums) = (self.criteria, self.sums(bounds)?);
         let mut deviations: Vec<Deviations> = sums.iter().copied().map(Deviations::from).collect();
         let mut histograms: Vec<Option<Counting>> = (0..)
@@ -378,7 +381,7 @@ impl Ranking<'_> {
         let (criteria, units) = (self.criteria, &self.gathered.units[..]);
         let nothing = Threshold { score: None, ties: 0, ties_kept: 0 };
         let (thresholds, refused) = (vec![nothing; edges.len()], vec![0; criteria.guards.len()]);
-        let mut totals = Totals { thresholds, refused, ..Totals::default() };
+        let mut totals = Totals { refused, thresholds, ..Totals::default() };
         let mut kept_of_unit = KeptOfUnits { units, kept: self.kept, unit: 0, count: 0 };
         self.gathered.visit(self.group, self.stop, |sample| {
             let standing = standing(scorer, bounds, criteria, sample.values);

@@ -47,13 +47,11 @@ impl Term {
         figures: Option<ColumnFigures>,
         histogram: Option<Histogram>,
     ) -> Option<Scale> {
-        match figures {
-            Some(figures) => Some(Scale { figures, histogram }),
-            None => {
-                let standardise = self.standardise.unwrap_or(standardise);
-                self.optional.then(|| Scale::of(&[], standardise))
-            }
+        if let Some(figures) = figures {
+            return Some(Scale { figures, histogram });
         }
+        let standardise = self.standardise.unwrap_or(standardise);
+        self.optional.then(|| Scale::of(&[], standardise))
     }
 }
 

@@ -196,7 +196,7 @@ impl Merges {
         let first = ids.len();
         match &self.symbols {
             Symbols::Bytes { ids: of, .. } => {
-                ids.extend(part.iter().map(|byte| of[usize::from(*byte)]))
+                ids.extend(part.iter().map(|byte| of[usize::from(*byte)]));
             }
             Symbols::Characters { ids: of, bytes } => {
                 let text = std::str::from_utf8(part).expect("parts of characters are text");
