@@ -206,10 +206,12 @@ impl<'a> Figures<'a> {
         order.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
         let weights: Vec<f64> = self.windows.iter().map(|of| self.weight(of)).collect();
         let mut left = fraction;
-        for equal in order.chunk_by(|a, b| values[*a] == values[*b]) {
+        for equal in order.chunk_by(|a, b| values[*a].total_cmp(&values[*b]).is_eq()) {
             let here: f64 = equal.iter().map(|of| weights[*of]).sum();
             let part = if here > 0.0 { (left / here).clamp(0.0, 1.0) } else { 0.0 };
-            equal.iter().for_each(|of| parts[*of] = part);
+            for of in equal {
+                parts[*of] = part;
+            }
             left -= part * here;
         }
         parts
@@ -236,7 +238,7 @@ impl<'a> Figures<'a> {
                 pairs += weight;
                 wins += if ours > theirs {
                     weight
-                } else if ours == theirs {
+                } else if ours.total_cmp(theirs).is_eq() {
                     weight / 2.0
                 } else {
                     0.0
@@ -324,7 +326,8 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
         let report = &got["reports"][name];
         assert_eq!(report["missing"], json!(0));
         let all = |_: &Window<'_>| true;
-        let sides: [(&str, &[f64], &dyn Fn(&Window<'_>) -> bool); 2] =
+        type May<'m> = &'m dyn Fn(&Window<'_>) -> bool;
+        let sides: [(&str, &[f64], May<'_>); 2] =
             [("guarded", values, &passes), ("unguarded", free, &all)];
         for (side, values, may) in sides {
             for (place, fraction) in FRACTIONS.into_iter().enumerate() {
@@ -451,11 +454,11 @@ fn a_sample_of_labels_does_not_depend_on_files_and_its_answer_is_described_by_it
 fn other_scores_and_constructed_windows_stand_beside_labels_where_they_are_asked_for() {
     let rows = rows();
     let workspace = Workspace::new();
+    let quality =
+        |row: &Row| (row.class != Some("logs")).then(|| i64::from(row.class == Some("books")));
     let mut columns: Vec<(&str, ArrayRef)> = vec![(
         "quality",
-        std::sync::Arc::new(arrow_array::Int64Array::from_iter(rows.iter().map(|row| {
-            (row.class != Some("logs")).then(|| i64::from(row.class == Some("books")))
-        }))),
+        std::sync::Arc::new(rows.iter().map(quality).collect::<arrow_array::Int64Array>()),
     )];
     let whole = batch(&rows);
     for name in ["id", "kind", "source", "tokens"] {

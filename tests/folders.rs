@@ -82,7 +82,9 @@ fn folders_named_key_and_value_become_columns() {
     document(&workspace, "input/lang=en/day=a%2Fb/1.parquet");
     document(&workspace, "input/lang=en/day=__HIVE_DEFAULT_PARTITION__/2.parquet");
     document(&workspace, "input/3.parquet");
-    let sentence: String = (0..40).map(|at| format!("The {} box is {at}. ", at * at % 7)).collect();
+    let sentences: Vec<String> =
+        (0..40).map(|at| format!("The {} box is {at}. ", at * at % 7)).collect();
+    let sentence = sentences.concat();
     let line = serde_json::json!({ "id": "4", "text": sentence });
     workspace.write("lines/lang=de/4.jsonl", format!("{line}\n"));
     let kept = |data: &arrow_array::RecordBatch| {

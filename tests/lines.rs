@@ -628,7 +628,7 @@ fn escaped_pairs_of_every_plane_are_read_as_what_they_say() {
         let mut units = [0; 2];
         let character = char::from_u32(point).unwrap();
         let units = character.encode_utf16(&mut units);
-        units.iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>()
+        units.iter().map(|unit| format!("\\u{unit:04x}")).collect::<Vec<_>>().concat()
     };
     let line = |(row, point): (usize, &u32)| {
         let (pair, text) = (escaped(*point), text(row, 30));

@@ -49,6 +49,7 @@ mod external;
 mod faults;
 #[cfg(test)]
 mod folders;
+#[cfg(test)]
 mod formats;
 #[cfg(test)]
 mod forms;

@@ -162,14 +162,19 @@ fn standardised(how: &str, passing: &[f64], value: f64) -> f64 {
     }
 }
 
+/// Score, percentile and reason of a sample.
+type Decided = (Option<f64>, Option<f64>, Option<String>);
+
 /// The score, the percentile and the fate of every sample, by the definition.
 fn expected(
     samples: &[Sample],
     bounds: &[Bound],
     how: &str,
-) -> BTreeMap<(String, Option<i64>), (Option<f64>, Option<f64>, Option<String>)> {
+) -> BTreeMap<(String, Option<i64>), Decided> {
     let mut groups: BTreeMap<Option<String>, Vec<&Sample>> = BTreeMap::new();
-    samples.iter().for_each(|of| groups.entry(of.group.clone()).or_default().push(of));
+    for of in samples {
+        groups.entry(of.group.clone()).or_default().push(of);
+    }
     let mut found = BTreeMap::new();
     for members in groups.values() {
         let column = |statistic: usize| -> Vec<f64> {
@@ -299,7 +304,7 @@ fn a_calibration_keeps_what_it_was_made_of_and_counts_what_passes() {
     }
     fs::copy(workspace.path("out.run/calibration.json"), workspace.path("saved.json")).unwrap();
     let before = workspace.hashes(&["out/data", "out.run/selection"]);
-    let again = workspace.run(&calibrated.clone().score("calibration: saved.json"));
+    let again = workspace.run(&calibrated.score("calibration: saved.json"));
     assert_eq!(again["kept"], summary["kept"]);
     assert_eq!(workspace.hashes(&["out/data", "out.run/selection"]), before);
     for group in again["drift"].as_array().unwrap() {

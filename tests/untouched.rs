@@ -314,9 +314,9 @@ fn what_would_fail_at_the_commit_is_refused_before() {
         assert!(answer.contains(&format!("{file}` is a file")), "{file}: {answer}");
         let first = workspace.path(file.split('/').next().unwrap());
         if first.is_dir() {
-            fs::remove_dir_all(first).unwrap()
+            fs::remove_dir_all(first).unwrap();
         } else {
-            fs::remove_file(first).unwrap()
+            fs::remove_file(first).unwrap();
         }
     }
 }

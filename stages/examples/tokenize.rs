@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let bytes: Vec<u8> = encoded.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
             hash.update(bytes);
         }
-        let digest: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = longsift_stages::contract::hex(&hash.finalize());
         Ok::<_, longsift_stages::tokenize::EncodeProblem>((tokens, digest, seconds))
     };
     let (tokens, digest, cold) = one_core.install(pass)?;
