@@ -14,6 +14,9 @@ const FRACTIONS: [f64; 3] = [0.1, 0.25, 0.5];
 const GUARD: f64 = 0.72;
 const GOOD: [&str; 2] = ["books", "papers"];
 
+/// Which windows may be taken.
+type May<'m> = &'m dyn Fn(&Window<'_>) -> bool;
+
 struct Row {
     id: String,
     class: Option<&'static str>,
@@ -326,7 +329,6 @@ fn check_against_definition(within: bool, seed: u64, most: usize) {
         let report = &got["reports"][name];
         assert_eq!(report["missing"], json!(0));
         let all = |_: &Window<'_>| true;
-        type May<'m> = &'m dyn Fn(&Window<'_>) -> bool;
         let sides: [(&str, &[f64], May<'_>); 2] =
             [("guarded", values, &passes), ("unguarded", free, &all)];
         for (side, values, may) in sides {
