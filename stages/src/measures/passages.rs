@@ -68,7 +68,11 @@ pub(super) fn unbroken(text: &[u8]) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::contract::{Measure, Passages, Value, Window};
+    use crate::measures::{Lexical, Recurrence};
 
     #[test]
     fn a_period_is_the_one_that_most_trigrams_have() {
@@ -93,5 +97,37 @@ mod tests {
         assert_eq!(frequent(&[1, 2, 1, 3]), [0..1, 2..3]);
         let text = format!("a {} {}", "x".repeat(40), "y".repeat(39));
         assert_eq!(unbroken(text.as_bytes()), vec![2..42]);
+    }
+
+    proptest! {
+        #[test]
+        fn passages_hold_what_the_figures_count(
+            alphabet in 2_u32..40, numbers in prop::collection::vec(any::<u32>(), 3..400), text in "[a-z0-9 .é]{0,300}",
+        ) {
+            let ids: Vec<u32> = numbers.iter().map(|number| number % alphabet).collect();
+            let text = format!("{text}{}{text}", "x".repeat(ids.len() / 4));
+            let bytes = Some(text.as_bytes());
+            let window = Window { ids: &ids, text: bytes, text_half: Some(0), document: &[], evidence: &[] };
+            let measures: [&dyn Measure; 2] = [&Recurrence::default(), &Lexical::default()];
+            let mut named = 0;
+            for measure in measures {
+                let figures = measure.figures(&window).unwrap().0;
+                for (column, value) in measure.columns().iter().zip(figures) {
+                    let Some(passages) = measure.passages(&column.name, &window) else { continue };
+                    named += 1;
+                    let (Passages::Tokens(ranges) | Passages::Bytes(ranges)) = passages;
+                    let counted: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+                    let all = match &*column.name {
+                        "copy_share" => ids.len() / 2,
+                        "digit_share" => text.bytes().filter(|byte| *byte > b' ').count(),
+                        "unbroken_share" => text.len(),
+                        _ => ids.len(),
+                    };
+                    let expected = Value::number((all > 0).then(|| counted as f64 / all as f64));
+                    prop_assert_eq!(value, expected, "{}", column.name);
+                }
+            }
+            prop_assert_eq!(named, 6);
+        }
     }
 }
