@@ -83,10 +83,10 @@ mod tests {
         // Nothing of it is read: it holds zeros, and its size and times are those that are handed on.
         let _ = damage("b.parquet");
         let stamp = crate::storage::range_file::stamp(&input.join("b.parquet")).unwrap();
-        let text = |ns: i128| ns.to_string().into_bytes();
+        let text = |ns: i128| format!("\"changed_ns\":{ns}").into_bytes();
         let (old, new) = (text(before.files[1].changed_ns), text(stamp.changed_ns));
         let mut handed = fs::read(&path).unwrap();
-        let at = handed.windows(old.len()).position(|bytes| bytes == old).unwrap();
+        let at = handed.windows(old.len()).rposition(|bytes| bytes == old).unwrap();
         handed[at..at + old.len()].copy_from_slice(&new);
         fs::write(&path, handed).unwrap();
         let handed = again().unwrap();
