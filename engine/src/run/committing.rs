@@ -14,13 +14,13 @@ use crate::report::{card, checked};
 use crate::run::{Outcome, Run};
 use crate::run_directory::events;
 use crate::run_directory::hold::RunLock;
+use crate::run_directory::keep::Written;
 use crate::run_directory::manifest::Manifest;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::Summary;
 use crate::run_directory::units::{self, Part, UnitRecord};
 use crate::score::context::Scored;
 use crate::select::Selection;
-use crate::storage::files::{self, Written};
 use crate::write::Writer;
 use crate::write::commit::{self, Intent};
 use crate::write::staged::Staged;
@@ -216,7 +216,7 @@ impl Run<'_> {
         }
         intent.remove(directory, superseded.into_iter());
         if self.is_intent_damaged {
-            files::remove_file(&directory.intent())?;
+            directory.remove_intent()?;
         }
         let replaced = summary_before.filter(|_| replaces);
         commit::commit(directory, &intent, alone)?;

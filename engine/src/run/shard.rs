@@ -12,7 +12,6 @@ use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::summary::{ShardSummary, Summary};
 use crate::score::shared::{self, SharedWork};
 use crate::score::{self, context, journal, reopen};
-use crate::storage::files;
 
 impl Run<'_> {
     /// Scores the plan's units, which are those of one shard.
@@ -62,7 +61,7 @@ impl Run<'_> {
             return Ok(());
         }
         // An old one, of scores that are gone, is replaced; one that other shards work with now is not.
-        let journals = files::list_if_present(&self.directory.journal())?;
+        let journals = self.directory.journals()?;
         let is_old = PipelineLock::read(&path)?.as_ref() == before
             && !self.directory.has_units()?
             && !journals.iter().any(|path| journal::is_claimed(path).unwrap_or(false));

@@ -13,7 +13,7 @@ use super::units::Part;
 use crate::base::error::Result;
 use crate::storage::atomic::AtomicFile;
 use crate::storage::error::failed;
-use crate::storage::files::Written;
+pub use crate::storage::files::Written;
 use crate::storage::{atomic, files, marked};
 
 /// Most records are written at once; a calibration of many groups goes piece by piece.
@@ -155,6 +155,16 @@ impl RunDirectory {
     pub fn remove_attempts(&self) -> Result<()> {
         files::remove_folder(&self.staged_data())?;
         Ok(files::remove_folder(&self.staging())?)
+    }
+
+    /// Removes the record of a commit.
+    pub fn remove_intent(&self) -> Result<()> {
+        Ok(files::remove_file(&self.intent())?)
+    }
+
+    /// The journals of open units.
+    pub fn journals(&self) -> Result<Vec<PathBuf>> {
+        Ok(files::list_if_present(&self.journal())?)
     }
 
     /// Removes what only an unfinished run needs, and what one that was killed behind its commit may have left.
