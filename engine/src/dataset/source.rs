@@ -30,7 +30,7 @@ use crate::storage::range_file::{RangeFile, Stamp};
 pub(crate) fn version(path: &Path) -> Result<String, StorageError> {
     #[cfg(feature = "cloud")]
     if storage::store::is_address(path) {
-        return Ok(OpenFile::open(path)?.version());
+        return Ok(OpenFile::open(path)?.version().unwrap_or_default());
     }
     let status = std::fs::metadata(path).map_err(storage::error::failed("read", path))?;
     let (modified, changed) =
