@@ -130,7 +130,7 @@ pub(crate) fn list(url: &str) -> Result<Vec<String>, StorageError> {
             let name = object.location.as_ref();
             // A server that gives pages again would never come to an end.
             if below(name).is_some_and(|below| !names.insert(below)) {
-                return Err(failure::incomplete(format!("it has `{name}` twice")));
+                return Err(failure::incomplete(&format!("it has `{name}` twice")));
             }
         }
         Ok(names)

@@ -107,9 +107,10 @@ pub(super) fn redirected(
     let place = place.and_then(|place| from.join(place).ok());
     match place {
         Some(mut place) if place.scheme() == "https" || place.scheme() == from.scheme() => {
-            let (user, password) = match place.origin() == url.origin() {
-                true => (url.username(), url.password()),
-                false => ("", None),
+            let (user, password) = if place.origin() == url.origin() {
+                (url.username(), url.password())
+            } else {
+                ("", None)
             };
             let _ = place.set_username(user).and_then(|()| place.set_password(password));
             Ok(place)

@@ -111,7 +111,7 @@ async fn checked_list(answer: HttpResponse, token: &str) -> Result<HttpResponse,
     let bytes = body.bytes().await?;
     let page = String::from_utf8_lossy(&bytes);
     if let Some(why) = wrong_page(&page, token) {
-        return Err(HttpError::new(HttpErrorKind::Unknown, incomplete(why)));
+        return Err(HttpError::new(HttpErrorKind::Unknown, incomplete(&why)));
     }
     let (page, left_out) = with_usable_names(&page);
     if let [first, more @ ..] = &left_out[..] {
@@ -152,7 +152,7 @@ fn with_usable_names(page: &str) -> (String, Vec<String>) {
             if !is_usable {
                 left_out.push(name);
             } else if !is_marker {
-                kept.push_str(&format!("{start}{entry}{end}"));
+                kept.extend([&*start, entry, &*end]);
             }
             rest = after;
         }
@@ -176,15 +176,12 @@ fn unescaped(name: &str) -> String {
             // What is no character is not shown as one.
             Some((char::from_u32(code).unwrap_or('\0'), rest))
         });
-        match escape {
-            Some((character, rest)) => {
-                text.push(character);
-                text.push_str(rest);
-            }
-            None => {
-                text.push('&');
-                text.push_str(part);
-            }
+        if let Some((character, rest)) = escape {
+            text.push(character);
+            text.push_str(rest);
+        } else {
+            text.push('&');
+            text.push_str(part);
         }
     }
     text

@@ -11,7 +11,7 @@ use crate::storage::error::{ErrorKind, StorageError};
 const INCOMPLETE: &str = "the list of objects is not complete";
 
 /// A list that must not be taken for the whole one.
-pub(super) fn incomplete(why: String) -> Error {
+pub(super) fn incomplete(why: &str) -> Error {
     Error::Generic { store: "store", source: format!("{INCOMPLETE}: {why}").into() }
 }
 
