@@ -271,7 +271,7 @@ fn no_secret_of_the_environment_is_shown_or_stored() {
             "hf://datasets/o/d",
             vec![("HF_ENDPOINT", refused.url()), ("HF_TOKEN", SECRET.to_owned())],
         ),
-        (local.as_str(), vec![("OPENLINEAGE_URL", with_user.clone())]),
+        (local.as_str(), vec![("OPENLINEAGE_URL", with_user)]),
         (local.as_str(), vec![("OPENLINEAGE_URL", format!("{}/?k={SECRET}", refused.url()))]),
         (
             &local,
