@@ -207,17 +207,18 @@ fn a_damaged_cache_is_replaced_with_a_warning() {
 }
 
 #[test]
-fn a_changed_row_is_found_by_verifying_and_not_by_opening() {
+fn a_changed_row_is_found_on_opening() {
     let place = Place::new(&Tiny::new());
     place.opened().table.verify().unwrap();
-    rewrite(place.cache.path(), "tables", &|mut bytes| {
-        let row = bytes.len() - 60;
-        bytes[row] ^= 4;
-        bytes
+    let opened = damaged(|cache| {
+        rewrite(cache, "tables", &|mut bytes| {
+            let row = bytes.len() - 60;
+            bytes[row] ^= 4;
+            bytes
+        });
     });
-    let opened = place.opened();
-    assert!(opened.from_cache && opened.warnings.is_empty());
-    assert_eq!(opened.table.verify().unwrap_err(), "its hash is wrong");
+    assert!(!opened.from_cache);
+    assert!(opened.warnings[0].contains("its hash is wrong"), "{:?}", opened.warnings);
 }
 
 #[test]

@@ -217,10 +217,10 @@ pub(crate) fn opened_parts(
         .filter_map(|needed| finder.find(&needed).map(|found| (needed, found)))
         .collect();
     let (mut missing, problems) = (finder.missing, finder.problems);
-    let unread = unread::check(config, &tensors, reads);
     let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
-    if missing.is_empty() {
-        problems.extend(unread);
+    // A tensor that could not be read is not one that nobody asks for.
+    if missing.is_empty() && problems.is_empty() {
+        problems.extend(unread::check(config, &tensors, reads));
     }
     // Queries, keys and values may lie in one tensor.
     missing.dedup();
@@ -269,8 +269,10 @@ pub(crate) fn locate(
     if !missing.is_empty() {
         return Err(vec![missing_tensors(&config, missing)]);
     }
-    let unread = unread::check(&config, tensors, Reads::QueriesAndKeys);
-    let problems: Vec<_> = tensors.problems.drain(..).chain(problems).chain(unread).collect();
+    let mut problems: Vec<_> = tensors.problems.drain(..).chain(problems).collect();
+    if problems.is_empty() {
+        problems.extend(unread::check(&config, tensors, Reads::QueriesAndKeys));
+    }
     if problems.is_empty() { Ok(Located { config, found, warnings }) } else { Err(problems) }
 }
 

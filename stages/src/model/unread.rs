@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use super::config::ModelConfig;
 use super::problem::ModelProblem;
 use super::stored::StoredTensors;
-use super::tensors::LayerZeroTensors;
 
 /// Which part of a model is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +43,8 @@ const AFTER_ATTENTION: [&str; 18] = [
     "router",
     "layer_output_norm",
 ];
+/// Modules that one model type alone has after attention: `opt-350m` normalises there, and other OPT models before.
+const AFTER_ATTENTION_OF: [(&str, &str); 1] = [("opt", "self_attn_layer_norm")];
 /// How names inside attention begin of what is computed after queries and keys.
 const AFTER_KEYS: [&str; 18] = [
     "v_proj",
@@ -114,7 +115,7 @@ pub(crate) fn check(
     let unread: Vec<&str> = if config.gguf().is_some() {
         unused.filter(|name| changes_gguf(name, reads)).collect()
     } else {
-        let names = Names::new(config.tensors(), &used);
+        let names = Names::new(config, &used);
         unused.filter(|name| names.changes(name, &stems, reads)).collect()
     };
     let (first, rest) = unread.split_first()?;
@@ -158,6 +159,7 @@ fn changes_gguf(name: &str, reads: Reads) -> bool {
 
 /// How the tensors of a family are called in one checkpoint.
 struct Names<'a> {
+    model_type: &'a str,
     /// What this checkpoint puts before all of them.
     prefix: &'a str,
     /// What the name of a layer begins with, before its number.
@@ -169,7 +171,8 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn new(tensors: &'a LayerZeroTensors, used: &BTreeSet<&'a str>) -> Self {
+    fn new(config: &'a ModelConfig, used: &BTreeSet<&'a str>) -> Self {
+        let tensors = config.tensors();
         let query = tensors.query.weight.as_str();
         let (layers, rest) = query.split_once("0.").unwrap_or(("", query));
         let module = stem(rest).and_then(stem).unwrap_or_default();
@@ -177,7 +180,13 @@ impl<'a> Names<'a> {
             projection.weight.strip_suffix(".weight").unwrap_or(&projection.weight)
         });
         let prefix = used.iter().find_map(|name| stem(name)?.strip_suffix(projections[0]));
-        Self { prefix: prefix.unwrap_or_default(), layers, attention: module, projections }
+        Self {
+            model_type: &config.spec().model_type,
+            prefix: prefix.unwrap_or_default(),
+            layers,
+            attention: module,
+            projections,
+        }
     }
 
     /// Whether a tensor changes what is read.
@@ -221,6 +230,7 @@ impl<'a> Names<'a> {
             (_, None) => {
                 let module = rest.split('.').next().unwrap_or_default();
                 !AFTER_ATTENTION.iter().any(|part| module.contains(part))
+                    && !AFTER_ATTENTION_OF.contains(&(self.model_type, module))
             }
         }
     }

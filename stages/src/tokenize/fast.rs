@@ -10,7 +10,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use super::bpe_model::BpeModel;
 use super::classes::{CLASSES, Classes};
 use super::joins::Joins;
-use super::long_parts::{LongParts, byte_character};
+use super::long_parts::LongParts;
 use super::matcher::BLANKS;
 use super::memo::PartToken;
 use super::merges::Merges;
@@ -18,6 +18,7 @@ use super::part_cache::{self, Key, MAX_SHORT, PartCache};
 use super::parts::{Parts, Recipe};
 use super::patterns::{BYTE_LEVEL_PATTERN, PreTokenizerStep, PreTokenizerSteps};
 use super::scan::{Cl100k, DeepSeekCoder, DeepSeekV3, Gpt2, O200k, Scan, Scanner};
+use super::token_bytes::byte_level_bytes;
 
 /// Parts whose ends and keys are found before the first of them is looked up, so that reads of the cache overlap.
 const BATCH: usize = 128;
@@ -61,7 +62,7 @@ impl FastPath {
                 (
                     Cut::Pieces(scanner),
                     Merges::of_bytes(model)?,
-                    Joins::new(model, byte_level_bytes),
+                    Joins::new(model, byte_level_bytes()),
                 )
             }
             Parts::Unmerged(_) => {
@@ -152,14 +153,6 @@ impl FastPath {
         };
         ids.extend(self.long_parts.merge(part, encode).into_iter().map(|(id, _)| id));
     }
-}
-
-/// The bytes of a token that is written with a character for each.
-fn byte_level_bytes(token: &str) -> Option<Vec<u8>> {
-    use std::sync::LazyLock;
-    static BYTE_OF: LazyLock<hashbrown::HashMap<char, u8>> =
-        LazyLock::new(|| (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect());
-    token.chars().map(|letter| BYTE_OF.get(&letter).copied()).collect()
 }
 
 /// One call of [`FastPath::encode`].

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 
 use super::bpe_model::BpeModel;
 use super::long_parts::byte_character;
+use super::token_bytes::byte_level_bytes;
 
 /// The rank of a pair that is not merged.
 const NO_RANK: u32 = u32::MAX;
@@ -54,11 +55,7 @@ enum Symbols {
 impl Merges {
     /// Merges of a model that writes each byte as one character; an error is the reason why the tables cannot hold it.
     pub(super) fn of_bytes(model: &BpeModel) -> Result<Self, &'static str> {
-        let byte_of: HashMap<char, u8> =
-            (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect();
-        let spelled = |token: &str| -> Option<Vec<u8>> {
-            token.chars().map(|letter| byte_of.get(&letter).copied()).collect()
-        };
+        let spelled = byte_level_bytes();
         let mut ids = Box::new([0; 256]);
         for byte in 0..=u8::MAX {
             match model.vocab.get(byte_character(byte).encode_utf8(&mut [0; 4]) as &str) {

@@ -115,6 +115,12 @@ fn byte_token(token: &str) -> Option<u8> {
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
+/// Gives the bytes of a token that is written with a character for each; `None` for one with other characters.
+pub(super) fn byte_level_bytes() -> impl Fn(&str) -> Option<Vec<u8>> {
+    let byte_of_char = byte_of_char();
+    move |token| token.chars().map(|letter| byte_of_char.get(&letter).copied()).collect()
+}
+
 /// GPT-2's alphabet: bytes that print stand for themselves, the others for the characters from U+0100 on, in their order.
 fn byte_of_char() -> HashMap<char, u8> {
     let prints = |byte: &u8| matches!(byte, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
