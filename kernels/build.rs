@@ -10,28 +10,27 @@ mod probe;
 /// Machine code for A100, A800 and A30 (80), for Hopper (90a), and PTX that later chips translate when they load it.
 const ARCHITECTURES: &str = "80,90a,80-virtual";
 
-/// A source file, whether it needs Hopper's own instructions, and options of its own.
-const FILES: [(&str, bool, &[&str]); 7] = [
-    ("attention_f32", false, &[]),
-    ("attention_v1", false, &[]),
-    ("attention_v2", true, &[]),
-    ("attention_v3", true, &[]),
+/// Folder of the kernels, and of the loops that the example `gpu_windows` measures a GPU's limits with.
+const KERNELS: &str = "src/cuda/device";
+const EXAMPLE: &str = "examples/gpu_windows/device";
+
+/// Folder and name of a source file, whether it needs Hopper's own instructions, and options of its own.
+const FILES: [(&str, &str, bool, &[&str]); 7] = [
+    (KERNELS, "attention_f32", false, &[]),
+    (KERNELS, "attention_v1", false, &[]),
+    (KERNELS, "attention_v2", true, &[]),
+    (KERNELS, "attention_v3", true, &[]),
     // Without contraction, so that rotations have the bits of the processor's.
-    ("gather_rope", false, &["-fmad=false"]),
-    ("limits", false, &[]),
-    ("limits_v2", true, &[]),
+    (KERNELS, "gather_rope", false, &["-fmad=false"]),
+    (EXAMPLE, "limits", false, &[]),
+    (EXAMPLE, "limits_v2", true, &[]),
 ];
 
 fn main() -> ExitCode {
-    let processor = [
-        "longsift_avx2",
-        "longsift_avx512",
-        "longsift_avx512_bf16",
-        "longsift_avx512_vnni",
-        "longsift_amx",
-    ];
-    probe::set(&[&processor[..], &["longsift_cxx", "longsift_zlib"]].concat());
-    println!("cargo::rerun-if-changed=src/cuda/device");
+    let processor = ["longsift_avx2", "longsift_avx512", "longsift_avx512_vnni", "longsift_amx"];
+    probe::set(&[&processor[..], &["longsift_cxx"]].concat());
+    println!("cargo::rerun-if-changed={KERNELS}");
+    println!("cargo::rerun-if-changed={EXAMPLE}");
     for variable in ["LONGSIFT_CUDA_ARCHITECTURES", "NVCC", "CUDA_HOME", "CUDA_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
@@ -59,10 +58,10 @@ fn compile_all() -> Result<(), String> {
         .collect::<Result<Vec<_>, _>>()?;
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
     std::thread::scope(|scope| {
-        let started = FILES.map(|(name, hopper, options)| {
+        let started = FILES.map(|(folder, name, hopper, options)| {
             let targets: Vec<_> = targets.iter().filter(|t| !hopper || t.is_hopper()).collect();
             let (compiler, out) = (&compiler, &out);
-            scope.spawn(move || compile(compiler, name, &targets, options, out))
+            scope.spawn(move || compile(compiler, (folder, name), &targets, options, out))
         });
         started.into_iter().try_for_each(|thread| thread.join().expect("compiling does not panic"))
     })
@@ -118,7 +117,7 @@ fn compiler() -> Result<PathBuf, String> {
 
 fn compile(
     compiler: &Path,
-    name: &str,
+    (folder, name): (&str, &str),
     targets: &[&Target],
     options: &[&str],
     out: &Path,
@@ -132,7 +131,8 @@ fn compile(
         .args(["-fatbin", "-O3", "-std=c++17", "-lineinfo"])
         .args(targets.iter().map(|target| target.option()))
         .args(options)
-        .arg(format!("src/cuda/device/{name}.cu"))
+        .args(["-I", KERNELS])
+        .arg(format!("{folder}/{name}.cu"))
         .arg("-o")
         .arg(&to)
         .output()

@@ -10,7 +10,7 @@ use std::process::Command;
 type Probe = (&'static str, fn() -> bool);
 
 /// Every cfg that a build script may ask for.
-const PROBES: [Probe; 14] = [
+const PROBES: [Probe; 12] = [
     ("longsift_shared", shared),
     ("longsift_preload", preload),
     ("longsift_mounts", mounts),
@@ -18,11 +18,9 @@ const PROBES: [Probe; 14] = [
     ("longsift_browser", browser),
     ("longsift_cxx", cxx),
     ("longsift_pyarrow", pyarrow),
-    ("longsift_zlib", zlib),
     ("longsift_io_counts", io_counts),
     ("longsift_avx2", || processor_has(&["avx2", "fma"])),
     ("longsift_avx512", || processor_has(&["avx512f", "avx512dq"])),
-    ("longsift_avx512_bf16", || processor_has(&["avx512f", "avx512dq", "avx512_bf16"])),
     ("longsift_avx512_vnni", || processor_has(&["avx512f", "avx512dq", "avx512_vnni"])),
     ("longsift_amx", || processor_has(&["avx512f", "avx512dq", "amx_tile", "amx_bf16"])),
 ];
@@ -79,11 +77,6 @@ fn browser() -> bool {
 /// Python with Arrow, for the example programs.
 fn pyarrow() -> bool {
     succeeds("python3", &["-c", "import pyarrow"])
-}
-
-/// The zlib that programs of this system are linked with.
-fn zlib() -> bool {
-    succeeds("python3", &["-c", "import ctypes; ctypes.CDLL('libz.so.1')"])
 }
 
 /// A C++ compiler, for the emulation of the code for GPUs.

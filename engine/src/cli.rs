@@ -281,9 +281,8 @@ pub struct PlanArguments {
     /// Threads; by default as many as the process may use.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// The kernel: portable-f32, avx2-f32, avx512-f32, neon-f32, avx512-bf16, amx-bf16, amx-bf16x3 or one for integers; by
-    /// default the fastest that this machine has for the pipeline's `precision`. `amx-bf16x3` stands in for float32 only where
-    /// it is named (a logit is off by 4e-6 of the logits' standard deviation).
+    /// The kernel: portable-f32, avx2-f32, avx512-f32, neon-f32, amx-bf16 or one for integers; by default the fastest that
+    /// this machine supports for the pipeline's `precision`.
     #[arg(long, value_name = "NAME")]
     pub kernel: Option<String>,
     /// Selects from the scores of another run of the same score settings.

@@ -1,11 +1,15 @@
-//! Causal (query, key) pairs a second of every kernel that this machine has, beside the machine's limits.
+//! Causal (query, key) pairs a second of every kernel that this machine supports, compared with the machine's limits.
 //!
 //! `cargo run --release -p longsift-kernels --example pairs -- [--json] [--kernel NAME] [--without-portable]`
 //! `    [--head-dims 64,96,128,256] [--tokens 2048,8192,32768] [--threads 1,2] [--key-heads 2] [--group 4] [--repeats 5]`
 //!
-//! Four query heads share a key head, or as many as `--group` says. Windows beyond 16,384 tokens have one key head unless told otherwise.
+//! Four query heads share a key head, or as many as `--group` says. Windows beyond 16,384 tokens have one key head by default.
+//! Limits are measured right before and right after each case, on as many threads.
 #![expect(clippy::print_stdout, reason = "the table is what the program is for")]
 
+mod limits;
+
+use limits::Limits;
 use longsift_kernels::Kernel;
 use longsift_kernels::bench::{Case, Speed};
 
@@ -90,7 +94,9 @@ fn main() -> Result<(), String> {
                         options.key_heads.unwrap_or(if tokens > 16_384 { 1 } else { 2 });
                     let case =
                         Case { kernel, head_dim, tokens, key_heads, group: options.group, threads };
-                    print(&options, &case, &case.measure(options.repeats));
+                    let before = limits_of(&case)?;
+                    let speed = case.measure(options.repeats);
+                    print(&options, &case, &speed, &before.mean(&limits_of(&case)?));
                 }
             }
         }
@@ -98,9 +104,30 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-fn print(options: &Options, case: &Case, speed: &Speed) {
+/// Mean limits of the threads of a case.
+fn limits_of(case: &Case) -> Result<Limits, String> {
+    let threads: Vec<_> = (0..case.threads)
+        .map(|_| {
+            let kernel = case.kernel;
+            std::thread::spawn(move || Limits::measure(kernel))
+        })
+        .collect();
+    let mut measured = Vec::new();
+    for thread in threads {
+        let limits = thread.join().map_err(|_| "a measurement of the limits failed".to_owned())?;
+        measured.push(limits.ok_or(format!("`{}` is not for this processor", case.kernel.name()))?);
+    }
+    let count = measured.len() as f64;
+    Ok(Limits {
+        multiply_adds: measured.iter().map(|limits| limits.multiply_adds).sum::<f64>() / count,
+        exponentials: measured.iter().map(|limits| limits.exponentials).sum::<f64>() / count,
+    })
+}
+
+fn print(options: &Options, case: &Case, speed: &Speed, limits: &Limits) {
     let (kernel, head_dim) = (case.kernel.name(), case.head_dim);
-    let &Speed { seconds, processor_seconds, pairs, limits, share } = speed;
+    let &Speed { seconds, processor_seconds, pairs } = speed;
+    let share = pairs / limits.pairs(case.kernel.element_type(), head_dim);
     if options.json {
         println!(
             "{{\"kernel\":\"{kernel}\",\"head_dim\":{head_dim},\"tokens\":{},\"query_heads\":{},\"threads\":{},\
@@ -109,8 +136,8 @@ fn print(options: &Options, case: &Case, speed: &Speed) {
             case.tokens,
             case.group * case.key_heads,
             case.threads,
-            limits.multiply,
-            limits.exponential,
+            limits.multiply_adds,
+            limits.exponentials,
         );
     } else {
         println!(
@@ -119,8 +146,8 @@ fn print(options: &Options, case: &Case, speed: &Speed) {
             case.threads,
             pairs / 1e9,
             pairs * head_dim as f64 / 1e9,
-            limits.multiply / 1e9,
-            limits.exponential / 1e9,
+            limits.multiply_adds / 1e9,
+            limits.exponentials / 1e9,
             100.0 * share
         );
     }

@@ -1,4 +1,4 @@
-//! Attention with values beside what the processor can multiply at most: `cargo run --release -p longsift-kernels --example values`.
+//! Attention with values compared with the limit of the processor's multiply-adds: `cargo run --release -p longsift-kernels --example values`.
 //!
 //! The last blocks of a causal window of 8,192 tokens, one thread; multiply-adds of both products over the visible pairs
 //! are counted, nothing else.
@@ -6,9 +6,11 @@
 
 use std::time::Instant;
 
-use longsift_kernels::bench::Limits;
+mod limits;
+
+use limits::Limits;
 use longsift_kernels::{
-    Asking, AttendScratch, AttentionShape, ElementType, Kernel, KeyValues, LogitRules,
+    AttendScratch, AttentionShape, ElementType, Kernel, KeyValues, LogitRules, QueryBlock,
 };
 
 const TOKENS: usize = 8192;
@@ -59,19 +61,23 @@ fn measure(kernel: Kernel, head_dim: usize) -> (f64, f64) {
     let work = (2 * pairs * shape.query_heads * head_dim) as f64;
     let mut runs: Vec<(f64, f64)> = (0..REPEATS)
         .map(|_| {
-            let before = Limits::measure(kernel).multiply;
+            let before = multiply_limit(kernel);
             let clock = Instant::now();
             for start in &starts {
-                let asking = Asking { rows: *start..start + ROWS, queries: &queries };
-                packed.attend(&rules, &asking, &mut scratch, &mut out);
+                let block = QueryBlock { rows: *start..start + ROWS, queries: &queries };
+                packed.attend(&rules, &block, &mut scratch, &mut out);
             }
             let rate = work / clock.elapsed().as_secs_f64();
-            let limit = f64::midpoint(before, Limits::measure(kernel).multiply);
+            let limit = f64::midpoint(before, multiply_limit(kernel));
             (rate, rate / limit)
         })
         .collect();
     runs.sort_by(|one, other| one.1.total_cmp(&other.1));
     runs[REPEATS / 2]
+}
+
+fn multiply_limit(kernel: Kernel) -> f64 {
+    Limits::measure(kernel).map_or(f64::NAN, |limits| limits.multiply_adds)
 }
 
 /// Numbers between -1 and 1 that look random.

@@ -1,9 +1,10 @@
-//! What the C library does with memory that is freed.
+//! The C library's treatment of freed memory.
 
-/// Has glibc hand arrays of 1 MiB and more back to the system as soon as they are freed, from now on. Otherwise it learns to keep
-/// them, in pieces that the next layer of a model does not fit, and the process grows to nearly twice what was computed for it.
+/// Makes glibc return arrays of 1 MiB and more to the system as soon as they are freed. Otherwise it keeps them in pieces that the
+/// next layer of a model does not fit, and the process grows to nearly twice the computed size.
 ///
-/// Not for every program: one of many small windows takes some 8 % more processor time. Nothing with other C libraries.
+/// Programs with many small windows should not call it: they take about 8 % more processor time. It does nothing with other C
+/// libraries.
 pub fn return_freed_arrays() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: a setting of the allocator, which it changes under its own lock.

@@ -1,8 +1,8 @@
-//! Attention with values: what a layer of a whole model adds to each row, without the S×S matrix.
+//! Attention with values, as a layer of a whole model computes it, without the S×S matrix.
 //!
-//! A layer's keys and values are packed once ([`KeyValues`]); then every block of rows walks over them by itself, so blocks
-//! may run in any order on any number of threads and give the same bits. The softmax follows the row's largest logit from
-//! tile to tile, as in the statistics' kernels; products, exponentials and sums are float32.
+//! A layer's keys and values are packed once ([`KeyValues`]). Each block of rows then processes them on its own, so blocks
+//! have the same bits in any order and on any number of threads. The softmax follows the row's largest logit from tile to
+//! tile, as in the kernels for statistics; products, exponentials and sums are float32.
 
 mod lanes;
 
@@ -10,14 +10,13 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::dispatch::{FloatOp, with_floats};
 use crate::kernel::Kernel;
-use crate::simd::Portable;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512, Degree5};
+use crate::simd::Simd;
 use crate::statistics::{AttentionShape, LogitRules};
 use crate::words::Words;
 
-/// Keys of a tile, with their values half a second-level cache at a head width of 128. A multiple of every register
+/// Keys of a tile: with their values, half a second-level cache at a head width of 128. A multiple of every register
 /// tile's rows.
 const TILE_KEYS: usize = 192;
 
@@ -27,8 +26,6 @@ pub struct KeyValues {
     shape: AttentionShape,
     /// `[tiles, key_heads, tile]`: see [`Tile`].
     packed: Words,
-    /// `[query_heads, tokens]`: added to each logit of a key, natural units.
-    offsets: Option<Vec<f32>>,
 }
 
 impl std::fmt::Debug for KeyValues {
@@ -37,7 +34,7 @@ impl std::fmt::Debug for KeyValues {
     }
 }
 
-/// One tile of one key head, as a kernel reads it.
+/// One packed tile of one key head.
 #[derive(Clone, Copy)]
 struct Tile<'a> {
     /// `[TILE_KEYS / height, head_dim, height]`
@@ -49,24 +46,23 @@ struct Tile<'a> {
 /// Buffers of one thread, reused from block to block.
 #[derive(Debug, Default)]
 pub struct AttendScratch {
-    /// Packed queries, then running sums, of every row of a block and query head of a key head.
+    /// Packed queries of every row of a block and query head of a key head; `sums` holds their running sums.
     queries: Vec<f32>,
     sums: Vec<f32>,
     /// `[TILE_KEYS, lanes]`
     logits: Vec<f32>,
 }
 
-/// Which rows of a window attend, and what they ask.
+/// Query rows to process.
 #[derive(Clone, Debug)]
-pub struct Asking<'a> {
-    /// The rows.
+pub struct QueryBlock<'a> {
     pub rows: Range<usize>,
     /// `[rows, query_heads · head_dim]`, after the rotary embedding, before any scale.
     pub queries: &'a [f32],
 }
 
 impl KeyValues {
-    /// Room for the keys and values of a window of `shape`; [`Self::fill`] writes them.
+    /// Allocates the keys and values of a window of `shape`; [`Self::fill`] writes them.
     ///
     /// # Panics
     /// If the processor lacks the kernel.
@@ -75,10 +71,10 @@ impl KeyValues {
         shape.assert_valid();
         let tiles = shape.tokens.div_ceil(TILE_KEYS);
         let packed = Words::new(tiles * shape.key_heads * tile_words(kernel, shape.head_dim));
-        Self { kernel, shape: shape.clone(), packed, offsets: None }
+        Self { kernel, shape: shape.clone(), packed }
     }
 
-    /// Heap bytes of the keys and values of a window, and of each thread's buffers while they are filled or read.
+    /// Heap bytes of the keys and values of a window, and of one thread's buffers while they are filled or read.
     pub fn bytes(kernel: Kernel, shape: &AttentionShape, rows: usize) -> (u64, u64) {
         let (height, lanes) = register_tile(kernel);
         let tiles = shape.tokens.div_ceil(TILE_KEYS);
@@ -90,20 +86,7 @@ impl KeyValues {
         (packed, (filling.max(reading) * size_of::<f32>()) as u64)
     }
 
-    /// What is added to each logit of a key, `[query_heads, tokens]`: linear biases that a model rounds in its own way.
-    ///
-    /// # Panics
-    /// If the length does not fit.
-    pub fn set_offsets(&mut self, offsets: Vec<f32>) {
-        assert_eq!(
-            offsets.len(),
-            self.shape.query_heads * self.shape.tokens,
-            "one per head and key"
-        );
-        self.offsets = Some(offsets);
-    }
-
-    /// Packs keys and values: `project` writes those of some rows, each `[rows, key_heads · head_dim]`, keys after the
+    /// Packs keys and values: `project` writes those of a range of rows, each `[rows, key_heads · head_dim]`, keys after the
     /// rotary embedding. Parallel over blocks of rows in the current rayon pool.
     pub fn fill(&mut self, project: impl Fn(Range<usize>, &mut [f32], &mut [f32]) + Sync) {
         let (tokens, heads, head_dim) =
@@ -137,61 +120,28 @@ impl KeyValues {
         );
     }
 
-    /// Attention of some rows: `out`, `[rows, query_heads · head_dim]`, is the mean of the values of the keys that each row
-    /// sees, weighted by the softmax of its logits. `rules` are those of the statistics but for sinks and factors of
-    /// rows, which are the caller's.
+    /// Computes attention of a block of rows: `out`, `[rows, query_heads · head_dim]`, receives the mean of the values of each
+    /// row's visible keys, weighted by the softmax of its logits. The caller applies sinks and factors of rows itself.
     ///
-    /// Runs on the calling thread. A row's bits depend on nothing but its query, the keys and the values.
+    /// Runs on the calling thread. A row's bits depend only on its query, the keys and the values.
     ///
     /// # Panics
     /// If lengths do not fit, or `rules` has sinks or factors of rows.
     pub fn attend(
         &self,
         rules: &LogitRules,
-        asking: &Asking<'_>,
+        block: &QueryBlock<'_>,
         scratch: &mut AttendScratch,
         out: &mut [f32],
     ) {
         rules.assert_matches(&self.shape);
-        assert!(rules.sinks.is_none() && rules.query_scale.is_none(), "left to the caller");
+        assert!(rules.sinks.is_none() && rules.query_scale.is_none(), "the caller applies these");
         let width = self.shape.query_heads * self.shape.head_dim;
-        assert!(asking.rows.end <= self.shape.tokens, "rows of the window");
-        assert_eq!(asking.queries.len(), asking.rows.len() * width, "queries of these rows");
-        assert_eq!(out.len(), asking.queries.len(), "as many results as queries");
-        match self.kernel {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `new` saw that the kernel is supported: AVX2 and FMA are there.
-            Kernel::Avx2F32 => unsafe { self.walk_avx2(rules, asking, scratch, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: `new` saw that the kernel is supported: AVX-512 F and DQ are there.
-            Kernel::Avx512F32 => unsafe { self.walk_avx512(rules, asking, scratch, out) },
-            // Other processors' own vectors have no walk here yet.
-            _ => self.walk::<_, 4, 1>(Portable, rules, asking, scratch, out),
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    fn walk_avx2(
-        &self,
-        rules: &LogitRules,
-        asking: &Asking<'_>,
-        scratch: &mut AttendScratch,
-        out: &mut [f32],
-    ) {
-        self.walk::<_, 6, 2>(Avx2::new(), rules, asking, scratch, out);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn walk_avx512(
-        &self,
-        rules: &LogitRules,
-        asking: &Asking<'_>,
-        scratch: &mut AttendScratch,
-        out: &mut [f32],
-    ) {
-        self.walk::<_, 12, 2>(Avx512::<Degree5>::new(), rules, asking, scratch, out);
+        assert!(block.rows.end <= self.shape.tokens, "rows of the window");
+        assert_eq!(block.queries.len(), block.rows.len() * width, "queries of these rows");
+        assert_eq!(out.len(), block.queries.len(), "as many results as queries");
+        let kernel = self.kernel.for_values();
+        with_floats(kernel, Walk { key_values: self, rules, block, scratch, out });
     }
 
     fn tile(&self, tile: usize, head: usize) -> Tile<'_> {
@@ -202,13 +152,29 @@ impl KeyValues {
     }
 }
 
-/// Keys that a kernel's register tile holds, and the rows that it multiplies them with.
-fn register_tile(kernel: Kernel) -> (usize, usize) {
-    match kernel {
-        Kernel::Avx2F32 => (6, 16),
-        Kernel::Avx512F32 => (12, 32),
-        _ => (4, 8),
+/// Attention of one block of queries.
+struct Walk<'a> {
+    key_values: &'a KeyValues,
+    rules: &'a LogitRules,
+    block: &'a QueryBlock<'a>,
+    scratch: &'a mut AttendScratch,
+    out: &'a mut [f32],
+}
+
+impl FloatOp for Walk<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run<S: Simd, const ROWS: usize, const VECTORS: usize>(self, simd: S) {
+        let Self { key_values, rules, block, scratch, out } = self;
+        key_values.walk::<S, ROWS, VECTORS>(simd, rules, block, scratch, out);
     }
+}
+
+/// Keys and queries of a kernel's register tile.
+fn register_tile(kernel: Kernel) -> (usize, usize) {
+    let layout = kernel.for_values().layout();
+    (layout.keys, layout.queries)
 }
 
 /// Words of one head's keys and values in a tile.

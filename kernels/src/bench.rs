@@ -1,13 +1,9 @@
-//! How fast the kernels are beside what the processor can do at most, measured in turns on the machine at hand.
+//! Speed of the kernels on this machine, in processor time of the threads where Linux reports it.
 //!
-//! A share of a limit is the median over repeats, in each of which the limits are measured right before and right after
-//! the kernel: neighbours on the machine slow both alike. Seconds are the threads' processor time where Linux tells it.
+//! The example `pairs` compares it with the limits of the processor.
 
 mod case;
 mod clock;
-mod limits;
-mod zlib;
 
 pub use case::{BlockCost, Case, Speed};
-pub use limits::Limits;
-pub use zlib::SystemZlib;
+pub use clock::Clock;

@@ -1,60 +1,49 @@
 //! A block of rows of every query head that shares one key head, against all its keys.
 //!
-//! Its rows are taken in strips: those of some heads at a few positions, position by position.
+//! Rows are processed in strips: those of some heads at a few positions, position by position.
 
 use std::ops::Range;
 
+use crate::dispatch::{TileOp, with_tile};
 use crate::kernel::Kernel;
 use crate::online_softmax::{BOUND, FinishedStrip, Logits, OnlineSoftmax, STRIP_ROWS, Strip};
 use crate::panels::{Layout, Packing};
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
-#[cfg(target_arch = "aarch64")]
-use crate::simd::{Neon, Twice};
-use crate::simd::{Portable, Simd, tanh};
+use crate::simd::{Simd, tanh};
+use crate::simd_op::{SimdOp, run};
 use crate::statistics::{AttentionShape, LogitRules};
 use crate::steps::{Step, Steps};
-use crate::tile::int16::PortableInt16Tile;
-#[cfg(target_arch = "x86_64")]
-use crate::tile::{
-    Avx2Tile, Avx512Tile, amx, amx::AmxTile, bf16_dot::Bf16DotTile, int16::avx2::Avx2Int16Tile,
-    int16::avx512::Avx512Int16Tile,
-};
-use crate::tile::{MOST_CHUNK_KEYS, PortableTile, TILE_KEYS, Tile};
-#[cfg(target_arch = "aarch64")]
-use crate::tile::{NeonTile, int16::neon::NeonInt16Tile};
-use crate::transpose::Registers;
-use crate::window::{MOST_STRIP_HEADS, PART_ROWS, Window, block_rows, sets_of_heads, strip_heads};
+use crate::tile::{MAX_CHUNK_KEYS, TILE_KEYS, Tile};
+use crate::transpose::Transpose;
+use crate::window::{MAX_STRIP_HEADS, PART_ROWS, Window, block_rows, sets_of_heads, strip_heads};
 use crate::words::Words;
-use crate::work::{Work, run};
 
-/// Rows of each of `heads` heads that are gathered at a time: those of a strip, which stay near until they are packed, or as many as
-/// the source would rather be asked for, at most a block's.
+/// Rows of each of `heads` heads that are gathered at a time: those of a strip, which stay in a cache until they are packed, or as
+/// many as the source prefers, at most those of a block.
 fn rows_at_once(window: &Window<'_>, heads: usize) -> usize {
     let rows = window.source.rows_at_once().clamp(1, window.block_rows());
     rows.next_multiple_of(STRIP_ROWS / heads)
 }
 
-/// Rows that are gathered at a time at most, those of the heads of a strip together.
+/// Maximum rows that are gathered at a time, counting all heads of a strip.
 fn gathered_rows(window: &Window<'_>) -> usize {
     let rows = |heads: Range<usize>| heads.len() * rows_at_once(window, heads.len());
     sets_of_heads(window.shape.group()).map(rows).max().unwrap_or(0)
 }
 
 /// Sets of heads of different sizes.
-const SIZES: usize = MOST_STRIP_HEADS.ilog2() as usize + 1;
+const SIZES: usize = MAX_STRIP_HEADS.ilog2() as usize + 1;
 
-/// Which of the sizes the set of heads has.
+/// Index of the size of a set of heads.
 fn size_of_set(heads: &Range<usize>) -> usize {
     heads.len().ilog2() as usize
 }
 
-/// The keys of one head.
+/// Packed keys of one head.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     /// `[⌈tokens/width⌉, depth, width]`
     pub(crate) panels: &'a [u32],
-    /// `[⌈tokens/TILE_KEYS⌉]`: the largest norm of a tile's keys.
+    /// `[⌈tokens/TILE_KEYS⌉]`: largest norm of a tile's keys.
     pub(crate) norms: &'a [f32],
 }
 
@@ -90,16 +79,16 @@ pub(crate) struct Scratch {
     queries: Words,
     /// `[strips]`: the largest norm of a strip's queries.
     norms: Vec<f32>,
-    /// Two chunks of a strip's logits, each `[MOST_CHUNK_KEYS, STRIP_ROWS]`.
+    /// Two chunks of a strip's logits, each `[MAX_CHUNK_KEYS, STRIP_ROWS]`.
     logits: [Words; 2],
-    /// By [size of a set of heads](size_of_set), the strips of such heads.
+    /// Strips of the sets of heads of each size, indexed by [`size_of_set`].
     strips: [Vec<Strip>; SIZES],
     /// `[strips]`
     softmax: OnlineSoftmax,
 }
 
 /// Words of a chunk of a strip's logits.
-const CHUNK_WORDS: usize = MOST_CHUNK_KEYS * STRIP_ROWS;
+const CHUNK_WORDS: usize = MAX_CHUNK_KEYS * STRIP_ROWS;
 
 impl Scratch {
     pub(crate) fn new(window: &Window<'_>) -> Self {
@@ -124,7 +113,7 @@ impl Scratch {
         let (depth, buffer) = (layout.depth(shape.head_dim), layout.buffer(shape.head_dim));
         let rows = block_rows(shape, shape.tokens);
         let strips = group * rows / STRIP_ROWS;
-        // As a source that asks for whole blocks has it.
+        // For a source that prefers whole blocks.
         let gathered = rows * strip_heads(0, group).len() * shape.head_dim;
         let of_sets: usize = (0..SIZES).map(|size| (rows << size) / STRIP_ROWS).sum();
         let words = STRIP_ROWS * buffer + strips;
@@ -146,12 +135,12 @@ pub(crate) fn block_sums(
     scratch: &mut Scratch,
 ) -> Vec<PartSums> {
     let block = Block::new(window, key_head, rows, keys);
-    block.take(scratch);
+    block.process(scratch);
     run(Collecting { block: &block, softmax: &scratch.softmax })
 }
 
-/// The attention of rows `rows` of the query heads of `key_head`, at most a block of them, part by part, by the window's
-/// segments, which end before the keys `ends`: what rows of one segment give is one sum.
+/// Attention of rows `rows` of the query heads of `key_head`, at most a block of them, part by part, by the window's segments,
+/// which end before the keys `ends`; rows of one segment are one sum.
 pub(crate) fn segment_sums(
     window: &Window<'_>,
     key_head: usize,
@@ -161,47 +150,8 @@ pub(crate) fn segment_sums(
     scratch: &mut Scratch,
 ) -> Vec<SegmentSums> {
     let block = Block::new(window, key_head, rows, keys);
-    block.take(scratch);
+    block.process(scratch);
     block.parts().map(|rows| block.collect_segments(rows, &scratch.softmax, ends)).collect()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn walk_avx2(block: &Block<'_>, scratch: &mut Scratch) {
-    block.walk(Avx2Tile::new(Avx2::new()), scratch);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn walk_avx512(block: &Block<'_>, scratch: &mut Scratch) {
-    block.walk(Avx512Tile::new(Avx512::new()), scratch);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq,avx512bf16")]
-fn walk_bf16_dot(block: &Block<'_>, scratch: &mut Scratch) {
-    block.walk(Bf16DotTile::new(), scratch);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn walk_avx2_int16(block: &Block<'_>, scratch: &mut Scratch) {
-    block.walk(Avx2Int16Tile::avx2(), scratch);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq,avx512vnni")]
-fn walk_avx512_int16(block: &Block<'_>, scratch: &mut Scratch) {
-    block.walk(Avx512Int16Tile::avx512(), scratch);
-}
-
-/// # Safety
-/// As for [`AmxTile::new`].
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq")]
-unsafe fn walk_amx<N: amx::Numbers>(block: &Block<'_>, scratch: &mut Scratch) {
-    // SAFETY: the caller's promise.
-    block.walk(unsafe { AmxTile::<N>::new() }, scratch);
 }
 
 /// One block's part of a window.
@@ -210,7 +160,7 @@ struct Block<'a> {
     key_head: usize,
     rows: Range<usize>,
     keys: Keys<'a>,
-    /// Rows of each query head that a whole block has: the pitch of what is kept by strip.
+    /// Rows of each query head in a whole block, which determine the index of a strip.
     height: usize,
 }
 
@@ -219,64 +169,33 @@ impl<'a> Block<'a> {
         Self { window, key_head, rows, keys, height: window.block_rows() }
     }
 
-    /// Its rows, part by part.
     fn parts(&self) -> impl Iterator<Item = Range<usize>> {
         pieces(&self.rows, PART_ROWS)
     }
 
-    /// The group's heads, those together whose rows lie side by side in a strip.
+    /// The group's heads, in sets whose rows share strips.
     fn sets_of_heads(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         sets_of_heads(self.window.shape.group())
     }
 
-    /// Where the softmax of a strip of some heads of the group is kept.
+    /// Index of the softmax of a strip of some heads of the group.
     fn state(&self, heads: &Range<usize>, strip: usize) -> usize {
         heads.start * (self.height / STRIP_ROWS) + strip
     }
 
-    /// Heads of the group as those of the window.
-    fn of_window(&self, heads: &Range<usize>) -> Range<usize> {
+    /// Heads of the group, as indices of the window's heads.
+    fn window_heads(&self, heads: &Range<usize>) -> Range<usize> {
         let first = self.key_head * self.window.shape.group();
         first + heads.start..first + heads.end
     }
 
-    /// Meets all keys of the block's rows: their softmax is then in `scratch`.
-    fn take(&self, scratch: &mut Scratch) {
-        self.window.kernel.assert_supported();
-        match self.window.kernel {
-            Kernel::PortableF32 => self.walk(PortableTile::new(Portable), scratch),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AVX2 and FMA are there.
-            Kernel::Avx2F32 => unsafe { walk_avx2(self, scratch) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
-            Kernel::Avx512F32 => unsafe { walk_avx512(self, scratch) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AVX-512 F, DQ and BF16 are there.
-            Kernel::Avx512Bf16 => unsafe { walk_bf16_dot(self, scratch) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
-            Kernel::AmxBf16 => unsafe { walk_amx::<amx::Rounded>(self, scratch) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AMX may be used, and AVX-512 F and DQ are there.
-            Kernel::AmxBf16x3 => unsafe { walk_amx::<amx::Split>(self, scratch) },
-            #[cfg(target_arch = "aarch64")]
-            Kernel::NeonF32 => self.walk(NeonTile::new(Twice::new(Neon)), scratch),
-            #[cfg(target_arch = "aarch64")]
-            Kernel::NeonInt16 => self.walk(NeonInt16Tile::neon(), scratch),
-            Kernel::PortableInt16 => self.walk(PortableInt16Tile::portable(), scratch),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AVX2 and FMA are there.
-            Kernel::Avx2Int16 => unsafe { walk_avx2_int16(self, scratch) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AVX-512 F, DQ and VNNI are there.
-            Kernel::Avx512Int16 => unsafe { walk_avx512_int16(self, scratch) },
-            _ => unreachable!("not supported on this target"),
-        }
+    /// Processes all keys of the block's rows; `scratch` then holds their softmax.
+    fn process(&self, scratch: &mut Scratch) {
+        with_tile(self.window.kernel, Walk { block: self, scratch });
     }
 
-    /// Takes the block's steps: the products of a step are formed while the softmax of the step before is summed, so that
-    /// units which do only the one or the other stay busy.
+    /// Pipelined main loop: computes the products of a step while it sums the softmax of the previous one, so that units which do
+    /// only one of the two stay busy.
     #[inline(always)]
     fn walk<T: Tile>(&self, tile: T, scratch: &mut Scratch) {
         // Before the session: a source may run work of its own on this thread.
@@ -303,7 +222,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The products of a step's keys with its queries.
+    /// Computes the products of a step's keys with its queries.
     #[inline(always)]
     fn multiply<T: Tile>(
         &self,
@@ -324,7 +243,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Sums a step whose products are done.
+    /// Sums a step whose products have been computed.
     #[inline(always)]
     fn sum<T: Tile>(
         &self,
@@ -348,7 +267,7 @@ impl<'a> Block<'a> {
             apply_softcap_and_alibi(
                 simd,
                 rules,
-                &self.of_window(&step.heads()),
+                &self.window_heads(&step.heads()),
                 strip,
                 keys.start,
                 logits,
@@ -360,7 +279,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Whether the logits of a strip's tile are known to be so small that they need no offset: `|q·k| <= ‖q‖·‖k‖`.
+    /// Whether the logits of a strip's tile are certainly so small that they need no offset: `|q·k| <= ‖q‖·‖k‖`.
     #[inline(always)]
     fn is_bounded(&self, step: &Step, norm: f32, softmax: &OnlineSoftmax) -> bool {
         let rules = self.window.rules;
@@ -372,7 +291,7 @@ impl<'a> Block<'a> {
 
     /// Gathers the block's queries and packs them.
     #[inline(always)]
-    fn load_queries(&self, registers: impl Registers, layout: Layout, scratch: &mut Scratch) {
+    fn load_queries(&self, transpose: impl Transpose, layout: Layout, scratch: &mut Scratch) {
         let Window { shape, .. } = self.window;
         let (head_dim, depth) = (shape.head_dim, layout.depth(shape.head_dim));
         let Scratch { gathered, buffer, queries, norms, strips, softmax, .. } = scratch;
@@ -380,7 +299,12 @@ impl<'a> Block<'a> {
             let strip_rows = STRIP_ROWS / heads.len();
             for rows in pieces(&self.rows, rows_at_once(self.window, heads.len())) {
                 let gathered = &mut gathered.floats_mut()[..heads.len() * rows.len() * head_dim];
-                self.window.gather(self.of_window(&heads), rows.clone(), self.rows.end, gathered);
+                self.window.gather(
+                    self.window_heads(&heads),
+                    rows.clone(),
+                    self.rows.end,
+                    gathered,
+                );
                 self.scale(rows.clone(), heads.len(), gathered);
                 let first = (rows.start - self.rows.start) / strip_rows;
                 for (strip, rows) in gathered.chunks(STRIP_ROWS * head_dim).enumerate() {
@@ -390,7 +314,7 @@ impl<'a> Block<'a> {
                     let panels = &mut panels[..STRIP_ROWS * depth];
                     let packing =
                         Packing { layout, width, together, rows, head_dim, buffer, panels };
-                    norms[state] = packing.run(registers);
+                    norms[state] = packing.run(transpose);
                 }
             }
         }
@@ -405,7 +329,7 @@ impl<'a> Block<'a> {
         softmax.clear();
     }
 
-    /// Scales queries, `[rows, heads, head_dim]`, by what [their side bears](Window::scales) and by what the model has for each
+    /// Scales queries, `[rows, heads, head_dim]`, by the [factor of all queries](Window::scales) and the model's factor of each
     /// position.
     #[inline(always)]
     fn scale(&self, rows: Range<usize>, heads: usize, queries: &mut [f32]) {
@@ -418,15 +342,15 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// By row of a strip, the logit of its head that joins the softmax's denominator, in units of log2.
+    /// Sink logit of each row of a strip, which joins the softmax's denominator, in units of log2.
     fn sinks(&self, heads: &Range<usize>) -> Option<[f64; STRIP_ROWS]> {
-        let sinks = &self.window.rules.sinks.as_ref()?[self.of_window(heads)];
+        let sinks = &self.window.rules.sinks.as_ref()?[self.window_heads(heads)];
         let of_lane = |lane: usize| f64::from(sinks[lane % heads.len()]);
         Some(std::array::from_fn(|lane| of_lane(lane) * std::f64::consts::LOG2_E))
     }
 
-    /// The strips of some measured rows of a strip's heads, finished: with these rows and, by lane, how many of the window each
-    /// stands for.
+    /// Finished strips of a range of measured rows of a set of heads, with their rows and, by lane, the number of rows of the
+    /// window that each stands for.
     #[inline(always)]
     fn finished<'s>(
         &self,
@@ -447,7 +371,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Adds up finished rows by segments of queries and keys.
+    /// Sums finished rows by segments of queries and keys.
     fn collect_segments(
         &self,
         rows: Range<usize>,
@@ -483,7 +407,7 @@ impl<'a> Block<'a> {
         SegmentSums { first, masses }
     }
 
-    /// Adds up finished rows.
+    /// Sums finished rows.
     #[inline(always)]
     fn collect(&self, rows: Range<usize>, softmax: &OnlineSoftmax) -> PartSums {
         let Window { shape, segments, bins, .. } = self.window;
@@ -555,10 +479,10 @@ fn products(a: &[f64; STRIP_ROWS], b: &[f64; STRIP_ROWS]) -> [f64; STRIP_ROWS] {
     std::array::from_fn(|lane| a[lane] * b[lane])
 }
 
-/// Sums of every eighth lane of a strip: a multiple of the heads whose rows lie side by side.
+/// Sums of every eighth lane of a strip; eight is a multiple of the heads of every set.
 type LaneSums = [f64; 8];
 
-/// Adds `a·b` of some lanes. What stands in the others is none of theirs, and need not be a number.
+/// Adds `a·b` of some lanes. The other lanes are ignored and need not be numbers.
 #[inline(always)]
 fn add_products(
     sums: &mut LaneSums,
@@ -586,7 +510,7 @@ fn add_lanes(sums: &mut LaneSums, terms: [f64; STRIP_ROWS]) {
     *sums = added;
 }
 
-/// The first `count` are sums of every `count`-th lane: added up in halves.
+/// Sums every `count`-th lane into the first `count` lanes, in halves.
 #[inline(always)]
 fn folded(mut sums: LaneSums, count: usize) -> LaneSums {
     let mut lanes = sums.len();
@@ -599,7 +523,7 @@ fn folded(mut sums: LaneSums, count: usize) -> LaneSums {
     sums
 }
 
-/// The first are sums of `count` neighbouring lanes each: of one, two or four.
+/// Sums each `count` neighbouring lanes (one, two or four) into the first lanes.
 #[inline(always)]
 fn sums_of_neighbours(values: &[f64; STRIP_ROWS], count: usize) -> [f64; STRIP_ROWS] {
     let mut sums = *values;
@@ -613,17 +537,17 @@ fn sums_of_neighbours(values: &[f64; STRIP_ROWS], count: usize) -> [f64; STRIP_R
     sums
 }
 
-/// A block whose finished rows are to be added up.
+/// Sums of a block's finished rows.
 struct Collecting<'a, 'b> {
     block: &'a Block<'b>,
     softmax: &'a OnlineSoftmax,
 }
 
-impl Work for Collecting<'_, '_> {
-    type Found = Vec<PartSums>;
+impl SimdOp for Collecting<'_, '_> {
+    type Result = Vec<PartSums>;
 
     #[inline(always)]
-    fn run(self, _: impl Registers) -> Vec<PartSums> {
+    fn run(self, _: impl Transpose) -> Vec<PartSums> {
         let mut parts = Vec::with_capacity(self.block.rows.len().div_ceil(PART_ROWS));
         for rows in self.block.parts() {
             parts.push(self.block.collect(rows, self.softmax));
@@ -632,19 +556,34 @@ impl Work for Collecting<'_, '_> {
     }
 }
 
-/// A block whose queries are to be loaded: apart from its walk, whose registers that would take.
+/// Main loop of a block.
+struct Walk<'a, 'b> {
+    block: &'a Block<'b>,
+    scratch: &'a mut Scratch,
+}
+
+impl TileOp for Walk<'_, '_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run<T: Tile>(self, tile: T) {
+        self.block.walk(tile, self.scratch);
+    }
+}
+
+/// Loading of a block's queries, separate from its main loop so as not to take its registers.
 struct Loading<'a, 'b> {
     block: &'a Block<'b>,
     layout: Layout,
     scratch: &'a mut Scratch,
 }
 
-impl Work for Loading<'_, '_> {
-    type Found = ();
+impl SimdOp for Loading<'_, '_> {
+    type Result = ();
 
     #[inline(always)]
-    fn run(self, registers: impl Registers) {
-        self.block.load_queries(registers, self.layout, self.scratch);
+    fn run(self, transpose: impl Transpose) {
+        self.block.load_queries(transpose, self.layout, self.scratch);
     }
 }
 

@@ -1,8 +1,8 @@
-//! Attention between blocks of consecutive tokens: what share of a block's attention goes to each block, without the S×S
+//! Attention between blocks of consecutive tokens: the share of a block's attention that goes to each block, without the S×S
 //! matrix.
 //!
-//! The rows of a window are walked as for its statistics; only where a row's running sums are cut differs: at the ends of
-//! the blocks instead of at distances. So the cost is that of the statistics, and memory grows with the number of blocks.
+//! The rows of a window are processed as for its statistics, except that a row's running sums are cut at the ends of the blocks
+//! instead of at distances. So the cost is that of the statistics, and memory grows with the number of blocks.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 use crate::stream::{heads_at_once, walk_bytes, walk_heads};
 use crate::window::{PART_ROWS, Window};
 
-/// The most blocks of a window: a map of so many has a million cells.
-pub const MOST_BLOCKS: usize = 1024;
+/// Maximum number of blocks of a window: a map then has a million cells.
+pub const MAX_BLOCKS: usize = 1024;
 
-/// How the blocks of a window attend to each other, summed over the query heads that were added.
+/// Attention between the blocks of a window, summed over the query heads that were added.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockAttention {
     /// One past the last token of each block, ascending; the last is the window's end.
@@ -28,31 +28,31 @@ pub struct BlockAttention {
 }
 
 impl BlockAttention {
-    /// Blocks that end before the tokens `ends`. Of a `sample` only its rows are measured, and its weights make the shares
-    /// estimates of those over all rows.
+    /// Starts with blocks that end before the tokens `ends`. With a `sample`, only its rows are measured, and its weights turn
+    /// the shares into estimates over all rows.
     ///
     /// # Panics
-    /// If there is no block, or more than [`MOST_BLOCKS`], or one has no token: bugs of the caller.
+    /// If there is no block, or more than [`MAX_BLOCKS`], or a block has no token.
     pub fn new(ends: &[usize], sample: Option<RowSample>) -> Self {
         assert!(
             ends.first().is_some_and(|end| *end > 0)
                 && ends.is_sorted_by(|a, b| a < b)
-                && ends.len() <= MOST_BLOCKS,
-            "1 to {MOST_BLOCKS} blocks, each with a token: {ends:?}"
+                && ends.len() <= MAX_BLOCKS,
+            "1 to {MAX_BLOCKS} blocks, each with a token: {ends:?}"
         );
         let masses = vec![0.0; ends.len() * ends.len()];
         Self { ends: ends.to_vec(), sample, masses, query_heads: 0 }
     }
 
-    /// Adds the query heads of some key heads of a window. Heads that are added a few at a time, in their order, give the
-    /// bits that all of them give at once, on any number of threads.
+    /// Adds the query heads of a range of key heads. Heads that are added a few at a time, in order, have the same bits as all
+    /// of them at once, on any number of threads.
     ///
-    /// Work runs in the current rayon pool. Cost: as of [`attention_statistics`](crate::attention_statistics); memory: see
+    /// Work runs in the current rayon pool. Cost: that of [`attention_statistics`](crate::attention_statistics); memory: see
     /// [`BlockAttention::bytes`]. `NaN` or infinite products give `NaN` shares, never a plausible number.
     ///
     /// # Panics
     /// If the processor lacks `kernel`, the last block does not end with the window, or rules, heads or sample do not fit the
-    /// shape: bugs of the caller.
+    /// shape.
     pub fn add_heads(
         &mut self,
         kernel: Kernel,
@@ -85,8 +85,8 @@ impl BlockAttention {
         );
     }
 
-    /// `[blocks, blocks]`: the mean attention of a row of the one block to the keys of the other, mean over the heads that
-    /// were added. A row of shares sums to 1, less what sinks take. `None` in the rows of a block of which no row was drawn.
+    /// `[blocks, blocks]`: the mean attention of a row of the one block to the keys of the other, averaged over the heads that
+    /// were added. A row of shares sums to 1, less the share of sinks. `None` for a block of which no row was drawn.
     pub fn shares(&self) -> Vec<Option<f64>> {
         let blocks = self.ends.len();
         let rows = self.rows();
@@ -97,8 +97,7 @@ impl BlockAttention {
         self.masses.iter().enumerate().map(share).collect()
     }
 
-    /// As [`BlockAttention::shares`], of attention that each row spreads evenly over the keys that it sees.
-    /// Cost: `tokens · blocks` operations.
+    /// Shares of uniform attention, which each row spreads evenly over its visible keys. Cost: `tokens · blocks` operations.
     pub fn uniform_shares(&self, rules: &LogitRules) -> Vec<Option<f64>> {
         let blocks = self.ends.len();
         let tokens = self.ends.last().copied().unwrap_or(0);
@@ -124,17 +123,16 @@ impl BlockAttention {
         masses.into_iter().enumerate().map(share).collect()
     }
 
-    /// The most heap memory that [`BlockAttention::add_heads`] holds at a time on `threads` threads, the sums included, in
-    /// bytes. What the source holds comes on top.
+    /// Peak heap memory of [`BlockAttention::add_heads`] on `threads` threads, in bytes, including the sums but not the source.
     pub fn bytes(kernel: Kernel, shape: &AttentionShape, blocks: usize, threads: usize) -> u64 {
         let parts = shape.tokens.div_ceil(PART_ROWS);
-        // Each part of the rows gives the segments that it touches; neighbours share one.
+        // Each part of the rows returns the segments that it touches; neighbours share one.
         let touched = (blocks + parts) * heads_at_once(shape);
         let sums = (touched + blocks) * blocks * size_of::<f64>();
         walk_bytes(kernel, shape, blocks, threads) + sums as u64
     }
 
-    /// How many rows of the window the measured rows of each block stand for.
+    /// Number of rows of the window that the measured rows of each block stand for.
     fn rows(&self) -> Vec<f64> {
         let mut rows = vec![0.0; self.ends.len()];
         for (position, weight) in self.measured() {
@@ -143,7 +141,7 @@ impl BlockAttention {
         rows
     }
 
-    /// The measured rows: where they are in the window, and how many rows each stands for.
+    /// Positions of the measured rows, and the number of rows that each stands for.
     fn measured(&self) -> Box<dyn Iterator<Item = (usize, f64)> + '_> {
         match &self.sample {
             Some(RowSample { positions, weights }) => {
@@ -162,19 +160,19 @@ impl BlockAttention {
     }
 }
 
-/// How the blocks of a window attend to each other: `[blocks, blocks]`, the attending block first.
+/// Attention between the blocks of a window: `[blocks, blocks]`, the block of the queries first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockShares {
-    /// As [`BlockAttention::shares`].
+    /// See [`BlockAttention::shares`].
     pub shares: Vec<Option<f64>>,
-    /// As [`BlockAttention::uniform_shares`].
+    /// See [`BlockAttention::uniform_shares`].
     pub uniform: Vec<Option<f64>>,
 }
 
 impl BlockShares {
-    /// Of all heads of a window, or of one query head. `blocks`: those of the window, nothing added yet.
+    /// Measures all heads of a window, or one query head. `blocks` are those of the window, with nothing added yet.
     ///
-    /// Cost, memory and panics: as of [`BlockAttention::add_heads`]; the heads of a window take turns.
+    /// Cost, memory and panics: see [`BlockAttention::add_heads`]; the heads of a window are processed one after another.
     pub fn of_window(
         kernel: Kernel,
         shape: &AttentionShape,
@@ -194,7 +192,7 @@ impl BlockShares {
     }
 }
 
-/// One query head of a window, as a window of its own.
+/// Source of one query head, as a window of its own.
 pub struct OneHead<'a> {
     source: &'a dyn QueryKeySource,
     query_head: usize,
@@ -202,10 +200,10 @@ pub struct OneHead<'a> {
 }
 
 impl<'a> OneHead<'a> {
-    /// The head, with its shape and rules.
+    /// Selects a head, with its shape and rules.
     ///
     /// # Panics
-    /// If the shape has no such query head: a bug of the caller.
+    /// If the shape has no such query head.
     pub fn new(
         shape: &AttentionShape,
         rules: &LogitRules,

@@ -1,4 +1,4 @@
-//! Work that may end the process that does it, in a child of this one.
+//! Work that may end its process, run in a child process.
 
 use std::os::fd::OwnedFd;
 
@@ -9,21 +9,21 @@ use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, waitpid,
 };
 
-/// How long a child may take: what it does takes microseconds.
-const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// Time limit of a child, whose work takes microseconds.
+const CHILD_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// What became of a child.
+/// Outcome of a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It did its work, which gave this.
+    /// Result of the work.
     Answered(bool),
-    /// It ended before it could answer: by a signal.
+    /// A signal ended the child before it could answer.
     Killed,
-    /// It did not end in time, panicked, or could not be started.
+    /// The child did not end in time, panicked, or could not be started.
     Unknown,
 }
 
-/// What a child writes into its pipe: where the system reaps children by itself (SIGCHLD ignored), there is no status to read.
+/// Bytes that a child writes into its pipe. If the system reaps children itself (SIGCHLD ignored), there is no status to read.
 const TRUE: u8 = 10;
 const FALSE: u8 = 11;
 const PANICKED: u8 = 12;
@@ -33,47 +33,47 @@ unsafe extern "C" {
     safe fn _exit(status: i32) -> !;
 }
 
-/// Answers and ends the child, even where its work panics: unwinding would go on through the caller's code, in the child.
-struct Leaves {
+/// Answers and ends the child, even if its work panics: unwinding would continue through the caller's code, in the child.
+struct ExitGuard {
     pipe: OwnedFd,
     answer: u8,
 }
 
-impl Leaves {
+impl ExitGuard {
     fn leave(&self) -> ! {
         let _ = retry_on_intr(|| write(&self.pipe, &[self.answer]));
         _exit(0);
     }
 }
 
-impl Drop for Leaves {
+impl Drop for ExitGuard {
     fn drop(&mut self) {
         self.leave();
     }
 }
 
-/// Does `work` in a copy of this process and waits for what it gives; nothing else that it does is seen here.
+/// Runs `work` in a copy of this process and waits for its result; it has no other effect on this process.
 ///
 /// # Safety
-/// `work` allocates nothing, takes no lock and calls nothing that does: another thread may have held any lock when the
-/// process was copied, and is not there to give it back.
+/// `work` allocates nothing, acquires no lock and calls nothing that does: another thread may have held any lock when the
+/// process was copied, and does not exist in the copy to release it.
 pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
     let Ok((answers, pipe)) = pipe_with(PipeFlags::CLOEXEC) else { return Outcome::Unknown };
     let child = fork();
     if child == 0 {
-        let mut leaves = Leaves { pipe, answer: PANICKED };
-        // A child that is ended by a signal leaves no core file behind.
+        let mut guard = ExitGuard { pipe, answer: PANICKED };
+        // A child that is ended by a signal leaves no core file.
         let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-        leaves.answer = if work() { TRUE } else { FALSE };
-        leaves.leave();
+        guard.answer = if work() { TRUE } else { FALSE };
+        guard.leave();
     }
     drop(pipe);
     let Some(child) = Pid::from_raw(child).filter(|_| child > 0) else { return Outcome::Unknown };
     let mut waiting = [PollFd::new(&answers, PollFlags::IN)];
-    let ready = retry_on_intr(|| poll(&mut waiting, Some(&PATIENCE)));
+    let ready = retry_on_intr(|| poll(&mut waiting, Some(&CHILD_TIMEOUT)));
     let outcome = if ready == Ok(1) { outcome(&answers) } else { Outcome::Unknown };
     if ready != Ok(1) {
-        // Its end of the pipe is open: it is there, and the number is its own.
+        // The child's end of the pipe is open, so it still runs and its PID has not been reused.
         let _ = kill_process(child, Signal::KILL);
     }
     // An error where the system has reaped it.
@@ -81,7 +81,7 @@ pub(crate) unsafe fn in_child(work: impl FnOnce() -> bool) -> Outcome {
     outcome
 }
 
-/// What a child has written, or that it has ended, as its end of the pipe is closed.
+/// Reads the answer of a child; a closed pipe without an answer means that the child ended.
 fn outcome(answers: &OwnedFd) -> Outcome {
     let mut answer = [0];
     match retry_on_intr(|| read(answers, &mut answer)) {

@@ -1,18 +1,17 @@
 //! Attention statistics on NVIDIA GPUs: one copy of the layer-zero table a device, token ids in, sums out.
 //!
-//! [`Device`] holds the table and measures windows; [`window_bytes`] says beforehand what a window will take. Both are
-//! plain Rust over a [`Driver`], so that the tests run the same code, kernels included, on a processor. The driver of
-//! real GPUs is `nvidia`, behind the feature `cuda`.
+//! [`Device`] holds the table and measures windows; [`window_bytes`] returns the memory of a window beforehand. Both are plain
+//! Rust over a [`Driver`], so that the tests run the same code, kernels included, on a processor. The driver of real GPUs is
+//! `nvidia`, with the feature `cuda`.
 //!
-//! The kernels are in `cuda/device/`: `gather_rope.cu` makes queries and keys of table rows, `attention_v1.cu`,
-//! `attention_v2.cu` and `attention_f32.cu` reduce them to sums per block of rows, which are then added in a fixed order.
+//! The kernels are in `cuda/device/`: `gather_rope.cu` computes queries and keys from table rows; `attention_v1.cu`,
+//! `attention_v2.cu`, `attention_v3.cu` and `attention_f32.cu` reduce them to sums per block of rows, which are then added in a
+//! fixed order.
 
 mod arena;
 mod device;
 mod driver;
 mod filling;
-#[cfg(feature = "cuda")]
-mod limits;
 #[cfg(feature = "cuda")]
 pub mod nvidia;
 mod parameters;
@@ -21,8 +20,6 @@ mod request;
 
 pub use device::{Device, DeviceSums};
 pub use driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
-#[cfg(feature = "cuda")]
-pub use limits::Limits;
 pub use parameters::TensorMap;
 pub use plan::{SourceSizes, Support, supports, window_bytes};
 pub use request::{Operands, WindowRequest};

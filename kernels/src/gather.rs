@@ -2,23 +2,20 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
+use half::bf16;
 
 use crate::norm::rms_norm;
 use crate::rope::Rope;
+use crate::simd_op::{SimdOp, prefetch, run};
 use crate::statistics::{AttentionShape, QueryKeySource};
-use crate::transpose::Registers;
-use crate::work::{Work, prefetch, run};
+use crate::transpose::Transpose;
 
 /// The rows of a layer-zero table: `[rows, row_width]`, a row being all query heads, then all key heads.
 #[derive(Clone, Copy, Debug)]
 pub enum TableView<'a> {
-    /// Exact.
     F32(&'a [f32]),
     /// Half the bytes; widened to float32 as it is gathered.
     Bf16(&'a [bf16]),
-    /// Half the bytes, more digits and a smaller range than bf16; widened as it is gathered.
-    F16(&'a [f16]),
 }
 
 impl TableView<'_> {
@@ -27,22 +24,19 @@ impl TableView<'_> {
         match self {
             Self::F32(values) => values.len(),
             Self::Bf16(values) => values.len(),
-            Self::F16(values) => values.len(),
         }
     }
 
-    /// Whether the table holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Asks for `count` numbers from `start` on, which will be copied soon.
+    /// Prefetches `count` numbers from `start` on.
     #[inline(always)]
     fn prefetch(&self, start: usize, count: usize) {
         match self {
             Self::F32(values) => prefetch(&values[start..][..count]),
             Self::Bf16(values) => prefetch(&values[start..][..count]),
-            Self::F16(values) => prefetch(&values[start..][..count]),
         }
     }
 
@@ -51,11 +45,6 @@ impl TableView<'_> {
         match self {
             Self::F32(values) => out.copy_from_slice(&values[start..][..out.len()]),
             Self::Bf16(values) => {
-                for (out, value) in out.iter_mut().zip(&values[start..]) {
-                    *out = value.to_f32();
-                }
-            }
-            Self::F16(values) => {
                 for (out, value) in out.iter_mut().zip(&values[start..]) {
                     *out = value.to_f32();
                 }
@@ -75,48 +64,26 @@ pub struct HeadNorms {
     pub key_weight: Vec<f32>,
 }
 
-/// Why a table cannot serve a window.
+/// Mismatch of a table and a window.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GatherError {
     /// A table row does not hold the shape's heads.
     #[error("a table row holds {row_width} numbers, but {query_heads} query and {key_heads} key heads of {head_dim} need {}",
         (query_heads + key_heads) * head_dim)]
-    RowWidth {
-        /// Numbers of a row.
-        row_width: usize,
-        /// Query heads of the shape.
-        query_heads: usize,
-        /// Key heads of the shape.
-        key_heads: usize,
-        /// Width of a head.
-        head_dim: usize,
-    },
+    RowWidth { row_width: usize, query_heads: usize, key_heads: usize, head_dim: usize },
     /// The table is not a whole number of rows.
     #[error("a table of {numbers} numbers is not made of rows of {row_width}")]
     PartialRow {
         /// Numbers of the table.
         numbers: usize,
-        /// Numbers of a row.
         row_width: usize,
     },
     /// The window has another number of ids than tokens.
     #[error("a window of {tokens} tokens came with {ids} ids")]
-    Ids {
-        /// Tokens of the shape.
-        tokens: usize,
-        /// Ids given.
-        ids: usize,
-    },
+    Ids { tokens: usize, ids: usize },
     /// An id has no row.
     #[error("id {id} at position {position} is not in the table of {rows} rows")]
-    IdOutOfTable {
-        /// Where in the window.
-        position: usize,
-        /// The id.
-        id: u32,
-        /// Rows of the table.
-        rows: usize,
-    },
+    IdOutOfTable { position: usize, id: u32, rows: usize },
     /// The rotary table does not fit.
     #[error(
         "a rotary table of {rope_tokens} positions and {rotary_dims} dimensions does not fit {tokens} tokens of {head_dim}"
@@ -126,9 +93,7 @@ pub enum GatherError {
         rope_tokens: usize,
         /// Dimensions that turn.
         rotary_dims: usize,
-        /// Tokens of the window.
         tokens: usize,
-        /// Width of a head.
         head_dim: usize,
     },
     /// A head norm has another width than a head.
@@ -138,12 +103,11 @@ pub enum GatherError {
         query: usize,
         /// Weights for keys.
         key: usize,
-        /// Width of a head.
         head_dim: usize,
     },
 }
 
-/// One window's view of a layer-zero table: rows by id, turned by their position.
+/// One window's view of a layer-zero table: rows by id, rotated by their position.
 #[derive(Clone, Debug)]
 pub struct TableWindow<'a> {
     table: TableView<'a>,
@@ -188,7 +152,7 @@ impl<'a> TableWindow<'a> {
         Ok(Self { table, row_width, ids, query_heads, head_dim, rope, head_norms: None })
     }
 
-    /// Norms that the model applies after the rotation.
+    /// Adds norms that the model applies after the rotation.
     pub fn with_head_norms(mut self, norms: &'a HeadNorms) -> Result<Self, GatherError> {
         let (query, key) = (norms.query_weight.len(), norms.key_weight.len());
         if query != self.head_dim || key != self.head_dim {
@@ -198,7 +162,7 @@ impl<'a> TableWindow<'a> {
         Ok(self)
     }
 
-    /// Heads `columns` of a row for each of `positions`, turned: `[positions, columns, head_dim]`.
+    /// Writes heads `columns` of a row for each of `positions`, rotated: `[positions, columns, head_dim]`.
     fn gather(
         &self,
         columns: Range<usize>,
@@ -211,25 +175,25 @@ impl<'a> TableWindow<'a> {
     }
 }
 
-/// Rows that are under way from memory while one is turned: they lie all over the table.
+/// Rows to prefetch while one is rotated: they are scattered over the table.
 const ROWS_AHEAD: usize = 8;
 
-/// Rows to be gathered: each is read where it lies and written as it is wanted.
+/// Pass that gathers and rotates rows.
 struct Gathering<'a, 'b> {
     window: &'a TableWindow<'b>,
     columns: Range<usize>,
     positions: Range<usize>,
-    /// Positions up to here will be asked for next; 0 where that is not known.
+    /// Positions up to this one will be requested next; 0 if unknown.
     end: usize,
     norm: Option<(f64, &'a [f32])>,
     out: &'a mut [f32],
 }
 
-impl Work for Gathering<'_, '_> {
-    type Found = ();
+impl SimdOp for Gathering<'_, '_> {
+    type Result = ();
 
     #[inline(always)]
-    fn run(self, _: impl Registers) {
+    fn run(self, _: impl Transpose) {
         let Self { window, columns, positions, end, norm, out } = self;
         let TableWindow { table, row_width, ids, head_dim, rope, .. } = *window;
         let (of_row, end) = (columns.len() * head_dim, end.max(positions.end));

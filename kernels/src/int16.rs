@@ -14,7 +14,7 @@ const LENGTH: f64 = 46_340.0;
 const LARGEST: f64 = 32_767.0;
 /// Adding this to a number of less than 2^51 rounds it to an integer, ties to even, which then stands in the low bits.
 const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 · 2^52
-/// Sums of a row's squares that are kept apart, so that the compiler can use vectors.
+/// Separate sums of a row's squares, so that the compiler can use vectors.
 const LANES: usize = 16;
 
 /// Words of a row of `head_dim` numbers: pairs, then the factor.
@@ -22,8 +22,8 @@ pub(crate) fn words(head_dim: usize) -> usize {
     head_dim.div_ceil(2) + 1
 }
 
-/// Writes a row as pairs of integers, the first in the low half, and behind them the float32 by which the integers are to be
-/// multiplied. Where a number of the row is none the factor is `NaN`. `words`: `[words(row.len())]`.
+/// Writes a row as pairs of integers, the first in the low half, followed by the float32 factor of the integers. If a number of
+/// the row is not finite, the factor is `NaN`. `words`: `[words(row.len())]`.
 #[inline(always)]
 pub(crate) fn round(row: &[f32], words: &mut [u32]) {
     let (factor, words) = words.split_last_mut().expect("the factor has a word");
@@ -33,7 +33,7 @@ pub(crate) fn round(row: &[f32], words: &mut [u32]) {
         *factor = if length == 0.0 { 0.0_f32 } else { f32::NAN }.to_bits();
         return;
     }
-    // What rounding may add to the length is taken off before.
+    // Leaves room for the length that rounding may add.
     let rounding = (row.len() as f64).sqrt() / 2.0;
     let scale = ((LENGTH - rounding) / length).min(LARGEST / largest);
     let integer = |value: f32| (f64::from(value) * scale + ROUND).to_bits() as u32 & 0xFFFF;
@@ -47,7 +47,7 @@ pub(crate) fn round(row: &[f32], words: &mut [u32]) {
     *factor = ((1.0 / scale) as f32).to_bits();
 }
 
-/// The Euclidean length of a row and its largest magnitude; a length that is not finite where a number is not.
+/// The Euclidean length of a row and its largest magnitude; the length is not finite if a number is not.
 #[inline(always)]
 fn length_and_largest(row: &[f32]) -> (f64, f64) {
     let (mut squares, mut largest) = ([0.0_f64; LANES], [0.0_f32; LANES]);

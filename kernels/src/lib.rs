@@ -3,12 +3,13 @@
 //! [`attention_statistics`] reads queries and keys of one layer and returns, per head, how much attention goes to keys
 //! that are at least `k` tokens away; [`BlockAttention`] how much goes from each block of tokens to each other. [`TableWindow`]
 //! feeds it from a layer-zero table, [`project`] builds such a table and [`MappedFile`] opens one. [`KeyValues`] is attention
-//! with values: what a layer of a whole model computes. [`reference_statistics`] is the same arithmetic as plain float64 loops.
-//! [`recurrence`] needs token ids alone.
+//! with values, as a layer of a whole model computes it. [`reference_statistics`] is the same arithmetic as plain float64 loops.
+//! [`recurrence`] needs token ids only.
 //!
-//! This is the one crate with `unsafe`: the calls into code that is compiled for a processor feature, the memory map, a setting
-//! of the allocator, and the zlib of the system, which [`bench`](mod@bench) measures beside recurrence. It knows nothing of model
-//! families, files of a pipeline or devices.
+//! `kernel.rs` has the table of kernels and `dispatch.rs` runs code with the instructions of one.
+//!
+//! This is the only crate with `unsafe`: calls into code that is compiled for a processor feature, the memory map and a setting
+//! of the allocator. It knows nothing of model families, files of a pipeline or devices.
 
 mod allocator;
 mod attend;
@@ -18,6 +19,7 @@ mod block_attention;
 #[cfg(target_arch = "x86_64")]
 mod child;
 pub mod cuda;
+mod dispatch;
 mod gather;
 mod int16;
 mod kernel;
@@ -33,6 +35,7 @@ pub mod recurrence;
 mod reference;
 mod rope;
 mod simd;
+mod simd_op;
 mod spans;
 mod statistics;
 mod steps;
@@ -43,11 +46,10 @@ mod transpose;
 mod trigonometry;
 mod window;
 mod words;
-mod work;
 
 pub use allocator::return_freed_arrays;
-pub use attend::{Asking, AttendScratch, KeyValues};
-pub use block_attention::{BlockAttention, BlockShares, MOST_BLOCKS, OneHead};
+pub use attend::{AttendScratch, KeyValues, QueryBlock};
+pub use block_attention::{BlockAttention, BlockShares, MAX_BLOCKS, OneHead};
 pub use gather::{GatherError, HeadNorms, TableView, TableWindow};
 pub use kernel::{ElementType, Kernel};
 pub use mapped::{MapError, MappedFile};

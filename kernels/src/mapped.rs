@@ -1,4 +1,4 @@
-//! A file as memory: how a cached layer-zero table is read without reading it.
+//! Memory-mapped files, such as cached layer-zero tables.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -12,15 +12,15 @@ use memmap2::Mmap;
 
 use crate::words::Words;
 
-/// Why a range of a mapped file is not what was asked for.
+/// Refusal of a range of a mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The range leaves the file.
     #[error("bytes {start} to {end} lie outside a file of {length} bytes")]
     OutOfFile {
-        /// First byte asked for.
+        /// First requested byte.
         start: usize,
-        /// One past the last byte asked for.
+        /// One past the last requested byte.
         end: usize,
         /// Bytes of the file.
         length: usize,
@@ -28,23 +28,23 @@ pub enum MapError {
     /// The range does not start on a multiple of the number's size, or does not hold whole numbers.
     #[error("bytes {start} to {end} are not aligned numbers of {width} bytes")]
     Alignment {
-        /// First byte asked for.
+        /// First requested byte.
         start: usize,
-        /// One past the last byte asked for.
+        /// One past the last requested byte.
         end: usize,
         /// Bytes of one number.
         width: usize,
     },
 }
 
-/// A file as memory; numbers in it are read in the machine's byte order.
+/// The bytes of a file; numbers in it are read in the machine's byte order.
 ///
-/// A mapped file that is rewritten in place changes under whoever holds its numbers, and one that is shortened stops the
-/// process with a bus error. So a file is mapped only where nobody may write to it any more: a file of this user's is
-/// made read-only first, one of the administrator's must be closed to group and others. Any other (a shared folder with
-/// tables of another user's, a file system without permissions) is copied into memory. What is left to do harm is a
-/// process with this user's or the administrator's rights that makes the file writable again: the same that may write
-/// to this process's memory. Replacing the file by a rename leaves a mapped one whole.
+/// If a mapped file is rewritten in place, its numbers change under their readers; if it is shortened, the process ends with a bus
+/// error. So a file is mapped only if nobody may write to it: a file of this user is made read-only first, a file of the
+/// administrator must not be writable by group and others. Any other file (a shared folder with tables of another user, a file
+/// system without permissions) is copied into memory. Only a process with the rights of this user or of the administrator could
+/// make the file writable again, and it could write to this process's memory as well. Replacing the file by a rename leaves the
+/// mapped one intact.
 pub struct MappedFile {
     content: Content,
 }
@@ -55,12 +55,12 @@ enum Content {
 }
 
 impl MappedFile {
-    /// Maps or copies the whole of `path`, a regular file. Cost: nothing, or memory and reading as much as it is long.
+    /// Maps or copies `path`, a regular file. A copy costs memory and reading of the whole file.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         Self::open_as(path, rustix::process::geteuid().as_raw())
     }
 
-    /// Maps or copies the whole of an open regular file, which nobody writes to any more.
+    /// Maps or copies an open regular file that nobody writes to any more.
     pub fn of(file: &File) -> std::io::Result<Self> {
         Self::of_user(file, rustix::process::geteuid().as_raw())
     }
@@ -80,12 +80,11 @@ impl MappedFile {
         Ok(Self { content })
     }
 
-    /// Whether the file is mapped; else its bytes are a copy, which takes as much memory.
+    /// Whether the file is mapped; otherwise its bytes are a copy in memory.
     pub fn is_mapped(&self) -> bool {
         matches!(self.content, Content::Mapped(_))
     }
 
-    /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         match &self.content {
             Content::Mapped(map) => map,
@@ -123,7 +122,7 @@ impl MappedFile {
     }
 }
 
-/// Whether nobody may write to the file any more, once a file of `user`'s was made read-only.
+/// Makes a file of `user` read-only, then returns whether nobody may write to it.
 fn seal(file: &File, user: u32) -> std::io::Result<bool> {
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -132,7 +131,7 @@ fn seal(file: &File, user: u32) -> std::io::Result<bool> {
     if metadata.uid() == user && !metadata.permissions().readonly() {
         let mut permissions = metadata.permissions();
         permissions.set_readonly(true);
-        // Where this fails, as on a file system that is mounted read-only, the mode stays as it is and is seen below.
+        // If this fails, for example on a read-only file system, the check below sees the unchanged mode.
         let _ = file.set_permissions(permissions);
     }
     let metadata = file.metadata()?;
@@ -144,7 +143,6 @@ fn seal(file: &File, user: u32) -> std::io::Result<bool> {
     Ok(metadata.permissions().mode() & closed_to == 0)
 }
 
-/// Reads the whole file.
 fn copy(file: &File) -> std::io::Result<Content> {
     let length = usize::try_from(file.metadata()?.len())
         .map_err(|_| std::io::Error::from(ErrorKind::OutOfMemory))?;

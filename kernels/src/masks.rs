@@ -1,10 +1,10 @@
-//! Which keys a row sees, and where its distances change.
+//! Visible keys of a row, and the segments of its keys.
 
 use std::ops::Range;
 
 use crate::statistics::{AttentionShape, LogitRules, Measure, distance_bin};
 
-/// The keys that row `row` sees; always one contiguous range, whose ends never fall as `row` rises.
+/// Visible keys of row `row`: always one contiguous range, whose ends never decrease from row to row.
 #[inline(always)]
 pub(crate) fn visible_keys(rules: &LogitRules, tokens: usize, row: usize) -> Range<usize> {
     let mut start = 0;
@@ -21,14 +21,14 @@ pub(crate) fn visible_keys(rules: &LogitRules, tokens: usize, row: usize) -> Ran
     start..end.max(start)
 }
 
-/// Where a row's running sums are cut into segments. Where the window's first keys are set apart, they are one more
-/// segment before all others, near or far.
+/// Segments of a row's running sums. If the window's first keys are set apart, they are one more segment before all others, near
+/// or far.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
     cut: Cut,
     /// Keys at the window's start that are set apart.
     first_keys: usize,
-    /// Which segments are far.
+    /// Far segments.
     pub(crate) far: Range<usize>,
 }
 
@@ -55,8 +55,8 @@ impl Segments {
         Self { cut: Cut::Distances(distances), first_keys: 0, far }
     }
 
-    /// The same with the first keys of the window in a segment of their own, which is not far: they enter the softmax and
-    /// neither the far sums nor the histogram.
+    /// Moves the first keys of the window to a segment of their own, which is not far: they enter the softmax but neither the far
+    /// sums nor the histogram.
     pub(crate) fn without_first_keys(self, first_keys: usize) -> Self {
         if first_keys == 0 {
             return self;
@@ -64,7 +64,7 @@ impl Segments {
         Self { first_keys, far: 1..self.far.end + 1, ..self }
     }
 
-    /// Segments of keys that are set apart.
+    /// Number of segments for first keys that are set apart.
     fn apart(&self) -> usize {
         usize::from(self.first_keys > 0)
     }
@@ -74,7 +74,7 @@ impl Segments {
         Self { cut: Cut::Keys(ends.to_vec()), first_keys: 0, far: 0..0 }
     }
 
-    /// Where each segment but the last ends, farthest first, falling to 0; nothing where keys cut them.
+    /// End distance of each segment but the last, farthest first, descending to 0; empty if keys cut the segments.
     pub(crate) fn distances(&self) -> &[usize] {
         match &self.cut {
             Cut::Distances(distances) => distances,
@@ -82,7 +82,7 @@ impl Segments {
         }
     }
 
-    /// Where each segment ends, where keys cut them.
+    /// End of each segment if keys cut the segments.
     #[inline(always)]
     pub(crate) fn ends(&self) -> Option<&[usize]> {
         match &self.cut {
@@ -91,7 +91,7 @@ impl Segments {
         }
     }
 
-    /// How many segments a row has.
+    /// Number of segments of a row.
     pub(crate) fn count(&self) -> usize {
         let apart = self.apart();
         match &self.cut {
@@ -112,7 +112,7 @@ impl Segments {
         }
     }
 
-    /// The segment of a key in the row at `row`.
+    /// Segment of a key in the row at `row`.
     #[inline(always)]
     pub(crate) fn of(&self, key: usize, row: usize) -> usize {
         if key < self.first_keys {
@@ -127,14 +127,13 @@ impl Segments {
             }
     }
 
-    /// From which distance on keys are in `segment` and not in one behind it; nothing where its end does not depend on the row.
+    /// Smallest distance of the keys of `segment`; `None` if its end does not depend on the row.
     #[inline(always)]
     pub(crate) fn distance(&self, segment: usize) -> Option<usize> {
         self.distances().get(segment.checked_sub(self.apart())?).copied()
     }
 
-    /// The histogram bin of `segment`; `None` for the keys after the row and those that are set apart, and where keys cut
-    /// the segments.
+    /// Histogram bin of `segment`; `None` for keys after the row, first keys that are set apart, and segments cut by keys.
     pub(crate) fn bin(&self, segment: usize) -> Option<usize> {
         let segment = segment.checked_sub(self.apart())?;
         self.distances().get(segment).map(|&distance| distance_bin(distance))

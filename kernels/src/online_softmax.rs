@@ -1,12 +1,12 @@
-//! The softmax of a strip of rows, met chunk by chunk: sums of exponentials per segment, in O(1) memory a row.
+//! Softmax of a strip of rows, chunk by chunk: sums of exponentials per segment, in O(1) memory a row.
 //!
-//! A vector holds the logits of one key and as many rows, so a row is summed in its own lane, key after key: no sum crosses
-//! lanes. Rows lie beside each other, so a segment of theirs ends at neighbouring keys: there, and where not every row sees a
-//! key, lanes are masked. What is decided for several rows and changes bits is decided for a group of as many as the kernel says,
-//! so that vectors of any length give the same bits; which keys are masked, and add zeros, is decided for a vector.
+//! A vector holds the logits of one key and one row per lane, so a row is summed in its own lane, key after key: no sum crosses
+//! lanes. Neighbouring rows end a segment at neighbouring keys; these keys, and keys that not every row sees, are masked. Decisions
+//! that affect bits are made for a group of rows whose size depends on the kernel, so that vectors of any length have the same
+//! bits. Masked keys add zeros, so they are chosen per vector.
 //!
-//! Exponentials are float32, relative to an offset: zero where the logits are known to be small, else one that follows the
-//! row's largest logit lazily. A few at a time are added up in float32, what they sum to in float64.
+//! Exponentials are float32, relative to an offset: zero if the logits are certainly small, else one that follows the row's
+//! largest logit lazily. A few at a time are added up in float32, and their sums in float64.
 
 use std::ops::Range;
 
@@ -14,28 +14,27 @@ use crate::masks::{Segments, visible_keys};
 use crate::simd::{Simd, exp2};
 use crate::window::Window;
 
-/// Rows of a strip, those of some query heads at each of its positions: two of the longest vectors. Its positions divide the
-/// rows of a part.
+/// Rows of a strip, those of some query heads at each of its positions: two of the longest vectors. Its positions divide the rows
+/// of a part.
 pub(crate) const STRIP_ROWS: usize = 32;
-/// Lanes of the longest vector: the fewest rows that are decided for together.
-const MOST_LANES: usize = 16;
-/// The most groups of rows of a strip that are decided for together.
-const MOST_GROUPS: usize = STRIP_ROWS / MOST_LANES;
+/// Lanes of the longest vector, the minimum rows of a group.
+const MAX_LANES: usize = 16;
+/// Maximum groups of a strip.
+const MAX_GROUPS: usize = STRIP_ROWS / MAX_LANES;
 
 /// A logit may exceed the offset by this many powers of two before the offset moves. A tile of 288 squares of `2^32`
 /// is far from the largest float32.
 const SLACK: f32 = 32.0;
 
-/// Logits further below the offset count as this far below: what they add to a sum of millions beside 1 is nothing, and
-/// their squares are still normal numbers.
+/// Logits further below the offset are raised to this distance: their part of the sum is negligible, and their squares are still
+/// normal numbers.
 const FLOOR: f32 = -62.0;
 
-/// Logits known to lie within this of zero need no offset: a tile of 288 squares of `2^56` fits a float32, and squares
-/// of `2^-56` are normal numbers.
+/// Logits within this distance of zero need no offset: a tile of 288 squares of `2^56` fits a float32, and squares of `2^-56` are
+/// normal numbers.
 pub(crate) const BOUND: f32 = 56.0;
 
-/// The rows of a strip: where they are in the window and what they see, position by position. Lanes without a row repeat the last
-/// one.
+/// Rows of a strip: their positions in the window and their visible keys. Lanes without a row repeat the last row.
 pub(crate) struct Strip {
     rows: usize,
     positions: [i32; STRIP_ROWS],
@@ -46,7 +45,7 @@ pub(crate) struct Strip {
 }
 
 impl Strip {
-    /// The strip of measured rows `rows`, one at least, of so many heads each.
+    /// Creates the strip of measured rows `rows` (not empty) of `heads` heads each.
     pub(crate) fn new(window: &Window<'_>, rows: &Range<usize>, heads: usize) -> Self {
         let tokens = window.shape.tokens;
         Self::at(heads, rows.len() * heads, |index| {
@@ -55,7 +54,7 @@ impl Strip {
         })
     }
 
-    /// `of_position` says of each of the strip's positions where in the window it is and what is seen from there.
+    /// `of_position` returns the position in the window and the visible keys of each position of the strip.
     #[inline(always)]
     fn at(heads: usize, rows: usize, of_position: impl Fn(usize) -> (usize, Range<usize>)) -> Self {
         let none = [0; STRIP_ROWS];
@@ -84,8 +83,7 @@ impl Strip {
         self.positions[lane] as usize
     }
 
-    /// Of the keys `keys` those that some of the lanes see, or that lie between such keys, and whether each lane sees all of
-    /// these.
+    /// Keys of `keys` from the first to the last that a lane sees, and whether each lane sees all of them.
     #[inline(always)]
     fn seen(&self, lanes: &Range<usize>, keys: &Range<usize>) -> (Range<usize>, bool) {
         let (first, last) = (lanes.start, lanes.end - 1);
@@ -99,44 +97,44 @@ impl Strip {
 
 /// Running sums of many strips. Logits are in units of log2.
 pub(crate) struct OnlineSoftmax {
-    /// `[strips, STRIP_ROWS]`: what exponentials are relative to; minus infinity until a row has met a key. Wherever the floor
-    /// is used, a row's exponentials sum to one or more with those of the tile: what is cut off is nothing beside them.
+    /// `[strips, STRIP_ROWS]`: offset of the exponentials, minus infinity before the first key. Wherever the floor is used, a row's
+    /// exponentials sum to at least one with those of the tile, so the floor's part is negligible.
     offsets: Vec<f32>,
     /// `[strips, STRIP_ROWS]`: `Σ 2^(2·(logit - offset))` over far keys.
     squares: Vec<f64>,
-    /// `[strips, segments, STRIP_ROWS]`: `Σ 2^(logit - offset)`; behind the segments that were met, nothing of meaning.
+    /// `[strips, segments, STRIP_ROWS]`: `Σ 2^(logit - offset)`; undefined after the used segments.
     masses: Vec<f64>,
-    /// `[strips]`: segments from the first to the last that has a key.
-    met: Vec<usize>,
-    /// `[strips]`: no offset is zero beside a mass below one.
-    settled: Vec<bool>,
+    /// `[strips]`: number of segments up to the last that has a key.
+    used_segments: Vec<usize>,
+    /// `[strips]`: whether no row with offset zero has a mass below one.
+    rescaled: Vec<bool>,
     segments: usize,
     open: Open,
 }
 
-/// The strip whose keys of a tile are being added.
+/// State of the strip whose keys of a tile are being added.
 struct Open {
     strip: usize,
     bounded: bool,
-    /// By group: the segment of the next key in the group's last row, or one before it.
-    next: [usize; MOST_GROUPS],
-    /// By group: the segment that the sums are of.
-    summed: [usize; MOST_GROUPS],
-    /// What is not in the strip's masses and squares yet.
+    /// `[groups]`: segment of the next key in the group's last row, or an earlier one.
+    next: [usize; MAX_GROUPS],
+    /// `[groups]`: segment of the sums.
+    summed: [usize; MAX_GROUPS],
+    /// Sums that are not yet in the strip's masses and squares.
     masses: [f32; STRIP_ROWS],
     squares: [f32; STRIP_ROWS],
 }
 
-/// Logits of a strip: of each key those of all rows.
+/// Logits of a strip, `[keys, rows]`.
 pub(crate) type Logits = [[f32; STRIP_ROWS]];
 
-/// What a strip gives once all keys have passed; by row, but for rows that the strip does not have.
+/// Result of a strip, by row; undefined for lanes without a row.
 pub(crate) struct FinishedStrip<'a> {
     /// Far mass, `Σ p` over far keys.
     pub(crate) far_masses: [f64; STRIP_ROWS],
     /// `Σ p²` over far keys.
     pub(crate) far_squares: [f64; STRIP_ROWS],
-    /// `[segments]`: unnormalised mass; times `scales` it is the rows' attention. No segment behind the last one that has a key.
+    /// `[segments]`: unnormalised mass; times `scales` it is the rows' attention. Ends with the last segment that has a key.
     pub(crate) masses: &'a [[f64; STRIP_ROWS]],
     /// One over the softmax's denominator, 0 for a row that sees no key.
     pub(crate) scales: [f64; STRIP_ROWS],
@@ -148,14 +146,14 @@ impl OnlineSoftmax {
             offsets: vec![f32::NEG_INFINITY; strips * STRIP_ROWS],
             squares: vec![0.0; strips * STRIP_ROWS],
             masses: vec![0.0; strips * segments * STRIP_ROWS],
-            met: vec![0; strips],
-            settled: vec![true; strips],
+            used_segments: vec![0; strips],
+            rescaled: vec![true; strips],
             segments,
             open: Open {
                 strip: 0,
                 bounded: false,
-                next: [0; MOST_GROUPS],
-                summed: [0; MOST_GROUPS],
+                next: [0; MAX_GROUPS],
+                summed: [0; MAX_GROUPS],
                 masses: [0.0; STRIP_ROWS],
                 squares: [0.0; STRIP_ROWS],
             },
@@ -172,18 +170,17 @@ impl OnlineSoftmax {
     pub(crate) fn clear(&mut self) {
         self.offsets.fill(f32::NEG_INFINITY);
         self.squares.fill(0.0);
-        self.met.fill(0);
-        self.settled.fill(true);
+        self.used_segments.fill(0);
+        self.rescaled.fill(true);
     }
 
-    /// Whether no offset of the first `rows` rows of a strip has moved: their exponentials may still be taken of the logits as
-    /// they are.
+    /// Whether the offsets of the first `rows` rows of a strip are zero or unset, so that exponentials need no offset.
     pub(crate) fn are_at_zero(&self, strip: usize, rows: usize) -> bool {
         let offsets = &self.offsets[strip * STRIP_ROWS..][..rows];
         offsets.iter().all(|&offset| offset == 0.0 || offset == f32::NEG_INFINITY)
     }
 
-    /// Begins a tile's keys of a strip, from `key` on. `bounded` promises that the logits lie within [`BOUND`] of zero and the
+    /// Starts a tile's keys of a strip, from `key` on. `bounded` promises that the logits lie within [`BOUND`] of zero and the
     /// strip's rows [are at zero](Self::are_at_zero).
     #[inline(always)]
     pub(crate) fn open(
@@ -197,12 +194,12 @@ impl OnlineSoftmax {
     ) {
         let offsets = &mut self.offsets[strip * STRIP_ROWS..][..STRIP_ROWS];
         let (offsets, of_no_row) = offsets.split_at_mut(rows.rows);
-        of_no_row.fill(f32::INFINITY); // which nothing exceeds: whatever their logits are, rows beside them do not notice
+        of_no_row.fill(f32::INFINITY); // no logit exceeds it, so lanes without a row do not affect others
         if bounded {
             offsets.fill(0.0);
-            self.settled[strip] = false;
-        } else if !self.settled[strip] {
-            self.settle(strip);
+            self.rescaled[strip] = false;
+        } else if !self.rescaled[strip] {
+            self.rescale_small_rows(strip);
         }
         let last_row = |group: usize| rows.position(STRIP_ROWS.min((group + 1) * group_rows) - 1);
         let next = std::array::from_fn(|group| segments.of(key, last_row(group)));
@@ -210,8 +207,8 @@ impl OnlineSoftmax {
         self.open = Open { strip, bounded, next, summed: next, masses: none, squares: none };
     }
 
-    /// Adds the keys `keys` of the strip that is open, whose first logits are those of key `first`: ascending from call to call.
-    /// One pass over the logits where they are bounded, else one more to find the largest. Spoils the logits.
+    /// Adds the keys `keys` of the open strip; the first logits are those of key `first`, ascending from call to call. One pass
+    /// over bounded logits, else another one to find the largest. Overwrites `logits`.
     #[expect(
         clippy::too_many_arguments,
         reason = "the length of a group is known where the kernel is compiled"
@@ -237,13 +234,13 @@ impl OnlineSoftmax {
             if self.open.bounded {
                 self.absorb_part::<S, true>(simd, &part, logits, segments);
             } else {
-                self.follow(simd, &part, logits);
+                self.update_offsets(simd, &part, logits);
                 self.absorb_part::<S, false>(simd, &part, logits, segments);
             }
         }
     }
 
-    /// Ends the strip that is open.
+    /// Ends the open strip.
     #[inline(always)]
     pub(crate) fn close<S: Simd>(&mut self, simd: S, rows: &Strip, group_rows: usize) {
         for group in 0..rows.rows.div_ceil(group_rows) {
@@ -251,7 +248,7 @@ impl OnlineSoftmax {
         }
     }
 
-    /// Adds a part of a chunk: pieces of segments as they are where all rows share them, else lane by lane.
+    /// Adds a part of a chunk: whole pieces of segments if all rows share them, else lane by lane.
     #[inline(always)]
     fn absorb_part<S: Simd, const BOUNDED: bool>(
         &mut self,
@@ -295,7 +292,7 @@ impl OnlineSoftmax {
         }
     }
 
-    /// Adds keys that are in one segment of all rows of a group.
+    /// Adds keys that belong to the same segment in all rows of a group.
     #[inline(always)]
     fn add_piece<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
         &mut self,
@@ -316,8 +313,8 @@ impl OnlineSoftmax {
         }
     }
 
-    /// Adds a part whose rows see the same keys and sort some of them into different segments, from `segment` on, at most into
-    /// two each.
+    /// Adds a part whose rows see the same keys but assign some of them to different segments, from `first_segment` on, each key
+    /// to at most two.
     #[inline(always)]
     fn absorb_crossed<S: Simd, const BOUNDED: bool>(
         &mut self,
@@ -341,14 +338,14 @@ impl OnlineSoftmax {
                 for logits in &logits[key - first..from - first] {
                     sums.add(simd, relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset));
                 }
-                let mut sums_behind = Sums::none(simd);
+                let mut sums_after = Sums::none(simd);
                 let end = part.ends_of(simd, lane, segments, segment);
                 let mut at = simd.splat((from - first) as f32);
                 for logits in &logits[from - first..to - first] {
                     let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
-                    let (before, behind) = simd.split(at, end, power);
+                    let (before, after) = simd.split(at, end, power);
                     sums.add(simd, before);
-                    sums_behind.add(simd, behind);
+                    sums_after.add(simd, after);
                     at = simd.add(at, one);
                 }
                 let square = segments.far.contains(&segment).then_some(sums.square);
@@ -357,12 +354,12 @@ impl OnlineSoftmax {
                     break;
                 }
                 (key, segment) = (to, segment + 1);
-                sums = sums_behind;
+                sums = sums_after;
             }
         }
     }
 
-    /// Adds a part in which rows see different keys, or sort them into different segments, from `segment` on.
+    /// Adds a part whose rows see different keys or assign them to different segments, from `first_segment` on.
     #[inline(always)]
     fn absorb_lanes<S: Simd, const BOUNDED: bool>(
         &mut self,
@@ -378,7 +375,7 @@ impl OnlineSoftmax {
         for lane in vectors::<S>(lanes) {
             let (nearest, farthest) = part.positions_of(lane, S::LANES);
             let offset = simd.load(&self.offsets[self.open.strip * STRIP_ROWS + lane..]);
-            let (starts, ends) = part.sight(simd, lane);
+            let (starts, ends) = part.visible_keys(simd, lane);
             let mut at = simd.splat((seen.start - first) as f32);
             for logits in &mut logits[seen.start - first..] {
                 let power = relative_exp2::<S, BOUNDED>(simd, &logits[lane..], offset);
@@ -387,7 +384,7 @@ impl OnlineSoftmax {
                 at = simd.add(at, one);
             }
             let mut segment = first_segment;
-            // Where the segment begins in the row that is in it first, and in the row that is in it last.
+            // Start of the segment in the row that enters it first, and in the row that enters it last.
             let (mut from, mut from_all, mut low) = (seen.start, seen.start, zero);
             loop {
                 let high = part.ends_of(simd, lane, segments, segment);
@@ -416,7 +413,7 @@ impl OnlineSoftmax {
 
     /// Moves the offsets of rows whose largest logit exceeds them by too much.
     #[inline(always)]
-    fn follow<S: Simd>(&mut self, simd: S, part: &Part<'_>, logits: &Logits) {
+    fn update_offsets<S: Simd>(&mut self, simd: S, part: &Part<'_>, logits: &Logits) {
         let Part { group, ref lanes, ref seen, whole, first, .. } = *part;
         let none = simd.splat(f32::NEG_INFINITY);
         let logits = &logits[seen.start - first..seen.end - first];
@@ -429,7 +426,7 @@ impl OnlineSoftmax {
                     largest = simd.max(largest, simd.load(&logits[lane..]));
                 }
             } else {
-                let (starts, ends) = part.sight(simd, lane);
+                let (starts, ends) = part.visible_keys(simd, lane);
                 for (key, logits) in logits.iter().enumerate() {
                     let at = simd.splat((seen.start - first + key) as f32);
                     let seen = simd.between(starts, at, ends, simd.load(&logits[lane..]), none);
@@ -442,13 +439,13 @@ impl OnlineSoftmax {
         }
         if moves {
             self.flush(simd, group, lanes);
-            self.raise(&all);
+            self.raise_offsets(&all);
         }
     }
 
-    /// As [`Self::follow`], where it is known that an offset moves. `largest` is by row.
+    /// Moves offsets that the largest logits, by row, exceed by too much.
     #[cold]
-    fn raise(&mut self, largest: &[f32; STRIP_ROWS]) {
+    fn raise_offsets(&mut self, largest: &[f32; STRIP_ROWS]) {
         let strip = self.open.strip;
         for (lane, largest) in largest.iter().enumerate() {
             if *largest > self.offsets[strip * STRIP_ROWS + lane] + SLACK {
@@ -457,16 +454,16 @@ impl OnlineSoftmax {
         }
     }
 
-    /// Moves down the offsets of rows whose keys so far were bounded, so that it is zero, and weigh less than one in all: what
-    /// lies further below would be cut off too near to them.
+    /// Lowers the offsets of rows whose keys so far were bounded (offset zero) and whose mass is below one: otherwise the floor
+    /// would cut off logits too close to theirs.
     #[cold]
-    fn settle(&mut self, strip: usize) {
+    fn rescale_small_rows(&mut self, strip: usize) {
         for lane in 0..STRIP_ROWS {
             if self.offsets[strip * STRIP_ROWS + lane] != 0.0 {
                 continue;
             }
             let masses = &self.masses[strip * self.segments * STRIP_ROWS..];
-            let masses = masses.chunks_exact(STRIP_ROWS).take(self.met[strip]);
+            let masses = masses.chunks_exact(STRIP_ROWS).take(self.used_segments[strip]);
             let mass: f64 = masses.map(|masses| masses[lane]).sum();
             if mass == 0.0 {
                 self.offsets[strip * STRIP_ROWS + lane] = f32::NEG_INFINITY; // no key yet
@@ -474,22 +471,22 @@ impl OnlineSoftmax {
                 self.move_offset(strip, lane, exponent(mass));
             }
         }
-        self.settled[strip] = true;
+        self.rescaled[strip] = true;
     }
 
-    /// Makes a row's sums relative to `offset`.
+    /// Rescales a row's sums to `offset`.
     fn move_offset(&mut self, strip: usize, lane: usize, offset: f32) {
         let row = strip * STRIP_ROWS + lane;
         let factor = exp2(f64::from(self.offsets[row]) - f64::from(offset));
         let masses = &mut self.masses[strip * self.segments * STRIP_ROWS..];
-        for masses in masses.chunks_exact_mut(STRIP_ROWS).take(self.met[strip]) {
+        for masses in masses.chunks_exact_mut(STRIP_ROWS).take(self.used_segments[strip]) {
             masses[lane] *= factor;
         }
         self.squares[row] *= factor * factor;
         self.offsets[row] = offset;
     }
 
-    /// Adds what was summed of a group's segment to the strip's sums.
+    /// Adds the open sums of a group's segment to the strip's sums.
     #[inline(always)]
     fn flush<S: Simd>(&mut self, simd: S, group: usize, lanes: &Range<usize>) {
         let zero = simd.splat(0.0);
@@ -503,7 +500,7 @@ impl OnlineSoftmax {
         }
     }
 
-    /// Adds a vector's sums of a segment to those of the strip that is open.
+    /// Adds a vector's sums of a segment to those of the open strip.
     #[inline(always)]
     fn add<S: Simd>(
         &mut self,
@@ -514,11 +511,11 @@ impl OnlineSoftmax {
         square: Option<S::Vector>,
     ) {
         let strip = self.open.strip;
-        let (first, met) = (strip * self.segments, self.met[strip]);
-        if segment >= met {
-            // What stands there is another block's.
-            self.masses[(first + met) * STRIP_ROWS..(first + segment + 1) * STRIP_ROWS].fill(0.0);
-            self.met[strip] = segment + 1;
+        let (first, used) = (strip * self.segments, self.used_segments[strip]);
+        if segment >= used {
+            // These segments hold values of another block.
+            self.masses[(first + used) * STRIP_ROWS..(first + segment + 1) * STRIP_ROWS].fill(0.0);
+            self.used_segments[strip] = segment + 1;
         }
         let at = (first + segment) * STRIP_ROWS + lane;
         add_to(simd, mass, &mut self.masses[at..]);
@@ -527,7 +524,7 @@ impl OnlineSoftmax {
         }
     }
 
-    /// The attention of a strip's rows. `sinks` (by row, logits in units of log2) join the denominators.
+    /// Computes the attention of a strip's rows. `sinks` (by row, logits in units of log2) join the denominators.
     #[inline(always)]
     pub(crate) fn finish(
         &self,
@@ -537,7 +534,7 @@ impl OnlineSoftmax {
     ) -> FinishedStrip<'_> {
         let offsets = &self.offsets[strip * STRIP_ROWS..][..STRIP_ROWS];
         let masses = &self.masses[strip * self.segments * STRIP_ROWS..];
-        let masses = &masses.as_chunks::<STRIP_ROWS>().0[..self.met[strip]];
+        let masses = &masses.as_chunks::<STRIP_ROWS>().0[..self.used_segments[strip]];
         let far = segments.far.start.min(masses.len())..segments.far.end.min(masses.len());
         let mut far_masses = sum_of_segments(&masses[far.clone()]);
         let mut total = far_masses;
@@ -554,7 +551,7 @@ impl OnlineSoftmax {
         }
         let mut scales = [0.0; STRIP_ROWS];
         for lane in 0..STRIP_ROWS {
-            // No exponential is zero: a row of nothing sees no key.
+            // No exponential is zero, so zero mass means no visible key.
             scales[lane] = if total[lane] == 0.0 { 0.0 } else { 1.0 / denominators[lane] };
         }
         let mut far_squares = [0.0; STRIP_ROWS];
@@ -567,7 +564,7 @@ impl OnlineSoftmax {
     }
 }
 
-/// The first lane of each vector of some lanes.
+/// First lane of each vector of a range of lanes.
 #[inline(always)]
 fn vectors<S: Simd>(lanes: &Range<usize>) -> impl Iterator<Item = usize> + use<S> {
     let first = lanes.start;
@@ -578,30 +575,29 @@ fn vectors<S: Simd>(lanes: &Range<usize>) -> impl Iterator<Item = usize> + use<S
 struct Part<'a> {
     rows: &'a Strip,
     group: usize,
-    /// The group's.
     lanes: Range<usize>,
-    /// Keys that some row sees, or that lie between such keys; not empty.
+    /// Keys from the first to the last that a row sees; not empty.
     seen: Range<usize>,
-    /// Whether each row sees all of them.
+    /// Whether each row sees all these keys.
     whole: bool,
     /// The chunk's first key.
     first: usize,
 }
 
 impl Part<'_> {
-    /// Where the group's first and last row are in the window.
+    /// Positions of the group's first and last row in the window.
     #[inline(always)]
     fn positions(&self) -> (usize, usize) {
         self.positions_of(self.lanes.start, self.lanes.len())
     }
 
-    /// Where the first and the last of `count` rows from `lane` on are in the window.
+    /// Positions in the window of the first and the last of `count` rows from `lane` on.
     #[inline(always)]
     fn positions_of(&self, lane: usize, count: usize) -> (usize, usize) {
         (self.rows.position(lane), self.rows.position(lane + count - 1))
     }
 
-    /// Whether every segment from `segment` on has ended in all rows before the one behind it ends in any, as far as keys are seen.
+    /// Whether every segment from `segment` on ends in all rows before the next one ends in any row, among the visible keys.
     #[inline(always)]
     fn ends_are_apart(&self, segments: &Segments, mut segment: usize) -> bool {
         let (nearest, farthest) = self.positions();
@@ -615,25 +611,25 @@ impl Part<'_> {
         true
     }
 
-    /// By lane, a key of the window as one of the chunk: from 0 to the number of keys up to the last that is seen.
+    /// Converts keys of the window, by lane, to indices in the chunk, clamped to the visible keys.
     #[inline(always)]
     fn counted<S: Simd>(&self, simd: S, keys: &[i32]) -> S::Vector {
         let (first, most) = (self.first as i32, (self.seen.end - self.first) as i32);
-        let mut counts = [0.0; MOST_LANES];
+        let mut counts = [0.0; MAX_LANES];
         for (count, key) in counts.iter_mut().zip(&keys[..S::LANES]) {
             *count = (key - first).clamp(0, most) as f32;
         }
         simd.load(&counts)
     }
 
-    /// By lane of the vector from `lane` on, where the keys begin and end that it sees.
+    /// Start and end of the visible keys, by lane of the vector from `lane` on.
     #[inline(always)]
-    fn sight<S: Simd>(&self, simd: S, lane: usize) -> (S::Vector, S::Vector) {
+    fn visible_keys<S: Simd>(&self, simd: S, lane: usize) -> (S::Vector, S::Vector) {
         let Strip { starts, ends, .. } = self.rows;
         (self.counted(simd, &starts[lane..]), self.counted(simd, &ends[lane..]))
     }
 
-    /// By lane of the vector from `lane` on, where a segment ends.
+    /// End of a segment, by lane of the vector from `lane` on.
     #[inline(always)]
     fn ends_of<S: Simd>(
         &self,
@@ -647,7 +643,7 @@ impl Part<'_> {
             return simd.splat(end.min(self.seen.end - self.first) as f32);
         };
         let nearer = 1 - distance as i32;
-        let mut ends = [0; MOST_LANES];
+        let mut ends = [0; MAX_LANES];
         for (end, position) in ends.iter_mut().zip(&self.rows.positions[lane..][..S::LANES]) {
             *end = position + nearer;
         }
@@ -655,7 +651,7 @@ impl Part<'_> {
     }
 }
 
-/// By lane, a sum of powers and that of their squares.
+/// Sums of powers and of their squares, by lane.
 #[derive(Clone, Copy)]
 struct Sums<V> {
     mass: V,
@@ -675,7 +671,7 @@ impl<V: Copy> Sums<V> {
     }
 }
 
-/// Powers of a chunk's keys in the lanes from `lane` on, each of which has a segment's keys from `low` to `high`.
+/// Powers of a chunk's keys in the lanes from `lane` on; the segment of each lane is the keys from `low` to `high`.
 struct Masked<'a, S: Simd> {
     logits: &'a Logits,
     /// The chunk's first key.
@@ -715,7 +711,7 @@ fn relative_exp2<S: Simd, const BOUNDED: bool>(
     if BOUNDED { simd.exp2(x) } else { simd.exp2(simd.max(simd.splat(FLOOR), simd.sub(x, offset))) }
 }
 
-/// By lane `Σ 2^(x - offset)` over some keys' logits, and the sum of squares of the same terms if wanted. Even and odd keys are
+/// Computes, by lane, `Σ 2^(x - offset)` over some keys' logits and, if requested, the sum of squares of the terms. Even and odd keys are
 /// added up apart: an addition need not wait for the one before.
 #[inline(always)]
 fn sum_exp2<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
@@ -750,14 +746,14 @@ fn sum_exp2<S: Simd, const BOUNDED: bool, const SQUARES: bool>(
 /// Adds a vector's lanes to the first of `to`.
 #[inline(always)]
 fn add_to<S: Simd>(simd: S, vector: S::Vector, to: &mut [f64]) {
-    let mut lanes = [0.0_f32; MOST_LANES];
+    let mut lanes = [0.0_f32; MAX_LANES];
     simd.store(vector, &mut lanes);
     for (to, value) in to[..S::LANES].iter_mut().zip(lanes) {
         *to += f64::from(value);
     }
 }
 
-/// By row, the sum over segments, ascending.
+/// Sum over segments, ascending, by row.
 #[inline(always)]
 fn sum_of_segments(masses: &[[f64; STRIP_ROWS]]) -> [f64; STRIP_ROWS] {
     let mut sums = [0.0; STRIP_ROWS];
@@ -793,7 +789,7 @@ mod tests {
         let of_groups = |group_rows: usize| {
             worst_error_of_groups(simd, logits, lengths, far, sink, is_bounded, group_rows)
         };
-        worse(of_groups(MOST_LANES), of_groups(STRIP_ROWS))
+        worse(of_groups(MAX_LANES), of_groups(STRIP_ROWS))
     }
 
     /// The larger error; one that is not a number is the largest.

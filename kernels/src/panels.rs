@@ -3,17 +3,17 @@
 
 use crate::int16;
 use crate::kernel::ElementType;
-use crate::transpose::{Registers, Rows};
-use crate::work::Work;
+use crate::simd_op::SimdOp;
 #[cfg(target_arch = "x86_64")]
-use crate::work::run;
+use crate::simd_op::run;
+use crate::transpose::{Rows, Transpose};
 
-/// How a kernel wants queries and keys.
+/// Layout of a kernel's packed queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// What a word holds.
+    /// Type of the numbers in a word.
     pub(crate) element_type: ElementType,
-    /// The words of a row, or of a part of it, are padded with zeros to a multiple of this.
+    /// The words of a row are padded with zeros to a multiple of this.
     pub(crate) depth_multiple: usize,
     /// Queries of one panel, side by side in vectors.
     pub(crate) queries: usize,
@@ -26,24 +26,23 @@ pub(crate) struct Layout {
 impl Layout {
     /// Words of a row of `head_dim` numbers.
     pub(crate) fn depth(&self, head_dim: usize) -> usize {
-        let (parts, words) = match self.element_type {
-            ElementType::F32 => (1, head_dim),
-            ElementType::Bf16 => (1, head_dim.div_ceil(2)),
-            ElementType::Bf16x3 => (2, head_dim.div_ceil(2)),
-            ElementType::Int16 => (1, int16::words(head_dim)),
+        let words = match self.element_type {
+            ElementType::F32 => head_dim,
+            ElementType::Bf16 => head_dim.div_ceil(2),
+            ElementType::Int16 => int16::words(head_dim),
         };
-        parts * words.next_multiple_of(self.depth_multiple)
+        words.next_multiple_of(self.depth_multiple)
     }
 
     /// Words of a row in the buffer of [`Self::words`].
     pub(crate) fn buffer(&self, head_dim: usize) -> usize {
         match self.element_type {
             ElementType::F32 => 0,
-            ElementType::Bf16 | ElementType::Bf16x3 | ElementType::Int16 => self.depth(head_dim),
+            ElementType::Bf16 | ElementType::Int16 => self.depth(head_dim),
         }
     }
 
-    /// Rows of `head_dim` numbers, rounded to those of the layout: `[rows, depth]`, zeros behind each. Float32 numbers are
+    /// Rows of `head_dim` numbers, rounded to those of the layout: `[rows, depth]`, each padded with zeros. Float32 numbers are
     /// words as they stand, others are written to `buffer`.
     #[inline(always)]
     pub(crate) fn words<'a>(
@@ -62,7 +61,6 @@ impl Layout {
             match self.element_type {
                 ElementType::F32 => unreachable!("returned above"),
                 ElementType::Bf16 => round_to_bf16(row, words),
-                ElementType::Bf16x3 => split_into_bf16(row, words),
                 ElementType::Int16 => int16::round(row, words),
             }
         }
@@ -70,7 +68,7 @@ impl Layout {
     }
 }
 
-/// Writes a row as pairs of bf16, the first in the low half, zeros behind it.
+/// Writes a row as pairs of bf16, the first in the low half, padded with zeros.
 #[inline(always)]
 fn round_to_bf16(row: &[f32], words: &mut [u32]) {
     let (pairs, odd) = row.as_chunks::<2>();
@@ -83,26 +81,8 @@ fn round_to_bf16(row: &[f32], words: &mut [u32]) {
     }
 }
 
-/// Writes a row as the bf16 nearest to its numbers, zeros behind them, and in the other half of the words the bf16 nearest to
-/// what is left of each. Both together are off by at most 2^-17 of a number; of one below 2^-110 by more, as tiles take small parts
-/// below the smallest normal number for zero.
-#[inline(always)]
-fn split_into_bf16(row: &[f32], words: &mut [u32]) {
-    let (large, small) = words.split_at_mut(words.len() / 2);
-    round_to_bf16(row, large);
-    let (pairs, odd) = row.as_chunks::<2>();
-    for ((small, large), [low, high]) in small.iter_mut().zip(&*large).zip(pairs) {
-        *small = rounded(low - f32::from_bits(large << 16))
-            | rounded(high - f32::from_bits(large & 0xFFFF_0000)) << 16;
-    }
-    small[pairs.len()..].fill(0);
-    if let [last] = odd {
-        small[pairs.len()] = rounded(last - f32::from_bits(large[pairs.len()] << 16));
-    }
-}
-
-/// The bits of the nearest bf16, ties to even; a `NaN` stays one. As [`half::bf16::from_f32`], without a branch, which would keep
-/// rows out of vectors.
+/// The bits of the nearest bf16, ties to even; a `NaN` stays one. Same result as [`half::bf16::from_f32`], without a branch, which
+/// would prevent vectors.
 #[inline(always)]
 fn rounded(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -110,7 +90,7 @@ fn rounded(value: f32) -> u32 {
     if value.is_nan() { bits >> 16 | 0x40 } else { nearest }
 }
 
-/// Rows to be packed as a kernel wants them.
+/// Rows to be packed for a kernel.
 pub(crate) struct Packing<'a> {
     pub(crate) layout: Layout,
     /// Rows of a panel, [`Layout::queries`] or [`Layout::keys`].
@@ -120,7 +100,7 @@ pub(crate) struct Packing<'a> {
     /// `[rows, head_dim]`
     pub(crate) rows: &'a [f32],
     pub(crate) head_dim: usize,
-    /// Room for the words of a panel's rows: [`Layout::buffer`] each.
+    /// Buffer for the words of a panel's rows: [`Layout::buffer`] each.
     pub(crate) buffer: &'a mut [u32],
     /// `[⌈rows/width⌉, depth/together, width, together]`
     pub(crate) panels: &'a mut [u32],
@@ -143,12 +123,12 @@ pub(crate) fn one_panel_each(
     )
 }
 
-impl Work for Packing<'_> {
+impl SimdOp for Packing<'_> {
     /// The largest norm of the rows.
-    type Found = f32;
+    type Result = f32;
 
     #[inline(always)]
-    fn run(self, registers: impl Registers) -> f32 {
+    fn run(self, transpose: impl Transpose) -> f32 {
         let Self { layout, width, together, rows, head_dim, buffer, panels } = self;
         let depth = layout.depth(head_dim);
         let mut largest = 0.0_f32;
@@ -157,7 +137,7 @@ impl Work for Packing<'_> {
             let words = layout.words(rows, head_dim, buffer);
             if together == 1 {
                 let count = words.len() / depth;
-                regroup(registers, Rows { words, stride: depth, depth, count }, width, panel);
+                regroup(transpose, Rows { words, stride: depth, depth, count }, width, panel);
             } else {
                 regroup_together(words, depth, width, together, panel);
             }
@@ -171,17 +151,17 @@ impl Work for Packing<'_> {
 /// Regroups rows into panels of `width` of them, `[⌈count/width⌉, depth, width]`; missing rows are zero. Fills as many panels as
 /// `panels` holds.
 #[inline(always)]
-pub(crate) fn regroup(registers: impl Registers, rows: Rows<'_>, width: usize, panels: &mut [u32]) {
+pub(crate) fn regroup(transpose: impl Transpose, rows: Rows<'_>, width: usize, panels: &mut [u32]) {
     for (index, panel) in panels.chunks_exact_mut(rows.depth * width).enumerate() {
         let rows = rows.some(index * width, width);
-        registers.transpose(rows, panel, width);
+        transpose.transpose(rows, panel, width);
         if rows.count < width {
             panel.chunks_exact_mut(width).for_each(|words| words[rows.count..].fill(0));
         }
     }
 }
 
-/// Regroups rows of `depth` words into a panel `[depth/together, width, together]`; missing rows stay what they were.
+/// Regroups rows of `depth` words into a panel `[depth/together, width, together]`; missing rows are left unchanged.
 #[inline(always)]
 fn regroup_together(words: &[u32], depth: usize, width: usize, together: usize, panel: &mut [u32]) {
     for (index, row) in words.chunks_exact(depth).enumerate() {
@@ -192,7 +172,7 @@ fn regroup_together(words: &[u32], depth: usize, width: usize, together: usize, 
     }
 }
 
-/// Sums of a row's squares that are kept apart, so that the compiler can use vectors; they are added up in halves.
+/// Separate sums of a row's squares, so that the compiler can use vectors; they are added up in halves.
 const NORM_LANES: usize = 16;
 
 /// The largest sum of squares of rows of `head_dim` numbers, never too small by more than 1e-5 of it; infinite where a number
@@ -211,7 +191,7 @@ fn largest_square(rows: &[f32], head_dim: usize) -> f32 {
     f32::from_bits(largest.min(f32::INFINITY.to_bits()))
 }
 
-/// Sums of a row's squares: of every sixteenth together.
+/// Sums of a row's squares, one for every sixteenth number.
 #[inline(always)]
 fn squares_by_lanes(row: &[f32]) -> [f32; NORM_LANES] {
     let mut lanes = [0.0_f32; NORM_LANES];
@@ -289,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_become_float32_words_or_pairs_of_bf16_with_zeros_behind() {
+    fn rows_become_float32_words_or_pairs_of_bf16_padded_with_zeros() {
         let layout = Layout {
             element_type: ElementType::F32,
             depth_multiple: 1,
@@ -318,34 +298,6 @@ mod tests {
         for value in all.map(f32::from_bits) {
             assert_eq!(rounded(value), u32::from(half::bf16::from_f32(value).to_bits()), "{value}");
         }
-    }
-
-    #[test]
-    fn a_number_is_the_sum_of_two_of_bf16_to_seventeen_bits() {
-        let layout = Layout {
-            element_type: ElementType::Bf16x3,
-            depth_multiple: 2,
-            queries: 8,
-            keys: 4,
-            key_words: 2,
-        };
-        assert_eq!((layout.depth(1), layout.depth(4), layout.depth(5)), (4, 4, 8));
-        let worst = 1.0 + 2.0_f32.powi(-9) + 2.0_f32.powi(-17);
-        let row = [worst, -worst * 2.0_f32.powi(90), 0.3, -1e-30, 7.7e20];
-        let mut buffer = [9; 8];
-        let words = layout.words(&row, 5, &mut buffer);
-        let number = |words: &[u32], at: usize| {
-            f64::from(f32::from_bits(words[at / 2] >> (at % 2 * 16) << 16))
-        };
-        for (at, value) in row.iter().enumerate() {
-            let sum = number(&words[..4], at) + number(&words[4..], at);
-            let off = (sum / f64::from(*value) - 1.0).abs();
-            assert!(off <= 2.0_f64.powi(-17), "{value}: {off:e}");
-        }
-        assert_eq!((words[2] >> 16, words[3], words[6] >> 16, words[7]), (0, 0, 0, 0));
-        let mut buffer = [9; 4];
-        let words = layout.words(&[f32::NAN], 1, &mut buffer);
-        assert!(f32::from_bits(words[0] << 16).is_nan());
     }
 
     #[test]

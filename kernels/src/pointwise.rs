@@ -1,16 +1,15 @@
-//! What a whole model does number by number: activations, and the logarithm of a sum of exponentials over a vocabulary.
+//! Activations of whole models, and log-sum-exp over a vocabulary.
 //!
-//! Float32, in the vectors of a kernel; sums over a vocabulary are carried in float64 from piece to piece.
+//! Float32, in the vectors of a kernel; sums over a vocabulary are float64 from piece to piece.
 
+use crate::dispatch::{FloatOp, with_floats};
 use crate::kernel::Kernel;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512, Degree5};
-use crate::simd::{Portable, Simd, tanh};
+use crate::simd::{Simd, tanh};
 
-/// Exponents below this count as this: beside 1 it is nothing.
+/// Smaller exponents are raised to this one: compared with 1 their power is zero.
 const FLOOR: f32 = -120.0;
 
-/// What becomes of each number.
+/// Function of each number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pointwise {
     /// `x / (1 + e^-x)`.
@@ -27,11 +26,11 @@ impl Pointwise {
     /// # Panics
     /// If the processor lacks the kernel.
     pub fn apply(self, kernel: Kernel, numbers: &mut [f32]) {
-        run(kernel, Task::Pointwise(self, numbers));
+        with_floats(kernel.for_values(), Task::Pointwise(self, numbers));
     }
 }
 
-/// The running log-sum-exp of the logits of some rows, met in pieces of the vocabulary.
+/// Running log-sum-exp of the logits of some rows, over pieces of the vocabulary.
 #[derive(Clone, Debug)]
 pub struct LogSumExp {
     largest: Vec<f32>,
@@ -40,7 +39,7 @@ pub struct LogSumExp {
 }
 
 impl LogSumExp {
-    /// Of `rows` rows that have met no logit.
+    /// Starts with `rows` rows without logits.
     pub fn new(rows: usize) -> Self {
         Self { largest: vec![f32::NEG_INFINITY; rows], sums: vec![0.0; rows] }
     }
@@ -50,7 +49,7 @@ impl LogSumExp {
     /// # Panics
     /// If the processor lacks the kernel.
     pub fn absorb(&mut self, kernel: Kernel, logits: &[f32]) {
-        run(kernel, Task::Absorb(self, logits));
+        with_floats(kernel.for_values(), Task::Absorb(self, logits));
     }
 
     /// `ln Σ e^logit` of each row; a `NaN` among its logits makes it one.
@@ -60,68 +59,45 @@ impl LogSumExp {
     }
 }
 
-/// A pass over numbers, to be compiled for each kernel.
+/// A pass over numbers.
 enum Task<'a> {
     Pointwise(Pointwise, &'a mut [f32]),
     Absorb(&'a mut LogSumExp, &'a [f32]),
 }
 
-fn run(kernel: Kernel, task: Task<'_>) {
-    kernel.assert_supported();
-    match kernel {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AVX2 and FMA are there.
-        Kernel::Avx2F32 => unsafe { run_avx2(task) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
-        Kernel::Avx512F32 => unsafe { run_avx512(task) },
-        _ => task.run(Portable),
-    }
-}
+impl FloatOp for Task<'_> {
+    type Result = ();
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn run_avx2(task: Task<'_>) {
-    task.run(Avx2::new());
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn run_avx512(task: Task<'_>) {
-    task.run(Avx512::<Degree5>::new());
-}
-
-impl Task<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd, const ROWS: usize, const VECTORS: usize>(self, simd: S) {
         match self {
-            Self::Pointwise(function, numbers) => function.of_each(simd, numbers),
+            Self::Pointwise(function, numbers) => function.apply_to_each(simd, numbers),
             Self::Absorb(sums, logits) => absorb(simd, sums, logits),
         }
     }
 }
 
-// What is called for every vector is a function that must be inlined: a closure, or a function that is passed on, gets none of a
-// kernel's instructions, and then hands every vector over in memory.
+// Functions that are called for every vector must be inlined: a closure, or a function passed as an argument, is compiled without
+// the kernel's instructions and passes every vector through memory.
 
 impl Pointwise {
     /// Applies it to every number; the last few are padded to a vector.
     #[inline(always)]
-    fn of_each<S: Simd>(self, simd: S, numbers: &mut [f32]) {
+    fn apply_to_each<S: Simd>(self, simd: S, numbers: &mut [f32]) {
         let mut vectors = numbers.chunks_exact_mut(S::LANES);
         for vector in &mut vectors {
-            simd.store(self.of(simd, simd.load(vector)), vector);
+            simd.store(self.apply_to_vector(simd, simd.load(vector)), vector);
         }
         let rest = vectors.into_remainder();
         let mut padded = [0.0; 16];
         padded[..rest.len()].copy_from_slice(rest);
-        let result = self.of(simd, simd.load(&padded));
+        let result = self.apply_to_vector(simd, simd.load(&padded));
         simd.store(result, &mut padded);
         rest.copy_from_slice(&padded[..rest.len()]);
     }
 
     #[inline(always)]
-    fn of<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
+    fn apply_to_vector<S: Simd>(self, simd: S, x: S::Vector) -> S::Vector {
         match self {
             Self::Silu => silu(simd, x),
             Self::GeluTanh => gelu_tanh(simd, x),

@@ -2,23 +2,20 @@
 
 use rayon::prelude::*;
 
+use crate::dispatch::{FloatOp, with_floats};
 use crate::kernel::Kernel;
 use crate::panels::regroup;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512, Degree5};
-#[cfg(target_arch = "aarch64")]
-use crate::simd::{Neon, Twice};
-use crate::simd::{Portable, Simd};
+use crate::simd::Simd;
 use crate::tile::multiply;
 use crate::transpose::{FourRows, Rows};
 
-/// Depth of one running float32 sum; the sums of such pieces are then added, so that the rounding of a long sum grows
+/// Depth of one running float32 sum; the sums of such pieces are then added, so that the rounding error of a long sum grows
 /// with the piece and not with the hidden size.
 const DEPTH: usize = 256;
-/// Rows that a thread takes at a time; a multiple of every tile's height.
+/// Rows of a thread's block; a multiple of every tile's height.
 const BLOCK_ROWS: usize = 96;
 
-/// A weight matrix, regrouped for one kernel; worth keeping when it meets many batches of rows.
+/// A weight matrix, regrouped for one kernel; worth keeping for several batches of rows.
 pub struct PackedWeights {
     kernel: Kernel,
     hidden: usize,
@@ -37,8 +34,8 @@ impl std::fmt::Debug for PackedWeights {
 }
 
 impl PackedWeights {
-    /// Packs `weights`, `[outputs, hidden]`, and `bias`, `[outputs]`. Holds a copy of both. Products are float32 with
-    /// every kernel: those that round to bf16 multiply weights as `avx512-f32` does.
+    /// Packs `weights`, `[outputs, hidden]`, and `bias`, `[outputs]`. Holds a copy of both. Products are float32 with every
+    /// kernel: see [`Kernel::for_weights`].
     ///
     /// # Panics
     /// If the lengths do not fit, or the processor lacks `kernel`.
@@ -67,17 +64,17 @@ impl PackedWeights {
         Self { kernel, hidden, outputs, panels, bias: bias.map(<[f32]>::to_vec) }
     }
 
-    /// The heap memory that [`Self::apply`] takes on each thread, in bytes.
+    /// Heap memory of [`Self::apply`] on each thread, in bytes.
     pub const fn scratch_bytes() -> u64 {
         (BLOCK_ROWS * DEPTH * size_of::<f32>()) as u64
     }
 
-    /// Rows of `x` have this many floats.
+    /// Floats of a row of `x`.
     pub(crate) fn inputs(&self) -> usize {
         self.hidden
     }
 
-    /// Rows of `out` have this many floats.
+    /// Floats of a row of `out`.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
@@ -85,7 +82,7 @@ impl PackedWeights {
     /// `out[r, n] = Σ_h x[r, h] · weights[n, h] + bias[n]`. `x`: `[rows, hidden]`, `out`: `[rows, outputs]`.
     ///
     /// Parallel over blocks of rows in the current rayon pool. An element is summed over `h` in an order that depends
-    /// on `hidden` alone: the same bits for any number of threads and whatever rows stand beside it.
+    /// on `hidden` alone: the same bits for any number of threads and any other rows.
     ///
     /// # Panics
     /// If the lengths do not fit.
@@ -109,19 +106,7 @@ impl PackedWeights {
     }
 
     fn block(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
-        self.kernel.assert_supported();
-        match self.kernel {
-            Kernel::PortableF32 => self.rows::<_, 4, 1>(Portable, x, packed, out),
-            #[cfg(target_arch = "aarch64")]
-            Kernel::NeonF32 => self.rows::<_, 6, 2>(Twice::new(Neon), x, packed, out),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AVX2 and FMA are there.
-            Kernel::Avx2F32 => unsafe { self.rows_avx2(x, packed, out) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the kernel is supported: AVX-512 F and DQ are there.
-            Kernel::Avx512F32 => unsafe { self.rows_avx512(x, packed, out) },
-            _ => unreachable!("not a kernel for weights on this target"),
-        }
+        with_floats(self.kernel, Block { weights: self, x, packed, out: &mut *out });
         if let Some(bias) = &self.bias {
             for row in out.chunks_exact_mut(self.outputs) {
                 row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
@@ -129,19 +114,7 @@ impl PackedWeights {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    fn rows_avx2(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
-        self.rows::<_, 6, 2>(Avx2::new(), x, packed, out);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512dq")]
-    fn rows_avx512(&self, x: &[f32], packed: &mut [f32], out: &mut [f32]) {
-        self.rows::<_, 12, 2>(Avx512::<Degree5>::new(), x, packed, out);
-    }
-
-    /// One block of rows: for each piece of the depth, every panel of weights meets every panel of rows.
+    /// Projects one block of rows: for each piece of the depth, multiplies every panel of weights with every panel of rows.
     #[inline(always)]
     fn rows<S: Simd, const HEIGHT: usize, const VECTORS: usize>(
         &self,
@@ -177,7 +150,24 @@ impl PackedWeights {
     }
 }
 
-/// Adds as many lanes as `out` has room for.
+/// Projection of one block of rows.
+struct Block<'a> {
+    weights: &'a PackedWeights,
+    x: &'a [f32],
+    packed: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl FloatOp for Block<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run<S: Simd, const ROWS: usize, const VECTORS: usize>(self, simd: S) {
+        self.weights.rows::<S, ROWS, VECTORS>(simd, self.x, self.packed, self.out);
+    }
+}
+
+/// Adds as many lanes as `out` is long.
 #[inline(always)]
 fn add_to<S: Simd>(simd: S, vector: S::Vector, out: &mut [f32]) {
     if out.len() == S::LANES {

@@ -1,5 +1,5 @@
-//! Queries and keys of a window that are projected head by head as the kernels ask for them, where a table of whole
-//! queries and keys is impossible (learned positions) or too large (a low rank before many heads).
+//! Queries and keys of a window that are projected head by head on request, if a table of whole queries and keys is impossible
+//! (learned positions) or too large (a low rank before many heads).
 
 use std::ops::Range;
 
@@ -13,20 +13,13 @@ use crate::statistics::QueryKeySource;
 pub enum WindowRows<'a> {
     /// Row `ids[position]` of a table, `[rows, row_width]`.
     Table {
-        /// The table.
         table: TableView<'a>,
-        /// Numbers in one of its rows.
         row_width: usize,
         /// `[tokens]`, each below the number of rows.
         ids: &'a [u32],
     },
     /// Row `position` of `[tokens, row_width]`.
-    Window {
-        /// The rows.
-        rows: &'a [f32],
-        /// Numbers in one row.
-        row_width: usize,
-    },
+    Window { rows: &'a [f32], row_width: usize },
 }
 
 impl WindowRows<'_> {
@@ -43,22 +36,22 @@ impl WindowRows<'_> {
     }
 }
 
-/// How one side, queries or keys, comes from the rows.
+/// Computation of one side, queries or keys, from the rows.
 #[derive(Clone, Debug)]
 pub struct Side<'a> {
-    /// Where the side's numbers begin in a row.
+    /// Index of the side's first number in a row.
     pub first: usize,
     /// Per head, weights `[numbers of a head before the tail, inputs]`, applied to `inputs` numbers from `first` on;
-    /// `None`: the heads lie in the row as they are.
+    /// `None` if the row holds the heads themselves.
     pub heads: Option<&'a [PackedWeights]>,
-    /// Every number is cut to ±`clip`.
+    /// Every number is clamped to ±`clip`.
     pub clip: Option<f32>,
-    /// Numbers that all heads share and end with: where they lie in the row.
+    /// Range in the row of the numbers that all heads share and end with.
     pub tail: Range<usize>,
 }
 
-/// One window whose queries and keys are projected as they are asked for: `projected or copied | shared tail`, turned
-/// by the rotary table from dimension `rope_first` on.
+/// One window whose queries and keys are projected on request: `projected or copied | shared tail`, rotated by the rotary table
+/// from its first rotating dimension on.
 ///
 /// Cost: one projection per head and window, `tokens · inputs · head_dim` products for each of queries and keys; no
 /// memory beyond a block of rows per thread.
@@ -68,11 +61,9 @@ pub struct ProjectedWindow<'a> {
     pub rows: WindowRows<'a>,
     /// Numbers in one query or key.
     pub head_dim: usize,
-    /// The queries.
     pub query: Side<'a>,
-    /// The keys.
     pub key: Side<'a>,
-    /// The rotation, if there is one, and the first dimension that turns.
+    /// The rotation, if any, and the first rotating dimension.
     pub rope: Option<(&'a Rope, usize)>,
 }
 
@@ -131,7 +122,7 @@ impl QueryKeySource for ProjectedWindow<'_> {
         self.write(&self.key, head, rows, out);
     }
 
-    /// Every call reads the weights.
+    /// All rows: every call reads the weights.
     fn rows_at_once(&self) -> usize {
         usize::MAX
     }

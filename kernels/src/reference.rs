@@ -1,4 +1,4 @@
-//! The same statistics as plain float64 loops, one row at a time: what every kernel is checked against.
+//! Reference statistics as plain float64 loops, one row at a time; every kernel is checked against them.
 //!
 //! Passes per row: 1. logits, 2. softmax, 3. sums. Cost: `S² · head_dim` operations a head on one thread.
 
@@ -45,7 +45,7 @@ pub fn reference_rows(
     }
 }
 
-/// As [`attention_statistics`](crate::attention_statistics), in float64 and on one thread.
+/// Computes [`attention_statistics`](crate::attention_statistics) in float64 and on one thread.
 pub fn reference_statistics(
     shape: &AttentionShape,
     rules: &LogitRules,
@@ -76,7 +76,7 @@ pub fn reference_statistics(
     sums
 }
 
-/// Eight sums side by side, so that a processor need not wait for one addition before the next.
+/// Keeps eight sums, so that a processor need not wait for one addition before the next.
 fn dot(query: &[f32], key: &[f32]) -> f64 {
     let product = |(&q, &k): (&f32, &f32)| f64::from(q) * f64::from(k);
     let mut sums = [0.0; 8];

@@ -3,12 +3,12 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::transpose::Registers;
+use crate::simd_op::{SimdOp, run};
+use crate::transpose::Transpose;
 use crate::trigonometry::sine_cosine;
 use crate::words::Words;
-use crate::work::{Work, run};
 
-/// Which two dimensions turn together.
+/// Pairing of the dimensions that rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RopeStyle {
@@ -18,10 +18,9 @@ pub enum RopeStyle {
     Interleaved,
 }
 
-/// A rotary embedding as the figures that its angles come from: what a device computes rotations with.
+/// Parameters of a rotary embedding, from which a device computes its angles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotation {
-    /// Which dimensions turn together.
     pub style: RopeStyle,
     /// `[pairs]`: the angle of a pair is the position times this.
     pub inverse_frequencies: Vec<f32>,
@@ -76,7 +75,7 @@ impl Rope {
         Self { style, rotary_dims: 2 * pairs, tokens, cos, sin }
     }
 
-    /// Dimensions that turn, counted from the first.
+    /// Number of rotating dimensions, counted from the first.
     pub fn rotary_dims(&self) -> usize {
         self.rotary_dims
     }
@@ -86,7 +85,7 @@ impl Rope {
         self.tokens
     }
 
-    /// Turns one head's row in place. `row`: `[head_dim]`, `head_dim >= rotary_dims`, `position < tokens`.
+    /// Rotates one head's row in place. `row`: `[head_dim]`, `head_dim >= rotary_dims`, `position < tokens`.
     ///
     /// # Panics
     /// If the table has no such position, or the row is too short.
@@ -94,7 +93,7 @@ impl Rope {
         run(Turning { rope: self, position, row });
     }
 
-    /// As [`Self::rotate`], within a pass.
+    /// Rotates a row like [`Self::rotate`], inside a pass.
     #[inline(always)]
     pub(crate) fn turn(&self, position: usize, row: &mut [f32]) {
         let pairs = self.rotary_dims / 2;
@@ -115,14 +114,13 @@ impl Rope {
         }
     }
 
-    /// Whether pairs turn by whole vectors, as [`Self::turn_heads`] has it.
+    /// Whether pairs fill whole vectors, as [`Self::turn_heads`] requires.
     #[inline(always)]
     pub(crate) fn turns_vectors(&self) -> bool {
         self.style == RopeStyle::Half && (self.rotary_dims / 2).is_multiple_of(VECTOR)
     }
 
-    /// As [`Self::turn`], of the heads `from`, written to `to`: each `[heads, head_dim]`. Only where
-    /// [vectors turn](Self::turns_vectors).
+    /// Rotates the heads `from` into `to`, each `[heads, head_dim]`. Requires [`Self::turns_vectors`].
     #[inline(always)]
     pub(crate) fn turn_heads(
         &self,
@@ -160,16 +158,16 @@ impl Rope {
     }
 }
 
-/// Pairs that are turned together.
+/// Pairs of a vector.
 const VECTOR: usize = 16;
 
-/// A pair, turned. Products and sums are rounded one by one, whatever the vectors.
+/// Rotates a pair. Products and sums are rounded one by one, with any vectors.
 #[inline(always)]
 fn turned([a, b]: [f32; 2], cos: f32, sin: f32) -> [f32; 2] {
     [a * cos - b * sin, b * cos + a * sin]
 }
 
-/// As [`turned`], of many pairs: as values, since the compiler would see to it for each row whether slices overlap.
+/// Rotates many pairs by value: with slices the compiler would check for overlap in each row.
 #[inline(always)]
 fn turned_vectors(
     a: [f32; VECTOR],
@@ -184,18 +182,17 @@ fn turned_vectors(
     (first, second)
 }
 
-/// One row to be turned.
 struct Turning<'a> {
     rope: &'a Rope,
     position: usize,
     row: &'a mut [f32],
 }
 
-impl Work for Turning<'_> {
-    type Found = ();
+impl SimdOp for Turning<'_> {
+    type Result = ();
 
     #[inline(always)]
-    fn run(self, _: impl Registers) {
+    fn run(self, _: impl Transpose) {
         self.rope.turn(self.position, self.row);
     }
 }

@@ -1,8 +1,8 @@
-//! Vectors of float32 as a processor has them: the few operations that the hot loops are written in.
+//! Vectors of float32: the operations that the hot loops are written in.
 //!
-//! A value of a type that implements [`Simd`] is the proof that the processor has the instructions: it can only be
-//! made in code that is compiled for them. Everything that takes such a value is `#[inline(always)]`, and so is compiled
-//! again, with those instructions, inside each kernel's entry.
+//! A value of a type that implements [`Simd`] proves that the processor has the instructions: it can only be created in code
+//! that is compiled for them. Everything that takes such a value is `#[inline(always)]`, and so is compiled with those
+//! instructions inside each kernel's entry.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,7 +19,7 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, Degree3, Degree5, Nearest5, Polynomial};
+pub(crate) use avx512::{Avx512, Degree3, Degree5, Nearest5};
 pub(crate) use exponential::{exp2, tanh};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::Neon;
@@ -28,7 +28,7 @@ pub(crate) use portable::{Portable, PortableFused};
 pub(crate) use twice::Twice;
 pub(crate) use vector::Simd;
 
-/// The index of each lane of the widest vector.
+/// Index of each lane of the widest vector.
 pub(crate) const LANE_INDICES: [f32; 16] = {
     let mut indices = [0.0; 16];
     let mut lane = 0;

@@ -1,4 +1,4 @@
-//! What some spans of rows attend to before them: sums of whole blocks of keys, for scores that look at a few rows only.
+//! Attention of spans of rows to blocks of earlier keys, for scores that use a few rows only.
 
 use std::ops::Range;
 
@@ -11,24 +11,23 @@ use crate::project::PackedWeights;
 use crate::simd::exp2;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource};
 
-/// Rows of a span whose logits are held at a time.
+/// Rows of a span whose logits are in memory at a time.
 const ROWS_AT_ONCE: usize = 32;
 
-/// Some rows, and the blocks of keys before them whose attention is summed.
+/// Rows, and the blocks of earlier keys whose attention is summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowSpan {
-    /// The rows, not empty.
+    /// Not empty.
     pub rows: Range<usize>,
     /// Blocks of keys, each before the first row.
     pub blocks: Vec<Range<usize>>,
 }
 
-/// For each span the attention that its rows give to each block of keys: a sum over rows, a mean over query heads. The
-/// softmax of a row runs over the keys before the span alone, as far as the row sees them; a row that sees none of them
-/// gives nothing.
+/// Computes, for each span, the attention of its rows to each block of keys: a sum over rows, a mean over query heads. The
+/// softmax of a row runs only over its visible keys before the span; a row without such keys adds nothing.
 ///
-/// Heads in parallel in the current rayon pool; sums are float64 in a fixed order, so threads change no bit. Cost: rows of
-/// all spans · tokens · query heads products of width `head_dim`; memory for each thread: the keys of a head twice and 32
+/// Heads run in parallel in the current rayon pool; sums are float64 in a fixed order, so threads change no bit. Cost: rows of
+/// all spans · tokens · query heads products of width `head_dim`; memory of each thread: the keys of a head twice and 32
 /// rows of logits.
 ///
 /// # Panics
@@ -59,14 +58,14 @@ pub fn span_masses(
     spans.iter().enumerate().map(of_span).collect()
 }
 
-/// The heap bytes that a thread of [`span_masses`] holds at most.
+/// Peak heap bytes of one thread of [`span_masses`].
 pub fn span_bytes(shape: &AttentionShape) -> u64 {
     let keys = 2 * shape.tokens * shape.head_dim;
     let rows = ROWS_AT_ONCE * (shape.head_dim + shape.tokens);
     ((keys + rows) * size_of::<f32>() + shape.tokens * size_of::<f64>()) as u64
 }
 
-/// By span and block.
+/// Masses of one head, `[spans][blocks]`.
 fn masses_of_head(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -111,7 +110,7 @@ fn masses_of_head(
     spans.iter().map(of_span).collect()
 }
 
-/// Turns products of a row with the keys `seen` into logits.
+/// Turns products of a row with its visible keys into logits.
 fn scale(
     kernel: Kernel,
     rules: &LogitRules,

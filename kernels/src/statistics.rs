@@ -1,15 +1,15 @@
-//! What is asked of a window and what comes back.
+//! Inputs and results of attention statistics.
 
 use std::ops::Range;
 
-/// Where one window's queries and keys come from: after the rotary embedding, before any scale.
+/// Source of one window's queries and keys: after the rotary embedding, before any scale.
 pub trait QueryKeySource: Sync {
     /// Writes rows `rows` of query head `head` to `out`: `[rows, head_dim]`.
     fn queries(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
     /// Writes rows `rows` of key head `head` to `out`: `[rows, head_dim]`.
     fn keys(&self, head: usize, rows: Range<usize>, out: &mut [f32]);
-    /// As [`Self::queries`], of some heads: `[rows, heads, head_dim]`. The rows behind them, up to row `end`, will be asked for
-    /// next, if it is known (else it is 0): a source may have memory bring them near.
+    /// Writes the queries of a range of heads: `[rows, heads, head_dim]`. Rows up to row `end` will be requested next (0 if
+    /// unknown), so a source may prefetch them.
     fn queries_of_heads(
         &self,
         heads: Range<usize>,
@@ -32,8 +32,8 @@ pub trait QueryKeySource: Sync {
             }
         }
     }
-    /// Rows of a head that are best asked for at a time. Few stay near until they are packed; where a call has work of its own,
-    /// it should be for many.
+    /// Preferred rows per call. Few rows stay in a cache until they are packed; a source whose calls have a fixed cost should
+    /// return many.
     fn rows_at_once(&self) -> usize {
         1
     }
@@ -42,13 +42,11 @@ pub trait QueryKeySource: Sync {
 /// The sizes of one window's attention. Query head `h` reads key head `h / (query_heads / key_heads)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
-    /// Tokens of the window, `S`.
     pub tokens: usize,
     /// Query heads, a multiple of `key_heads`.
     pub query_heads: usize,
-    /// Key heads, at least 1.
+    /// At least 1.
     pub key_heads: usize,
-    /// Width of one head.
     pub head_dim: usize,
 }
 
@@ -70,7 +68,7 @@ impl AttentionShape {
     }
 }
 
-/// How a product of query and key becomes a logit, and which keys a row sees.
+/// Rules that turn products of queries and keys into logits, and determine each row's visible keys.
 ///
 /// With `i` the row and `j` the key: `x = scale · query_scale[i] · (q·k)`; with a softcap `x = cap · tanh(x / cap)`; with
 /// `ALiBi` `x += slope[head] · (j - i)`. The softmax runs over the visible keys and the head's sink.
@@ -122,7 +120,7 @@ impl LogitRules {
     }
 }
 
-/// What to measure.
+/// Statistics to compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measure {
     /// The far distance `k`: key `j` is far from row `i` iff `i - j >= k`.
@@ -131,7 +129,7 @@ pub struct Measure {
     pub rows: bool,
 }
 
-/// Rows that stand for all rows of a window: only these are measured.
+/// Sample of rows that stand for all rows of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RowSample {
     /// Their positions in the window, ascending.
@@ -162,14 +160,13 @@ pub struct WindowSums {
     /// bin `b` is `[2^(b-1), 2^b)`. What a sink or a later key (`j > i`) takes has no distance: it is left out and the
     /// rest is divided by its sum, so the histogram sums to 1 (or is all zero where no key is visible).
     pub histogram: Vec<f64>,
-    /// `[tokens]`: the far mass of each row, mean over heads; when asked for.
+    /// `[tokens]`: the far mass of each row, averaged over heads, if requested.
     pub row_far_mass: Option<Vec<f64>>,
 }
 
-/// What a window's sums are put together from: the sums of some of its key heads and of the query heads that read them.
+/// Sums of some key heads of a window and of the query heads that read them.
 ///
-/// A part holds nothing that was summed over key heads, so the sums of a window have the same bits however its heads
-/// were grouped, and wherever each group was measured.
+/// Nothing is summed over key heads, so the sums of a window have the same bits for any grouping of its heads on any devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeadSums {
     /// `[query heads]`: the far mass, `Σ p` over far pairs.
@@ -181,12 +178,12 @@ pub struct HeadSums {
     /// `[key heads, sampled rows]`: the far mass of each sampled row, a sum over the query heads of a key head, not
     /// weighted. Empty where all rows were measured.
     pub row_far_mass: Vec<f64>,
-    /// The same of the far `Σ p²`.
+    /// `[key heads, sampled rows]`: the far `Σ p²` of each sampled row.
     pub row_far_square: Vec<f64>,
 }
 
 impl HeadSums {
-    /// Appends the heads that follow.
+    /// Appends the following heads.
     pub fn append(&mut self, next: &Self) {
         self.far_mass.extend_from_slice(&next.far_mass);
         self.far_square.extend_from_slice(&next.far_square);

@@ -1,4 +1,4 @@
-//! The order in which a block meets its keys.
+//! Order in which a block processes its keys.
 
 use std::ops::Range;
 
@@ -10,39 +10,39 @@ use crate::window::{Window, strip_heads};
 /// A strip of rows against a chunk of keys.
 #[derive(Clone)]
 pub(crate) struct Step {
-    /// In half the bytes, as a step is copied each time: with a range of `usize` windows of 2,048 tokens take 3 % more time.
+    /// `u32` halves the bytes that are copied with each step: with `usize`, windows of 2,048 tokens take 3 % more time.
     heads: Range<u32>,
-    /// The strip among those of the same heads.
+    /// Index of the strip among those of the same heads.
     pub(crate) strip: usize,
-    /// How many rows of it there are, of all these heads.
+    /// Number of rows of the strip, of all heads.
     pub(crate) rows: usize,
-    /// The first key of the tile that the chunk is of.
+    /// First key of the tile.
     pub(crate) tile: usize,
-    /// The chunk's first key.
+    /// First key of the chunk.
     pub(crate) first: usize,
-    /// Keys of the tile that some row of the strip sees, or that lie between such keys.
+    /// Keys of the tile from the first to the last that a row of the strip sees.
     seen: Range<usize>,
     /// Keys of a chunk.
     chunk: usize,
 }
 
 impl Step {
-    /// Heads of the group whose rows the strip has.
+    /// Heads of the group in the strip.
     pub(crate) fn heads(&self) -> Range<usize> {
         self.heads.start as usize..self.heads.end as usize
     }
 
-    /// Keys of the chunk that some row of the strip sees, or that lie between such keys; not empty.
+    /// Keys of the chunk from the first to the last that a row of the strip sees; not empty.
     pub(crate) fn keys(&self) -> Range<usize> {
         self.seen.start.max(self.first)..self.seen.end.min(self.first + self.chunk)
     }
 
-    /// Whether it is the strip's first in the tile.
+    /// Whether this is the strip's first step in the tile.
     pub(crate) fn is_first(&self) -> bool {
         self.first <= self.seen.start
     }
 
-    /// Whether it is the strip's last in the tile.
+    /// Whether this is the strip's last step in the tile.
     pub(crate) fn is_last(&self) -> bool {
         self.first + self.chunk >= self.seen.end
     }
@@ -53,14 +53,14 @@ impl Step {
         keys.start / width..keys.end.div_ceil(width)
     }
 
-    /// The one after it in the same tile.
+    /// The next step in the same tile.
     fn next(&self) -> Option<Self> {
         (!self.is_last()).then(|| Self { first: self.first + self.chunk, ..self.clone() })
     }
 }
 
-/// The steps of a block, in the order they are taken: keys from far to near, so that each row meets its keys ascending; within
-/// a tile of keys, strip after strip.
+/// Steps of a block in their order: keys from far to near, so that each row processes its keys in ascending order; within a tile of
+/// keys, strip after strip.
 pub(crate) struct Steps<'a> {
     window: &'a Window<'a>,
     /// Measured rows of the block.
@@ -75,7 +75,7 @@ pub(crate) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    /// `chunk` keys at a time, which divide a tile.
+    /// Processes `chunk` keys at a time, which divide a tile.
     pub(crate) fn new(window: &'a Window<'a>, rows: &Range<usize>, chunk: usize) -> Self {
         let visible = visible_rows(window, rows);
         Self {
@@ -128,7 +128,7 @@ impl Iterator for Steps<'_> {
     }
 }
 
-/// The keys that some row of `rows` (not empty) sees, or that lie between such keys.
+/// Keys from the first to the last that a row of `rows` (not empty) sees.
 fn visible_rows(window: &Window<'_>, rows: &Range<usize>) -> Range<usize> {
     let first = visible_keys(window.rules, window.shape.tokens, window.position(rows.start));
     let last = visible_keys(window.rules, window.shape.tokens, window.position(rows.end - 1));

@@ -8,18 +8,18 @@ use crate::block::{Keys, PartSums, Scratch, add, block_sums, scale};
 use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::panels::Packing;
+use crate::simd_op::{SimdOp, run};
 use crate::statistics::{
     AttentionShape, HeadSums, LogitRules, Measure, QueryKeySource, RowSample, WindowSums,
     histogram_bins,
 };
 use crate::tile::TILE_KEYS;
-use crate::transpose::Registers;
+use crate::transpose::Transpose;
 use crate::window::{PART_ROWS, Window, block_rows};
 use crate::words::Words;
-use crate::work::{Work, run};
 
-/// Blocks that should be under way at once: enough to keep many threads busy to the end. Key heads are packed together
-/// until a round has as many.
+/// Blocks in progress at once: enough to keep many threads busy to the end. Key heads are packed together until a round has this
+/// many.
 const ROUND_BLOCKS: usize = 256;
 
 /// Far mass, far sum of squares and distance histogram of every head of one window, in one pass over the keys.
@@ -33,7 +33,7 @@ const ROUND_BLOCKS: usize = 256;
 /// [`window_bytes`]. `NaN` or infinite products give `NaN` sums, never a plausible number.
 ///
 /// # Panics
-/// If the processor lacks `kernel`, or a list of `rules` does not have the shape's length: bugs of the caller.
+/// If the processor lacks `kernel`, or a list of `rules` does not have the shape's length.
 ///
 /// ```
 /// use longsift_kernels::*;
@@ -63,12 +63,12 @@ pub fn attention_statistics(
     WindowSums { row_far_mass: rows, ..sums.window_sums(shape.tokens) }
 }
 
-/// As [`attention_statistics`], for the query heads of some key heads. Parts of a window that are appended in the order of
-/// its heads give the bits that the whole gives. Of a `sample` only its rows are measured, and its weights make the sums
-/// estimates of those over all rows.
+/// Computes [`attention_statistics`] for the query heads of a range of key heads. Parts of a window that are appended in the order
+/// of its heads have the same bits as the whole. With a `sample`, only its rows are measured, and its weights turn the sums into
+/// estimates over all rows.
 ///
 /// # Panics
-/// Besides: if the shape has no such key heads, or the sample's rows are not ascending rows of the window.
+/// Also if the shape has no such key heads, or the sample's rows are not ascending rows of the window.
 pub fn head_statistics(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -82,11 +82,11 @@ pub fn head_statistics(
     sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, sample).0
 }
 
-/// As [`head_statistics`] over all rows, with the first `sink_keys` keys of the window left out of the far sums and the
+/// Computes [`head_statistics`] over all rows, leaving the first `sink_keys` keys of the window out of the far sums and the
 /// histogram; they stay in the softmax. With 0 the bits are those of [`head_statistics`].
 ///
 /// # Panics
-/// As [`head_statistics`].
+/// Like [`head_statistics`].
 pub fn statistics_without_sinks(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -100,8 +100,8 @@ pub fn statistics_without_sinks(
     sums_of_heads(kernel, shape, rules, segments, false, source, key_heads, None).0
 }
 
-/// The sums of some key heads and, when asked for, the far mass of each row, mean over all heads of the window.
-#[expect(clippy::too_many_arguments, reason = "the window, taken apart by three callers")]
+/// Computes the sums of some key heads and, if requested, the far mass of each row, averaged over all heads of the window.
+#[expect(clippy::too_many_arguments, reason = "parts of a window, from three callers")]
 fn sums_of_heads(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -131,8 +131,8 @@ fn sums_of_heads(
     sums.finish()
 }
 
-/// Takes every block of rows of some key heads: `of_block` on many threads at once, then `add` with what it gave of each part,
-/// in ascending order of key head, then part.
+/// Processes every block of rows of some key heads: calls `of_block` on many threads at once, then `add` with the results of each
+/// part, in ascending order of key head, then part.
 pub(crate) fn walk_heads<T: Send>(
     window: &Window<'_>,
     key_heads: Range<usize>,
@@ -155,7 +155,7 @@ pub(crate) fn walk_heads<T: Send>(
         {
             pack_keys(window, first + head, panels, norms);
         }
-        // The last blocks of a causal window are the long ones: they start first.
+        // The last blocks of a causal window take longest, so they start first.
         let done: Vec<Vec<T>> = (0..heads * blocks)
             .into_par_iter()
             .map_init(
@@ -178,8 +178,8 @@ pub(crate) fn walk_heads<T: Send>(
     }
 }
 
-/// The most heap memory that one call of [`attention_statistics`] holds at a time on `threads` threads, in bytes:
-/// packed keys of the heads in work, running sums, buffers of each thread. What the source holds comes on top.
+/// Peak heap memory of one call of [`attention_statistics`] on `threads` threads, in bytes: packed keys of the heads in progress,
+/// running sums, buffers of each thread. It does not include the source.
 pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u64 {
     let parts = shape.tokens.div_ceil(PART_ROWS) as u64;
     let bins = histogram_bins(shape.tokens) as u64;
@@ -193,7 +193,7 @@ pub fn window_bytes(kernel: Kernel, shape: &AttentionShape, threads: usize) -> u
         + 2 * shape.tokens as u64 * 8
 }
 
-/// Heap bytes of [`walk_heads`], besides what blocks give: packed keys of the heads in work and buffers of each thread.
+/// Heap bytes of [`walk_heads`] without the results of blocks: packed keys of the heads in progress and buffers of each thread.
 pub(crate) fn walk_bytes(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -213,13 +213,13 @@ pub(crate) fn walk_bytes(
         + threads as u64 * block.max(packing as u64)
 }
 
-/// Key heads whose keys are packed together: one for long windows, more where one alone would leave threads idle.
+/// Key heads whose keys are packed together: one for long windows, more if one would leave threads idle.
 pub(crate) fn heads_at_once(shape: &AttentionShape) -> usize {
     let blocks = shape.tokens.div_ceil(block_rows(shape, shape.tokens)).max(1);
     ROUND_BLOCKS.div_ceil(blocks).min(shape.key_heads)
 }
 
-/// Packs the keys of one head into panels, a tile at a time, and notes the largest norm of each tile's keys.
+/// Packs the keys of one head into panels, a tile at a time, and stores the largest norm of each tile's keys.
 fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [f32]) {
     let (tokens, head_dim) = (window.shape.tokens, window.shape.head_dim);
     let layout = window.kernel.layout();
@@ -238,22 +238,22 @@ fn pack_keys(window: &Window<'_>, head: usize, panels: &mut [u32], norms: &mut [
     );
 }
 
-/// Numbers to be multiplied.
+/// Multiplication of values by a factor.
 struct Scaling<'a> {
     values: &'a mut [f32],
     factor: f64,
 }
 
-impl Work for Scaling<'_> {
-    type Found = ();
+impl SimdOp for Scaling<'_> {
+    type Result = ();
 
     #[inline(always)]
-    fn run(self, _: impl Registers) {
+    fn run(self, _: impl Transpose) {
         scale(self.values, self.factor);
     }
 }
 
-/// The sums so far.
+/// Running sums of all heads.
 struct Totals {
     sums: HeadSums,
     rows: Option<Vec<f64>>,

@@ -1,9 +1,9 @@
-//! How a kernel multiplies a few queries and a few keys: the one part that differs from kernel to kernel.
+//! Register tiles: products of a few queries and a few keys, the only part that differs between kernels.
 //!
-//! The register tile of the float32 kernels is a few keys times a few vectors of queries. Its shape changes the speed,
-//! never a bit: an element is one running sum over the depth, ascending.
+//! The register tile of the float32 kernels is a few keys times a few vectors of queries. Its shape changes the speed but no
+//! bit: an element is one running sum over the depth, ascending.
 
-use crate::kernel::{ElementType, Kernel};
+use crate::kernel::ElementType;
 use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::Layout;
 #[cfg(target_arch = "x86_64")]
@@ -14,36 +14,32 @@ use crate::simd::{Portable, Simd};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod bf16_dot;
 pub(crate) mod int16;
 
-/// Keys of a tile, which stays in the second-level cache. A multiple of every chunk's.
+/// Keys of a tile, which stays in the second-level cache; a multiple of every chunk's keys.
 pub(crate) const TILE_KEYS: usize = 288;
-/// The most keys of a chunk.
-pub(crate) const MOST_CHUNK_KEYS: usize = 32;
+pub(crate) const MAX_CHUNK_KEYS: usize = 32;
 
-/// How a kernel multiplies.
+/// Register tile of a kernel.
 pub(crate) trait Tile: Copy {
-    /// The vectors that the softmax of the products is done in.
+    /// Vectors of the softmax.
     type Simd: Simd;
-    /// What this thread's processor must be set to while products are formed; whatever forms them takes it.
+    /// Processor state of this thread while it computes products.
     type Session;
-    /// Keys whose logits are held at once, whole panels: they stay in the first-level cache. It decides about bits, as the
+    /// Keys whose logits are in memory at once, whole panels: they stay in the first-level cache. It affects bits, because the
     /// exponentials of a chunk are added up before those of different chunks are.
     const CHUNK_KEYS: usize;
-    /// Rows of a strip for which is decided together where they part, a multiple of the vector's lanes: two vectors of the kernel are
-    /// best. It decides about bits, as [`Self::CHUNK_KEYS`] does.
+    /// Rows of a strip that share decisions on masks and offsets, a multiple of the vector's lanes: two vectors of the kernel are
+    /// best. It affects bits, as [`Self::CHUNK_KEYS`] does.
     const GROUP_ROWS: usize;
 
-    /// Proof of the vectors.
+    /// Returns the proof that the processor has the vectors.
     fn simd(self) -> Self::Simd;
-    /// How queries and keys come.
     fn layout(self) -> Layout;
-    /// Gets this thread ready for products.
+    /// Prepares this thread for products.
     fn begin(self) -> Self::Session;
-    /// The products of one panel of keys with `rows` queries of a strip, whose panels `queries` holds; what stands in rows
-    /// from `rows` on is of no meaning.
+    /// Computes the products of one panel of keys with `rows` queries of a strip, whose panels are in `queries`; logits of rows
+    /// from `rows` on are undefined.
     fn multiply(
         self,
         session: &mut Self::Session,
@@ -74,7 +70,7 @@ pub(crate) type Avx2Tile = Floats<Avx2, 6, 2>;
 #[cfg(target_arch = "x86_64")]
 pub(crate) type Avx512Tile = Floats<Avx512<Degree5>, 12, 2>;
 
-/// The NEON tile: 24 accumulators of its 32 registers. Its vectors have the lanes of AVX2's, and so its sums the bits.
+/// The NEON tile: 24 accumulators of its 32 registers. Its vectors have as many lanes as AVX2's, so its sums have the same bits.
 #[cfg(target_arch = "aarch64")]
 pub(crate) type NeonTile = Floats<Twice<Neon>, 6, 2>;
 
@@ -89,10 +85,8 @@ pub(crate) const PORTABLE: Layout = floats(4, 8);
 pub(crate) const AVX2: Layout = floats(6, 16);
 /// The layout of [`Avx512Tile`].
 pub(crate) const AVX512: Layout = floats(12, 32);
-/// The layout of [`Bf16DotTile`](bf16_dot::Bf16DotTile).
-pub(crate) const BF16_DOT: Layout = Layout { element_type: ElementType::Bf16, ..floats(12, 32) };
-/// The layout of [`AmxTile`](amx::AmxTile): keys tile by tile, `[depth/16, 32, 16]`, so that products read them in one straight
-/// line; zeros fill the depth of the last tile.
+/// The layout of [`AmxTile`](amx::AmxTile): keys tile by tile, `[depth/16, 32, 16]`, so that products read them sequentially;
+/// zeros fill the depth of the last tile.
 pub(crate) const AMX: Layout = Layout {
     element_type: ElementType::Bf16,
     depth_multiple: 16,
@@ -100,30 +94,9 @@ pub(crate) const AMX: Layout = Layout {
     keys: 32,
     key_words: 16,
 };
-/// The layout of [`AmxTile`](amx::AmxTile) for numbers as the sum of two: the large parts of a row, then the small ones.
-pub(crate) const AMX_SPLIT: Layout = Layout { element_type: ElementType::Bf16x3, ..AMX };
-
 /// The layout of an [int16 tile](int16::Int16Tile).
 pub(crate) const fn integers(keys: usize, queries: usize) -> Layout {
     Layout { element_type: ElementType::Int16, ..floats(keys, queries) }
-}
-
-impl Kernel {
-    /// How the kernel wants queries and keys.
-    pub(crate) fn layout(self) -> Layout {
-        match self {
-            Self::Avx2F32 | Self::NeonF32 => AVX2,
-            Self::Avx512F32 => AVX512,
-            Self::Avx512Bf16 => BF16_DOT,
-            Self::AmxBf16 => AMX,
-            Self::AmxBf16x3 => AMX_SPLIT,
-            Self::PortableInt16 => integers(4, 8),
-            Self::Avx2Int16 => integers(6, 16),
-            Self::Avx512Int16 => integers(12, 32),
-            Self::NeonInt16 => integers(6, 8),
-            _ => PORTABLE,
-        }
-    }
 }
 
 impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, VECTORS> {
@@ -158,7 +131,7 @@ impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, 
         let depth = keys.len() / ROWS;
         let (keys, queries) = (bytemuck::cast_slice(keys), bytemuck::cast_slice(queries));
         let panels = queries.chunks_exact(depth * width).take(rows.div_ceil(width));
-        // Known to be so many, they are written from registers.
+        // With a known length, they are written from registers.
         let logits = &mut logits[..ROWS];
         for (panel, queries) in panels.enumerate() {
             let products = multiply::<S, ROWS, VECTORS>(self.0, keys, queries);

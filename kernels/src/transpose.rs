@@ -1,5 +1,5 @@
-//! Rows of words that become columns, in registers: arrays would pass through memory, where words that were written one by one
-//! are read together, at several times the time.
+//! Transposition of rows of words in registers. Arrays would pass through memory, where reading words together that were written
+//! one by one takes several times as long.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -7,14 +7,13 @@ use std::arch::x86_64::{
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
-/// Rows of a matrix.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
     /// The first row begins here.
     pub(crate) words: &'a [u32],
     /// Words from the beginning of a row to that of the next.
     pub(crate) stride: usize,
-    /// Words of each row that are taken.
+    /// Words taken from each row.
     pub(crate) depth: usize,
     pub(crate) count: usize,
 }
@@ -25,7 +24,7 @@ impl<'a> Rows<'a> {
         &self.words[index * self.stride..][..self.depth]
     }
 
-    /// At most `count` of them, from `first` on.
+    /// At most `count` rows, from `first` on.
     #[inline(always)]
     pub(crate) fn some(&self, first: usize, count: usize) -> Self {
         let first = first.min(self.count);
@@ -34,9 +33,9 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Registers that rows pass through.
-pub(crate) trait Registers: Copy {
-    /// Rows that pass together.
+/// Transposition of rows in the registers of a processor.
+pub(crate) trait Transpose: Copy {
+    /// Rows that are transposed together.
     const ROWS: usize;
 
     /// Writes at most [`Self::ROWS`] rows to the columns of `[depth, width]` words from `first` on.
@@ -62,11 +61,11 @@ fn write_words(rows: Rows<'_>, from: usize, to: &mut [u32], width: usize, first:
     }
 }
 
-/// Four rows, four words of each at a time: with what every processor has.
+/// Four rows, four words of each at a time, with instructions of every processor.
 #[derive(Clone, Copy)]
 pub(crate) struct FourRows;
 
-impl Registers for FourRows {
+impl Transpose for FourRows {
     const ROWS: usize = 4;
 
     #[inline(always)]
@@ -109,7 +108,7 @@ impl Four {
     }
 }
 
-/// Rows become columns.
+/// Transposes four rows.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
@@ -129,7 +128,6 @@ fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
     }
 }
 
-/// Four words.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 struct Four([u32; 4]);
@@ -148,7 +146,7 @@ impl Four {
     }
 }
 
-/// Rows become columns.
+/// Transposes four rows.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 fn transposed(a: Four, b: Four, c: Four, d: Four) -> (Four, Four, Four, Four) {
@@ -170,10 +168,10 @@ impl SixteenRows {
     }
 }
 
-/// Four words, the `at`-th and those behind it, of every fourth row from `first` on.
+/// Four words from the `at`-th on, of every fourth row from `first` on.
 ///
 /// # Safety
-/// There are AVX-512 and those words where `row` says that rows begin.
+/// The processor has AVX-512, and the words exist at the row starts that `row` returns.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn every_fourth(row: &impl Fn(usize) -> *const u32, first: usize, at: usize) -> __m512i {
@@ -190,11 +188,11 @@ unsafe fn every_fourth(row: &impl Fn(usize) -> *const u32, first: usize, at: usi
     }
 }
 
-/// Writes `depth` words, a multiple of four, of sixteen rows to columns, `width` words from one to the next: `there` says of which
-/// rows.
+/// Writes `depth` words, a multiple of four, of sixteen rows to columns that are `width` words apart; `there` masks the rows.
 ///
 /// # Safety
-/// There are AVX-512, the words of all sixteen rows where `row` says that they begin, and those of `to` that are written.
+/// The processor has AVX-512, the words of all sixteen rows exist at the starts that `row` returns, and so do the written words
+/// of `to`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn write_sixteen(
@@ -226,7 +224,7 @@ unsafe fn write_sixteen(
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Registers for SixteenRows {
+impl Transpose for SixteenRows {
     const ROWS: usize = 16;
 
     #[inline(always)]
@@ -238,9 +236,8 @@ impl Registers for SixteenRows {
             assert!((count - 1) * stride + depth <= words.len());
             let start = words.as_ptr();
             let place = to.as_mut_ptr().wrapping_add(first);
-            // SAFETY: AVX-512 is there, `new` can only be called where it is. The words of `count` rows lie in `words`: behind the
-            // last it is read again, and not written, as `there` lets no word pass but those of the columns from `first` on, which
-            // lie in `to`.
+            // SAFETY: `new` can only be called with AVX-512. The words of `count` rows lie in `words`: after the last row it is
+            // read again but not written, because `there` masks all columns except those from `first` on, which lie in `to`.
             unsafe {
                 if count == Self::ROWS {
                     let row = |index: usize| start.wrapping_add(index * stride);
@@ -262,8 +259,7 @@ impl Registers for SixteenRows {
 mod tests {
     use super::*;
 
-    /// Every row at its place, nothing else touched.
-    fn check(registers: impl Registers) {
+    fn check(registers: impl Transpose) {
         for count in 0..=33 {
             for (depth, stride, width) in [(1, 1, 40), (4, 4, 33), (9, 11, 36), (64, 64, 48)] {
                 let words: Vec<u32> = (1..=(count * stride) as u32).collect();

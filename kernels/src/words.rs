@@ -1,4 +1,4 @@
-//! 32-bit words that start on a cache line: what queries and keys are packed into, one float32 or two bf16 a word.
+//! 32-bit words that start on a cache line, for packed queries and keys: one float32 or two 16-bit numbers a word.
 
 use std::ops::{Deref, DerefMut};
 
@@ -29,7 +29,7 @@ impl Words {
         Self { lines: bytemuck::zeroed_vec(count.div_ceil(LINE_WORDS)), count }
     }
 
-    /// As [`Words::new`]; `None` where there is not so much memory.
+    /// Allocates `count` zeros; `None` if memory does not suffice.
     pub(crate) fn try_new(count: usize) -> Option<Self> {
         let mut lines = Vec::new();
         lines.try_reserve_exact(count.div_ceil(LINE_WORDS)).ok()?;
@@ -42,13 +42,11 @@ impl Words {
         (count.div_ceil(LINE_WORDS) * size_of::<Line>()) as u64
     }
 
-    /// The same words as float32.
     #[inline(always)]
     pub(crate) fn floats(&self) -> &[f32] {
         bytemuck::cast_slice(self)
     }
 
-    /// As [`Self::floats`], to be written.
     pub(crate) fn floats_mut(&mut self) -> &mut [f32] {
         bytemuck::cast_slice_mut(self)
     }

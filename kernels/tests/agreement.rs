@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{EXPONENTIAL, LEFT_OUT, ROW, Random, Rounded, Stored, check, close, supported};
+use common::{EXPONENTIAL, ROW, Random, Rounded, Stored, check, close, supported};
 use longsift_kernels::{
     AttentionShape, ElementType, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, RowSample,
     WindowSums, attention_statistics, head_statistics, reference_rows,
@@ -167,7 +167,7 @@ proptest! {
         let (rules, measure) = (rules(&hooks, &shape), Measure { distance, rows: true });
         let sums = |kernel| bits(&attention_statistics(kernel, &shape, &rules, &measure, &source));
         let portable = sums(Kernel::PortableInt16);
-        for kernel in [Kernel::Avx2Int16, Kernel::Avx512Int16, Kernel::NeonInt16] {
+        for kernel in [Kernel::Avx2Int16, Kernel::Avx512Int16] {
             if kernel.is_supported() {
                 prop_assert_eq!(&sums(kernel), &portable, "{}", kernel.name());
             }
@@ -232,10 +232,8 @@ macro_rules! tested_here {
 tested_here! {
     avx2_f32_is_tested_here: Avx2F32, longsift_avx2, "needs a processor with AVX2 and FMA";
     avx512_f32_is_tested_here: Avx512F32, longsift_avx512, "needs a processor with AVX-512";
-    avx512_bf16_is_tested_here: Avx512Bf16, longsift_avx512_bf16, "needs a processor with AVX-512 BF16";
     avx512_int16_is_tested_here: Avx512Int16, longsift_avx512_vnni, "needs a processor with AVX-512 VNNI";
     amx_bf16_is_tested_here: AmxBf16, longsift_amx, "needs a processor with AMX";
-    amx_bf16x3_is_tested_here: AmxBf16x3, longsift_amx, "needs a processor with AMX";
 }
 
 #[test]
@@ -362,7 +360,6 @@ proptest! {
             let ([mass, square], more) = match kernel.element_type() {
                 ElementType::F32 => (&exact, 0.0),
                 ElementType::Bf16 => (&bf16, EXPONENTIAL),
-                ElementType::Bf16x3 => (&exact, LEFT_OUT),
                 ElementType::Int16 => (&int16, 0.0),
             };
             let context = format!("{} {shape:?} distance {distance} {rules:?}", kernel.name());

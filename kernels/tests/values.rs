@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use common::{Random, deviate, supported};
 use longsift_kernels::{
-    Asking, AttendScratch, AttentionShape, ElementType, Kernel, KeyValues, LogitRules,
+    AttendScratch, AttentionShape, ElementType, Kernel, KeyValues, LogitRules, QueryBlock,
     QueryKeySource, reference_rows,
 };
 use proptest::prelude::*;
@@ -74,8 +74,8 @@ impl Window {
             let read = |head, out: &mut [f32]| self.source.queries(head, rows.clone(), out);
             let queries = self.joined(self.shape.query_heads, &rows, read);
             let mut block = vec![0.0; rows.len() * width];
-            let asking = Asking { rows, queries: &queries };
-            packed.attend(&self.rules, &asking, &mut scratch, &mut block);
+            let query_block = QueryBlock { rows, queries: &queries };
+            packed.attend(&self.rules, &query_block, &mut scratch, &mut block);
             out.extend(block);
         }
         out
@@ -163,22 +163,6 @@ fn a_long_row_keeps_its_digits_and_a_far_larger_last_logit_takes_over() {
             println!("{} with the scale {}: {off:e}", kernel.name(), window.rules.scale);
             assert!(off <= tolerance, "{} is off by {off:e}", kernel.name());
         }
-    }
-}
-
-#[test]
-fn offsets_of_keys_are_linear_biases_where_they_are_linear() {
-    let shape = AttentionShape { tokens: 300, query_heads: 4, key_heads: 2, head_dim: 16 };
-    let slopes: Vec<f32> = (0..4).map(|head| 0.25 / (head + 1) as f32).collect();
-    let rules = LogitRules { alibi_slopes: Some(slopes.clone()), ..LogitRules::causal(16) };
-    let want = Window::new(shape.clone(), rules).dense();
-    let window = Window::new(shape, LogitRules::causal(16));
-    for kernel in float_kernels() {
-        let mut packed = window.packed(kernel);
-        let offset = |slope: f32| (0..300).map(move |key| slope * key as f32);
-        packed.set_offsets(slopes.iter().copied().flat_map(offset).collect());
-        let off = furthest(&window.attended(&packed, 96), &want);
-        assert!(off <= 2.0 * MEAN, "{} is off by {off:e}", kernel.name());
     }
 }
 

@@ -20,9 +20,7 @@ use rotary_tables::RotaryTables;
 pub use sampling::{RowEstimate, SampledRows};
 
 use crate::contract::Decimal;
-use crate::model::{
-    LayerZeroSpec, LayerZeroTable, PackedProjections, RoundedAlibi, SideArray, WindowParts,
-};
+use crate::model::{LayerZeroSpec, LayerZeroTable, PackedProjections, SideArray, WindowParts};
 
 /// Measures, per window and head, how much the tokens of the first layer attend to tokens at least `k` positions
 /// before them: the dependency strength (mean far mass of a row), the variance of the far-masked attention matrix,
@@ -290,11 +288,7 @@ impl FirstLayer {
         let distance = window.distance as usize;
         let sample = window.sampled.as_ref().map(SampledRows::sample);
         self.with_source(kernel, &window.ids, |shape, rules, source| {
-            // Where every query head has keys of its own, a key head of the model is as many of the kernel's.
-            let kernel_heads_per_key_head = shape.key_heads / self.spec.key_heads as usize;
-            let heads = key_heads.start * kernel_heads_per_key_head
-                ..key_heads.end * kernel_heads_per_key_head;
-            head_statistics(kernel, shape, rules, distance, source, heads, sample.as_ref())
+            head_statistics(kernel, shape, rules, distance, source, key_heads, sample.as_ref())
         })
     }
 
@@ -355,10 +349,7 @@ impl FirstLayer {
         let (spec, table, rope) = (&self.spec, &self.table, rope.as_deref());
         let parts =
             WindowParts { spec, table, projections: &projections, rope, shape: &shape, ids };
-        parts.with_source(|source| match RoundedAlibi::new(spec, &shape, source) {
-            Some((source, shape)) => measure(&shape, &rules, &source),
-            None => measure(&shape, &rules, source),
-        })
+        parts.with_source(|source| measure(&shape, &rules, source))
     }
 
     /// As `FirstLayer::with_source`, for a device: hands over the ids alone where the device makes queries and keys of its
@@ -373,9 +364,6 @@ impl FirstLayer {
     ) -> T {
         if !self.spec.gathers_on_device() {
             return self.with_source(kernel, ids, |shape, rules, source| {
-                let kernel_heads_per_key_head = shape.key_heads / self.spec.key_heads as usize;
-                let heads =
-                    heads.start * kernel_heads_per_key_head..heads.end * kernel_heads_per_key_head;
                 let shared = self.spec.shared_key_width();
                 measure(shape, rules, Operands::Source { source, shared }, heads)
             });

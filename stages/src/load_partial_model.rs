@@ -21,11 +21,12 @@ pub struct LoadPartialModel {
     #[schemars(extend("x-schemes" = ["hf", "s3", "gs", "az", "http", "https"]))]
     pub model: Location,
     /// The numbers that queries and keys are kept and multiplied in. `f32` (default) is exact. `bf16` halves the table and
-    /// rounds each query and key to 8 significant bits (relative error 2^-8 per entry at most); where the processor multiplies
-    /// bf16 faster (AMX, AVX-512 BF16 on AMD's), its kernel rounds both once more after the rotation; `--kernel` chooses another.
+    /// rounds each query and key to 8 significant bits (relative error 2^-8 per entry at most). On processors with AMX its
+    /// kernel rounds both once more after the rotation; on others the fastest float32 kernel measures, and `plan` says so.
     /// `int16` keeps the table of `f32` and rounds each query and key to 16-bit integers after the rotation, by a scale of
     /// its own: a logit is off by 1e-4 of the logits' standard deviation (heads of 128; with bf16 by 2.3e-3), and products
-    /// take half as long on processors with VNNI. It is for processors: GPUs have no such kernel.
+    /// take half as long on processors with VNNI. It requires an x86_64 processor with AVX2: GPUs and ARM processors have no
+    /// such kernel.
     #[serde(default)]
     pub precision: Precision,
     /// Replaces the checkpoint's rotary base frequency (`rope_theta`); its frequency scaling stays as it is. Leave it

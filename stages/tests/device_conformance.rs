@@ -187,7 +187,6 @@ macro_rules! for_each_kernel {
 for_each_kernel! {
     f32: CudaF32, 0;
     v1_bf16: CudaV1Bf16, 1;
-    v1_f16: CudaV1F16, 2;
     v2_bf16: CudaV2Bf16, 3;
     v3_bf16: CudaV3Bf16, 1;
 }

@@ -67,7 +67,7 @@ fn fastest_first(table: ElementType) -> &'static [Kernel] {
     match table {
         ElementType::F32 => &[Kernel::CudaF32],
         ElementType::Bf16 => &[Kernel::CudaV2Bf16, Kernel::CudaV1Bf16, Kernel::CudaF32],
-        ElementType::Bf16x3 | ElementType::Int16 => &[],
+        ElementType::Int16 => &[],
     }
 }
 
@@ -129,13 +129,7 @@ impl Compute for Cuda {
 
     fn window_bytes(&self, layer: &LayerZeroSpec, tokens: usize, key_heads: Range<usize>) -> u64 {
         let (shape, sizes) = layer.device_window(tokens);
-        let kernel_heads_per_key_head = shape.key_heads / layer.key_heads as usize;
-        cuda::window_bytes(
-            self.kernel,
-            &shape,
-            &sizes,
-            &(0..key_heads.len() * kernel_heads_per_key_head),
-        )
+        cuda::window_bytes(self.kernel, &shape, &sizes, &(0..key_heads.len()))
     }
 
     fn held_bytes(&self) -> u64 {

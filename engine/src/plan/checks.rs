@@ -174,6 +174,11 @@ pub(super) fn devices(
             Some(wanted.named(name, options.devices_absent, problems)?)
         }
     };
+    let detected = Kernel::detect(table.element_type());
+    if named.is_none() && !options.devices_absent && detected == Kernel::PortableInt16 {
+        problems.push(integers_without_vectors(spec));
+        return None;
+    }
     let mut settings = sharing.clone();
     if options.devices_absent {
         settings.devices = DeviceSettings::Kind(DeviceKind::Cpu);
@@ -185,7 +190,7 @@ pub(super) fn devices(
         named.filter(|kernel| !kernel.is_cuda() && kernel.unsupported_reason().is_none());
     let chosen = choose::choose(Choice {
         settings: &settings,
-        kernel: of_processor.unwrap_or_else(|| Kernel::detect(table.element_type())),
+        kernel: of_processor.unwrap_or(detected),
         named: named.filter(|_| !options.devices_absent),
         shape: shape.as_ref(),
         element_type: table.element_type(),
@@ -206,6 +211,15 @@ pub(super) fn devices(
             None
         }
     }
+}
+
+/// Refusal of `precision: int16` on a processor whose only kernel for integers is the portable one.
+fn integers_without_vectors(spec: &Spec) -> Diagnostic {
+    let reason = Kernel::Avx2Int16.unsupported_reason().unwrap_or("it is not detected");
+    let message = format!("`precision: int16` requires an x86_64 processor with AVX2: {reason}");
+    spec.error("stages.load-partial-model.precision", message).hint(
+        "write `precision: f32` or `bf16`; `--kernel portable-int16` computes the same scores as other machines, slowly",
+    )
 }
 
 /// The kernel that whole models are computed by: the one that `--kernel` names or, where a first layer is measured by one that
@@ -267,12 +281,16 @@ impl WantedKernel {
                     ElementType::F32 if kernel.is_cuda() => "runs on GPUs",
                     ElementType::F32 => "multiplies float32 numbers",
                     ElementType::Bf16 => "rounds queries and keys to 16-bit floats",
-                    ElementType::Bf16x3 => "makes sums of two 16-bit floats of queries and keys",
                     ElementType::Int16 => "rounds queries and keys to 16-bit integers",
                 };
                 format!("the kernel `{name}` {numbers}, but {}", self.but)
             }
-            None => format!("there is no kernel `{name}`"),
+            None => match Kernel::replacement_of(name) {
+                Some(replacement) => {
+                    format!("the kernel `{name}` was removed: `{}` replaces it", replacement.name())
+                }
+                None => format!("there is no kernel `{name}`"),
+            },
         };
         let fits = |kernel: &&Kernel| self.fits(**kernel) && !kernel.is_cuda();
         let (has, lacks): (Vec<&Kernel>, Vec<&Kernel>) =

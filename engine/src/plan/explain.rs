@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
+use longsift_kernels::{ElementType, Kernel};
 use longsift_stages::Reads;
 use longsift_stages::contract::{Column, Decimal, Kind};
 use longsift_stages::filter::KeepTokens;
 use longsift_stages::first_layer_attention::{FirstLayer, Mask, Rows};
+use longsift_stages::load_partial_model::Precision;
 use longsift_stages::score::terms::Standardise;
 use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
@@ -200,12 +202,24 @@ fn devices(plan: &Plan, attention: &Attention) -> String {
     let threads =
         if devices.is_cpu() { format!("{} threads, ", devices.threads) } else { String::new() };
     format!(
-        "{} ({}): {threads}kernel {}, {} windows in flight",
+        "{} ({}): {threads}kernel {}{}, {} windows in flight",
         devices.names(),
         devices.why,
         devices.kernel.name(),
+        float32_for_bf16(plan, attention),
         plan.estimate.windows_in_flight
     )
+}
+
+/// Why the processor multiplies float32 under `precision: bf16`; empty if it does not, or `--kernel` requests it.
+fn float32_for_bf16(plan: &Plan, attention: &Attention) -> String {
+    let kernel = attention.kernel();
+    let widened = attention.reading.precision == Precision::Bf16
+        && kernel.element_type() == ElementType::F32
+        && !kernel.is_cuda()
+        && plan.options.kernel.is_none();
+    let reason = Kernel::AmxBf16.unsupported_reason().filter(|_| widened);
+    reason.map_or_else(String::new, |reason| format!(" (float32 for `precision: bf16`: {reason})"))
 }
 
 fn absent_devices(attention: &Attention, absent: &Sizing) -> String {

@@ -128,14 +128,11 @@ fn window_bytes(
     tokens: usize,
 ) -> impl Fn(usize) -> u64 + use<> {
     let (shape, sizes) = layer.device_window(tokens);
-    let kernel_heads_per_key_head = shape.key_heads / layer.key_heads as usize;
     let rounding = (number_bytes == 2).then_some(Kernel::CudaV1Bf16);
     let mut kernels = rounding.into_iter().chain([Kernel::CudaF32]);
     let kernel = kernels.find(|kernel| cuda::supports(*kernel, &shape) == Support::Yes);
     move |heads| {
-        kernel.map_or(u64::MAX, |kernel| {
-            cuda::window_bytes(kernel, &shape, &sizes, &(0..heads * kernel_heads_per_key_head))
-        })
+        kernel.map_or(u64::MAX, |kernel| cuda::window_bytes(kernel, &shape, &sizes, &(0..heads)))
     }
 }
 

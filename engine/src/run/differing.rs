@@ -67,6 +67,12 @@ pub(super) fn differing(
     for line in different {
         problem = problem.note(line);
     }
+    if let Some((removed, replacement)) = removed_kernel(&measures) {
+        problem = problem.note(format!(
+            "the kernel `{removed}` was removed: `--kernel {}` replaces it",
+            replacement.name()
+        ));
+    }
     Ok(Some(problem.hint(if windows.is_empty() {
         let again = measures.iter().map(|(name, _)| format!("--remeasure {name}"));
         let finish = match kernel_before(&measures) {
@@ -82,18 +88,26 @@ pub(super) fn differing(
     })))
 }
 
+/// A recorded kernel that this version no longer has, and its replacement.
+fn removed_kernel(measures: &[(String, Vec<String>)]) -> Option<(&str, Kernel)> {
+    let lines = measures.iter().flat_map(|(_, lines)| lines);
+    let mut recorded = lines.filter_map(|line| kernel_of(line));
+    recorded.find_map(|name| Some((name, Kernel::replacement_of(name)?)))
+}
+
+/// The kernel that a line of differences says was recorded.
+fn kernel_of(line: &str) -> Option<&str> {
+    let values = line.strip_prefix("kernel: ").or_else(|| line.strip_prefix("model_kernel: "))?;
+    Some(values.split_once(", was ")?.1)
+}
+
 /// The kernel that measures were made with, if it, and the one of their table that goes with it, is all that differs and this
 /// machine has it.
 fn kernel_before(measures: &[(String, Vec<String>)]) -> Option<&str> {
-    fn before(line: &str) -> Option<&str> {
-        let values =
-            line.strip_prefix("kernel: ").or_else(|| line.strip_prefix("model_kernel: "))?;
-        Some(values.split_once(", was ")?.1)
-    }
     let mut lines = measures.iter().flat_map(|(_, lines)| lines);
-    let kernel = lines.clone().find_map(|line| before(line))?;
+    let kernel = lines.clone().find_map(|line| kernel_of(line))?;
     let alone =
-        lines.all(|line| line.starts_with("table_kernel: ") || before(line) == Some(kernel));
+        lines.all(|line| line.starts_with("table_kernel: ") || kernel_of(line) == Some(kernel));
     (alone && Kernel::from_name(kernel)?.is_supported()).then_some(kernel)
 }
 

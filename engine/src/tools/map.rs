@@ -322,11 +322,11 @@ impl Cut {
         if empty > 0 {
             notes.push(format!("{} of the messages have no token and no block", count(empty)));
         }
-        if ends.len() > longsift_kernels::MOST_BLOCKS {
+        if ends.len() > longsift_kernels::MAX_BLOCKS {
             let message = format!(
                 "the conversation has {} messages; a map has at most {} blocks",
                 count(ends.len() as u64),
-                count(longsift_kernels::MOST_BLOCKS as u64)
+                count(longsift_kernels::MAX_BLOCKS as u64)
             );
             let hint = "cut it by `--block-tokens` instead";
             return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use longsift_kernels::Kernel;
-use longsift_kernels::cuda::Limits;
+
+use super::limits::Limits;
 
 /// One window of one geometry with one kernel.
 pub(super) struct Line {

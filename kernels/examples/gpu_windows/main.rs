@@ -17,7 +17,9 @@
 
 mod arguments;
 mod geometry;
+mod limits;
 mod line;
+mod timing;
 
 use std::fs::File;
 use std::io::Write;
@@ -26,12 +28,14 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use longsift_kernels::cuda::nvidia::{Gpu, Nvidia, gpus};
-use longsift_kernels::cuda::{Device, DeviceSums, Failure, Limits, WindowRequest, window_bytes};
+use longsift_kernels::cuda::{Device, DeviceSums, Failure, WindowRequest, window_bytes};
 use longsift_kernels::{Kernel, LogitRules, Measure};
 
 use arguments::Arguments;
 use geometry::{Geometry, Table};
+use limits::Limits;
 use line::Line;
+use timing::TimedDriver;
 
 /// How far the memory that a window takes may be from what was announced.
 const MEMORY_TOLERANCE: f64 = 0.05;
@@ -158,8 +162,8 @@ fn measure_all(gpu: &Gpu, arguments: &Arguments) -> Result<(), Ended> {
 struct Windows<'a> {
     geometry: &'static Geometry,
     arguments: &'a Arguments,
-    device: Device<Nvidia>,
-    beside: Option<Device<Nvidia>>,
+    device: Device<TimedDriver>,
+    beside: Option<Device<TimedDriver>>,
     table: Table,
     /// Which length is next.
     next: usize,
@@ -176,7 +180,7 @@ impl<'a> Windows<'a> {
     ) -> Result<Self, Failure> {
         let table = Table::new(geometry, kernel);
         let device = |kernel| {
-            let mut device = Device::new(open(gpu)?, kernel);
+            let mut device = Device::new(TimedDriver::new(open(gpu)?), kernel);
             if geometry.shared == 0 {
                 device.load_table(table.view(), geometry.row_width())?;
             }
@@ -201,11 +205,11 @@ impl<'a> Windows<'a> {
             key_heads: 0..geometry.key_heads,
         };
         let driver = self.device.driver();
-        self.device.give_back();
+        self.device.release_spare_memory();
         let free_before = driver.memory()?.0;
-        driver.start_timing();
+        driver.start()?;
         let first = self.device.measure(&request)?;
-        let taken = driver.timed()?.lowest_free.map(|free| free_before.saturating_sub(free));
+        let taken = driver.finish()?.lowest_free.map(|free| free_before.saturating_sub(free));
         let difference = match &self.beside {
             Some(device) => Some(compared(&first, &device.measure(&request)?, tokens)?),
             None => None,
@@ -213,13 +217,13 @@ impl<'a> Windows<'a> {
         let (mut gathers, mut attentions, mut walls) = (Vec::new(), Vec::new(), Vec::new());
         let long = expected_seconds > LONG_SECONDS;
         for _ in 0..if long { 1 } else { self.arguments.repeat } {
-            driver.start_timing();
+            driver.start()?;
             let start = Instant::now();
             self.device.measure(&request)?;
             walls.push(start.elapsed().as_secs_f64() * 1e3);
-            let timed = driver.timed()?;
+            let timings = driver.finish()?;
             let of = |name: &str| -> f64 {
-                let launches = timed.milliseconds.iter();
+                let launches = timings.milliseconds.iter();
                 launches.filter(|(of, _)| of.starts_with(name)).map(|(_, ms)| f64::from(*ms)).sum()
             };
             gathers.push(of("gather"));

@@ -1,36 +1,37 @@
-//! The walk of a block of rows over the tiles of keys and values.
+//! Attention of one block of query rows over the tiles of keys and values.
 //!
-//! A vector holds the same thing of as many rows: logits come as `[key, row]`, so that a row's largest logit and its sums
-//! need no step across lanes, and the exponentials already lie as the second product reads them.
+//! Each lane of a vector holds one row: logits are stored as `[key, row]`, so a row's largest logit and its sums need no step
+//! across lanes, and the exponentials already have the layout that the second product reads.
 
-use super::{Asking, AttendScratch, KeyValues, TILE_KEYS};
+use std::ops::Range;
+
+use super::{AttendScratch, KeyValues, QueryBlock, TILE_KEYS};
 use crate::masks::visible_keys;
 use crate::simd::{LANE_INDICES, Simd, tanh};
 use crate::statistics::LogitRules;
 use crate::tile::multiply;
 
-/// What a row's largest logit is before it has met a key: finite, so that differences are.
-const NONE_YET: f32 = -1e30;
-/// Exponents below this count as this: what they weigh beside 1 is nothing.
+/// Largest logit of a row before its first key: finite, so that differences are finite.
+const INITIAL_MAX: f32 = -1e30;
+/// Smaller exponents are raised to this one: compared with 1 their weight is zero.
 const FLOOR: f32 = -120.0;
 
-/// Rows that share vectors, for one query head.
-struct Lanes<'a> {
-    /// `[head_dim, lanes]`: scaled so that products are logits in units of log2, or the argument of a soft-cap's tanh.
+/// State of the rows that share vectors, for one query head.
+struct RowState<'a> {
+    /// `[head_dim, lanes]`: scaled so that products are logits in units of log2, or the argument of a softcap's tanh.
     queries: &'a [f32],
     /// `[head_dim rounded up, lanes]`, then the largest logits and the sums of exponentials, `[lanes]` each.
     sums: &'a mut [f32],
-    /// The window's row of the first lane.
+    /// Row of the window in the first lane.
     first: usize,
-    /// The query head.
     head: usize,
 }
 
-/// The keys of a tile that some lanes see.
+/// Keys of a tile that are visible to some lanes.
 struct Seen {
-    /// Of all lanes together, from the tile's first key.
-    keys: std::ops::Range<usize>,
-    /// Whether every lane sees all of them.
+    /// Counted from the tile's first key.
+    keys: Range<usize>,
+    /// Whether every lane sees all of these keys.
     whole: bool,
 }
 
@@ -40,25 +41,25 @@ impl KeyValues {
         &self,
         simd: S,
         rules: &LogitRules,
-        asking: &Asking<'_>,
+        block: &QueryBlock<'_>,
         scratch: &mut AttendScratch,
         out: &mut [f32],
     ) {
         let lanes = VECTORS * S::LANES;
         let (head_dim, group) = (self.shape.head_dim, self.shape.group());
-        let blocks = asking.rows.len().div_ceil(lanes);
+        let blocks = block.rows.len().div_ceil(lanes);
         let query_numbers = head_dim * lanes;
         let sum_numbers = (head_dim.next_multiple_of(HEIGHT) + 2) * lanes;
         scratch.queries.resize(group * blocks * query_numbers, 0.0);
         scratch.sums.resize(group * blocks * sum_numbers, 0.0);
         scratch.logits.resize(TILE_KEYS * lanes, 0.0);
-        let reach = visible_keys(rules, self.shape.tokens, asking.rows.start).start
-            ..visible_keys(rules, self.shape.tokens, asking.rows.end.max(1) - 1).end;
+        let reach = visible_keys(rules, self.shape.tokens, block.rows.start).start
+            ..visible_keys(rules, self.shape.tokens, block.rows.end.max(1) - 1).end;
         for key_head in 0..self.shape.key_heads {
-            self.load(rules, asking, key_head, lanes, &mut scratch.queries);
+            self.load(rules, block, key_head, lanes, &mut scratch.queries);
             for sums in scratch.sums.chunks_exact_mut(sum_numbers) {
                 sums.fill(0.0);
-                sums[sum_numbers - 2 * lanes..sum_numbers - lanes].fill(NONE_YET);
+                sums[sum_numbers - 2 * lanes..sum_numbers - lanes].fill(INITIAL_MAX);
             }
             for tile in reach.start / TILE_KEYS..reach.end.div_ceil(TILE_KEYS) {
                 let states = scratch
@@ -66,10 +67,10 @@ impl KeyValues {
                     .chunks_exact(query_numbers)
                     .zip(scratch.sums.chunks_exact_mut(sum_numbers));
                 for (index, (queries, sums)) in states.enumerate() {
-                    let mut state = Lanes {
+                    let mut state = RowState {
                         queries,
                         sums,
-                        first: asking.rows.start + index % blocks * lanes,
+                        first: block.rows.start + index % blocks * lanes,
                         head: key_head * group + index / blocks,
                     };
                     self.add_tile::<S, HEIGHT, VECTORS>(
@@ -82,31 +83,31 @@ impl KeyValues {
                     );
                 }
             }
-            self.finish(asking, key_head, lanes, &scratch.sums, out);
+            self.finish(block, key_head, lanes, &scratch.sums, out);
         }
     }
 
-    /// Packs the queries of a key head's query heads, `[group, blocks, head_dim, lanes]`; lanes without a row are 0.
+    /// Packs the queries of a key head's query heads as `[group, blocks, head_dim, lanes]`; lanes without a row are 0.
     fn load(
         &self,
         rules: &LogitRules,
-        asking: &Asking<'_>,
+        block: &QueryBlock<'_>,
         key_head: usize,
         lanes: usize,
         packed: &mut [f32],
     ) {
         let (head_dim, group) = (self.shape.head_dim, self.shape.group());
         let width = self.shape.query_heads * head_dim;
-        let blocks = asking.rows.len().div_ceil(lanes);
+        let blocks = block.rows.len().div_ceil(lanes);
         let unit = rules.softcap.map_or(std::f64::consts::LOG2_E, |cap| 1.0 / f64::from(cap));
         let unit = unit * f64::from(rules.scale);
         packed.fill(0.0);
         for head in 0..group {
-            for row in 0..asking.rows.len() {
+            for row in 0..block.rows.len() {
                 let at = row * width + (key_head * group + head) * head_dim;
-                let block = (head * blocks + row / lanes) * head_dim * lanes;
-                for (d, value) in asking.queries[at..at + head_dim].iter().enumerate() {
-                    packed[block + d * lanes + row % lanes] = (f64::from(*value) * unit) as f32;
+                let first = (head * blocks + row / lanes) * head_dim * lanes;
+                for (d, value) in block.queries[at..at + head_dim].iter().enumerate() {
+                    packed[first + d * lanes + row % lanes] = (f64::from(*value) * unit) as f32;
                 }
             }
         }
@@ -120,7 +121,7 @@ impl KeyValues {
         rules: &LogitRules,
         key_head: usize,
         tile: usize,
-        state: &mut Lanes<'_>,
+        state: &mut RowState<'_>,
         logits: &mut [f32],
     ) {
         let lanes = VECTORS * S::LANES;
@@ -144,11 +145,11 @@ impl KeyValues {
                 }
             }
         }
-        // 2. Whatever else becomes of a product.
-        if rules.softcap.is_some() || rules.alibi_slopes.is_some() || self.offsets.is_some() {
-            self.apply_softcap_and_biases(simd, rules, first_key, &seen.keys, state, lanes, logits);
+        // 2. Softcap and biases.
+        if rules.softcap.is_some() || rules.alibi_slopes.is_some() {
+            apply_softcap_and_alibi(simd, rules, first_key, &seen.keys, state, lanes, logits);
         }
-        // 3. Exponentials beside the largest logit so far, and what that moves the sums by.
+        // 3. Exponentials relative to the largest logit so far, and the factor that this applies to earlier sums.
         let used = seen.keys.start * lanes..seen.keys.end * lanes;
         let masks =
             if seen.whole { None } else { Some(self.masks(rules, first_key, state, lanes)) };
@@ -161,7 +162,7 @@ impl KeyValues {
                 None => 0..S::LANES,
                 Some(masks) => masks.lanes(key, column, S::LANES),
             };
-            *factor = weigh(
+            *factor = update_softmax(
                 simd,
                 (&mut logits[used.clone()], lanes, column),
                 (seen.keys.start, shown),
@@ -185,7 +186,7 @@ impl KeyValues {
         }
     }
 
-    /// Which keys of a tile are seen by lanes `first..first + lanes`, cut at whole panels from below.
+    /// Keys of a tile that lanes `first..first + lanes` see, from the start of a panel on.
     fn seen(
         &self,
         rules: &LogitRules,
@@ -205,15 +206,15 @@ impl KeyValues {
         Seen { keys, whole }
     }
 
-    /// For each lane where its keys begin and end, from the tile's first one.
+    /// Visible keys of each lane, counted from the tile's first key.
     fn masks(
         &self,
         rules: &LogitRules,
         first_key: usize,
-        state: &Lanes<'_>,
+        state: &RowState<'_>,
         lanes: usize,
     ) -> Masks {
-        let mut masks = Masks { starts: [0; MOST_LANES], ends: [0; MOST_LANES], lanes };
+        let mut masks = Masks { starts: [0; MAX_LANES], ends: [0; MAX_LANES], lanes };
         for lane in 0..lanes {
             let seen = visible_keys(rules, self.shape.tokens, state.first + lane);
             masks.starts[lane] = seen.start.saturating_sub(first_key);
@@ -222,52 +223,10 @@ impl KeyValues {
         masks
     }
 
-    /// Soft-cap, linear biases and offsets, as the statistics' kernels apply them.
-    #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "one step of one loop")]
-    fn apply_softcap_and_biases<S: Simd>(
-        &self,
-        simd: S,
-        rules: &LogitRules,
-        first_key: usize,
-        keys: &std::ops::Range<usize>,
-        state: &Lanes<'_>,
-        lanes: usize,
-        logits: &mut [f32],
-    ) {
-        let log2 = |natural: f32| (f64::from(natural) * std::f64::consts::LOG2_E) as f32;
-        let cap = rules.softcap.map(|cap| simd.splat(log2(cap)));
-        let slope = rules.alibi_slopes.as_ref().map(|slopes| simd.splat(log2(slopes[state.head])));
-        let offsets = self.offsets.as_ref();
-        let offsets =
-            offsets.map(|all| &all[state.head * self.shape.tokens..][..self.shape.tokens]);
-        for key in keys.clone() {
-            let offset = offsets.and_then(|offsets| offsets.get(first_key + key));
-            let offset = offset.map(|offset| simd.splat(log2(*offset)));
-            let row = &mut logits[key * lanes..(key + 1) * lanes];
-            for (vector, logits) in row.chunks_exact_mut(S::LANES).enumerate() {
-                let mut x = simd.load(logits);
-                if let Some(cap) = cap {
-                    x = simd.mul(cap, tanh(simd, x));
-                }
-                if let Some(slope) = slope {
-                    let row = (state.first + vector * S::LANES) as f32;
-                    let distance = simd.splat((first_key + key) as f32 - row);
-                    let distance = simd.sub(distance, simd.load(&LANE_INDICES));
-                    x = simd.mul_add(slope, distance, x);
-                }
-                if let Some(offset) = offset {
-                    x = simd.add(x, offset);
-                }
-                simd.store(x, logits);
-            }
-        }
-    }
-
     /// Writes the weighted means of a key head's query heads.
     fn finish(
         &self,
-        asking: &Asking<'_>,
+        block: &QueryBlock<'_>,
         key_head: usize,
         lanes: usize,
         sums: &[f32],
@@ -275,10 +234,10 @@ impl KeyValues {
     ) {
         let (head_dim, group) = (self.shape.head_dim, self.shape.group());
         let width = self.shape.query_heads * head_dim;
-        let blocks = asking.rows.len().div_ceil(lanes);
+        let blocks = block.rows.len().div_ceil(lanes);
         let numbers = sums.len() / (group * blocks).max(1);
         for head in 0..group {
-            for row in 0..asking.rows.len() {
+            for row in 0..block.rows.len() {
                 let state = &sums[(head * blocks + row / lanes) * numbers..][..numbers];
                 let total = state[numbers - lanes + row % lanes];
                 let at = row * width + (key_head * group + head) * head_dim;
@@ -290,34 +249,66 @@ impl KeyValues {
     }
 }
 
-/// The most lanes of a kernel.
-const MOST_LANES: usize = 32;
+/// Applies softcap and linear biases, as the kernels for statistics do.
+#[inline(always)]
+fn apply_softcap_and_alibi<S: Simd>(
+    simd: S,
+    rules: &LogitRules,
+    first_key: usize,
+    keys: &Range<usize>,
+    state: &RowState<'_>,
+    lanes: usize,
+    logits: &mut [f32],
+) {
+    let log2 = |natural: f32| (f64::from(natural) * std::f64::consts::LOG2_E) as f32;
+    let cap = rules.softcap.map(|cap| simd.splat(log2(cap)));
+    let slope = rules.alibi_slopes.as_ref().map(|slopes| simd.splat(log2(slopes[state.head])));
+    for key in keys.clone() {
+        let row = &mut logits[key * lanes..(key + 1) * lanes];
+        for (vector, logits) in row.chunks_exact_mut(S::LANES).enumerate() {
+            let mut x = simd.load(logits);
+            if let Some(cap) = cap {
+                x = simd.mul(cap, tanh(simd, x));
+            }
+            if let Some(slope) = slope {
+                let row = (state.first + vector * S::LANES) as f32;
+                let distance = simd.splat((first_key + key) as f32 - row);
+                let distance = simd.sub(distance, simd.load(&LANE_INDICES));
+                x = simd.mul_add(slope, distance, x);
+            }
+            simd.store(x, logits);
+        }
+    }
+}
 
-/// Where each lane's keys begin and end in a tile; neither falls from lane to lane.
+/// Lanes of the widest kernel.
+const MAX_LANES: usize = 32;
+
+/// Visible keys of each lane in a tile; neither starts nor ends decrease from lane to lane.
 struct Masks {
-    starts: [usize; MOST_LANES],
-    ends: [usize; MOST_LANES],
+    starts: [usize; MAX_LANES],
+    ends: [usize; MAX_LANES],
     lanes: usize,
 }
 
 impl Masks {
-    /// Which of the lanes `column..column + width` see a key, from `column`.
+    /// Lanes of `column..column + width` that see a key, counted from `column`.
     #[inline(always)]
-    fn lanes(&self, key: usize, column: usize, width: usize) -> std::ops::Range<usize> {
-        let below = |of: &[usize; MOST_LANES]| of[..self.lanes].partition_point(|at| *at <= key);
+    fn lanes(&self, key: usize, column: usize, width: usize) -> Range<usize> {
+        let below = |of: &[usize; MAX_LANES]| of[..self.lanes].partition_point(|at| *at <= key);
         let (from, to) = (below(&self.ends), below(&self.starts));
         let within = |lane: usize| lane.clamp(column, column + width) - column;
         within(from)..within(to.max(from))
     }
 }
 
-/// Turns one vector of lanes' logits into weights beside the lanes' largest logit so far; moves that and the sums, and
-/// returns what earlier sums are to be multiplied by. `shown` says which lanes see a key.
+/// Turns the logits of one vector of lanes into weights relative to each lane's largest logit so far. Updates the largest
+/// logits and the totals, and returns the factor for earlier sums. `shown` returns the lanes that see a key.
 #[inline(always)]
-fn weigh<S: Simd>(
+fn update_softmax<S: Simd>(
     simd: S,
     (logits, lanes, column): (&mut [f32], usize, usize),
-    (first, shown): (usize, impl Fn(usize) -> std::ops::Range<usize>),
+    (first, shown): (usize, impl Fn(usize) -> Range<usize>),
     largest: &mut [f32],
     totals: &mut [f32],
 ) -> S::Vector {
@@ -340,7 +331,7 @@ fn weigh<S: Simd>(
         sum = simd.add(sum, power);
         simd.store(power, row);
     }
-    // Exactly 1 where nothing moved, so that rows beside this one cannot show in its bits.
+    // Exactly 1 if the largest logit is unchanged, so that neighbouring rows do not affect a row's bits.
     let factor = simd.exp2(simd.max(floor, simd.sub(before, top)));
     let factor = simd.div(factor, simd.exp2(zero));
     simd.store(top, largest);

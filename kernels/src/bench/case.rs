@@ -1,4 +1,4 @@
-//! One measurement: a window, timed between measurements of the limits.
+//! One measurement: a window of one kernel, timed.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -6,7 +6,6 @@ use std::time::Instant;
 use half::bf16;
 
 use super::clock::Clock;
-use super::limits::Limits;
 use crate::block_attention::BlockAttention;
 use crate::gather::{TableView, TableWindow};
 use crate::kernel::{ElementType, Kernel};
@@ -15,23 +14,18 @@ use crate::statistics::{AttentionShape, LogitRules, Measure, QueryKeySource};
 use crate::stream::attention_statistics;
 use crate::words::Words;
 
-/// Rows of the table that windows are gathered from.
+/// Rows of the table.
 const TABLE_ROWS: usize = 997;
 
-/// Pairs that a measurement has at least, windows one after the other as in a run: what waking sleeping threads takes is then
-/// little beside them.
-const LEAST_PAIRS: f64 = 5e7;
+/// Minimum pairs of a measurement, one window after another as in a run: waking sleeping threads then takes little of the time.
+const MIN_PAIRS: f64 = 5e7;
 
 /// One measurement: a causal window of `key_heads · group` query heads, gathered from a table and rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// The kernel.
     pub kernel: Kernel,
-    /// Width of a head.
     pub head_dim: usize,
-    /// Tokens of the window.
     pub tokens: usize,
-    /// Key heads.
     pub key_heads: usize,
     /// Query heads that share a key head: 4 as in Llama 3.1 8B, 1 where every query head has keys of its own.
     pub group: usize,
@@ -39,20 +33,15 @@ pub struct Case {
     pub threads: usize,
 }
 
-/// What a case gave.
+/// Speed of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    /// Seconds that one window takes on the wall's clock, median.
+    /// Wall-clock seconds of one window, median.
     pub seconds: f64,
-    /// Seconds of processor time that it takes, of all threads together, median.
+    /// Seconds of processor time of one window, of all threads together, median.
     pub processor_seconds: f64,
     /// Causal (query, key) pairs a second and thread, median; by processor time where it is known.
     pub pairs: f64,
-    /// The limits, median over repeats.
-    pub limits: Limits,
-    /// Share of the limit that is reached, median over repeats: multiply-adds of queries and keys (nothing else counts)
-    /// of the multiply limit for float32; for shorter numbers pairs of the slower of the two limits.
-    pub share: f64,
 }
 
 impl Case {
@@ -62,56 +51,39 @@ impl Case {
         pairs * (self.key_heads * self.group) as f64
     }
 
-    /// Pairs a second that `limits` allow: for float32 the multiply-adds alone count.
-    fn pairs_within(&self, limits: &Limits) -> f64 {
-        let multiply = limits.multiply / self.head_dim as f64;
-        match self.kernel.element_type() {
-            ElementType::F32 => multiply,
-            ElementType::Bf16 | ElementType::Bf16x3 | ElementType::Int16 => {
-                multiply.min(limits.exponential)
-            }
-        }
-    }
-
-    /// Runs the case `repeats` times, at least once, each time between measurements of the limits.
+    /// Runs the case `repeats` times, at least once.
     ///
     /// # Panics
     /// If the processor lacks the kernel or no pool of threads can be started.
     pub fn measure(&self, repeats: usize) -> Speed {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads)
-            .build()
-            .expect("a pool of threads starts");
+        let pool = self.pool();
         let window = OwnWindow::new(self);
-        let windows = (LEAST_PAIRS / self.pairs()).ceil() as u32;
-        let mut runs: Vec<(f64, f64, Limits, f64)> = Vec::new();
-        let mut before = pool.install(|| Limits::measure(self.kernel));
+        let windows = (MIN_PAIRS / self.pairs()).ceil() as u32;
+        let mut runs: Vec<(f64, f64)> = Vec::new();
         for _ in 0..repeats.max(1) {
             let wall = Instant::now();
             let clocks = pool.broadcast(|_| Clock::start());
             pool.install(|| (0..windows).for_each(|_| window.run(self)));
             let busy = pool.broadcast(|context| clocks[context.index()].seconds());
             let wall = wall.elapsed().as_secs_f64() / f64::from(windows);
-            let after = pool.install(|| Limits::measure(self.kernel));
-            let limits = before.mean(&after);
-            let pairs = self.pairs() * f64::from(windows) / busy.iter().sum::<f64>();
-            runs.push((wall, pairs, limits, pairs / self.pairs_within(&limits)));
-            before = after;
+            runs.push((wall, self.pairs() * f64::from(windows) / busy.iter().sum::<f64>()));
         }
         Speed {
             seconds: median(runs.iter().map(|run| run.0)),
             processor_seconds: median(runs.iter().map(|run| self.pairs() / run.1)),
             pairs: median(runs.iter().map(|run| run.1)),
-            limits: Limits {
-                multiply: median(runs.iter().map(|run| run.2.multiply)),
-                exponential: median(runs.iter().map(|run| run.2.exponential)),
-            },
-            share: median(runs.iter().map(|run| run.3)),
         }
+    }
+
+    fn pool(&self) -> rayon::ThreadPool {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(self.threads)
+            .build()
+            .expect("a pool of threads starts")
     }
 }
 
-/// What attention between blocks costs beside the statistics of the same window.
+/// Cost of attention between blocks, compared with the statistics of the same window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BlockCost {
     /// Seconds of processor time of the statistics, median.
@@ -128,10 +100,7 @@ impl Case {
     /// # Panics
     /// If the blocks are more than a window may have.
     pub fn measure_blocks(&self, block_tokens: usize, repeats: usize) -> BlockCost {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads)
-            .build()
-            .expect("a pool of threads starts");
+        let pool = self.pool();
         let window = OwnWindow::new(self);
         let ends: Vec<usize> = (1..=self.tokens.div_ceil(block_tokens))
             .map(|end| self.tokens.min(end * block_tokens))
@@ -156,7 +125,7 @@ impl Case {
 
 /// A window and the table it is gathered from.
 struct OwnWindow {
-    /// From the start of a cache line on, as the rows of a table file are.
+    /// Starts on a cache line, as the rows of a table file do.
     table: Words,
     ids: Vec<u32>,
     rope: Rope,
@@ -173,7 +142,7 @@ impl OwnWindow {
         let floats = (0..TABLE_ROWS * width).map(|_| 2.5 * next());
         let mut table = Words::new(TABLE_ROWS * width);
         match case.kernel.element_type() {
-            ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => {
+            ElementType::F32 | ElementType::Int16 => {
                 table.floats_mut().iter_mut().zip(floats).for_each(|(to, value)| *to = value);
             }
             ElementType::Bf16 => {
@@ -213,9 +182,7 @@ impl OwnWindow {
         let shape = AttentionShape { tokens, query_heads: key_heads * group, key_heads, head_dim };
         let width = key_heads * (group + 1) * head_dim;
         let table = match kernel.element_type() {
-            ElementType::F32 | ElementType::Bf16x3 | ElementType::Int16 => {
-                TableView::F32(self.table.floats())
-            }
+            ElementType::F32 | ElementType::Int16 => TableView::F32(self.table.floats()),
             ElementType::Bf16 => {
                 TableView::Bf16(&bytemuck::cast_slice(&self.table)[..TABLE_ROWS * width])
             }
@@ -243,13 +210,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kernel_can_be_measured_and_no_share_is_beyond_reason() {
+    fn every_kernel_can_be_measured() {
         for &kernel in Kernel::ALL.iter().filter(|kernel| kernel.is_supported()) {
             let case =
                 Case { kernel, head_dim: 32, tokens: 300, key_heads: 1, group: 4, threads: 2 };
             let speed = case.measure(3);
             assert!(speed.pairs > 0.0 && speed.seconds > 0.0, "{speed:?}");
-            assert!(speed.share > 0.0 && speed.share < 2.0, "{speed:?}");
             let cost = case.measure_blocks(64, 1);
             assert!(cost.statistics_seconds > 0.0 && cost.ratio > 0.0, "{cost:?}");
         }

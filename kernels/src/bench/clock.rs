@@ -1,21 +1,21 @@
-//! The processor time of a thread, which other programs on the machine disturb less than the wall's.
+//! Processor time of a thread, which other programs on the machine disturb less than wall-clock time.
 
 use std::time::{Duration, Instant};
 
-/// A stopwatch of this thread's processor time; of the wall's where the system does not tell.
+/// A stopwatch of this thread's processor time, or of wall-clock time where the system does not report it.
 #[derive(Clone, Copy)]
-pub(super) struct Clock {
+pub struct Clock {
     wall: Instant,
     processor: Option<Duration>,
 }
 
 impl Clock {
-    pub(super) fn start() -> Self {
+    pub fn start() -> Self {
         Self { wall: Instant::now(), processor: thread_time() }
     }
 
-    /// Seconds since the start, to be asked on the thread that started it.
-    pub(super) fn seconds(&self) -> f64 {
+    /// Seconds since the start. Call it on the thread that started the clock.
+    pub fn seconds(&self) -> f64 {
         match (self.processor, thread_time()) {
             (Some(start), Some(now)) => now.saturating_sub(start).as_secs_f64(),
             _ => self.wall.elapsed().as_secs_f64(),

@@ -1,8 +1,8 @@
-//! Device memory that outlives a window: an arena per worker, kept for the run.
+//! Device memory that is reused from window to window.
 //!
-//! Taking and giving back device memory stops the whole device for a millisecond or more, as long as a short window takes
-//! to measure. So a window's memory goes back to this list instead of the device, and the next window of that size or a
-//! smaller one takes it from there. There are as many arenas as windows were ever measured at a time.
+//! Allocating and freeing device memory stops the whole device for a millisecond or more, as long as a short window takes to
+//! measure. So a window's memory returns to a list instead of the device, and the next window of that size or smaller reuses it.
+//! The list has as many arenas as windows were ever measured at the same time.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{DeviceMemory, Driver, Failure};
 
-/// Bytes of an arena's staging memory: the most that one piece of computed queries or keys takes.
+/// Bytes of an arena's staging memory: the maximum of one piece of computed queries or keys.
 const STAGED_BYTES: usize = 8 << 20;
 /// Every staged piece begins at a multiple of this.
 const STAGED_ALIGNMENT: usize = 64;
@@ -29,7 +29,7 @@ struct Staged<S> {
 }
 
 impl<D: Driver> Arena<D> {
-    /// Its first byte on the device.
+    /// Address of the first byte on the device.
     pub(crate) fn address(&self) -> u64 {
         self.memory.address()
     }
@@ -59,7 +59,7 @@ impl<D: Driver> Arena<D> {
         let staged = &mut *self.staged.borrow_mut();
         let mut from = offset;
         for piece in bytes.chunks_mut(STAGED_BYTES) {
-            // What is copied to here comes after what is copied from here: both in the order of this thread's calls.
+            // Copies to and from this memory happen in the order of this thread's calls.
             let place = &mut staged.memory.as_mut()[..piece.len()];
             // SAFETY: the place is left alone until the wait below returns, or the arena is dropped, which waits.
             unsafe { driver.receive(&self.memory, from, place)? };
@@ -75,7 +75,7 @@ impl<D: Driver> Arena<D> {
 /// The arenas of a device.
 pub(crate) struct Arenas<D: Driver> {
     spare: Mutex<Vec<Arena<D>>>,
-    /// Bytes of all of them, those in use included.
+    /// Bytes of all arenas, including those in use.
     bytes: AtomicU64,
 }
 
@@ -84,21 +84,21 @@ impl<D: Driver> Arenas<D> {
         Self { spare: Mutex::new(Vec::new()), bytes: AtomicU64::new(0) }
     }
 
-    /// Device memory that they take now, in use or not.
+    /// Device memory of all arenas, in use or not.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives those back that no window uses.
-    pub(crate) fn give_back(&self) {
+    /// Frees the arenas that no window uses.
+    pub(crate) fn release_spare_memory(&self) {
         let spare = std::mem::take(&mut *self.spare());
         for arena in spare {
             self.forget(arena);
         }
     }
 
-    /// Hands `work` an arena of at least `bytes` bytes. It is kept if that went well: after a failure work may be under
-    /// way in it, and giving it back waits for that.
+    /// Calls `work` with an arena of at least `bytes` bytes. The arena is kept only after success: after a failure, work may still
+    /// be running in it, and freeing it waits for that.
     pub(crate) fn with<T>(
         &self,
         driver: &D,
@@ -120,14 +120,14 @@ impl<D: Driver> Arenas<D> {
             }
             spare.pop()
         };
-        // All are too small: the largest one makes room for one that is not.
+        // All are too small: free the largest one to allocate a larger one.
         let staged = largest.map(|Arena { memory, staged }| {
             self.bytes.fetch_sub(memory.bytes(), Ordering::Relaxed);
             staged.into_inner().memory
         });
         let memory = match driver.allocate(bytes) {
             Err(Failure::OutOfMemory { .. }) if !self.spare().is_empty() => {
-                self.give_back();
+                self.release_spare_memory();
                 driver.allocate(bytes)
             }
             other => other,
@@ -147,7 +147,7 @@ impl<D: Driver> Arenas<D> {
     }
 }
 
-/// An arena in use; given back to the device unless it is kept.
+/// An arena in use; freed unless it is kept.
 struct Taken<'a, D: Driver> {
     arena: Option<Arena<D>>,
     of: &'a Arenas<D>,

@@ -1,4 +1,4 @@
-//! One device: its copy of the table, and the measuring of windows.
+//! One device: its copy of the table, and its windows.
 
 use super::arena::{Arena, Arenas};
 use super::driver::{DeviceMemory, Driver, Failure, Launch, TensorMapRequest};
@@ -17,28 +17,28 @@ use crate::statistics::{AttentionShape, HeadSums, LogitRules, histogram_bins};
 /// Bytes of a table that are sent at a time.
 const TABLE_PIECE: usize = 64 << 20;
 
-/// What [`Device::measure`] gives.
+/// Result of [`Device::measure`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceSums {
-    /// As [`head_statistics`](crate::head_statistics) gives them.
+    /// Same sums as [`head_statistics`](crate::head_statistics).
     pub heads: HeadSums,
-    /// `[query heads, measured rows]`: the far mass of each row, when asked for.
+    /// `[query heads, measured rows]`: the far mass of each row, if requested.
     pub row_far_mass: Option<Vec<f64>>,
 }
 
-/// What a launch left in device memory.
+/// Output of the kernels, read back from device memory.
 #[derive(Default)]
-struct Left {
+struct KernelOutput {
     /// `[query heads, segments + 1]`
     sums: Vec<f64>,
-    /// `[query heads, measured rows]`, where wanted.
+    /// `[query heads, measured rows]`, if requested.
     row_mass: Vec<f64>,
     row_square: Vec<f64>,
 }
 
-/// A device with a kernel to run and, once it was sent, the layer-zero table.
+/// A device with a kernel and, after [`Device::load_table`], the layer-zero table.
 pub struct Device<D: Driver> {
-    // Memory first: it is given back while the driver lives.
+    // Memory first: it is freed while the driver exists.
     arenas: Arenas<D>,
     table: Option<Table<D::Memory>>,
     driver: D,
@@ -46,17 +46,14 @@ pub struct Device<D: Driver> {
 }
 
 impl<D: Driver> Device<D> {
-    /// A device without a table.
     pub fn new(driver: D, kernel: Kernel) -> Self {
         Self { arenas: Arenas::new(), table: None, driver, kernel }
     }
 
-    /// The driver.
     pub fn driver(&self) -> &D {
         &self.driver
     }
 
-    /// The kernel.
     pub fn kernel(&self) -> Kernel {
         self.kernel
     }
@@ -66,25 +63,24 @@ impl<D: Driver> Device<D> {
         self.table.as_ref().map_or(0, |table| table.memory.bytes())
     }
 
-    /// Bytes of device memory that are kept for windows to come, those that windows use now included.
+    /// Bytes of device memory that are kept for windows, including those in use.
     pub fn kept_bytes(&self) -> u64 {
         self.arenas.bytes()
     }
 
-    /// Gives the memory back that no window uses now.
-    pub fn give_back(&self) {
-        self.arenas.give_back();
+    /// Frees the memory that no window uses.
+    pub fn release_spare_memory(&self) {
+        self.arenas.release_spare_memory();
     }
 
-    /// Sends the table, `[rows, row_width]`, and waits until it is there for the windows of every thread; the one before
-    /// is given back first, and so is memory that was kept for windows.
+    /// Sends the table, `[rows, row_width]`, and waits until the windows of every thread can use it. First frees the previous
+    /// table and memory that was kept for windows.
     pub fn load_table(&mut self, table: TableView<'_>, row_width: usize) -> Result<(), Failure> {
         self.table = None;
-        self.give_back();
+        self.release_spare_memory();
         let (format, bytes): (_, &[u8]) = match table {
             TableView::F32(values) => (TableFormat::F32, bytemuck::cast_slice(values)),
             TableView::Bf16(values) => (TableFormat::Bf16, bytemuck::cast_slice(values)),
-            TableView::F16(values) => (TableFormat::F16, bytemuck::cast_slice(values)),
         };
         let rows = table.len().checked_div(row_width).unwrap_or(0);
         let memory = self.driver.allocate(bytes.len() as u64)?;
@@ -96,7 +92,7 @@ impl<D: Driver> Device<D> {
         Ok(())
     }
 
-    /// Measures the query heads of some key heads of a window; waits until it is done.
+    /// Measures the query heads of some key heads of a window, and waits for the result.
     ///
     /// Products of 16-bit kernels are exact in the rounded numbers and summed in float32; exponentials are float32, sums
     /// over keys compensated float32, sums over rows float64, all in an order that depends on the kernel and the shape
@@ -124,7 +120,7 @@ impl<D: Driver> Device<D> {
         let plan = WindowPlan::new(self.kernel, shape, &sizes, &request.key_heads)
             .expect("the kernel supports this shape");
         if plan.row_count == 0 || plan.heads == 0 {
-            return Ok(sums(request, &plan, Left::default()));
+            return Ok(sums(request, &plan, KernelOutput::default()));
         }
         self.arenas.with(&self.driver, plan.bytes, |arena| self.measure_in(arena, &plan, request))
     }
@@ -154,13 +150,15 @@ impl<D: Driver> Device<D> {
             let bytes = bytemuck::cast_slice_mut(&mut values);
             arena.read(&self.driver, offset, bytes).map(|()| values)
         };
-        let mut left =
-            Left { sums: read(plan.sums, plan.heads * (segments.count() + 1))?, ..Left::default() };
+        let mut output = KernelOutput {
+            sums: read(plan.sums, plan.heads * (segments.count() + 1))?,
+            ..KernelOutput::default()
+        };
         if wants_rows(request) {
-            left.row_mass = read(plan.row_mass, plan.heads * plan.row_count)?;
-            left.row_square = read(plan.row_square, plan.heads * plan.row_count)?;
+            output.row_mass = read(plan.row_mass, plan.heads * plan.row_count)?;
+            output.row_square = read(plan.row_square, plan.heads * plan.row_count)?;
         }
-        Ok(sums(request, plan, left))
+        Ok(sums(request, plan, output))
     }
 
     fn table_for(&self, shape: &AttentionShape, ids: &[u32]) -> Result<&Table<D::Memory>, Failure> {
@@ -182,7 +180,7 @@ impl<D: Driver> Device<D> {
         }
     }
 
-    /// Starts the reduction of queries and keys to sums per block, and that of blocks to sums per head.
+    /// Launches the reduction of queries and keys to sums per block, and of blocks to sums per head.
     fn launch(
         &self,
         start: u64,
@@ -229,7 +227,7 @@ impl<D: Driver> Device<D> {
         unsafe { self.driver.launch(&sum) }
     }
 
-    /// Starts to find the longest key of each tile.
+    /// Launches the kernel that finds the longest key of each tile.
     fn launch_key_norms(
         &self,
         start: u64,
@@ -292,8 +290,8 @@ fn wants_rows(request: &WindowRequest<'_>) -> bool {
     request.measure.rows || request.sample.is_some()
 }
 
-/// `left` is empty where nothing was measured.
-fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, left: Left) -> DeviceSums {
+/// `output` is empty if nothing was measured.
+fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, output: KernelOutput) -> DeviceSums {
     let segments = Segments::new(request.shape, request.measure);
     let (bins, group) = (histogram_bins(request.shape.tokens), request.shape.group());
     let sampled = request.sample.map_or(0, |sample| sample.positions.len());
@@ -304,7 +302,7 @@ fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, left: Left) -> DeviceSum
         row_far_mass: vec![0.0; plan.key_heads * sampled],
         row_far_square: vec![0.0; plan.key_heads * sampled],
     };
-    for (head, values) in left.sums.chunks_exact(segments.count() + 1).enumerate() {
+    for (head, values) in output.sums.chunks_exact(segments.count() + 1).enumerate() {
         heads.far_mass[head] = values[segments.far.clone()].iter().sum();
         heads.far_square[head] = values[segments.count()];
         let histogram = &mut heads.histograms[head / group * bins..][..bins];
@@ -315,10 +313,10 @@ fn sums(request: &WindowRequest<'_>, plan: &WindowPlan, left: Left) -> DeviceSum
         }
     }
     if request.sample.is_some() {
-        add_heads(&mut heads.row_far_mass, &left.row_mass, sampled, group);
-        add_heads(&mut heads.row_far_square, &left.row_square, sampled, group);
+        add_heads(&mut heads.row_far_mass, &output.row_mass, sampled, group);
+        add_heads(&mut heads.row_far_square, &output.row_square, sampled, group);
     }
-    DeviceSums { heads, row_far_mass: request.measure.rows.then_some(left.row_mass) }
+    DeviceSums { heads, row_far_mass: request.measure.rows.then_some(output.row_mass) }
 }
 
 /// Adds `[query heads, rows]` to `[key heads, rows]`, in the order of the heads.
@@ -329,8 +327,7 @@ fn add_heads(to: &mut [f64], of_heads: &[f64], rows: usize, group: usize) {
     }
 }
 
-/// What every query is multiplied by, so that its products with keys are logits in units of log2 or the argument of the
-/// softcap's tanh.
+/// Factor of every query that makes its products with keys logits in units of log2 or the argument of the softcap's tanh.
 fn query_factor(rules: &LogitRules) -> f64 {
     let unit = match rules.softcap {
         Some(cap) => 1.0 / f64::from(cap),
@@ -386,7 +383,7 @@ fn attention_parameters(
 }
 
 impl<D: Driver> Filling<'_, D> {
-    /// Writes what belongs to rows and heads rather than to queries and keys.
+    /// Writes the arrays of rows and heads.
     fn per_row_and_head(&self) -> Result<(), Failure> {
         let (plan, rules, key_heads) = (self.plan, self.request.rules, &self.request.key_heads);
         let group = self.request.shape.group();

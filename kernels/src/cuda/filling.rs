@@ -2,15 +2,14 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
+use half::bf16;
 
 use super::arena::Arena;
 use super::driver::{DeviceMemory, Driver, Failure, Launch};
 use super::parameters::{GatherParameters, TableFormat};
-use super::plan::WindowPlan;
+use super::plan::{Numbers, WindowPlan};
 use super::request::WindowRequest;
 use crate::gather::HeadNorms;
-use crate::kernel::Kernel;
 use crate::rope::{RopeStyle, Rotation};
 use crate::statistics::QueryKeySource;
 
@@ -33,7 +32,7 @@ pub(crate) struct Filling<'a, D: Driver> {
     pub(crate) arena: &'a Arena<D>,
     pub(crate) plan: &'a WindowPlan,
     pub(crate) request: &'a WindowRequest<'a>,
-    /// What a query is multiplied by, besides its row's own factor.
+    /// Factor of every query, in addition to its row's own factor.
     pub(crate) factor: f64,
 }
 
@@ -134,13 +133,15 @@ impl<D: Driver> Filling<'_, D> {
         let key_heads = self.request.key_heads.clone();
         for head in 0..plan.heads {
             let query_head = key_heads.start * shape.group() + head;
-            let to = plan.queries + (head * plan.row_count * width * plan.geometry.element) as u64;
+            let to = plan.queries
+                + (head * plan.row_count * width * plan.geometry.numbers.bytes()) as u64;
             self.send_rows(plan.row_count, 0..head_dim, width, to, &|rows, out| {
                 self.queries(source, query_head, rows, out);
             })?;
         }
         for (index, head) in key_heads.clone().enumerate() {
-            let to = plan.keys + (index * shape.tokens * own * plan.geometry.element) as u64;
+            let to =
+                plan.keys + (index * shape.tokens * own * plan.geometry.numbers.bytes()) as u64;
             self.send_rows(shape.tokens, 0..own.min(head_dim), own, to, &|rows, out| {
                 source.keys(head, rows, out);
             })?;
@@ -153,7 +154,7 @@ impl<D: Driver> Filling<'_, D> {
         Ok(())
     }
 
-    /// Queries `rows`, counted among those that are measured, scaled.
+    /// Computes and scales the queries of measured rows `rows`.
     fn queries(
         &self,
         source: &dyn QueryKeySource,
@@ -179,7 +180,7 @@ impl<D: Driver> Filling<'_, D> {
         }
     }
 
-    /// Sends numbers `numbers` of `count` rows as rows of `width`, zeros behind.
+    /// Sends numbers `numbers` of `count` rows as rows of `width`, padded with zeros.
     fn send_rows(
         &self,
         count: usize,
@@ -201,19 +202,15 @@ impl<D: Driver> Filling<'_, D> {
             {
                 padded[..numbers.len()].copy_from_slice(&computed[numbers.clone()]);
             }
-            let to = to + (first * width * self.plan.geometry.element) as u64;
-            match self.plan.geometry.kernel {
-                Kernel::CudaV1Bf16 | Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16 => {
-                    self.write(to, &rounded(padded, bf16::from_f32))?;
+            let to = to + (first * width * self.plan.geometry.numbers.bytes()) as u64;
+            match self.plan.geometry.numbers {
+                Numbers::Float32 => self.write(to, padded)?,
+                Numbers::Bf16 => {
+                    let rounded: Vec<bf16> = padded.iter().map(|&x| bf16::from_f32(x)).collect();
+                    self.write(to, &rounded)?;
                 }
-                Kernel::CudaV1F16 => self.write(to, &rounded(padded, f16::from_f32))?,
-                _ => self.write(to, padded)?,
             }
         }
         Ok(())
     }
-}
-
-fn rounded<T>(values: &[f32], round: impl Fn(f32) -> T) -> Vec<T> {
-    values.iter().map(|&value| round(value)).collect()
 }

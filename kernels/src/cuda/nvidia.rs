@@ -1,12 +1,11 @@
-//! The driver of real GPUs. The CUDA library is loaded when it is first asked for; a machine without one has no GPU.
+//! Driver of real GPUs. The CUDA library is loaded on first use; a machine without it has no GPU.
 //!
-//! Each thread has a stream of its own (CUDA's per-thread default stream), so windows of several threads overlap. A thread
-//! that waits for the GPU sleeps.
+//! Each thread has its own stream (CUDA's per-thread default stream), so windows of several threads overlap. A thread that waits
+//! for the GPU sleeps.
 
 mod context;
 mod images;
 mod memory;
-mod timing;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
@@ -26,23 +25,19 @@ use crate::kernel::Kernel;
 use context::{Context, failure, said, stream};
 use images::{IMAGES, Module};
 pub use memory::{NvidiaMemory, PinnedMemory};
-pub use timing::Timed;
-use timing::Timing;
 
 /// A GPU of this machine, as the CUDA library shows it: `CUDA_VISIBLE_DEVICES` is honoured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number among the visible ones.
+    /// Index among the visible GPUs.
     pub ordinal: u32,
     /// `NVIDIA H200`.
     pub name: String,
     /// `GPU-…`, as NVML has it.
     pub uuid: String,
-    /// Bytes of its memory.
     pub total_bytes: u64,
     /// Major and minor.
     pub compute_capability: (u32, u32),
-    /// How many blocks of threads it works on side by side.
     pub multiprocessors: u32,
 }
 
@@ -50,9 +45,7 @@ impl Gpu {
     /// Whether this build has the kernel for this GPU.
     pub fn has(&self, kernel: Kernel) -> bool {
         match kernel {
-            Kernel::CudaF32 | Kernel::CudaV1Bf16 | Kernel::CudaV1F16 => {
-                self.compute_capability >= (8, 0)
-            }
+            Kernel::CudaF32 | Kernel::CudaV1Bf16 => self.compute_capability >= (8, 0),
             Kernel::CudaV2Bf16 => {
                 self.compute_capability == (9, 0) && images::is_built("attention_v2")
             }
@@ -64,7 +57,7 @@ impl Gpu {
     }
 }
 
-/// The GPUs there are; an error says why there are none.
+/// Lists the visible GPUs; an error says why there are none.
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     start()?;
     let failed =
@@ -73,7 +66,7 @@ pub fn gpus() -> Result<Vec<Gpu>, String> {
     (0..count).map(|ordinal| describe(ordinal).map_err(failed)).collect()
 }
 
-/// Asks once whether there is a CUDA library, and starts it.
+/// Loads and initialises the CUDA library once.
 fn start() -> Result<(), String> {
     static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
     let started = STARTED.get_or_init(|| {
@@ -95,7 +88,7 @@ fn describe(ordinal: c_int) -> Result<Gpu, DriverError> {
     let name = result::device::get_name(device)?;
     let mut uuid = MaybeUninit::uninit();
     // SAFETY: the device comes from the call above; where the call goes well it has written a UUID. The second version of
-    // the call knows the parts of a divided GPU (MIG), all of which have the first one's answer in common.
+    // the call distinguishes the parts of a divided GPU (MIG), for which the first returns the same answer.
     let uuid = unsafe {
         sys::cuDeviceGetUuid_v2(uuid.as_mut_ptr(), device).result()?;
         uuid.assume_init()
@@ -114,7 +107,7 @@ fn describe(ordinal: c_int) -> Result<Gpu, DriverError> {
     })
 }
 
-/// As NVML writes it: a part of a divided GPU, which has it in its name, is `MIG-…`.
+/// Formats a UUID as NVML does: `MIG-…` for a part of a divided GPU, which its name shows.
 fn uuid_text(name: &str, bytes: [u8; 16]) -> String {
     let kind = if name.contains(" MIG ") { "MIG" } else { "GPU" };
     let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -126,7 +119,6 @@ fn uuid_text(name: &str, bytes: [u8; 16]) -> String {
 pub struct Nvidia {
     functions: Mutex<HashMap<String, Function>>,
     modules: Vec<Module>,
-    timing: Timing,
     context: Arc<Context>,
 }
 
@@ -144,8 +136,8 @@ impl Nvidia {
         Self::open_with(ordinal, None)
     }
 
-    /// As [`Nvidia::open`], but a fat binary `NAME.fatbin` in `folder` replaces the one this program was built with: for
-    /// trying kernels out where there is no Rust. What they compute is not known to be what their names say.
+    /// Opens a GPU like [`Nvidia::open`], but takes `NAME.fatbin` from `folder`, if it exists, instead of the built-in image: for
+    /// experiments with kernels on a machine without Rust. Their results are not those of the named kernels.
     pub fn open_with(ordinal: u32, folder: Option<&Path>) -> Result<Self, Failure> {
         start().map_err(Failure::Lost)?;
         let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -157,10 +149,10 @@ impl Nvidia {
         for image in IMAGES.iter().filter(|image| hopper || !image.hopper) {
             modules.extend(image.load(&context, folder)?);
         }
-        Ok(Self { functions: Mutex::default(), modules, timing: Timing::default(), context })
+        Ok(Self { functions: Mutex::default(), modules, context })
     }
 
-    /// Free and total bytes of its memory, now.
+    /// Current free and total bytes of memory.
     pub fn memory(&self) -> Result<(u64, u64), Failure> {
         self.context.enter()?;
         let (free, total) =
@@ -168,24 +160,12 @@ impl Nvidia {
         Ok((free as u64, total as u64))
     }
 
-    /// Bytes of its memory that were taken here and not given back.
+    /// Bytes of memory that this process holds.
     pub fn held_bytes(&self) -> u64 {
         self.context.held.load(Ordering::Relaxed)
     }
 
-    /// From now on every launch is timed, and free memory is read after every allocation; what was timed so far is
-    /// forgotten.
-    pub fn start_timing(&self) {
-        self.timing.start();
-    }
-
-    /// What was launched since [`Nvidia::start_timing`], and ends it.
-    pub fn timed(&self) -> Result<Timed, Failure> {
-        self.context.enter()?;
-        self.timing.finish()
-    }
-
-    /// The kernel of a launch, with leave to use as much shared memory as it asks for.
+    /// The kernel of a launch, permitted to use as much shared memory as it requests.
     fn function(&self, launch: &Launch<'_>) -> Result<sys::CUfunction, Failure> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         let known = functions.get(launch.kernel).copied();
@@ -232,7 +212,6 @@ impl Driver for Nvidia {
         match unsafe { result::malloc_sync(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) } {
             Ok(address) => {
                 self.context.held.fetch_add(bytes, Ordering::Relaxed);
-                self.timing.note_free();
                 Ok(NvidiaMemory::new(&self.context, address, bytes))
             }
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
@@ -288,10 +267,9 @@ impl Driver for Nvidia {
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<(), Failure> {
         self.context.enter()?;
         let function = self.function(launch)?;
-        let start = self.timing.event()?;
         let parameters: *const u8 = launch.parameters.as_ptr();
         let mut parameters: [*mut c_void; 1] = [parameters.cast_mut().cast()];
-        // SAFETY: the caller vouches for the parameters, which the call copies.
+        // SAFETY: the caller guarantees the parameters, which the call copies.
         unsafe {
             result::launch_kernel(
                 function,
@@ -302,8 +280,7 @@ impl Driver for Nvidia {
                 &mut parameters,
             )
         }
-        .map_err(|error| failure(&format!("launch `{}`", launch.kernel), error))?;
-        self.timing.note_launch(launch.kernel, start)
+        .map_err(|error| failure(&format!("launch `{}`", launch.kernel), error))
     }
 
     fn wait(&self) -> Result<(), Failure> {

@@ -1,8 +1,8 @@
-//! What each kernel is handed, field by field as `device/parameters.cuh` declares it.
+//! Parameters of the kernels, field by field as `device/parameters.cuh` declares them.
 
 use bytemuck::{Pod, Zeroable};
 
-/// Most segments of a row: enough for windows of fewer than 2^24 tokens.
+/// Maximum segments of a row: enough for windows of fewer than 2^24 tokens.
 pub(crate) const MAX_SEGMENTS: usize = 32;
 /// Stands for "no window" and "no chunk".
 pub(crate) const UNBOUNDED: i32 = i32::MAX;
@@ -13,7 +13,6 @@ pub(crate) const UNBOUNDED: i32 = i32::MAX;
 pub(crate) enum TableFormat {
     F32 = 0,
     Bf16 = 1,
-    F16 = 2,
 }
 
 /// `GatherParameters`. Addresses are of device memory; 0 stands for none.

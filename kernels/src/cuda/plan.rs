@@ -1,4 +1,4 @@
-//! What a window needs on a device, to the byte: which kernel runs with which shape, and where each array lies.
+//! Memory plan of a window on a device, to the byte: shapes that each kernel supports, and the offset of each array.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::statistics::{AttentionShape, LogitRules, histogram_bins};
 const MAX_TOKENS: usize = 1 << 24;
 /// Widths of a head that the tensor-core kernels are compiled for; others are padded to the next.
 const WIDTHS: [usize; 7] = [32, 64, 80, 96, 128, 192, 256];
-/// Keys whose longest one is known to version 3: a tile of them.
+/// Keys of a tile of `cuda-v3-bf16`, which knows the largest norm of each tile.
 pub(crate) const NORM_KEYS: usize = 128;
 /// Every array begins at a multiple of this.
 const ALIGNMENT: u64 = 256;
@@ -18,9 +18,8 @@ const ALIGNMENT: u64 = 256;
 /// Whether a kernel can serve a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It can.
     Yes,
-    /// It cannot, for this reason.
+    /// The kernel cannot, for this reason.
     No(String),
 }
 
@@ -48,23 +47,33 @@ pub fn supports(kernel: Kernel, shape: &AttentionShape) -> Support {
 }
 
 fn widest(kernel: Kernel) -> usize {
-    match kernel {
-        Kernel::CudaF32 => 512,
-        Kernel::CudaV1Bf16 | Kernel::CudaV1F16 | Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16 => {
-            WIDTHS[WIDTHS.len() - 1]
+    assert!(kernel.is_cuda(), "`{}` runs on processors", kernel.name());
+    if kernel == Kernel::CudaF32 { 512 } else { WIDTHS[WIDTHS.len() - 1] }
+}
+
+/// Numbers that queries and keys are stored in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    Float32,
+    Bf16,
+}
+
+impl Numbers {
+    pub(crate) const fn bytes(self) -> usize {
+        match self {
+            Self::Float32 => 4,
+            Self::Bf16 => 2,
         }
-        _ => 0,
     }
 }
 
-/// How a kernel lays out heads and blocks.
+/// Layout of heads and blocks of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) kernel: Kernel,
     /// Numbers of a query: the head's, then zeros.
     pub(crate) width: usize,
-    /// Bytes of a number.
-    pub(crate) element: usize,
+    pub(crate) numbers: Numbers,
     /// Rows of a head in a block.
     pub(crate) block_rows: usize,
     /// Query heads of a block, side by side.
@@ -85,19 +94,19 @@ impl Geometry {
             Kernel::CudaF32 => Self {
                 kernel,
                 width: head_dim.next_multiple_of(32),
-                element: 4,
+                numbers: Numbers::Float32,
                 block_rows: 64,
                 block_heads: 1,
                 threads: 128,
                 split: 4,
             },
-            Kernel::CudaV1Bf16 | Kernel::CudaV1F16 => {
+            Kernel::CudaV1Bf16 => {
                 let width = padded?;
                 let block_rows = if width <= 128 { 128 } else { 64 };
                 Self {
                     kernel,
                     width,
-                    element: 2,
+                    numbers: Numbers::Bf16,
                     block_rows,
                     block_heads: 1,
                     threads: 128,
@@ -107,7 +116,7 @@ impl Geometry {
             Kernel::CudaV2Bf16 => Self {
                 kernel,
                 width: padded?,
-                element: 2,
+                numbers: Numbers::Bf16,
                 block_rows: 128,
                 block_heads: 1,
                 threads: 384,
@@ -115,25 +124,25 @@ impl Geometry {
             },
             Kernel::CudaV3Bf16 => {
                 let width = padded?;
-                // Four warpgroups of 64 rows where the queries of 256 rows leave room for tiles, else two.
+                // Four warpgroups of 64 rows if the queries of 256 rows leave room for tiles, else two.
                 let rows = if width <= 128 { 256 } else { 128 };
                 let two_heads = rows == 256 && shape.group().is_multiple_of(2);
                 let block_heads = if two_heads { 2 } else { 1 };
                 Self {
                     kernel,
                     width,
-                    element: 2,
+                    numbers: Numbers::Bf16,
                     block_rows: rows / block_heads,
                     block_heads,
                     threads: 2 * rows as u32,
                     split: 64,
                 }
             }
-            _ => return None,
+            processor => panic!("`{}` runs on processors", processor.name()),
         })
     }
 
-    /// Shared memory of a block, as the kernel divides it.
+    /// Bytes of shared memory of a block.
     pub(crate) fn shared_bytes(&self, segments: usize) -> u32 {
         let block_rows = self.block_rows * self.block_heads;
         let rows = block_rows * segments * 8 + block_rows * (8 + 4);
@@ -148,12 +157,13 @@ impl Geometry {
                 (block_rows + stages * 128) * slabs * 64 * 2 + (2 * stages + 2) * 8
             }
             Kernel::CudaF32 => 2 * 64 * (32 + 4) * 4,
-            _ => 2 * 64 * (self.width + 8) * 2,
+            Kernel::CudaV1Bf16 => 2 * 64 * (self.width + 8) * 2,
+            processor => unreachable!("`{}` has no geometry", processor.name()),
         };
         (tiles + rows) as u32
     }
 
-    /// Whether it copies by tensor maps.
+    /// Whether the kernel copies by tensor maps.
     pub(crate) fn has_tensor_maps(&self) -> bool {
         matches!(self.kernel, Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16)
     }
@@ -162,59 +172,57 @@ impl Geometry {
     pub(crate) fn attention(&self, rules: &LogitRules) -> String {
         match self.kernel {
             Kernel::CudaV1Bf16 => format!("attention_v1_bf16_{}", self.width),
-            Kernel::CudaV1F16 => format!("attention_v1_f16_{}", self.width),
             Kernel::CudaV2Bf16 => format!("attention_v2_bf16_{}", self.width),
             Kernel::CudaV3Bf16 => {
                 let softcap = if rules.softcap.is_some() { "_softcap" } else { "" };
                 let alibi = if rules.alibi_slopes.is_some() { "_alibi" } else { "" };
                 format!("attention_v3_bf16_{}{softcap}{alibi}", self.width)
             }
-            _ => "attention_f32".to_owned(),
+            Kernel::CudaF32 => "attention_f32".to_owned(),
+            processor => unreachable!("`{}` has no geometry", processor.name()),
         }
     }
 
-    /// The name of the kernel that makes its queries and keys.
+    /// Name of the kernel that gathers queries and keys.
     pub(crate) fn gather(&self) -> &'static str {
-        match self.kernel {
-            Kernel::CudaV1Bf16 | Kernel::CudaV2Bf16 | Kernel::CudaV3Bf16 => "gather_rope_bf16",
-            Kernel::CudaV1F16 => "gather_rope_f16",
-            _ => "gather_rope_f32",
+        match self.numbers {
+            Numbers::Float32 => "gather_rope_f32",
+            Numbers::Bf16 => "gather_rope_bf16",
         }
     }
 
-    /// Numbers of a key that are its head's own where the last `shared` of `head_dim` are those of all heads; all of
-    /// them where the kernel cannot take the two parts from different places.
+    /// Numbers of a key that belong to its head alone if all heads share the last `shared` of `head_dim`; all numbers if the
+    /// kernel cannot read the two parts from different arrays.
     pub(crate) fn own_width(&self, head_dim: usize, shared: usize) -> usize {
         let own = head_dim - shared;
         if shared > 0 && own > 0 && own.is_multiple_of(self.split) { own } else { self.width }
     }
 }
 
-/// Segments that the sums of a window of `tokens` tokens have room for: one per bin, one more for the far distance, one
-/// for the keys after the row.
+/// Maximum segments of a window of `tokens` tokens: one per bin, one for the far distance, one for the keys after the row.
 pub(crate) fn segments_of(tokens: usize) -> usize {
     (histogram_bins(tokens) + 2).min(MAX_SEGMENTS)
 }
 
-/// What of a window's queries and keys is known before the window is.
+/// Sizes of a window's queries and keys that are known before the window is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceSizes {
     /// Rows are gathered on the device, which then needs the token ids.
     pub table: bool,
     /// Inverse frequencies of the rotary embedding.
     pub rotary_pairs: usize,
-    /// There are norms after the rotary embedding.
+    /// Whether norms follow the rotary embedding.
     pub head_norms: bool,
     /// Numbers that all keys of a position end with.
     pub shared: usize,
-    /// Rows to measure where these are not all of them.
+    /// Number of sampled rows; `None` if all rows are measured.
     pub sampled_rows: Option<usize>,
-    /// The sums of every row and head are asked for; those of sampled rows always are.
+    /// Whether the sums of every row and head are requested; those of sampled rows always are.
     pub row_sums: bool,
 }
 
-/// Bytes of device memory that the key heads `key_heads` of a window take while they are measured, to the byte; the table
-/// comes on top. 0 where `kernel` cannot measure it: see [`supports`].
+/// Exact bytes of device memory of the key heads `key_heads` of a window, without the table. 0 if `kernel` cannot measure it: see
+/// [`supports`].
 pub fn window_bytes(
     kernel: Kernel,
     shape: &AttentionShape,
@@ -224,7 +232,7 @@ pub fn window_bytes(
     WindowPlan::new(kernel, shape, sizes, key_heads).map_or(0, |plan| plan.bytes)
 }
 
-/// Where each array of a window lies in its one piece of device memory. Offsets in bytes.
+/// Offsets in bytes of the arrays of a window in its device memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WindowPlan {
     pub(crate) geometry: Geometry,
@@ -247,7 +255,7 @@ pub(crate) struct WindowPlan {
     pub(crate) queries: u64,
     pub(crate) keys: u64,
     pub(crate) shared_keys: u64,
-    /// `[key heads, tiles of 128 keys]`, for the kernel that asks for them.
+    /// `[key heads, tiles of 128 keys]`, for `cuda-v3-bf16`.
     pub(crate) key_norms: u64,
     pub(crate) block_sums: u64,
     pub(crate) sums: u64,
@@ -298,9 +306,9 @@ impl WindowPlan {
             key_norm: take(norm, 4),
             slopes: take(heads, 4),
             sinks: take(heads, 8),
-            queries: take(heads * row_count * geometry.width, geometry.element),
-            keys: take(key_heads * tokens * own_width, geometry.element),
-            shared_keys: take(tokens * (geometry.width - own_width), geometry.element),
+            queries: take(heads * row_count * geometry.width, geometry.numbers.bytes()),
+            keys: take(key_heads * tokens * own_width, geometry.numbers.bytes()),
+            shared_keys: take(tokens * (geometry.width - own_width), geometry.numbers.bytes()),
             key_norms: take(if normed { key_heads * tokens.div_ceil(NORM_KEYS) } else { 0 }, 4),
             block_sums: take(heads * values * blocks, 8),
             sums: take(heads * values, 8),

@@ -1,4 +1,4 @@
-//! What is asked of a device: a window, and where its queries and keys come from.
+//! Request to a device: a window and the source of its queries and keys.
 
 use std::ops::Range;
 
@@ -10,35 +10,29 @@ use crate::statistics::{AttentionShape, LogitRules, Measure, QueryKeySource, Row
 /// The window, the heads and the rows to measure.
 #[derive(Clone)]
 pub struct WindowRequest<'a> {
-    /// The window's sizes.
     pub shape: &'a AttentionShape,
-    /// How products become logits.
     pub rules: &'a LogitRules,
-    /// What to measure.
     pub measure: &'a Measure,
-    /// Where queries and keys come from.
     pub operands: Operands<'a>,
-    /// The rows to measure; `None`: every row.
+    /// Rows to measure; `None` for every row.
     pub sample: Option<&'a RowSample>,
     /// Key heads whose query heads are measured.
     pub key_heads: Range<usize>,
 }
 
-/// Where a window's queries and keys come from.
+/// Source of a window's queries and keys.
 #[derive(Clone, Copy)]
 pub enum Operands<'a> {
-    /// From the table that the device holds.
+    /// The table on the device.
     Table {
         /// `[tokens]`: rows of the table.
         ids: &'a [u32],
-        /// How they turn with their position.
         rotation: Option<&'a Rotation>,
-        /// Norms after the rotation.
+        /// Applied after the rotation.
         norms: Option<&'a HeadNorms>,
     },
     /// Computed on the processor, head by head, and sent: for models whose table does not hold heads.
     Source {
-        /// The queries and keys.
         source: &'a dyn QueryKeySource,
         /// Numbers that the keys of all heads end with.
         shared: usize,
@@ -46,7 +40,7 @@ pub enum Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// What of them the memory depends on.
+    /// Sizes that determine the memory of a window.
     pub(crate) fn sizes(&self) -> SourceSizes {
         match self {
             Self::Table { rotation, norms, .. } => SourceSizes {

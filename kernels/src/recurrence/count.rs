@@ -3,10 +3,10 @@
 use super::bits::{self, WORD};
 use super::scan::Scan;
 use super::window_counts::WindowCounts;
+use crate::simd_op::{SimdOp, run};
 #[cfg(test)]
 use crate::transpose::FourRows;
-use crate::transpose::Registers;
-use crate::work::{Work, run};
+use crate::transpose::Transpose;
 
 /// Of how many parts of a window pairs are linked.
 const CHUNKS: u64 = 32;
@@ -183,11 +183,11 @@ struct Counting<'a> {
     scan: &'a Scan,
 }
 
-impl Work for Counting<'_> {
-    type Found = ();
+impl SimdOp for Counting<'_> {
+    type Result = ();
 
     #[inline(always)]
-    fn run(self, _: impl Registers) {
+    fn run(self, _: impl Transpose) {
         self.counts.count(self.scan);
     }
 }

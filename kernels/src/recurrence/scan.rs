@@ -7,10 +7,10 @@
 
 use super::bits::{self, WORD, clear};
 use super::tallies::{COPIED_GRAM, Ids, Periods, RepeatedTokens};
+use crate::simd_op::{SimdOp, run};
 #[cfg(test)]
 use crate::transpose::FourRows;
-use crate::transpose::Registers;
-use crate::work::{Work, run};
+use crate::transpose::Transpose;
 
 /// Tokens of a gram that is looked up for the distance.
 const TRIGRAM: usize = 3;
@@ -266,11 +266,11 @@ struct Scanning<'a, const WHOLE: bool> {
     copies_from: usize,
 }
 
-impl<const WHOLE: bool> Work for Scanning<'_, WHOLE> {
-    type Found = ();
+impl<const WHOLE: bool> SimdOp for Scanning<'_, WHOLE> {
+    type Result = ();
 
     #[inline(always)]
-    fn run(self, _: impl Registers) {
+    fn run(self, _: impl Transpose) {
         let Self { scan, ids, copy_distance, copies_from } = self;
         scan.tokens = ids.len();
         scan.trigrams::<WHOLE>(ids);

@@ -4,10 +4,10 @@
 //! The trigram and 8-gram passes of a scan feed the first two. Ids are counted in one more pass, by an exact hash table.
 
 use super::scan::Scan;
+use crate::simd_op::{SimdOp, run};
 #[cfg(test)]
 use crate::transpose::FourRows;
-use crate::transpose::Registers;
-use crate::work::{Work, run};
+use crate::transpose::Transpose;
 
 /// An id that occurs at least once in so many tokens is frequent.
 const FREQUENT_TOKENS: u64 = 128;
@@ -63,11 +63,11 @@ struct CountingIds<'a> {
     scan: &'a mut Scan,
 }
 
-impl Work for CountingIds<'_> {
-    type Found = WindowCounts;
+impl SimdOp for CountingIds<'_> {
+    type Result = WindowCounts;
 
     #[inline(always)]
-    fn run(self, _: impl Registers) -> WindowCounts {
+    fn run(self, _: impl Transpose) -> WindowCounts {
         let Self { ids, scan } = self;
         let tokens = ids.len() as u64;
         let mut counts = WindowCounts {

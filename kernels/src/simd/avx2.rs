@@ -31,7 +31,7 @@ macro_rules! operations {
     ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $argument:ident: $type:ty)*) -> $result:ty { $($body:tt)* })*) => {
         $($(#[$doc])* #[inline(always)]
         fn $name($self $(, $argument: $type)*) -> $result {
-            // SAFETY: `new` can only be called where AVX2 and FMA are there, and `self` comes from it.
+            // SAFETY: `new` can only be called with AVX2 and FMA, and `self` comes from it.
             unsafe { $($body)* }
         })*
     };
@@ -44,13 +44,13 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn load(self, from: &[f32]) -> __m256 {
         let from = &from[..Self::LANES];
-        // SAFETY: eight floats are there, and AVX: `new` can only be called where it is.
+        // SAFETY: the slice has eight floats; `new` can only be called with AVX.
         unsafe { _mm256_loadu_ps(from.as_ptr()) }
     }
     #[inline(always)]
     fn store(self, vector: __m256, to: &mut [f32]) {
         let to = &mut to[..Self::LANES];
-        // SAFETY: eight floats are there, and AVX: `new` can only be called where it is.
+        // SAFETY: the slice has eight floats; `new` can only be called with AVX.
         unsafe { _mm256_storeu_ps(to.as_mut_ptr(), vector) }
     }
     operations! {

@@ -13,12 +13,12 @@ use std::ops::Range;
 use super::exponential::{ABOVE_FLOOR_3, ABOVE_FLOOR_5, AROUND_ZERO, horner};
 use super::vector::Simd;
 
-/// The polynomial behind an exponential.
+/// Polynomial of an exponential.
 pub(crate) trait Polynomial: Copy {
-    /// Of `2^f`, highest power first: for `f` in [0, 1], or in [-1/2, 1/2] where [`Self::NEAREST`].
+    /// Coefficients of `2^f`, highest power first: for `f` in [0, 1], or in [-1/2, 1/2] if [`Self::NEAREST`].
     const COEFFICIENTS: &[f32];
-    /// Whether the integer part that is taken off is the nearest integer, not the one below. That leaves an exact
-    /// fraction, so that every processor has the same bits, and costs an instruction more.
+    /// Whether the integer part is rounded to nearest instead of down. That leaves an exact fraction, so that every processor
+    /// has the same bits, and costs one more instruction.
     const NEAREST: bool = false;
 }
 
@@ -64,7 +64,7 @@ macro_rules! operations {
     ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $argument:ident: $type:ty)*) -> $result:ty { $($body:tt)* })*) => {
         $($(#[$doc])* #[inline(always)]
         fn $name($self $(, $argument: $type)*) -> $result {
-            // SAFETY: `new` can only be called where AVX-512 F and DQ are there, and `self` comes from it.
+            // SAFETY: `new` can only be called with AVX-512 F and DQ, and `self` comes from it.
             unsafe { $($body)* }
         })*
     };
@@ -82,13 +82,13 @@ impl<P: Polynomial> Simd for Avx512<P> {
     #[inline(always)]
     fn load(self, from: &[f32]) -> __m512 {
         let from = &from[..Self::LANES];
-        // SAFETY: sixteen floats are there, and AVX-512: `new` can only be called where it is.
+        // SAFETY: the slice has sixteen floats; `new` can only be called with AVX-512.
         unsafe { _mm512_loadu_ps(from.as_ptr()) }
     }
     #[inline(always)]
     fn store(self, vector: __m512, to: &mut [f32]) {
         let to = &mut to[..Self::LANES];
-        // SAFETY: sixteen floats are there, and AVX-512: `new` can only be called where it is.
+        // SAFETY: the slice has sixteen floats; `new` can only be called with AVX-512.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr(), vector) }
     }
     operations! {

@@ -1,20 +1,20 @@
-//! Exponentials of our own: the same bits on every machine, and in vectors where it counts.
+//! Exponentials with the same bits on every machine.
 
 use super::vector::Simd;
 
-/// Adding this rounds a float to an integer, which then stands in the low bits of its representation.
+/// Adding this rounds a float to an integer in the low bits of its representation.
 pub(super) const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23
 
 /// Minimax polynomial of `2^f` for `f` in [-1/2, 1/2], by Remez exchange: relative error 1.6e-7.
 pub(super) const AROUND_ZERO: [f32; 6] =
     [0.001_327_647_3, 0.009_675_541, 0.055_507_133, 0.240_221_2, 0.693_146_97, 1.000_000_1];
 
-/// The same for `f` in [0, 1]: relative error 9e-8.
+/// Minimax polynomial of `2^f` for `f` in [0, 1]: relative error 9e-8.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ABOVE_FLOOR_5: [f32; 6] =
     [0.001_877_576_7, 0.008_989_34, 0.055_826_318, 0.240_153_61, 0.693_153_1, 0.999_999_94];
 
-/// Of degree 3, for `f` in [0, 1]: relative error 7.5e-5, of alternating sign, 5e-6 in the mean.
+/// Minimax polynomial of degree 3 for `f` in [0, 1]: relative error 7.5e-5, of alternating sign, 5e-6 in the mean.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ABOVE_FLOOR_3: [f32; 4] = [0.078_024_52, 0.226_067_16, 0.695_833_56, 0.999_925_2];
 
@@ -28,7 +28,7 @@ pub(super) fn horner<S: Simd>(simd: S, coefficients: &[f32], x: S::Vector) -> S:
     value
 }
 
-/// `2^x` in float64, relative error below 1e-15: used where two running sums meet, not per key.
+/// `2^x` in float64, relative error below 1e-15: for running sums, not for every key.
 pub(crate) fn exp2(x: f64) -> f64 {
     if x < -1000.0 {
         return 0.0;

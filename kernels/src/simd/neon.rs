@@ -34,13 +34,13 @@ impl Simd for Neon {
     #[inline(always)]
     fn load(self, from: &[f32]) -> float32x4_t {
         let from = &from[..Self::LANES];
-        // SAFETY: four floats are there, and the target has NEON.
+        // SAFETY: the slice has four floats; the target has NEON.
         unsafe { vld1q_f32(from.as_ptr()) }
     }
     #[inline(always)]
     fn store(self, vector: float32x4_t, to: &mut [f32]) {
         let to = &mut to[..Self::LANES];
-        // SAFETY: four floats are there, and the target has NEON.
+        // SAFETY: the slice has four floats; the target has NEON.
         unsafe { vst1q_f32(to.as_mut_ptr(), vector) }
     }
     operations! {

@@ -1,16 +1,15 @@
-//! Vectors without a processor's own instructions.
+//! Vectors without processor-specific instructions.
 
 use std::ops::Range;
 
 use super::exponential::{AROUND_ZERO, ROUND, horner};
 use super::vector::Simd;
 
-/// Plain Rust, multiply then add: the compiler makes of it whatever every processor of the target has.
+/// Plain Rust, multiply then add, compiled for every processor of the target.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
-/// As [`Portable`], but a multiply-add is rounded once, as processors with fused instructions do it: the same bits as
-/// theirs, slowly.
+/// Plain Rust with multiply-adds that are rounded once: the bits of processors with fused instructions, slowly.
 #[derive(Clone, Copy)]
 pub(crate) struct PortableFused;
 

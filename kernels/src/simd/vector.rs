@@ -1,29 +1,23 @@
-//! What a vector can do.
+//! Operations of a vector.
 
 use std::ops::Range;
 
 /// Operations on [`Self::LANES`] floats at a time.
 pub(crate) trait Simd: Copy {
-    /// As many floats as the processor takes at once.
     type Vector: Copy;
     /// Floats in a vector.
     const LANES: usize;
 
-    /// `value` in every lane.
     fn splat(self, value: f32) -> Self::Vector;
     /// The first [`Self::LANES`] values of `from`.
     fn load(self, from: &[f32]) -> Self::Vector;
     /// Writes the vector to the start of `to`.
     fn store(self, vector: Self::Vector, to: &mut [f32]);
-    /// `a + b`
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a - b`
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a·b`
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a / b`
     fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a·b + c`, rounded once where the processor can, else twice.
+    /// `a·b + c`, rounded once on processors with fused multiply-add, else twice.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// `a` where `a > b`, else `b`: a `NaN` in `b` stays, one in `a` does not.
     fn max(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
@@ -74,7 +68,7 @@ mod tests {
     use crate::simd::{Avx2, Avx512, Degree5, Nearest5};
     use crate::simd::{Portable, PortableFused, Twice};
 
-    /// What every implementation must do, over all ranges of lanes.
+    /// Checks an implementation, over all ranges of lanes.
     fn check<S: Simd>(simd: S) {
         let values: Vec<f32> = (0..S::LANES).map(|lane| ((lane * 7) % 5) as f32 - 1.5).collect();
         let vector = simd.load(&values);
@@ -109,10 +103,10 @@ mod tests {
                 let (from, to) = (simd.splat(start as f32), simd.splat(end as f32));
                 let kept = read(simd.between(from, indices, to, vector, two));
                 assert_eq!(kept, read(simd.select(start..end, vector, two)));
-                let (before, behind) = simd.split(indices, from, vector);
+                let (before, after) = simd.split(indices, from, vector);
                 let zero = simd.splat(0.0);
                 assert_eq!(read(before), read(simd.select(0..start, vector, zero)));
-                assert_eq!(read(behind), read(simd.select(start..S::LANES, vector, zero)));
+                assert_eq!(read(after), read(simd.select(start..S::LANES, vector, zero)));
                 let kept = read(simd.select(start..end, vector, two));
                 for (lane, kept) in kept.into_iter().enumerate() {
                     let want = if (start..end).contains(&lane) { values[lane] } else { 2.0 };

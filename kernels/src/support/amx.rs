@@ -1,15 +1,14 @@
-//! Whether this machine may multiply tiles, and gives the right products.
+//! Checks that this machine may use AMX tiles and computes right products.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 use crate::child::{Outcome, in_child};
 use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::one_panel_each;
-use crate::tile::amx::{AmxTile, Rounded};
+use crate::tile::amx::AmxTile;
 use crate::tile::{AMX, Tile};
 
-/// What stands against AMX beside AVX-512 F and DQ, which must be there: the processor, the system, or a product that comes
-/// out wrong.
+/// Why AMX cannot be used on a processor with AVX-512 F and DQ: the processor, the system, or a wrong product.
 pub(super) fn unsupported_reason() -> Option<&'static str> {
     // Intel's manual, volume 2, CPUID: leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
     let features = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).edx } else { 0 };
@@ -41,7 +40,7 @@ fn xcr0() -> u64 {
     unsafe { std::arch::x86_64::_xgetbv(0) }
 }
 
-/// Asks Linux for the tile data, for all threads of the process: a kernel grants them only when asked.
+/// Requests the tile data from Linux for all threads of the process.
 fn permission_given() -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -60,13 +59,13 @@ fn permission_given() -> bool {
     false
 }
 
-/// What a product of tiles gives in a child process: a hypervisor may show AMX that is not there, and then the first tile
-/// instruction ends the process that runs it. AVX-512 F and DQ must be there.
+/// Checks a product of tiles in a child process: a hypervisor may show AMX that does not exist, and then the first tile
+/// instruction ends the process that runs it. Requires AVX-512 F and DQ.
 fn self_check() -> Option<&'static str> {
     let check = Check::new();
     let mut logits = [[0.0; STRIP_ROWS]; AMX.keys];
-    // SAFETY: the child multiplies numbers that lie there and compares them: it allocates nothing and takes no lock. In
-    // it, and nowhere else, may the instructions be missing.
+    // SAFETY: the child multiplies numbers in memory and compares them: it allocates nothing and acquires no lock. Only in the
+    // child may the instructions be missing.
     let outcome = unsafe { in_child(|| check.is_right(&mut logits)) };
     match outcome {
         Outcome::Answered(true) => None,
@@ -108,11 +107,11 @@ impl Check {
     /// Allocates nothing.
     ///
     /// # Safety
-    /// As for [`AmxTile::new`].
+    /// See [`AmxTile::new`].
     #[target_feature(enable = "avx512f,avx512dq")]
     unsafe fn is_right(&self, logits: &mut Logits) -> bool {
         // SAFETY: the caller's promise.
-        let tile = unsafe { AmxTile::<Rounded>::new() };
+        let tile = unsafe { AmxTile::new() };
         let mut session = tile.begin();
         tile.multiply(&mut session, &self.keys, &self.queries, STRIP_ROWS, logits);
         drop(session);
@@ -130,7 +129,7 @@ impl Check {
 mod tests {
     use super::*;
 
-    /// As where a hypervisor lies: what CPUID says is not asked.
+    /// Simulates a hypervisor that lies: CPUID is not checked.
     #[test]
     #[cfg_attr(not(longsift_avx512), ignore = "needs a processor with AVX-512")]
     fn tile_instructions_that_are_not_there_end_a_child_and_not_this_process() {

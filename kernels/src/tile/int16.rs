@@ -1,8 +1,8 @@
 //! Register tiles of 16-bit integers: two products a lane and instruction, summed exactly in 32 bits.
 //!
 //! A panel of queries or keys ends with a row of factors ([`crate::int16`]); a logit is its sum of products times both.
-//! The kernels differ in the instruction alone: sums are exact, and their softmax has fused multiply-adds on every processor,
-//! so all of them give the same bits.
+//! The kernels differ only in the instruction: sums are exact, and their softmax has fused multiply-adds on every processor,
+//! so all of them have the same bits.
 
 use super::{Tile, integers};
 use crate::online_softmax::{Logits, STRIP_ROWS};
@@ -13,27 +13,21 @@ use crate::simd::{PortableFused, Simd};
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
-#[cfg(target_arch = "aarch64")]
-pub(crate) mod neon;
 
-/// How a processor multiplies pairs of 16-bit integers.
+/// Products of pairs of 16-bit integers on one kind of processor.
 pub(crate) trait Products: Copy {
-    /// The vectors that the softmax of the products is done in.
+    /// Vectors of the softmax.
     type Simd: Simd;
     /// A word in every lane: a pair of integers.
     type Words: Copy;
-    /// Sums of 32 bits, which in the end are one for each word.
+    /// Sums of 32 bits, one for each word.
     type Sums: Copy;
     /// Words in a vector.
     const LANES: usize;
 
-    /// Proof of the softmax's vectors.
     fn simd(self) -> Self::Simd;
-    /// `word` in every lane.
     fn splat(self, word: u32) -> Self::Words;
-    /// The first [`Self::LANES`] words of `from`.
     fn load(self, from: &[u32]) -> Self::Words;
-    /// Sums of nothing.
     fn zero(self) -> Self::Sums;
     /// `sums + Σ a·b` of the two integers in each lane's word, modulo 2^32.
     fn multiply_add(self, a: Self::Words, b: Self::Words, sums: Self::Sums) -> Self::Sums;
@@ -44,13 +38,6 @@ pub(crate) trait Products: Copy {
 /// A register tile of `ROWS · VECTORS` vectors of sums.
 #[derive(Clone, Copy)]
 pub(crate) struct Int16Tile<P, const ROWS: usize, const VECTORS: usize>(P);
-
-impl<P: Products, const ROWS: usize, const VECTORS: usize> Int16Tile<P, ROWS, VECTORS> {
-    /// What the tile multiplies with.
-    pub(crate) fn products(self) -> P {
-        self.0
-    }
-}
 
 impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P, ROWS, VECTORS> {
     type Simd = P::Simd;
@@ -85,7 +72,7 @@ impl<P: Products, const ROWS: usize, const VECTORS: usize> Tile for Int16Tile<P,
         let (keys, key_factors) = keys.split_at((depth - 1) * ROWS);
         let (keys, key_factors) = (keys.as_chunks::<ROWS>().0, &key_factors[..ROWS]);
         let panels = queries.chunks_exact(depth * width).take(rows.div_ceil(width));
-        // Known to be so many, they are written from registers.
+        // With a known length, they are written from registers.
         let logits = &mut logits[..ROWS];
         for (panel, queries) in panels.enumerate() {
             let (queries, query_factors) = queries.split_at((depth - 1) * width);

@@ -8,8 +8,6 @@
 //! The bf16 kernels round scaled queries and keys to bf16. The reference is given the same rounded numbers
 //! ([`Rounded`]), so that what is compared is the kernels' arithmetic. It differs from float32's by the shorter
 //! exponential, at most 7.5e-5 either way, so a share is off by 1.5e-4 at most and its square by 3e-4: [`EXPONENTIAL`].
-//! Sums of two bf16 cut off what their small parts do not hold and leave out the product of these, and the reference has both: a
-//! logit of standard deviation 3 is off by 1.3e-5, at the worst by a few times that, and so is a share: [`LEFT_OUT`].
 //! The int16 kernels round each row to integers by a scale of its own; they sum exactly, and their exponential is as good
 //! as float32's, so they have its tolerances against the reference of the same integers.
 //! What the rounding itself does to scores is a test of its own (`rounding.rs`).
@@ -31,9 +29,6 @@ pub(crate) const SQUARE: f64 = 1e-5;
 pub(crate) const ROW: f64 = 1e-5;
 /// Relative, what the bf16 kernels' exponential adds to the tolerance of a share.
 pub(crate) const EXPONENTIAL: f64 = 1.5e-4;
-
-/// Relative, what is cut off and left out of sums of two bf16 adds to the tolerance of a share, logits of standard deviation 3.
-pub(crate) const LEFT_OUT: f64 = 1e-4;
 
 /// Factor of the tolerances where `rows` rows have far keys: an average of few errors is not much smaller than one.
 fn few_rows(rows: usize) -> f64 {
@@ -153,7 +148,7 @@ impl Rounded<'_> {
             *value = (f64::from(*value) * factor) as f32;
         }
         match self.numbers {
-            ElementType::F32 | ElementType::Bf16x3 => {}
+            ElementType::F32 => {}
             ElementType::Bf16 => {
                 for value in &mut *row {
                     *value = bf16::from_f32(*value).to_f32();
@@ -223,7 +218,6 @@ pub(crate) fn check(
         let (want, more) = match kernel.element_type() {
             ElementType::F32 => (&exact, 0.0),
             ElementType::Bf16 => (bf16.as_ref().expect("made above"), EXPONENTIAL),
-            ElementType::Bf16x3 => (&exact, LEFT_OUT * slack),
             ElementType::Int16 => (&int16, 0.0),
         };
         let got = attention_statistics(kernel, shape, rules, &measure, source);

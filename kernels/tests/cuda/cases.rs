@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
+use half::bf16;
 use longsift_kernels::cuda::{Device, DeviceSums, Driver, Failure, Operands, WindowRequest};
 use longsift_kernels::{
     AttentionShape, HeadNorms, HeadSums, Kernel, LogitRules, Measure, QueryKeySource, Rotation,
@@ -21,13 +21,8 @@ use crate::common::{MASS, ROW, SQUARE, deviate, splitmix};
 const BF16_MASS: f64 = 1e-2;
 
 /// Every kernel of a GPU.
-pub(crate) const KERNELS: [Kernel; 5] = [
-    Kernel::CudaF32,
-    Kernel::CudaV1Bf16,
-    Kernel::CudaV1F16,
-    Kernel::CudaV2Bf16,
-    Kernel::CudaV3Bf16,
-];
+pub(crate) const KERNELS: [Kernel; 4] =
+    [Kernel::CudaF32, Kernel::CudaV1Bf16, Kernel::CudaV2Bf16, Kernel::CudaV3Bf16];
 
 /// Normal deviates, the same in whatever pieces they are read; products have the standard deviation
 /// `spread · √head_dim`.
@@ -80,7 +75,6 @@ impl Rounded<'_> {
     fn round(&self, value: f32) -> f32 {
         match self.kernel {
             Kernel::CudaF32 => value,
-            Kernel::CudaV1F16 => f16::from_f32(value).to_f32(),
             _ => bf16::from_f32(value).to_f32(),
         }
     }

@@ -108,7 +108,7 @@ fn a_window_takes_what_was_announced_and_the_next_one_nothing() {
         let before = free();
         case.measure(&device, 0..1).expect("it fits");
         assert_eq!(free(), before, "the second window took memory, or another process did");
-        device.give_back();
+        device.release_spare_memory();
         let before = free();
         let sizes = SourceSizes { table: true, ..SourceSizes::default() };
         let shape = longsift_kernels::AttentionShape { tokens: 1 << 19, ..TABLE_SHAPE };

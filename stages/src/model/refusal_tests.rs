@@ -128,6 +128,7 @@ fn of_what_config_json_says() {
         ("Falcon's grouped heads one after the other", "falcon_one_norm", {
             json!({"new_decoder_architecture": true, "parallel_attn": false, "num_ln_in_parallel_attn": 2})
         }),
+        ("Falcon with rounded linear biases", "falcon_one_norm", json!({"alibi": true})),
         (
             "GPT-Neo's layers in another notation",
             "gpt_neo",

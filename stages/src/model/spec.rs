@@ -44,9 +44,6 @@ pub struct LayerZeroSpec {
     pub softcap: Option<f64>,
     /// Per query head, what each position of distance takes from the logit.
     pub alibi_slopes: Option<Vec<f64>>,
-    /// Whether slope times position, from the window's start, is rounded to bf16 before anything else (Falcon).
-    #[serde(skip_serializing_if = "is_default")]
-    pub alibi_rounded: bool,
     /// A key is visible iff its distance is below this.
     pub window: Option<u64>,
     /// A key is visible iff it lies in the same chunk of this many positions.
@@ -111,7 +108,6 @@ impl LayerZeroSpec {
             scale: 1.0 / (sizes.head_dim as f64).sqrt(),
             softcap: None,
             alibi_slopes: None,
-            alibi_rounded: false,
             window: None,
             chunk: None,
             rope: None,
@@ -228,7 +224,7 @@ impl LayerZeroSpec {
     /// Whether a device makes queries and keys of its own copy of the table; otherwise the processor computes them for
     /// each window and sends them.
     pub fn gathers_on_device(&self) -> bool {
-        self.row_content() == RowContent::Heads && !self.alibi_rounded
+        self.row_content() == RowContent::Heads
     }
 
     /// The shape of a window of `tokens` tokens as devices measure it, and what its memory there depends on.
@@ -236,8 +232,7 @@ impl LayerZeroSpec {
         let shape = self.attention_shape(tokens);
         if !self.gathers_on_device() {
             let sizes = SourceSizes { shared: self.shared_key_width(), ..SourceSizes::default() };
-            let rounded = self.alibi_rounded;
-            return (if rounded { widened_shape(&shape) } else { shape }, sizes);
+            return (shape, sizes);
         }
         let sizes = SourceSizes {
             table: true,
@@ -306,11 +301,6 @@ impl LayerZeroSpec {
             self.model_type
         ))
     }
-}
-
-/// The shape of [`RoundedAlibi`](super::RoundedAlibi): one more dimension, and keys for every query head.
-pub(crate) fn widened_shape(shape: &AttentionShape) -> AttentionShape {
-    AttentionShape { key_heads: shape.query_heads, head_dim: shape.head_dim + 1, ..shape.clone() }
 }
 
 /// The sizes that config.json states.

@@ -50,18 +50,6 @@ CASES = {
              rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.7)), 70),
     "ernie4_5": ("ernie4_5", small(use_bias=True, head_dim=12), 64),
     "ernie4_5_moe": ("ernie4_5_moe", small(moe_intermediate_size=16, moe_num_experts=2, moe_k=1), 64),
-    "falcon_rw": (
-        "falcon",
-        dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True, bias=True,
-             multi_query=False, new_decoder_architecture=False, parallel_attn=False), 64),
-    "falcon_rw_six_heads": (
-        "falcon",
-        dict(vocab_size=96, hidden_size=48, num_hidden_layers=2, num_attention_heads=6, alibi=True, bias=True,
-             multi_query=False, new_decoder_architecture=False, parallel_attn=False), 70),
-    "falcon_rw_sixteen_heads": (
-        "falcon",
-        dict(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=16, alibi=True, bias=False,
-             multi_query=False, new_decoder_architecture=False, parallel_attn=False), 200),
     "falcon_one_norm": (
         "falcon",
         dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2,
@@ -178,14 +166,6 @@ def float64():
         tensor.to, tensor.float, functional.softmax = to, to_float, softmax
 
 
-def single_alibi():
-    """Falcon's eager attention adds the linear biases twice, once through the mask; its default attention, like the
-    published code, adds them once. Halves are added twice here."""
-    from transformers.models.falcon import modeling_falcon as falcon
-    twice = falcon.build_alibi_tensor
-    falcon.build_alibi_tensor = lambda *arguments, **named: twice(*arguments, **named) / 2
-
-
 class Found(Exception):
     pass
 
@@ -289,7 +269,6 @@ def check(folder):
 
 
 if __name__ == "__main__":
-    single_alibi()
     arguments = sys.argv[1:]
     if arguments[:1] == ["--check"]:
         for argument in arguments[1:]:

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "families"))
-from make_cases import float64, scramble, single_alibi  # noqa: E402
+from make_cases import float64, scramble  # noqa: E402
 
 SMALL = dict(vocab_size=80, hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=256, pad_token_id=None, bos_token_id=1, eos_token_id=2)
@@ -38,7 +38,6 @@ CASES = {
                                        num_ln_in_parallel_attn=1)),
     "falcon_shared_key": ("falcon", FALCON),
     "falcon_two_norms": ("falcon", dict(FALCON, new_decoder_architecture=True, num_kv_heads=2)),
-    "falcon_rw": ("falcon", dict(FALCON, alibi=True, bias=True, multi_query=False, parallel_attn=False)),
     "gemma": ("gemma", small(head_dim=8, hidden_act="gelu")),
     "gemma3_by_layer_type": ("gemma3_text", small(
         num_hidden_layers=3, head_dim=8, sliding_window=30, query_pre_attn_scalar=8,
@@ -93,6 +92,5 @@ def make(name):
 
 
 if __name__ == "__main__":
-    single_alibi()
     for name in sys.argv[1:] or CASES:
         make(name)

@@ -1,4 +1,4 @@
-//! The kernels alone, on one thread and on all, beside the processor's limits in the same run.
+//! The kernels alone, on one thread and on all.
 
 use longsift_kernels::bench::Case;
 use longsift_kernels::{ElementType, Kernel};
@@ -13,9 +13,6 @@ const GROUP: usize = 4;
 
 /// Seconds that kernels may take where nobody asked for more: with what surrounds them less than a minute.
 const BUDGET_SECONDS: f64 = 45.0;
-
-/// Seconds in which the limits are measured, once beside each window.
-const LIMITS_SECONDS: f64 = 0.15;
 
 /// Tokens of the window by which a kernel's speed is guessed.
 const PROBE_TOKENS: usize = 1024;
@@ -35,7 +32,7 @@ pub(super) fn measure(options: &BenchOptions, figures: &mut Figures<'_>) {
     for case in cases(options, &kernels, rayon::current_num_threads()) {
         let probe = Case { tokens: PROBE_TOKENS, threads: 1, ..case };
         let seconds = probe.measure(1).seconds * case.pairs() / probe.pairs() / case.threads as f64;
-        turns.push(Turn { case, seconds: seconds + LIMITS_SECONDS, repeats: 0 });
+        turns.push(Turn { case, seconds, repeats: 0 });
     }
     share_out(options, &mut turns);
     let work = |turn: &Turn| (1e3 * turn.seconds * turn.repeats as f64) as u64;
@@ -134,7 +131,6 @@ fn one(case: &Case, repeats: usize, figures: &mut Figures<'_>) {
         case.tokens as f64 * KEY_HEADS as f64 / 8.0 / speed.seconds,
         "tokens/s",
     );
-    add("kernel, of limit", 100.0 * speed.share, "%");
 }
 
 #[cfg(test)]
@@ -161,7 +157,7 @@ mod tests {
             .into_iter()
             .map(|case| {
                 let seconds = case.pairs() / speed(case.kernel) / case.threads as f64;
-                Turn { case, seconds: seconds + LIMITS_SECONDS, repeats: 0 }
+                Turn { case, seconds, repeats: 0 }
             })
             .collect();
         share_out(options, &mut turns);

@@ -1,6 +1,6 @@
 //! Into which blocks of tokens a document is cut.
 
-use longsift_kernels::MOST_BLOCKS;
+use longsift_kernels::MAX_BLOCKS;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
@@ -41,13 +41,13 @@ impl Cutting {
 
 fn equal(tokens: usize, each: usize) -> Result<Vec<usize>> {
     let blocks = tokens.div_ceil(each);
-    if blocks > MOST_BLOCKS {
-        let least = tokens.div_ceil(MOST_BLOCKS);
+    if blocks > MAX_BLOCKS {
+        let least = tokens.div_ceil(MAX_BLOCKS);
         let message = format!(
             "{} tokens in blocks of {each} are {} blocks; a map has at most {}",
             count(tokens as u64),
             count(blocks as u64),
-            count(MOST_BLOCKS as u64)
+            count(MAX_BLOCKS as u64)
         );
         let hint = format!("give `--block-tokens {least}` or more");
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
@@ -84,9 +84,9 @@ fn of_boundaries(boundaries: &[usize], tokens: usize) -> Result<Vec<usize>> {
     }
     let starts = boundaries.iter().copied().filter(|at| *at > 0 && *at < tokens);
     let ends: Vec<usize> = starts.chain([tokens]).collect();
-    if ends.len() > MOST_BLOCKS {
+    if ends.len() > MAX_BLOCKS {
         let blocks = count(ends.len() as u64);
-        let message = format!("{blocks} blocks; a map has at most {}", count(MOST_BLOCKS as u64));
+        let message = format!("{blocks} blocks; a map has at most {}", count(MAX_BLOCKS as u64));
         let hint = "give fewer boundaries";
         return Err(Diagnostic::error(Blame::Pipeline, message).hint(hint).into());
     }

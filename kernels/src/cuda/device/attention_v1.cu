@@ -124,4 +124,3 @@ DEVICE void attention(const AttentionParameters& p) {
     ATTENTION_V1(attention_v1_##type##_192, Type, 192, 1, 2) \
     ATTENTION_V1(attention_v1_##type##_256, Type, 256, 1, 2)
 ATTENTION_V1_WIDTHS(Bf16, bf16)
-ATTENTION_V1_WIDTHS(F16, f16)

@@ -39,7 +39,6 @@ DEVICE void sine_cosine(double angle, double& sine, double& cosine) {
 
 DEVICE float table_number(const GatherParameters& p, uint64_t index) {
     if (p.table_format == TABLE_BF16) return widen(static_cast<const Bf16*>(p.table)[index]);
-    if (p.table_format == TABLE_F16) return widen(static_cast<const F16*>(p.table)[index]);
     return static_cast<const float*>(p.table)[index];
 }
 
@@ -107,4 +106,3 @@ DEVICE void gather(const GatherParameters& p) {
     }
 GATHER_ROPE(gather_rope_f32, float, 512)
 GATHER_ROPE(gather_rope_bf16, Bf16, 256)
-GATHER_ROPE(gather_rope_f16, F16, 256)

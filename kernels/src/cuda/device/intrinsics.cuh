@@ -3,9 +3,8 @@
 #pragma once
 #include <cstdint>
 
-// Numbers of 16 bits. Conversions from float round to nearest, ties to even.
+// Conversions from float round to nearest, ties to even.
 struct Bf16 { uint16_t bits; };
-struct F16 { uint16_t bits; };
 
 constexpr int WARP = 32;
 
@@ -20,22 +19,12 @@ constexpr int WARP = 32;
 
 DEVICE float widen(float value) { return value; }
 DEVICE float widen(Bf16 value) { return __uint_as_float(uint32_t(value.bits) << 16); }
-DEVICE float widen(F16 value) {
-    float wide;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
-    return wide;
-}
 
 template <class T> MEMBER T narrow(float value);
 template <> MEMBER float narrow<float>(float value) { return value; }
 template <> MEMBER Bf16 narrow<Bf16>(float value) {
     Bf16 narrow;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
-    return narrow;
-}
-template <> MEMBER F16 narrow<F16>(float value) {
-    F16 narrow;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow.bits) : "f"(value));
     return narrow;
 }
 
@@ -82,7 +71,6 @@ template <class T> DEVICE void multiply_add(float& c0, float& c1, float& c2, flo
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                       \
     }
 MULTIPLY_ADD(Bf16, "bf16")
-MULTIPLY_ADD(F16, "f16")
 #undef MULTIPLY_ADD
 
 // Barriers in shared memory that count arrivals and bytes (sm_90).

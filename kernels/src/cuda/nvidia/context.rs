@@ -11,7 +11,7 @@ use super::super::driver::Failure;
 pub(super) struct Context {
     device: sys::CUdevice,
     handle: sys::CUcontext,
-    /// Bytes of memory taken and not given back.
+    /// Bytes of allocated memory.
     pub(super) held: AtomicU64,
 }
 
@@ -21,7 +21,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Of a device that the driver has named.
+    /// Retains the primary context of a device.
     pub(super) fn retain(device: sys::CUdevice) -> Result<Self, Failure> {
         // SAFETY: the device is the driver's. That the context is in use already and keeps its own way to wait is no
         // failure.
@@ -43,7 +43,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was retained once. An error has nobody to be told to.
+        // SAFETY: it was retained once. Errors on drop cannot be reported.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
@@ -60,8 +60,8 @@ pub(super) fn stream() -> sys::CUstream {
     std::ptr::without_provenance_mut(2)
 }
 
-/// A GPU whose context was lost to a fault answers every later call with the same error. The driver needs memory of its own
-/// for contexts and code, and does not say how much: nothing is `wanted` then.
+/// Classifies an error. A GPU whose context was lost to a fault returns the same error for every later call. The driver needs
+/// memory for contexts and code and does not report how much: `wanted` is 0 then.
 pub(super) fn failure(doing: &str, error: DriverError) -> Failure {
     use sys::CUresult as Code;
     let text = format!("could not {doing}: {}", said(error));

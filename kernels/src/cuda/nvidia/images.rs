@@ -18,7 +18,7 @@ pub(super) struct Image {
     name: &'static str,
     /// Whether it is for Hopper alone.
     pub(super) hopper: bool,
-    /// Empty where the build left out the chips that it is for.
+    /// Empty if the build left out its chips.
     bytes: &'static [u8],
 }
 
@@ -30,15 +30,12 @@ macro_rules! image {
     }};
 }
 
-/// All of them.
-pub(super) static IMAGES: [Image; 7] = [
+pub(super) static IMAGES: [Image; 5] = [
     image!("attention_f32", false),
     image!("attention_v1", false),
     image!("gather_rope", false),
-    image!("limits", false),
     image!("attention_v2", true),
     image!("attention_v3", true),
-    image!("limits_v2", true),
 ];
 
 /// Whether this build has the file.
@@ -47,7 +44,7 @@ pub(super) fn is_built(name: &str) -> bool {
 }
 
 impl Image {
-    /// Loads it, or `NAME.fatbin` of `folder` where that is; `None` where there is neither.
+    /// Loads the image, or `NAME.fatbin` of `folder` if it exists; `None` if both are missing.
     pub(super) fn load(
         &self,
         context: &Arc<Context>,
@@ -114,7 +111,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             // SAFETY: it was loaded once, and whoever launches its kernels waits for them before the driver is dropped.
-            // An error has nobody to be told to.
+            // Errors on drop cannot be reported.
             let _ = unsafe { result::module::unload(self.handle) };
         }
     }

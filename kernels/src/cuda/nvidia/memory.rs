@@ -27,7 +27,7 @@ impl DeviceMemory for NvidiaMemory {
 }
 
 impl NvidiaMemory {
-    /// What was just taken.
+    /// Wraps memory that was just allocated.
     pub(super) fn new(context: &Arc<Context>, address: sys::CUdeviceptr, bytes: u64) -> Self {
         context.held.fetch_add(bytes, Ordering::Relaxed);
         Self { context: Arc::clone(context), address, bytes }
@@ -48,7 +48,7 @@ impl Drop for NvidiaMemory {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             // SAFETY: this thread's launches, the only ones that may use the memory, are waited for; it is freed once.
-            // Errors have nobody to be told to: the next call meets them again.
+            // Errors on drop cannot be reported; the next call returns them again.
             unsafe {
                 let _ = result::stream::synchronize(stream());
                 let _ = result::free_sync(self.address);

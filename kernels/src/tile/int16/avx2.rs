@@ -41,7 +41,7 @@ impl Products for Avx2Products {
     #[inline(always)]
     fn load(self, from: &[u32]) -> __m256i {
         let from = &from[..Self::LANES];
-        // SAFETY: eight words are there, and AVX2 as above.
+        // SAFETY: the slice has eight words; AVX2 as above.
         unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
     }
     #[inline(always)]

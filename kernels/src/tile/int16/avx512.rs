@@ -41,7 +41,7 @@ impl Products for Avx512Products {
     #[inline(always)]
     fn load(self, from: &[u32]) -> __m512i {
         let from = &from[..Self::LANES];
-        // SAFETY: sixteen words are there, and AVX-512 as above.
+        // SAFETY: the slice has sixteen words; AVX-512 as above.
         unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
     }
     #[inline(always)]

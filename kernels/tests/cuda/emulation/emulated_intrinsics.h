@@ -37,9 +37,6 @@ unsigned char* shared_memory();
 void meet_warp(void* mine, void (*work)(void* const* lanes));
 void meet_block();
 
-float from_half(uint16_t bits);
-uint16_t to_half(float value);
-
 void copy_async(void* shared, const void* global, bool valid);
 void commit_copies();
 void wait_copies(int pending);
@@ -85,7 +82,6 @@ DEVICE float from_bits(uint32_t bits) {
 
 DEVICE float widen(float value) { return value; }
 DEVICE float widen(Bf16 value) { return from_bits(uint32_t(value.bits) << 16); }
-DEVICE float widen(F16 value) { return emulation::from_half(value.bits); }
 
 template <class T> MEMBER T narrow(float value);
 template <> MEMBER float narrow<float>(float value) { return value; }
@@ -95,7 +91,6 @@ template <> MEMBER Bf16 narrow<Bf16>(float value) {
     if (std::isnan(value)) return {0x7FFF};
     return {uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
 }
-template <> MEMBER F16 narrow<F16>(float value) { return {emulation::to_half(value)}; }
 
 DEVICE float exp2_approximate(float x) {
     float power = std::exp2(x);

@@ -7,7 +7,6 @@
 #include <ucontext.h>
 
 struct Bf16 { uint16_t bits; };
-struct F16 { uint16_t bits; };
 constexpr int WARP = 32;
 #include "emulated_intrinsics.h"
 
@@ -268,19 +267,6 @@ void meet_warp(void* mine, void (*work)(void* const* lanes)) {
 void meet_block() {
     // Place 0 for all: nothing is exchanged.
     meet(machine().whole, machine().threads, 0, nullptr, nullptr);
-}
-
-float from_half(uint16_t bits) {
-    _Float16 value;
-    std::memcpy(&value, &bits, 2);
-    return float(value);
-}
-
-uint16_t to_half(float value) {
-    _Float16 half = _Float16(value);
-    uint16_t bits;
-    std::memcpy(&bits, &half, 2);
-    return bits;
 }
 
 void copy_async(void* shared, const void* global, bool valid) {

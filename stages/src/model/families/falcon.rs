@@ -1,8 +1,5 @@
-//! Falcon in its three layouts: one key head for all queries (7B), key heads for groups (40B, 180B), all heads (RW).
+//! Falcon in its layouts: one key head for all queries (7B), key heads for groups (40B, 180B).
 
-use half::bf16;
-
-use super::alibi::slopes;
 use super::first_layer::FirstLayer;
 use super::llama_like::named;
 use super::rest::{activation, head, output, plain, two_projections, width};
@@ -24,7 +21,6 @@ const NAMES: SizeNames = SizeNames {
     positions: &["max_position_embeddings"],
 };
 
-/// Rotary, or linear biases with `alibi`.
 pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> FirstLayer {
     let defaults = SizeDefaults { positions: Some(2048), ..SizeDefaults::default() };
     let mut sizes = sizes(config, &NAMES, &defaults);
@@ -47,27 +43,24 @@ pub(super) fn first_layer(config: &Fields<'_>, rope_theta: Option<f64>) -> First
     let plain = LayerZeroSpec::plain(&sizes, Norm::Layer { eps, offset: 0.0 });
     let mut spec = LayerZeroSpec { bias, ..plain };
     if config.flag("alibi", false) {
-        spec.alibi_slopes = Some(biases(heads, spec.scale));
-        spec.alibi_rounded = true;
-    } else {
-        let rope = RopeDefaults {
-            pairing: Pairing::Half,
-            theta: 1e4,
-            rotary_dims: head_dim,
-            max_positions: sizes.max_positions.unwrap_or(2048),
-            original_positions: None,
-            alpha: false,
-        };
-        spec.rope = Some(rope_config::read(config, &rope, rope_theta));
+        config.note(
+            ModelProblem::settings(
+                "Falcon with `alibi` (falcon-rw-1b, falcon-rw-7b) is not supported: it rounds its linear biases to bf16",
+            )
+            .with_hint("choose a Falcon with rotary positions, for example falcon-7b"),
+        );
     }
+    let rope = RopeDefaults {
+        pairing: Pairing::Half,
+        theta: 1e4,
+        rotary_dims: head_dim,
+        max_positions: sizes.max_positions.unwrap_or(2048),
+        original_positions: None,
+        alpha: false,
+    };
+    spec.rope = Some(rope_config::read(config, &rope, rope_theta));
     let norm = norm_name(config, grouped);
     named(spec, &["transformer.", ""], ("word_embeddings", norm, true), projections)
-}
-
-/// Falcon rounds its slopes to bf16 and scales them like the products.
-fn biases(heads: u64, scale: f64) -> Vec<f64> {
-    let slopes = slopes(heads).into_iter();
-    slopes.map(|slope| f64::from(bf16::from_f32(slope as f32).to_f32()) * scale).collect()
 }
 
 /// Attention and MLP have a norm each in the grouped layout, unless config.json says that they share one.

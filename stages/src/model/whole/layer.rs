@@ -1,6 +1,8 @@
 //! One layer: its weights, and what it makes of the hidden states of a window.
 
-use longsift_kernels::{Asking, AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, Rope};
+use longsift_kernels::{
+    AttendScratch, Kernel, KeyValues, LogitRules, PackedWeights, QueryBlock, Rope,
+};
 use rayon::prelude::*;
 
 use super::feed_forward::FeedForwardWeights;
@@ -10,7 +12,6 @@ use super::packed::{BLOCK_ROWS, packed};
 use super::query_keys::QueryKeys;
 use crate::model::decoder::{NamedNorm, Order};
 use crate::model::problem::ModelProblem;
-use crate::model::rounded_alibi::rounding_offsets;
 use crate::model::tensors::Role;
 use crate::model::weights::SmallWeights;
 
@@ -98,9 +99,6 @@ impl<'a> Layer<'a> {
             self.value.apply(&normed, values);
             asks.clip(values);
         });
-        if let Some(offsets) = rounding_offsets(spec, tokens) {
-            packed.set_offsets(offsets);
-        }
         let window = Window { rules: &rules, packed: &packed, rope, scales };
         // The last rows of a causal window see the most keys: they start first.
         state.par_chunks_mut(BLOCK_ROWS * hidden).enumerate().rev().for_each_init(
@@ -181,8 +179,8 @@ impl<'a> Layer<'a> {
             }
         }
         let mut out = vec![0.0; queries.len()];
-        let asking = Asking { rows: first..first + count, queries: &queries };
-        window.packed.attend(window.rules, &asking, scratch, &mut out);
+        let block = QueryBlock { rows: first..first + count, queries: &queries };
+        window.packed.attend(window.rules, &block, scratch, &mut out);
         out
     }
 }

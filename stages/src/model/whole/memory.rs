@@ -11,7 +11,6 @@ use super::{embedding, head};
 use crate::contract::LayersRequest;
 use crate::model::checkpoint::Part;
 use crate::model::decoder::FeedForward;
-use crate::model::spec::widened_shape;
 use crate::model::weights::{bytes_beside, chunk_bytes};
 
 /// The memory of windows on their way through the layers.
@@ -87,14 +86,12 @@ impl WholeModel {
         let wide = wide.iter().map(|part| 2 * part.up.outputs).max().unwrap_or(0);
         let of_block = 4 * block * (2 * hidden + (2 * heads).max(wide + 2 * hidden));
         let threads_bytes = threads * (attending + of_block + scratch);
-        let offsets = if spec.alibi_rounded { 4 * spec.query_heads * longest } else { 0 };
         let summing = attention.map_or(0, |attention| {
-            let shape = if spec.alibi_rounded { widened_shape(&shape) } else { shape.clone() };
             let rows = 4 * longest * (heads + spec.key_heads * spec.head_dim);
             let spans = attention.ladm.as_ref().map_or(0, |_| threads * span_bytes(&shape));
             rows + spans.max(longsift_kernels::window_bytes(kernel, &shape, threads as usize))
         });
-        let applying = (keys_and_values_bytes + offsets + threads_bytes).max(summing);
+        let applying = (keys_and_values_bytes + threads_bytes).max(summing);
         let applying = window_bytes + layer_bytes + applying;
         // 4. The head, in pieces: as stored, as floats and packed; then packed, with the logits of a block for each thread.
         let ending = if losses {

@@ -15,7 +15,6 @@ use crate::contract::{LayerAttention, LayersRequest};
 use crate::model::checkpoint::Part;
 use crate::model::decoder::NamedNorm;
 use crate::model::problem::ModelProblem;
-use crate::model::rounded_alibi::RoundedAlibi;
 use crate::model::spec::LayerZeroSpec;
 use crate::model::tensors::Role;
 use crate::model::weights::SmallWeights;
@@ -180,10 +179,7 @@ impl<'a> QueryKeys<'a> {
             self.queries(block * BLOCK_ROWS, &normed, rope, queries);
             self.keys(block * BLOCK_ROWS, &normed, rope, keys);
         });
-        match RoundedAlibi::new(self.spec, &shape, &rows) {
-            Some((source, shape)) => of(&shape, &rules, &source),
-            None => of(&shape, &rules, &rows),
-        }
+        of(&shape, &rules, &rows)
     }
 
     fn sums(

@@ -1,24 +1,22 @@
-//! Passes over rows or ids, compiled for the processors that there are: what needs no kernel's own vectors, since the same
-//! operations in any order of lanes give the same bits.
+//! Passes over rows or ids, compiled for several processors. They need no vectors of a kernel, because their operations have the
+//! same bits in any order of lanes.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 #[cfg(target_arch = "x86_64")]
 use crate::transpose::SixteenRows;
-use crate::transpose::{FourRows, Registers};
+use crate::transpose::{FourRows, Transpose};
 
-/// A pass. Everything that [`Work::run`] calls for every number must be inlined into it: that is how it gets the instructions.
-pub(crate) trait Work {
-    /// What it finds.
-    type Found;
+/// A pass. Everything that [`SimdOp::run`] calls for every number must be inlined into it to be compiled with the instructions.
+pub(crate) trait SimdOp {
+    type Result;
 
-    /// `registers`: what makes rows columns.
-    fn run(self, registers: impl Registers) -> Self::Found;
+    fn run(self, transpose: impl Transpose) -> Self::Result;
 }
 
-/// Runs a pass with the instructions for vectors and bits that the processor has.
-pub(crate) fn run<W: Work>(work: W) -> W::Found {
+/// Runs a pass with the processor's instructions for vectors and bits.
+pub(crate) fn run<O: SimdOp>(operation: O) -> O::Result {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("bmi1")
@@ -32,30 +30,29 @@ pub(crate) fn run<W: Work>(work: W) -> W::Found {
             && is_x86_feature_detected!("avx512vl")
         {
             // SAFETY: the lines above saw the features.
-            return unsafe { run_avx512(work) };
+            return unsafe { run_avx512(operation) };
         }
         // SAFETY: the lines above saw the features.
-        return unsafe { run_avx2(work) };
+        return unsafe { run_avx2(operation) };
     }
-    work.run(FourRows)
+    operation.run(FourRows)
 }
 
-/// Nothing here fuses a product and a sum, which would round differently.
+/// The features leave out fused multiply-add, which would round differently.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
-fn run_avx512<W: Work>(work: W) -> W::Found {
-    work.run(SixteenRows::new())
+fn run_avx512<O: SimdOp>(operation: O) -> O::Result {
+    operation.run(SixteenRows::new())
 }
 
-/// As [`run_avx512`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-fn run_avx2<W: Work>(work: W) -> W::Found {
-    work.run(FourRows)
+fn run_avx2<O: SimdOp>(operation: O) -> O::Result {
+    operation.run(FourRows)
 }
 
-/// Has the cache lines of `values` brought into the second-level cache, and waits for none: on Zen 4 the first takes in too few at
-/// a time. Where `values` begin inside a line the last one may be left out.
+/// Requests the cache lines of `values` for the second-level cache without waiting; on Zen 4 the first level accepts too few at
+/// a time. If `values` begin inside a line, the last line may be left out.
 #[inline(always)]
 pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
