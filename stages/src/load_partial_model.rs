@@ -25,7 +25,7 @@ pub struct LoadPartialModel {
     /// kernel rounds both once more after the rotation; on others the fastest float32 kernel measures, and `plan` says so.
     /// `int16` keeps the table of `f32` and rounds each query and key to 16-bit integers after the rotation, by a scale of
     /// its own: a logit is off by 1e-4 of the logits' standard deviation (heads of 128; with bf16 by 2.3e-3), and products
-    /// take half as long on processors with VNNI. It requires an x86_64 processor with AVX2: GPUs and ARM processors have no
+    /// take half as long on processors with VNNI. It requires an `x86_64` processor with AVX2: GPUs and ARM processors have no
     /// such kernel.
     #[serde(default)]
     pub precision: Precision,

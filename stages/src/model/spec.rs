@@ -15,10 +15,6 @@ use crate::contract::hex;
 ///
 /// It is a function of `config.json` (and the settings' `rope_theta`) alone and enters fingerprints as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each says of one property whether a model has it"
-)]
 pub struct LayerZeroSpec {
     /// The family, as `config.json` names it.
     pub model_type: String,
