@@ -8,7 +8,7 @@
     [--longsift target/release/longsift] [--model FILE.gguf] [--folder target/whole-model]
 
 Needs ../shared and pyarrow. `compare` takes minutes with a release build; `evaluate` an hour and a half of a core: what was measured
-is kept in the folder, so the command again is quick. The tables are in docs/language-model.md.
+is kept in the folder, so the command again is quick. The tables are in docs/whole-models.md.
 """
 
 import argparse

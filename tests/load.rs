@@ -1,7 +1,7 @@
 //! Load: memory and open files stay flat, however many documents, tokens or files there are.
 //!
 //! `cargo test --release -p longsift-engine --test integration -- --ignored --nocapture --test-threads 1 soak` prints the
-//! figures of `docs/reliability.md`; `LONGSIFT_SOAK_PERCENT` makes the loads smaller.
+//! figures of `docs/guarantees.md`; `LONGSIFT_SOAK_PERCENT` makes the loads smaller.
 
 use std::fs;
 use std::process::Stdio;
@@ -52,7 +52,7 @@ fn watch(workspace: &Workspace, load: usize) -> Figures {
 }
 
 /// Runs each load in turn, the largest last: memory may not grow with it by more than this from the one before, and open
-/// files stay below a bound. Time is printed, for `docs/reliability.md`.
+/// files stay below a bound. Time is printed, for `docs/guarantees.md`.
 fn soak(
     what: &str,
     loads: &[usize],

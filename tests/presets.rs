@@ -76,7 +76,7 @@ fn an_older_pipeline_is_told_what_it_lacks_as_yaml() {
         "      - {statistic: repeated_share, max: 0.7}",
         "      - {statistic: digit_share, max: 0.2}",
         "      - {statistic: unbroken_share, max: 0.3}",
-        "docs/compatibility.md",
+        "docs/stability.md",
     ] {
         assert!(stderr.contains(line), "{line}: {stderr}");
     }

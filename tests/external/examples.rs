@@ -1,4 +1,4 @@
-//! The programs of `docs/examples/external` do what `docs/external.md` says.
+//! The programs of `docs/examples/external` do what `docs/custom-measures.md` says.
 
 use std::fs;
 

@@ -93,7 +93,7 @@ fn incomplete_preset(spec: &Spec, measures: &Measures) -> Option<Diagnostic> {
     let warning = spec.warning("stages.score.formula", message);
     let warning = yaml.into_iter().fold(warning.note("add to the pipeline:"), Diagnostic::note);
     Some(warning.hint(
-        "docs/compatibility.md has the `terms` of before; a guard of your own on these statistics ends this warning as well",
+        "docs/stability.md has the `terms` of before; a guard of your own on these statistics ends this warning as well",
     ))
 }
 

@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn the_page_of_a_measure_has_its_statistics_and_so_has_the_manual() {
         insta::assert_snapshot!(stage_page(Some("lexical"), 80, false).expect("a page"));
-        let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/measures.md");
+        let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/statistics.md");
         let manual = std::fs::read_to_string(manual).expect("the page");
         for stage in schema::stage_names().iter().filter_map(|name| contract(name)) {
             let Role::Measure(measure) = stage.role() else { continue };

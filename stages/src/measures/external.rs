@@ -13,7 +13,7 @@ use crate::contract::{
 
 /// Asks a program of yours, in any language: it reads Arrow record batches from its standard input and writes one record batch
 /// of answers for each to its standard output. With `reads: text` or `ids` it measures windows, with `reads: document` it sees
-/// whole documents before `tokenize` and may drop them. `docs/external.md` has the protocol and examples.
+/// whole documents before `tokenize` and may drop them. `docs/custom-measures.md` has the protocol and examples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct External {

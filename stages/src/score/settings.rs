@@ -39,7 +39,7 @@ pub struct Score {
     #[serde(default)]
     pub standardise: Standardise,
     /// The largest relative standard error of a term's statistic, a root mean square over windows; only sampled rows have
-    /// one. Default 0.1: what a noisier term does to a ranking is in `docs/benchmarks.md`. Beyond it the selection is
+    /// one. Default 0.1: what a noisier term does to a ranking is in `docs/performance.md`. Beyond it the selection is
     /// refused unless the term's weight is 0 or this is raised.
     #[serde(default = "default_max_relative_error")]
     #[schemars(range(min = 0.0, max = 100.0))]
