@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table of the README: the share of good text in what a selection keeps of the demo, and the share kept of each kind.
+# The table of docs/evidence.md: the share of good text in what a selection keeps of the demo, and the share kept of each kind.
 #
 #   scripts/demo_table.sh          LONGSIFT=/path/to/longsift runs another binary than the one it builds
 #

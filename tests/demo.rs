@@ -1,4 +1,4 @@
-//! What the README says of the demo is what the demo does.
+//! The table of `docs/evidence.md` matches the demo.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::support::tables::{read_parquet, read_scores, texts};
 use crate::support::{Workspace, check_accounting, count, repository};
 
-/// Kinds of datasets/natural in the order of the README's table, the good ones first.
+/// Kinds of datasets/natural in the order of the table, the good ones first.
 const KINDS: [&str; 18] = [
     "books",
     "papers",
@@ -47,7 +47,7 @@ fn good_share(counts: &BTreeMap<String, u64>) -> f64 {
 }
 
 #[test]
-fn the_demo_keeps_real_text_as_the_readme_states() {
+fn the_demo_keeps_real_text_as_the_evidence_states() {
     let workspace = Workspace::new();
     let demo = repository().join("pipelines/demo.yaml");
     let output = format!("output.path={}", workspace.path("out").display());
@@ -63,10 +63,10 @@ fn the_demo_keeps_real_text_as_the_readme_states() {
     assert!((0.45..0.55).contains(&good_share(&scored)), "{scored:?}");
     assert!(good_share(&kept) >= MIN_GOOD_SHARE, "{} of {kept:?}", good_share(&kept));
 
-    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let evidence = fs::read_to_string(repository().join("docs/evidence.md")).unwrap();
     let (windows, kept_windows) = (count(&summary, "windows_total"), count(&summary, "kept"));
     let stated = format!("{windows} windows, {kept_windows} kept");
-    assert!(readme.contains(&stated), "{stated}");
+    assert!(evidence.contains(&stated), "{stated}");
     let share = |kind: &str| {
         let kept = kept.get(kind).copied().unwrap_or(0);
         format!("{:.0} %", 100.0 * kept as f64 / scored[kind] as f64)
@@ -76,7 +76,7 @@ fn the_demo_keeps_real_text_as_the_readme_states() {
         100.0 * good_share(&kept),
         KINDS.map(share).join(" | ")
     );
-    assert!(readme.contains(&row), "{row}");
+    assert!(evidence.contains(&row), "{row}");
 
     // books       142       58   40.8 %  +15.8 points                     23.9 %
     let compared = |kind: &str| {
@@ -85,7 +85,7 @@ fn the_demo_keeps_real_text_as_the_readme_states() {
         let [.., share, "%"] = cells[..] else { panic!("{row:?}") };
         share.parse::<f64>().unwrap()
     };
-    let longattn = readme.lines().find(|line| line.starts_with("| LongAttn | ")).unwrap();
+    let longattn = evidence.lines().find(|line| line.starts_with("| LongAttn | ")).unwrap();
     let stated: Vec<f64> = longattn
         .split('|')
         .filter_map(|cell| cell.trim().strip_suffix(" %")?.parse().ok())
@@ -97,7 +97,7 @@ fn the_demo_keeps_real_text_as_the_readme_states() {
 }
 
 #[test]
-fn the_table_of_the_readme_is_what_its_script_prints() {
+fn the_table_of_the_evidence_is_what_its_script_prints() {
     let answer = Command::new(repository().join("scripts/demo_table.sh"))
         .env("LONGSIFT", env!("CARGO_BIN_EXE_longsift"))
         .output()
@@ -105,6 +105,6 @@ fn the_table_of_the_readme_is_what_its_script_prints() {
     assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
     let table = String::from_utf8(answer.stdout).unwrap();
     assert_eq!(table.lines().count(), 8, "{table}");
-    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
-    assert!(readme.contains(&table), "{table}");
+    let evidence = fs::read_to_string(repository().join("docs/evidence.md")).unwrap();
+    assert!(evidence.contains(&table), "{table}");
 }
