@@ -2,20 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::element_type::ElementType;
 use crate::panels::Layout;
 use crate::tile::{AMX, AVX2, AVX512, PORTABLE, integers};
-
-/// Type of the numbers that queries and keys are multiplied in. Sums and exponentials are float32, sums of sums float64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ElementType {
-    /// 32-bit floats.
-    F32,
-    /// Queries (scaled) and keys are rounded to bf16 once, after the rotation.
-    Bf16,
-    /// Queries and keys (scaled) are rounded to 16-bit integers once, after the rotation, each row by a scale of its own
-    /// that makes it as long as products below 2^31 allow. Products and their sums are exact.
-    Int16,
-}
 
 /// Hardware that a kernel needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Rows of a matrix, converted to a kernel's numbers and regrouped so that a register tile reads them in one straight
 //! line.
 
+use crate::element_type::ElementType;
 use crate::int16;
-use crate::kernel::ElementType;
 use crate::simd_op::SimdOp;
 #[cfg(target_arch = "x86_64")]
 use crate::simd_op::run;

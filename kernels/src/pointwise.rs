@@ -175,7 +175,7 @@ fn absorb<S: Simd>(simd: S, sums: &mut LogSumExp, logits: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::ElementType;
+    use crate::element_type::ElementType;
 
     fn kernels() -> impl Iterator<Item = Kernel> {
         let floats =

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 
-use crate::kernel::{ElementType, Kernel, Requirement};
+use crate::element_type::ElementType;
+use crate::kernel::{Kernel, Requirement};
 
 /// Float32 kernels, fastest first.
 const FOR_F32: &[Kernel] =

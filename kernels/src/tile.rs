@@ -3,7 +3,7 @@
 //! The register tile of the float32 kernels is a few keys times a few vectors of queries. Its shape changes the speed but no
 //! bit: an element is one running sum over the depth, ascending.
 
-use crate::kernel::ElementType;
+use crate::element_type::ElementType;
 use crate::online_softmax::{Logits, STRIP_ROWS};
 use crate::panels::Layout;
 #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::kernel::{ElementType, Kernel};
+use crate::element_type::ElementType;
+use crate::kernel::Kernel;
 use crate::masks::Segments;
 use crate::statistics::{AttentionShape, LogitRules, QueryKeySource, RowSample};
 

@@ -7,8 +7,9 @@ use half::bf16;
 
 use super::clock::Clock;
 use crate::block_attention::BlockAttention;
+use crate::element_type::ElementType;
 use crate::gather::{TableView, TableWindow};
-use crate::kernel::{ElementType, Kernel};
+use crate::kernel::Kernel;
 use crate::rope::{Rope, RopeStyle};
 use crate::statistics::{AttentionShape, LogitRules, Measure, QueryKeySource};
 use crate::stream::attention_statistics;
