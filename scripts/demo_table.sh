@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table of docs/evidence.md: the share of good text in what a selection keeps of the demo, and the share kept of each kind.
+# The table of docs/evidence.md, in per cent: the share of real text in what a selection keeps of the demo, and the share kept of each kind.
 #
 #   scripts/demo_table.sh          LONGSIFT=/path/to/longsift runs another binary than the one it builds
 #
@@ -37,13 +37,13 @@ row() {
     }
     $1 in is_kind && $5 == "%" {
       if (!($1 in share)) found++
-      share[$1] = sprintf("%.0f %%", 100 * $3 / $2)
+      share[$1] = sprintf("%.0f", 100 * $3 / $2)
       kept += $3
       if ($1 in is_good) kept_good += $3
     }
     END {
       if (found != all || kept == 0) { print "expected the shares of " all " kinds in the log, got " found + 0 > "/dev/stderr"; exit 1 }
-      printf "| %s | **%.0f %%** |", name, 100 * kept_good / kept
+      printf "| %s | **%.0f** |", name, 100 * kept_good / kept
       for (i = 1; i <= all; i++) printf " %s |", share[kinds[i]]
       printf "\n"
     }' "$folder/log"
@@ -55,7 +55,7 @@ components="$(component far_recurrence 1 0), $(component link_coverage 1 0), $(c
 components+=", $(component midrange_share 1 0.1), $(component periodic_share -1 1.05), $(component repeated_share -1 1.1)"
 components+=", $(component digit_share -1 1.2)"
 
-printf '| selection | real text in what is kept |'
+printf '| selection | real text |'
 for kind in $good $junk; do printf ' `%s` |' "$kind"; done
 printf '\n|---|---|'
 for kind in $good $junk; do printf -- '---|'; done
@@ -65,4 +65,4 @@ row 'LongAttn' stages.score.formula=longattn 'stages.filter.guards=[]'
 row 'LongAttn, guards' stages.score.formula=longattn
 row 'far recurrence, guards' stages.score.formula=far-recurrence
 row 'balanced recurrence, guards' stages.score.formula=null "stages.score.terms=[$components]" stages.score.combine=least
-row 'balanced recurrence with attention, guards: the demo as it stands'
+row 'balanced recurrence with attention, guards (the demo)'
