@@ -117,7 +117,7 @@ fn read(path: &Path) -> Result<Vec<(Test, String)>> {
     let name = path.display().to_string();
     let bytes = files::read_if_present(path)?.ok_or_else(|| {
         Diagnostic::error(Blame::Pipeline, format!("there are no tests: `{name}` does not exist"))
-            .hint("write them there, or name another file with `--tests`; docs/scheduling.md has an example")
+            .hint("write them there, or name another file with `--tests`; docs/testing.md has an example")
     })?;
     let text = String::from_utf8(bytes)
         .map_err(|_| Diagnostic::error(Blame::Pipeline, format!("`{name}` is not UTF-8")))?;
