@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
+use crate::documentation::{commands, missing};
 use crate::support::tables::{read_parquet, read_scores, texts};
 use crate::support::{Workspace, check_accounting, count, repository};
 
@@ -63,6 +64,12 @@ fn the_demo_keeps_real_text_as_the_evidence_states() {
     assert!((0.45..0.55).contains(&good_share(&scored)), "{scored:?}");
     assert!(good_share(&kept) >= MIN_GOOD_SHARE, "{} of {kept:?}", good_share(&kept));
 
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let commands = commands(&readme);
+    let (_, shown) = commands.iter().find(|(command, _)| command.contains("demo.yaml")).unwrap();
+    let output = format!("{}{}", answer.stderr, answer.stdout);
+    assert_eq!(missing(&output, shown), None, "{output}");
+
     let evidence = fs::read_to_string(repository().join("docs/evidence.md")).unwrap();
     let (windows, kept_windows) = (count(&summary, "windows_total"), count(&summary, "kept"));
     let stated = format!("{windows} windows, {kept_windows} kept");
@@ -105,4 +112,10 @@ fn the_table_of_the_evidence_is_what_its_script_prints() {
     assert_eq!(table.lines().count(), 8, "{table}");
     let evidence = fs::read_to_string(repository().join("docs/evidence.md")).unwrap();
     assert!(evidence.contains(&table), "{table}");
+    // The README has the first two columns.
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    for row in table.lines() {
+        let columns = row.split('|').take(3).collect::<Vec<_>>().join("|");
+        assert!(readme.contains(&format!("\n{columns}|\n")), "{row}");
+    }
 }

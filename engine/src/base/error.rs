@@ -23,7 +23,7 @@ pub const CHECK: u8 = 6;
 /// `longsift diff`: the runs differ.
 pub const DIFFERENT: u8 = 5;
 
-/// Every exit code: what it means, and whether the same command is worth another try. The README has the same table.
+/// Every exit code: what it means, and whether the same command is worth another try. `docs/troubleshooting.md` has the same table.
 pub const EXIT_CODES: [(&str, &str, &str); 8] = [
     ("0", "done, or nothing to do", ""),
     ("1", "a bug of longsift", "no"),
