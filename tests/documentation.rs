@@ -105,6 +105,38 @@ fn the_page_of_troubleshooting_has_the_exit_codes() {
     }
 }
 
+/// Text of every source file below a folder, without the breaks of string literals and without backticks.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let source = fs::read_to_string(path).unwrap();
+            let lines = source.split("\\\n").map(str::trim_start);
+            text.push_str(&lines.collect::<String>().replace('`', ""));
+        }
+    }
+}
+
+#[test]
+fn messages_of_the_page_of_troubleshooting_are_messages_of_the_program() {
+    let page = fs::read_to_string(repository().join("docs/troubleshooting.md")).unwrap();
+    let (_, table) = page.split_once("| message | what to do |\n").unwrap();
+    let rows: Vec<&str> = table.lines().skip(1).take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(rows.len(), 15, "{rows:#?}");
+    let mut source = String::new();
+    for folder in ["engine/src", "stages/src"] {
+        sources(&repository().join(folder), &mut source);
+    }
+    for row in rows {
+        let message = row.split('|').nth(1).unwrap().replace('`', "");
+        let parts = message.split('…').map(str::trim).filter(|part| part.len() >= 8);
+        let absent: Vec<&str> = parts.filter(|part| !source.contains(part)).collect();
+        assert!(absent.is_empty(), "{row}: {absent:?}");
+    }
+}
+
 /// The commands of a page, each with the output that the page shows after it.
 pub fn commands(text: &str) -> Vec<(String, String)> {
     let mut commands: Vec<(String, String)> = Vec::new();
