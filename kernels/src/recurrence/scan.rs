@@ -39,7 +39,7 @@ pub struct Scan {
     /// From the end of a trigram back to that of its last earlier occurrence; 0 where there is none. In whole words.
     distances: Vec<u32>,
     /// Of the trigrams, at the tokens where they end. In whole words.
-    pub(super) hashes: Vec<u32>,
+    hashes: Vec<u32>,
     /// A bit per token: whether that distance is above 0.
     recurring: Vec<u64>,
     /// A bit per token: whether it is above 0 and that of the token before.
@@ -53,7 +53,7 @@ pub struct Scan {
     /// By hash, the last position at which an 8-gram of it ended; 0 where none did.
     heads: Vec<u32>,
     /// By that position, the one before.
-    chains: Vec<u32>,
+    pub(super) chains: Vec<u32>,
     tokens: usize,
     /// Trigrams by distance; of a whole window only.
     pub(super) periods: Periods,

@@ -72,10 +72,7 @@ impl RepeatedTokens {
 pub(super) struct IdCount {
     id: u32,
     pub(super) occurrences: u32,
-    /// Occurrences at a middle distance from the current token. Exact modulo 2^16, hence exact of ids that are paired.
-    in_range: u16,
-    /// Pairs at a middle distance, likewise.
-    pub(super) hits: u16,
+    last: u32,
 }
 
 /// Counts of the ids of a window.
@@ -85,21 +82,31 @@ pub(super) struct Ids {
     counts: Vec<IdCount>,
 }
 
+/// The ids of a window with their places.
+pub(super) struct CountedIds<'a> {
+    /// In the order of their first occurrence.
+    pub(super) counts: &'a [IdCount],
+    /// By place, the place before with the same id.
+    previous: &'a [u32],
+    /// A pair at a distance g is a hit where `nearest <= g < beyond`.
+    nearest: u32,
+    beyond: u32,
+}
+
 impl Ids {
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of::<IdCount>() * self.counts.capacity()
     }
 
-    /// Counts each id, and for each of its occurrences the earlier ones at a middle distance. `slots`, `numbers`: memory that is
-    /// overwritten, `numbers` at least as long as `ids`.
+    /// Counts each id. `slots` and `previous` are memory that is overwritten, `previous` as long as `ids`.
     #[inline(always)]
-    pub(super) fn count(
-        &mut self,
+    pub(super) fn count<'a>(
+        &'a mut self,
         ids: &[u32],
         slots: &mut Vec<u32>,
-        numbers: &mut [u32],
-    ) -> &[IdCount] {
+        previous: &'a mut [u32],
+    ) -> CountedIds<'a> {
         let tokens = ids.len();
         if self.counts.len() < tokens {
             self.counts.reserve_exact(tokens - self.counts.len());
@@ -111,11 +118,8 @@ impl Ids {
         bits::clear(slots, 1 << bits);
         let slots = &mut slots[..];
         let last_slot = slots.len() - 1;
-        let numbers = &mut numbers[..tokens];
-        // A pair at a distance g is a hit where nearest ≤ g < beyond.
-        let (nearest, beyond) = (tokens.div_ceil(32), tokens.div_ceil(8));
         let mut different = 0;
-        for (token, &id) in ids.iter().enumerate() {
+        for ((token, &id), previous) in (0..).zip(ids).zip(&mut *previous) {
             // An empty slot leads to the next number, which has this id already: one comparison, which rarely fails, ends the
             // search for old and new ids alike.
             counts[different] = IdCount { id, ..IdCount::default() };
@@ -128,20 +132,36 @@ impl Ids {
                 slot = (slot + 1) & last_slot;
             };
             slots[slot] = number as u32 + 1;
-            numbers[token] = number as u32;
             different += usize::from(number == different);
-            if token >= nearest {
-                let entering = &mut counts[numbers[token - nearest] as usize];
-                entering.in_range = entering.in_range.wrapping_add(1);
-            }
-            if token >= beyond {
-                let leaving = &mut counts[numbers[token - beyond] as usize];
-                leaving.in_range = leaving.in_range.wrapping_sub(1);
-            }
             let own = &mut counts[number];
             own.occurrences += 1;
-            own.hits = own.hits.wrapping_add(own.in_range);
+            *previous = own.last;
+            own.last = token;
         }
-        &counts[..different]
+        CountedIds {
+            counts: &counts[..different],
+            previous,
+            nearest: tokens.div_ceil(32) as u32,
+            beyond: tokens.div_ceil(8) as u32,
+        }
+    }
+}
+
+impl CountedIds<'_> {
+    /// Pairs of the places of an id at a middle distance. `N`: its occurrences.
+    #[inline(always)]
+    pub(super) fn hits<const N: usize>(&self, id: &IdCount) -> u64 {
+        let mut places = [id.last; N];
+        for place in 1..N {
+            places[place] = self.previous[places[place - 1] as usize];
+        }
+        let mut hits = 0;
+        for (place, later) in places.iter().enumerate() {
+            for earlier in &places[place + 1..] {
+                let beyond_nearest = (later - earlier).wrapping_sub(self.nearest);
+                hits += u64::from(beyond_nearest < self.beyond - self.nearest);
+            }
+        }
+        hits
     }
 }

@@ -11,8 +11,6 @@ use crate::transpose::Transpose;
 
 /// An id that occurs at least once in so many tokens is frequent.
 const FREQUENT_TOKENS: u64 = 128;
-/// Occurrences of an id whose pairs of places are counted.
-const PAIRED: std::ops::RangeInclusive<u32> = 2..=6;
 /// With fewer pairs there is no `midrange_share`.
 const MIN_PAIRS: u64 = 30;
 
@@ -77,16 +75,23 @@ impl SimdOp for CountingIds<'_> {
             ..WindowCounts::default()
         };
         let frequent = (tokens / FREQUENT_TOKENS).max(2);
-        // Slots and hashes of the scan have served.
-        for id in scan.ids.count(ids, &mut scan.slots, &mut scan.hashes) {
+        // Slots and chains of the scan are no longer needed.
+        let counted = scan.ids.count(ids, &mut scan.slots, &mut scan.chains);
+        for id in counted.counts {
             let occurrences = u64::from(id.occurrences);
             if occurrences >= frequent {
                 counts.frequent += occurrences;
             }
-            if PAIRED.contains(&id.occurrences) {
-                counts.midrange_pairs += occurrences * (occurrences - 1) / 2;
-                counts.midrange_hits += u64::from(id.hits);
-            }
+            let hits = match id.occurrences {
+                2 => counted.hits::<2>(id),
+                3 => counted.hits::<3>(id),
+                4 => counted.hits::<4>(id),
+                5 => counted.hits::<5>(id),
+                6 => counted.hits::<6>(id),
+                _ => continue,
+            };
+            counts.midrange_pairs += occurrences * (occurrences - 1) / 2;
+            counts.midrange_hits += hits;
         }
         counts
     }
