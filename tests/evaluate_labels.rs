@@ -481,6 +481,34 @@ fn other_scores_and_constructed_windows_stand_beside_labels_where_they_are_asked
 }
 
 #[test]
+fn a_random_score_is_the_control_of_the_same_seed() {
+    let rows = rows();
+    let workspace = workspace(&rows);
+    let random = |seed: &str| {
+        let (before, after) = pipeline("", "")
+            .split_once("terms:")
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .unwrap();
+        let after = after.split_once("]}").unwrap().1;
+        format!("{before}formula: random{seed}}}{after}")
+    };
+    let more = ["--only", "dup", "--windows", "64"];
+    let arguments = [&LABELS[..], &more].concat();
+    let first = evaluated(&workspace, &random(""), &arguments);
+    let seventh = evaluated(&workspace, &random(", seed: 7"), &arguments);
+    for got in [&first, &seventh] {
+        let reports = &got["labels"]["S64"]["reports"];
+        assert_eq!(reports["score"]["unguarded"], reports["random"]["unguarded"]);
+        assert!(got["S64"]["reports"]["score"]["paired"]["dup"][0].is_number(), "{got}");
+    }
+    let kept = |got: &Value| got["labels"]["S64"]["reports"]["score"]["unguarded"].clone();
+    assert_ne!(kept(&first), kept(&seventh));
+    let with_another = evaluated(&workspace, &pipeline("", ""), &arguments);
+    let control = &with_another["labels"]["S64"]["reports"]["random"]["unguarded"];
+    assert_eq!(*control, kept(&first), "1 is the default");
+}
+
+#[test]
 fn labels_are_told_in_a_sentence_a_matrix_and_a_page() {
     let workspace = workspace(&rows());
     workspace.write("pipeline.yaml", guarded(""));

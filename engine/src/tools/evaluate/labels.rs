@@ -11,6 +11,8 @@ pub(crate) mod tables;
 
 use std::collections::{BTreeMap, HashMap};
 
+use longsift_stages::score::presets::DEFAULT_SEED;
+
 use super::columns;
 use super::figures::bootstrap::Bootstrap;
 use super::measure::{Content, Measurer};
@@ -27,8 +29,6 @@ use report::{LabelFigures, LabelLength, LabelWindows, RANDOM};
 
 /// Documents that are read at a time.
 const DOCUMENTS_AT_A_TIME: usize = 32;
-/// The seed of the control.
-const RANDOM_SEED: u64 = 1;
 
 /// The windows that are taken of a document at most, spread over it: fewer long ones, which hold more text.
 pub(crate) fn windows_per_document(tokens: usize) -> usize {
@@ -146,6 +146,7 @@ impl Labelling<'_, '_> {
         let rejections = measured.rejections(self.plan);
         let passes = rejections.passes();
         let mut statistics = measured.statistics(self.plan, passes.as_deref());
+        let seed = self.plan.spec.score().random_seed().unwrap_or(DEFAULT_SEED);
         let is_known = |statistics: &[Statistic], name: &str| {
             statistics.iter().any(|statistic| statistic.name == name)
         };
@@ -158,7 +159,7 @@ impl Labelling<'_, '_> {
             let doc = format!("The column `{column}` of the input, a score of documents.");
             statistics.push(Statistic { name, doc, values, unguarded: None });
         }
-        statistics.push(random(&statistics, &measured));
+        statistics.push(random(&statistics, &measured, seed));
         let good: Vec<bool> =
             classes.iter().map(|class| self.classes.good.contains(class)).collect();
         let documents: Vec<usize> = ids.iter().map(Vec::len).collect();
@@ -199,12 +200,12 @@ impl Labelling<'_, '_> {
 }
 
 /// The control: scores that depend on ids and windows alone.
-fn random(statistics: &[Statistic], measured: &Measured) -> Statistic {
+fn random(statistics: &[Statistic], measured: &Measured, seed: u64) -> Statistic {
     let is_taken = statistics.iter().any(|statistic| statistic.name == RANDOM);
     Statistic {
         name: if is_taken { format!("control:{RANDOM}") } else { RANDOM.to_owned() },
-        doc: format!("A random number of document and window, seed {RANDOM_SEED}: the control."),
-        values: measured.random(RANDOM_SEED),
+        doc: format!("A random number of document and window, seed {seed}: the control."),
+        values: measured.random(seed),
         unguarded: None,
     }
 }

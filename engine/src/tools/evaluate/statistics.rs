@@ -133,7 +133,15 @@ impl Measured {
 
     /// The pipeline's score. `None` where a term has no figures.
     fn score(&self, plan: &Plan, passes: Option<&[bool]>) -> Option<Statistic> {
-        let (terms, combine) = plan.spec.score().terms(&plan.measures.statistics());
+        let settings = plan.spec.score();
+        if let Some(seed) = settings.random_seed() {
+            let doc = format!(
+                "The pipeline's score: a random number of document and window, seed {seed}."
+            );
+            let values = self.random(seed);
+            return Some(Statistic { name: "score".into(), doc, values, unguarded: None });
+        }
+        let (terms, combine) = settings.terms(&plan.measures.statistics());
         let values = self.scores(plan, |window| passes.is_none_or(|passes| passes[window]))?;
         let unguarded = passes.and_then(|_| self.scores(plan, |_| true));
         let doc = format!("The pipeline's score: {}.", combine.formula(&terms));
