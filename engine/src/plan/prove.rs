@@ -27,6 +27,8 @@ use crate::spec::Spec;
 use crate::storage::hub::HubOptions;
 use crate::storage::{files, range_file};
 
+/// Divisor of `memory_limit_bytes` that gives the memory of all caches of tokenization.
+const CACHE_SHARE: u64 = 4;
 /// The setting that names the model.
 const MODEL: &str = "stages.load-partial-model.model";
 
@@ -331,7 +333,10 @@ fn open_encoder(
     let opened = path.as_ref().map(|path| Encoder::open(path, settings.special_tokens_in_text));
     match opened {
         None => (None, None),
-        Some(Ok(encoder)) => (path, Some(Some(encoder))),
+        Some(Ok(mut encoder)) => {
+            encoder.limit_caches(spec.pipeline.input.memory_limit_bytes / CACHE_SHARE);
+            (path, Some(Some(encoder)))
+        }
         Some(Err(problem)) => {
             problems.push(Diagnostic::from(problem).at(spec.at(place)));
             (path, None)

@@ -53,9 +53,6 @@ impl Encoder {
     /// English books.
     pub const BYTES_PER_PART_BYTE: u64 = 120;
 
-    /// The most memory that a thread's cache of encoded parts takes, in bytes.
-    pub const CACHE_BYTES_PER_THREAD: usize = PartCache::MAX_BYTES;
-
     /// The longest part that is encoded where a tokenizer must see all of it, in bytes: more than the longest books have.
     /// It takes a gigabyte of memory. No setting changes it, so that none decides what is quarantined.
     pub const LARGEST_PART_BYTES: usize = 8 << 20;
@@ -179,6 +176,15 @@ impl Encoder {
             bytes => format!("{:?}", String::from_utf8_lossy(bytes)),
         };
         Some(format!("id {id} is {} there and {} here", shown(&own), shown(&others)))
+    }
+
+    /// Limits the caches of encoded parts of all threads together to `bytes`. By default each thread has up to 20 MiB. Ids
+    /// do not depend on it.
+    pub fn limit_caches(&mut self, bytes: u64) {
+        if let Ok(splitter) = &mut self.splitter {
+            let per_thread = bytes / rayon::current_num_threads() as u64;
+            splitter.cache_bytes = usize::try_from(per_thread).unwrap_or(usize::MAX);
+        }
     }
 
     /// Why long texts are not taken apart, where they are not: such a tokenizer is slow and needs much memory.

@@ -315,7 +315,7 @@ fn assert_linear(bytes: usize) {
         let splitter = encoder.splitter.as_ref().unwrap();
         let fast = splitter.fast.as_ref().unwrap();
         for text in monotonous(bytes) {
-            let (mut cache, mut ids) = (PartCache::default(), Vec::new());
+            let (mut cache, mut ids) = (PartCache::new(usize::MAX), Vec::new());
             LOOKS.set(0);
             let end = fast.encode(&mut cache, &text, 0, text.len(), &mut ids, |_, _| ());
             let (looks, characters) = (LOOKS.get(), text.chars().count());

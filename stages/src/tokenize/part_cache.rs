@@ -6,13 +6,18 @@ use hashbrown::HashMap;
 pub(super) const MAX_SHORT: usize = 15;
 /// The longest part that is remembered, in bytes.
 const MAX_LONG: usize = 256;
-/// Lines of short parts, two entries each: 8 MiB, which holds the words of most books and fits beside other threads into
-/// the cache that processors share.
-const LINES: usize = 1 << 17;
-/// Ids of short parts of more than four tokens: 2 MiB.
-const MAX_SPILLED: usize = 1 << 19;
-/// Bytes of long parts, their ids and their places.
-const MAX_LONG_BYTES: usize = 4 << 20;
+/// Most lines of short parts, two entries each: 8 MiB, which holds the words of most books and fits with those of other
+/// threads into the cache that processors share.
+const MAX_LINES: usize = 1 << 17;
+/// Fewest lines: 40 KiB with what belongs to them.
+const MIN_LINES: usize = 1 << 8;
+/// Ids of short parts of more than four tokens, per line.
+const SPILLED_PER_LINE: usize = 4;
+/// Bytes of long parts, their ids and their places, per line.
+const LONG_BYTES_PER_LINE: usize = 32;
+/// Bytes of memory per line: vectors grow by doubling, and maps hold empty places.
+const BYTES_PER_LINE: usize =
+    size_of::<Line>() + 2 * SPILLED_PER_LINE * size_of::<u32>() + 2 * LONG_BYTES_PER_LINE;
 
 /// No token: the largest ids are below 2²¹.
 const NONE: u32 = u32::MAX;
@@ -44,18 +49,6 @@ struct Entry {
     ids: [u32; 4],
 }
 
-impl Default for PartCache {
-    fn default() -> Self {
-        let empty = Line([Entry { key: 0, ids: [NONE; 4] }; 2]);
-        Self {
-            lines: vec![empty; LINES].into(),
-            spilled: Vec::new(),
-            long: HashMap::new(),
-            long_bytes: 0,
-        }
-    }
-}
-
 /// The key of a part of at most [`MAX_SHORT`] bytes.
 #[inline]
 pub(super) fn key(part: &[u8]) -> Key {
@@ -66,9 +59,20 @@ pub(super) fn key(part: &[u8]) -> Key {
 }
 
 impl PartCache {
-    /// The most memory a cache takes, in bytes.
-    pub(super) const MAX_BYTES: usize =
-        LINES * size_of::<Line>() + 2 * MAX_SPILLED * size_of::<u32>() + 2 * MAX_LONG_BYTES;
+    /// The most memory that a cache takes, in bytes: 20 MiB.
+    pub(super) const MAX_BYTES: usize = MAX_LINES * BYTES_PER_LINE;
+
+    /// An empty cache of up to `bytes` of memory, at most [`Self::MAX_BYTES`].
+    pub(super) fn new(bytes: usize) -> Self {
+        let lines = (bytes / BYTES_PER_LINE).clamp(MIN_LINES, MAX_LINES);
+        let empty = Line([Entry { key: 0, ids: [NONE; 4] }; 2]);
+        Self {
+            lines: vec![empty; 1 << lines.ilog2()].into(),
+            spilled: Vec::new(),
+            long: HashMap::new(),
+            long_bytes: 0,
+        }
+    }
 
     /// Appends the ids of a short part to `ids`: remembered ones, or those that `encode` appends.
     #[inline]
@@ -78,7 +82,7 @@ impl PartCache {
         ids: &mut Vec<u32>,
         encode: impl FnOnce(&mut Vec<u32>),
     ) {
-        let line = line(key);
+        let line = self.line(key);
         let [recent, older] = &self.lines[line].0;
         let found = if recent.key == key {
             recent
@@ -116,7 +120,7 @@ impl PartCache {
         if of_part.len() <= 4 {
             entry.ids[..of_part.len()].copy_from_slice(of_part);
         } else {
-            if self.spilled.len() + of_part.len() > MAX_SPILLED {
+            if self.spilled.len() + of_part.len() > SPILLED_PER_LINE * self.lines.len() {
                 self.forget_spilled();
             }
             entry.ids = [SPILLED, self.spilled.len() as u32, of_part.len() as u32, 0];
@@ -154,21 +158,21 @@ impl PartCache {
         encode(ids);
         let of_part: Box<[u32]> = ids[first..].into();
         let bytes = part.len() + size_of_val(&*of_part) + size_of::<(Box<[u8]>, Box<[u32]>)>();
-        if self.long_bytes + bytes > MAX_LONG_BYTES {
+        if self.long_bytes + bytes > LONG_BYTES_PER_LINE * self.lines.len() {
             self.long.clear();
             self.long_bytes = 0;
         }
         self.long_bytes += bytes;
         self.long.insert(part.into(), of_part);
     }
-}
 
-#[inline]
-fn line(key: Key) -> usize {
-    let low = key as u64 ^ 0xA076_1D64_78BD_642F;
-    let high = (key >> 64) as u64 ^ 0xE703_7ED1_A0B4_28DB;
-    let product = u128::from(low) * u128::from(high);
-    (product as u64 ^ (product >> 64) as u64) as usize & (LINES - 1)
+    #[inline]
+    fn line(&self, key: Key) -> usize {
+        let low = key as u64 ^ 0xA076_1D64_78BD_642F;
+        let high = (key >> 64) as u64 ^ 0xE703_7ED1_A0B4_28DB;
+        let product = u128::from(low) * u128::from(high);
+        (product as u64 ^ (product >> 64) as u64) as usize & (self.lines.len() - 1)
+    }
 }
 
 #[cfg(test)]
@@ -184,7 +188,13 @@ mod tests {
 
     #[test]
     fn cached_ids_are_those_of_the_encoder_at_any_fill() {
-        let (mut cache, mut ids, mut expected) = (PartCache::default(), Vec::new(), Vec::new());
+        for bytes in [0, 1 << 20, usize::MAX] {
+            check(PartCache::new(bytes));
+        }
+    }
+
+    fn check(mut cache: PartCache) {
+        let (mut ids, mut expected) = (Vec::new(), Vec::new());
         let mut misses = 0;
         for round in 0..2 {
             for number in 0..600_000_u32 {
@@ -207,7 +217,9 @@ mod tests {
             }
         }
         assert!(misses < 1_200_000, "some were remembered");
-        assert!(cache.spilled.len() <= MAX_SPILLED && cache.long_bytes <= MAX_LONG_BYTES);
+        let lines = cache.lines.len();
+        assert!(cache.spilled.len() <= SPILLED_PER_LINE * lines);
+        assert!(cache.long_bytes <= LONG_BYTES_PER_LINE * lines);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub(super) struct Splitter {
     pub(super) fast: Result<FastPath, &'static str>,
     /// [`RUN_BYTES`]; tests choose others.
     pub(super) run_bytes: usize,
+    /// Most bytes of a thread's cache of parts.
+    pub(super) cache_bytes: usize,
     /// What threads have left for the next.
     scratch: Mutex<Vec<Scratch>>,
 }
@@ -118,6 +120,7 @@ impl Splitter {
             added: AddedTokens::new(plain, as_text)?,
             normalised: AddedTokens::new(normalised, as_text)?,
             run_bytes: RUN_BYTES,
+            cache_bytes: PartCache::MAX_BYTES,
             scratch: Mutex::default(),
         }))
     }
@@ -249,7 +252,7 @@ impl Splitter {
         let run = match source.fast {
             Some(fast) => self.fast_run(
                 fast,
-                scratch.cache.get_or_insert_default(),
+                scratch.cache.get_or_insert_with(|| PartCache::new(self.cache_bytes).into()),
                 source,
                 start,
                 stop,
