@@ -76,6 +76,11 @@ impl<'a> Composed<'a> {
         Ok(Self { text: Cow::Owned(text), marks })
     }
 
+    /// Whether composition changed anything.
+    pub(super) fn changed(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
     /// The byte of the original at which a token ends that ends at byte `end` of the composed text, the end of a
     /// character.
     pub(super) fn source_end(&self, end: usize) -> usize {

@@ -52,11 +52,11 @@ impl EncodedText {
         self.ends.push(end.max(self.ends.last().copied().unwrap_or(0)));
     }
 
-    /// Adds the tokens of a part of the text; `end_of`: the byte of the whole text for one of theirs.
+    /// Adds the tokens of a part of the text; `end_of`: the byte of the whole text for one of theirs, which never descends.
     pub(super) fn extend(&mut self, part: &Self, end_of: impl Fn(u32) -> u32) {
-        for (id, end) in part.ids.iter().zip(&part.ends) {
-            self.push(*id, end_of(*end));
-        }
+        let reached = self.ends.last().copied().unwrap_or(0);
+        self.ids.extend_from_slice(&part.ids);
+        self.ends.extend(part.ends.iter().map(|end| end_of(*end).max(reached)));
     }
 }
 

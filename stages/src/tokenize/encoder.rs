@@ -18,7 +18,6 @@ use super::budget::Budget;
 use super::encoded::character_ends;
 use super::gguf_tokenizer::tokenizer_json;
 use super::other_config;
-use super::part_cache::PartCache;
 use super::patterns::{NormalizerSteps, PreTokenizerSteps, differing_pattern};
 use super::problem::Refusal;
 use super::settings::SpecialTokensInText;

@@ -167,7 +167,7 @@ struct Work<'a, J> {
 impl<J: FnMut(usize, usize)> Work<'_, J> {
     fn pieces<S: Scan>(mut self, start: usize, stop: usize, ids: &mut Vec<u32>) -> usize {
         let text = self.text.as_bytes();
-        let (mut keys, mut starts) = ([0; BATCH], [0; BATCH + 1]);
+        let (mut keys, mut starts, mut lines) = ([0; BATCH], [0; BATCH + 1], [0; BATCH]);
         let mut at = start;
         while at < stop {
             let mut batch = 0;
@@ -177,14 +177,15 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
                 batch += 1;
             }
             starts[batch] = at;
-            for (piece, key) in starts[..=batch].windows(2).zip(keys) {
+            self.cache.load_lines(&keys[..batch], &mut lines);
+            for ((piece, key), line) in starts[..=batch].windows(2).zip(keys).zip(lines) {
                 (self.joint)(piece[0], ids.len());
                 let merges = &self.path.merges;
                 let part = &text[piece[0]..piece[1]];
                 if key == 0 {
                     self.long_piece(piece[0]..piece[1], ids);
                 } else {
-                    self.cache.short(key, ids, |ids| merges.encode(part, ids));
+                    self.cache.short(key, line, ids, |ids| merges.encode(part, ids));
                 }
             }
         }
@@ -242,7 +243,9 @@ impl<J: FnMut(usize, usize)> Work<'_, J> {
             return self.long_part(part, ids);
         }
         let merges = &self.path.merges;
-        self.cache.short(part_cache::key(bytes), ids, |ids| merges.encode(bytes, ids));
+        let key = part_cache::key(bytes);
+        let line = self.cache.line(key);
+        self.cache.short(key, line, ids, |ids| merges.encode(bytes, ids));
     }
 
     fn long_part(&mut self, part: std::ops::Range<usize>, ids: &mut Vec<u32>) {

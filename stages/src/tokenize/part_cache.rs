@@ -74,15 +74,27 @@ impl PartCache {
         }
     }
 
-    /// Appends the ids of a short part to `ids`: remembered ones, or those that `encode` appends.
+    /// Finds the lines of parts and reads each once, so that the processor waits for them together instead of one after the
+    /// other.
+    #[inline]
+    pub(super) fn load_lines(&self, keys: &[Key], lines: &mut [usize]) {
+        let mut read = 0;
+        for (key, line) in keys.iter().zip(lines) {
+            *line = self.line(*key);
+            read ^= self.lines[*line].0[0].ids[0];
+        }
+        std::hint::black_box(read);
+    }
+
+    /// Appends the ids of a short part to `ids`: remembered ones, or those that `encode` appends. `line`: that of `key`.
     #[inline]
     pub(super) fn short(
         &mut self,
         key: Key,
+        line: usize,
         ids: &mut Vec<u32>,
         encode: impl FnOnce(&mut Vec<u32>),
     ) {
-        let line = self.line(key);
         let [recent, older] = &self.lines[line].0;
         let found = if recent.key == key {
             recent
@@ -166,8 +178,9 @@ impl PartCache {
         self.long.insert(part.into(), of_part);
     }
 
+    /// The line of a part.
     #[inline]
-    fn line(&self, key: Key) -> usize {
+    pub(super) fn line(&self, key: Key) -> usize {
         let low = key as u64 ^ 0xA076_1D64_78BD_642F;
         let high = (key >> 64) as u64 ^ 0xE703_7ED1_A0B4_28DB;
         let product = u128::from(low) * u128::from(high);
@@ -210,7 +223,10 @@ mod tests {
                     encode(part)(into);
                 };
                 match part.len() {
-                    ..=MAX_SHORT => cache.short(key(part), &mut ids, miss),
+                    ..=MAX_SHORT => {
+                        let key = key(part);
+                        cache.short(key, cache.line(key), &mut ids, miss);
+                    }
                     _ => cache.long(part, &mut ids, miss),
                 }
                 assert_eq!(ids, expected, "{number}");

@@ -133,6 +133,8 @@ impl Splitter {
         largest_part: usize,
     ) -> Result<EncodedText, Refusal> {
         let mut encoded = EncodedText::default();
+        encoded.ids.reserve(text.len() / 5);
+        encoded.ends.reserve(text.len() / 5);
         for (id, range) in self.added.split(text) {
             if let Some(id) = id {
                 encoded.push(id, range.end as u32);
@@ -158,7 +160,13 @@ impl Splitter {
                 let text = &composed.text[part.clone()];
                 let fast = self.fast.as_ref().ok().filter(|fast| fast.takes(text));
                 let source = Source { tokenizer, text, first, fast, largest_part };
-                self.encode_between(source, &mut encoded, source_end)?;
+                if fast.is_some() && first.is_none() && !composed.changed() {
+                    // Ends of the fast path are ends of characters.
+                    let offset = (range.start + part.start) as u32;
+                    self.encode_between(source, &mut encoded, |end| offset + end)?;
+                } else {
+                    self.encode_between(source, &mut encoded, source_end)?;
+                }
             }
         }
         Ok(encoded)
