@@ -12,6 +12,7 @@ to be compared: pip install gigatoken datatrove polars.
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -123,7 +124,8 @@ def main() -> int:
             corpus.mkdir()
             for copy in range(times):
                 for path in files:
-                    (corpus / f"{path.stem}-{copy}.parquet").symlink_to(path)
+                    # longsift reads a file of two names once.
+                    shutil.copyfile(path, corpus / f"{path.stem}-{copy}.parquet")
         for attempt in range(arguments.rounds):
             for program in programs:
                 if program.problem or (program.times > 1 and attempt > 0):

@@ -15,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow
@@ -143,10 +144,22 @@ def perplexity(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def write_corpus(path: Path, categories: Collection[str] = (), cut: int = 0) -> None:
+    """The shared corpora as one table; books by their language. Of some categories alone, and the first `cut` characters of each
+    document, where that is asked for."""
+    rows = []
+    for corpus in ("books", "code", "papers"):
+        for row in pyarrow.parquet.read_table(SHARED / f"corpora/{corpus}.parquet").to_pylist():
+            language = [tag[5:] for tag in row["tags"] if tag.startswith("lang:")]
+            category = f"books:{language[0]}" if corpus == "books" else row["source"]
+            if not categories or category in categories:
+                rows.append({"id": row["data_id"], "text": row["text"][: cut or None], "category": category})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=16)
+
+
 def evaluate(arguments: argparse.Namespace) -> int:
     """What gains and layers tell apart on the shared corpora, with and without the guard on copies."""
-    from evaluate_corpora import write_corpus
-
     corpus = arguments.folder / "corpus.parquet"
     # The model knows English and code; what is cut from a document gives it one window instead of four.
     write_corpus(corpus, CATEGORIES, arguments.cut)

@@ -23,6 +23,31 @@ pub(crate) struct Layout {
     pub(crate) key_words: usize,
 }
 
+/// The layout of a float32 tile.
+pub(crate) const fn floats(keys: usize, queries: usize) -> Layout {
+    Layout { element_type: ElementType::F32, depth_multiple: 1, queries, keys, key_words: 1 }
+}
+
+/// The layout of the portable float32 tile.
+pub(crate) const PORTABLE: Layout = floats(4, 8);
+/// The layout of the float32 tiles of AVX2 and NEON.
+pub(crate) const AVX2: Layout = floats(6, 16);
+/// The layout of the float32 tile of AVX-512.
+pub(crate) const AVX512: Layout = floats(12, 32);
+/// The layout of the AMX tile: keys tile by tile, `[depth/16, 32, 16]`, so that products read them sequentially;
+/// zeros fill the depth of the last tile.
+pub(crate) const AMX: Layout = Layout {
+    element_type: ElementType::Bf16,
+    depth_multiple: 16,
+    queries: 32,
+    keys: 32,
+    key_words: 16,
+};
+/// The layout of a tile of 16-bit integers.
+pub(crate) const fn integers(keys: usize, queries: usize) -> Layout {
+    Layout { element_type: ElementType::Int16, ..floats(keys, queries) }
+}
+
 impl Layout {
     /// Words of a row of `head_dim` numbers.
     pub(crate) fn depth(&self, head_dim: usize) -> usize {

@@ -3,9 +3,8 @@
 //! The register tile of the float32 kernels is a few keys times a few vectors of queries. Its shape changes the speed but no
 //! bit: an element is one running sum over the depth, ascending.
 
-use crate::element_type::ElementType;
 use crate::online_softmax::{Logits, STRIP_ROWS};
-use crate::panels::Layout;
+use crate::panels::{Layout, floats};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Degree5};
 #[cfg(target_arch = "aarch64")]
@@ -73,31 +72,6 @@ pub(crate) type Avx512Tile = Floats<Avx512<Degree5>, 12, 2>;
 /// The NEON tile: 24 accumulators of its 32 registers. Its vectors have as many lanes as AVX2's, so its sums have the same bits.
 #[cfg(target_arch = "aarch64")]
 pub(crate) type NeonTile = Floats<Twice<Neon>, 6, 2>;
-
-/// The layout of a float32 tile.
-pub(crate) const fn floats(keys: usize, queries: usize) -> Layout {
-    Layout { element_type: ElementType::F32, depth_multiple: 1, queries, keys, key_words: 1 }
-}
-
-/// The layout of [`PortableTile`].
-pub(crate) const PORTABLE: Layout = floats(4, 8);
-/// The layout of [`Avx2Tile`], and of NEON's.
-pub(crate) const AVX2: Layout = floats(6, 16);
-/// The layout of [`Avx512Tile`].
-pub(crate) const AVX512: Layout = floats(12, 32);
-/// The layout of [`AmxTile`](amx::AmxTile): keys tile by tile, `[depth/16, 32, 16]`, so that products read them sequentially;
-/// zeros fill the depth of the last tile.
-pub(crate) const AMX: Layout = Layout {
-    element_type: ElementType::Bf16,
-    depth_multiple: 16,
-    queries: 32,
-    keys: 32,
-    key_words: 16,
-};
-/// The layout of an [int16 tile](int16::Int16Tile).
-pub(crate) const fn integers(keys: usize, queries: usize) -> Layout {
-    Layout { element_type: ElementType::Int16, ..floats(keys, queries) }
-}
 
 impl<S: Simd, const ROWS: usize, const VECTORS: usize> Tile for Floats<S, ROWS, VECTORS> {
     type Simd = S;

@@ -4,9 +4,9 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 
 use crate::child::{Outcome, in_child};
 use crate::online_softmax::{Logits, STRIP_ROWS};
-use crate::panels::one_panel_each;
+use crate::panels::{AMX, one_panel_each};
+use crate::tile::Tile;
 use crate::tile::amx::AmxTile;
-use crate::tile::{AMX, Tile};
 
 /// Why AMX cannot be used on a processor with AVX-512 F and DQ: the processor, the system, or a wrong product.
 pub(super) fn unsupported_reason() -> Option<&'static str> {

@@ -8,9 +8,9 @@ use std::arch::asm;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::{AMX, Tile};
+use super::Tile;
 use crate::online_softmax::{Logits, STRIP_ROWS};
-use crate::panels::Layout;
+use crate::panels::{AMX, Layout};
 use crate::simd::{Avx512, Degree3};
 
 /// Rows of a hardware tile, words of its row.

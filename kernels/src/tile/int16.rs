@@ -4,9 +4,9 @@
 //! The kernels differ only in the instruction: sums are exact, and their softmax has fused multiply-adds on every processor,
 //! so all of them have the same bits.
 
-use super::{Tile, integers};
+use super::Tile;
 use crate::online_softmax::{Logits, STRIP_ROWS};
-use crate::panels::Layout;
+use crate::panels::{Layout, integers};
 use crate::simd::{PortableFused, Simd};
 
 #[cfg(target_arch = "x86_64")]

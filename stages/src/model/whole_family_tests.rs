@@ -34,10 +34,18 @@ fn case(name: &str) {
     ] {
         let want = numbers(&case[what]);
         assert_eq!(got.len(), want.len(), "{what}");
+        let after_last_layer = want.len() - 2;
         for (index, (got, want)) in got.iter().zip(want).enumerate() {
-            // The library gives the residual stream behind the last layer only after the norm.
-            let close = want.is_nan() || (got - want).abs() <= floor + relative * want.abs();
-            assert!(close, "{what} {index}: {got} for {want}");
+            if want.is_nan() {
+                // The library gives the residual stream after the last layer only after the norm.
+                assert!(
+                    what == "hidden_rms" && index == after_last_layer && got.is_finite(),
+                    "{what} {index}"
+                );
+                continue;
+            }
+            let close = (got - want).abs() <= floor + relative * want.abs();
+            assert!(close, "{what} {index}: expected {want}, got {got}");
         }
     }
 }

@@ -291,9 +291,18 @@ fn a_configuration_with_anything_in_it_is_refused_or_read_and_never_panics() {
             let mut tiny = whole();
             tiny.config[key] = value.clone();
             let folder = written(&tiny);
-            if let Ok(model) = WholeModel::open(folder.path()) {
-                let _ = model.forward(&[&ids(3)]);
-            }
+            let problems = match WholeModel::open(folder.path()) {
+                Ok(model) => match model.forward(&[&ids(3)]) {
+                    Ok(figures) => {
+                        assert_eq!(figures[0].losses.len(), 2, "{key}: {value}");
+                        continue;
+                    }
+                    Err(problem) => vec![problem],
+                },
+                Err(problems) => problems,
+            };
+            assert!(!problems.is_empty(), "{key}: {value}");
+            assert!(problems.iter().all(|problem| !problem.message.is_empty()), "{key}: {value}");
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The parts of a byte-pair model that the `tokenizers` crate keeps private, read from its `tokenizer.json`.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 
 /// A `tokenizer.json`, its model alone.
 #[derive(Deserialize)]
@@ -29,11 +31,41 @@ pub(super) struct BpeModel {
 }
 
 /// The two tokens of a merge: a list, or in older files a string with one blank between them.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug)]
 pub(super) enum Merge {
     Tokens(String, String),
     Text(String),
+}
+
+impl<'de> Deserialize<'de> for Merge {
+    /// Decides by the kind of the value: an untagged enum would copy each of some hundred thousand merges first.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfMerge;
+
+        impl<'de> Visitor<'de> for OfMerge {
+            type Value = Merge;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("two tokens")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Merge, E> {
+                Ok(Merge::Text(text.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut tokens: A) -> Result<Merge, A::Error> {
+                let mut next =
+                    |at| tokens.next_element()?.ok_or_else(|| Error::invalid_length(at, &self));
+                let merge = Merge::Tokens(next(0)?, next(1)?);
+                match tokens.next_element::<String>()? {
+                    Some(_) => Err(Error::invalid_length(3, &self)),
+                    None => Ok(merge),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(OfMerge)
+    }
 }
 
 impl BpeModel {

@@ -14,6 +14,7 @@ use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
 use crate::contract::{SIGNATURE_BYTES, Signature, hex, open_regular};
 use crate::model::{ModelFiles, is_gguf};
 
+use super::bpe_model::BpeModel;
 use super::budget::Budget;
 use super::encoded::character_ends;
 use super::gguf_tokenizer::tokenizer_json;
@@ -121,16 +122,20 @@ impl Encoder {
                 tokenizer.with_model(model);
             }
             tokenizer.set_encode_special_tokens(special == SpecialTokensInText::AsText);
-            let largest_id = tokenizer
-                .get_vocab(true)
-                .into_values()
-                .max()
+            let model = BpeModel::from_json(json);
+            let largest_of_model = match &model {
+                Some(model) => model.vocab.values().copied().max(),
+                None => tokenizer.get_vocab(false).into_values().max(),
+            };
+            let added = tokenizer.get_added_tokens_decoder().into_keys().max();
+            let largest_id = largest_of_model
+                .max(added)
                 .ok_or("the vocabulary is empty")
                 .map_err(tokenizers::Error::from)?;
             let normalizer = NormalizerSteps::new(tokenizer.get_normalizer())?;
             let pre_tokenizer = PreTokenizerSteps::new(tokenizer.get_pre_tokenizer())?;
             Ok(Self {
-                splitter: Splitter::new(&tokenizer, json, &normalizer, &pre_tokenizer)?,
+                splitter: Splitter::new(&tokenizer, model.as_ref(), &normalizer, &pre_tokenizer)?,
                 normalizer,
                 pre_tokenizer,
                 tokenizer,

@@ -27,9 +27,13 @@ impl Joins {
             pairs: vec![0; 1 << (PAIR_BITS - 6)].into(),
             partial: vec![false; 1 << 16].into(),
         };
+        let mut merged = String::new();
         for merge in &model.merges {
             let Some((left, right)) = merge.tokens() else { continue };
-            if let Some(token) = spelled(&format!("{left}{right}")) {
+            merged.clear();
+            merged.push_str(left);
+            merged.push_str(right);
+            if let Some(token) = spelled(&merged) {
                 joins.add(&token);
             }
         }

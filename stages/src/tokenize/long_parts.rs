@@ -14,10 +14,10 @@
 
 use std::ops::Range;
 
-use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{Model, Tokenizer};
 
+use super::bpe_model::BpeModel;
 use super::memo::PartToken;
 use super::parts::{Parts, Recipe};
 use super::patterns::PreTokenizerStep;
@@ -41,10 +41,8 @@ pub(super) struct LongParts {
 
 impl LongParts {
     /// How long parts are merged; none where more than merges decides about tokens, or some text has none.
-    pub(super) fn new(tokenizer: &Tokenizer, recipe: &Recipe) -> Option<Self> {
-        let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
-        let affixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
-        if affixes.into_iter().flatten().any(|affix| !affix.is_empty()) {
+    pub(super) fn new(model: &BpeModel, recipe: &Recipe) -> Option<Self> {
+        if model.has_affixes() {
             return None;
         }
         let of_bytes = match &recipe.parts {
@@ -52,7 +50,7 @@ impl LongParts {
             Parts::Unmerged(pairs) if pairs.knows_every_character() => false,
             _ => return None,
         };
-        let vocabulary = model.get_vocab();
+        let vocabulary = &model.vocab;
         let has = |byte: u8| {
             vocabulary.contains_key(byte_character(byte).encode_utf8(&mut [0; 4]) as &str)
         };

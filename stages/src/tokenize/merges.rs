@@ -134,9 +134,13 @@ impl Merges {
         };
         let mut merged = Vec::with_capacity(model.merges.len());
         let id_of = |token: &str| model.vocab.get(token).copied().ok_or("a merge has no token");
+        let mut token = String::new();
         for (rank, merge) in model.merges.iter().enumerate() {
             let (left, right) = merge.tokens().ok_or("a merge is not a pair of tokens")?;
-            merged.push(id_of(&format!("{left}{right}"))?);
+            token.clear();
+            token.push_str(left);
+            token.push_str(right);
+            merged.push(id_of(&token)?);
             merges.insert(id_of(left)?, id_of(right)?, rank as u64);
         }
         merges.merged = merged.into();

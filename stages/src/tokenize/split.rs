@@ -82,12 +82,11 @@ impl Splitter {
     /// The splitter of a tokenizer; an error says why its texts cannot be taken apart.
     pub(super) fn new(
         tokenizer: &Tokenizer,
-        json: &[u8],
+        model: Option<&BpeModel>,
         normalizer: &NormalizerSteps,
         pre_tokenizer: &PreTokenizerSteps,
     ) -> tokenizers::Result<Result<Self, &'static str>> {
-        let model = BpeModel::from_json(json);
-        let recipe = match Recipe::new(tokenizer, model.as_ref(), normalizer, pre_tokenizer) {
+        let recipe = match Recipe::new(tokenizer, model, normalizer, pre_tokenizer) {
             Ok(recipe) => recipe,
             Err(why) => return Ok(Err(why)),
         };
@@ -112,9 +111,9 @@ impl Splitter {
             return Ok(Err("its added tokens stand in the normalised text"));
         }
         let as_text = added.get_encode_special_tokens();
-        let long_parts = LongParts::new(tokenizer, &recipe);
+        let long_parts = model.and_then(|model| LongParts::new(model, &recipe));
         Ok(Ok(Self {
-            fast: FastPath::new(model.as_ref(), &recipe, pre_tokenizer, long_parts),
+            fast: FastPath::new(model, &recipe, pre_tokenizer, long_parts),
             long_parts,
             recipe,
             added: AddedTokens::new(plain, as_text)?,
