@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+
+# Torch has 3 GB and trains nothing that .ci/run has time for: .ci/nightly installs it and runs these tests.
+collect_ignore = [] if importlib.util.find_spec("torch") else ["test_ablation_torch.py"]
 
 
 @pytest.fixture(autouse=True)

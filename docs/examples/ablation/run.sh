@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The experiment of docs/ablation.md, from a clone with ../shared beside it:
+#
+#     docs/examples/ablation/run.sh half-junk      # or no-junk
+#
+# Splits the corpus, makes the arms, then trains for at most 40 minutes (`MINUTES`) and exits with 4 until everything is done: the
+# same command continues. LONGSIFT names the command (default: the release build of this clone), PYTHON a Python with
+# longsift[ablation] (default: python3 with this clone's package).
+set -euo pipefail
+table=${1:?usage: run.sh half-junk or run.sh no-junk}
+here=$(cd "$(dirname "$0")" && pwd)
+repository=$(cd "$here/../../.." && pwd)
+longsift=${LONGSIFT:-$repository/target/release/longsift}
+python=${PYTHON:-python3}
+work=$repository/target/ablation
+export PYTHONPATH=$repository/python/src${PYTHONPATH:+:$PYTHONPATH}
+
+if [ ! -e "$work/split.json" ]; then
+  "$python" "$here/split.py" "$repository/../shared" "$longsift" "$work"
+fi
+run() { "$longsift" run "$@" > "$work/last-run.json"; }
+run "$here/heldout.yaml"
+case $table in
+  half-junk) pool=() folder=$work/arms names=(random balanced-recurrence balanced-before longattn real-alone) ;;
+  no-junk) pool=(--set input.path="\"$work/pool-good.parquet\"") folder=$work/no-junk names=(random balanced-recurrence balanced-before longattn) ;;
+  *) echo "error: expected half-junk or no-junk, got $table" >&2 && exit 2 ;;
+esac
+for name in "${names[@]}"; do
+  run "$here/$name.yaml" "${pool[@]}" --set output.path="\"$folder/$name\""
+done
+run "$here/same-kinds.yaml" "${pool[@]}" --set output.path="\"$folder/same-kinds\"" \
+  --set stages.filter.keep_tokens="$("$python" "$here/kinds.py" "$folder/balanced-recurrence.run")"
+"$python" -m longsift.ablation run "$here/$table.yaml" --minutes "${MINUTES:-40}"

@@ -1,0 +1,128 @@
+"""Figures of a model on held-out windows, and a synthetic task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from longsift.ablation.hashing import mix
+from longsift.ablation.measures import octaves, targets
+from longsift.ablation.model import token_losses
+from longsift.ablation.plan import HeldOut
+from longsift.ablation.statistics import DocumentFigures, Resampler
+
+BATCH_WINDOWS = 4
+TASK_WINDOWS = 16
+TASK_IDS = 1024
+"""The synthetic task draws from the most frequent tokens of the held-out documents."""
+TASK_PAIRS = 16
+
+
+def _tensor(ids: npt.NDArray[np.int32], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(ids.astype(np.int64)).to(device)
+
+
+@torch.no_grad()
+def full_losses(model: Any, ids: npt.NDArray[np.int32], device: torch.device) -> npt.NDArray[np.float64]:
+    """The loss of every token but the first, with the whole window before it."""
+    parts = []
+    for start in range(0, len(ids), BATCH_WINDOWS):
+        batch = _tensor(ids[start : start + BATCH_WINDOWS], device)
+        parts.append(token_losses(model, model.hidden(batch[:, :-1]), batch[:, 1:]).cpu().double().numpy())
+    return np.concatenate(parts)
+
+
+@torch.no_grad()
+def near_losses(model: Any, ids: npt.NDArray[np.int32], near_tokens: int, device: torch.device) -> npt.NDArray[np.float64]:
+    """The loss of the last eighth of each window; each token sees exactly the `near_tokens` before it."""
+    last = ids.shape[1] // 8
+    parts = []
+    for window in _tensor(ids, device):
+        contexts = window[-last - near_tokens : -1].unfold(0, near_tokens, 1)
+        hidden = model.hidden(contexts)[:, -1]
+        parts.append(token_losses(model, hidden, window[-last:]).cpu().double().numpy())
+    return np.stack(parts)
+
+
+def document_figures(
+    heldout: HeldOut, near_tokens: int, full: npt.NDArray[np.float64], near: npt.NDArray[np.float64]
+) -> dict[str, DocumentFigures]:
+    """The figures of each held-out document from the losses of its windows."""
+    masks = targets(heldout.ids, near_tokens)
+    gain = np.zeros_like(full)
+    gain[:, -near.shape[1] :] = near - full[:, -near.shape[1] :]
+    return {
+        "loss": heldout.sums(full, np.ones_like(masks.last)),
+        "long_gain": heldout.sums(gain, masks.last),
+        "retrieval_gain": heldout.sums(gain, masks.retrieval),
+        "fresh_loss": heldout.sums(full, masks.fresh),
+    }
+
+
+def task_windows(heldout: HeldOut, seed: int = 1) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], list[int]]:
+    """Windows whose second half copies the first; windows of pairs whose keys come again at the end; places of the answers.
+
+    Random tokens fill the rest. Words have no say in it: a model that answers looks back.
+    """
+    tokens = heldout.ids.shape[1]
+    counts = np.bincount(heldout.ids.ravel())
+    frequent = np.argsort(-counts, kind="stable")[: min(TASK_IDS, int((counts > 0).sum()))]
+    drawn = mix(np.arange(TASK_WINDOWS * tokens) + (seed << 32)) % np.uint64(len(frequent))
+    copy = frequent[drawn.astype(np.int64)].reshape(TASK_WINDOWS, tokens).astype(np.int32)
+    recall = copy.copy()
+    half = tokens // 2
+    copy[:, half : 2 * half] = copy[:, :half]
+    pairs = min(TASK_PAIRS, tokens // 8)
+    apart = half // pairs
+    answers = []
+    for pair in range(pairs):
+        asked = tokens - 2 * (pairs - pair)
+        recall[:, asked : asked + 2] = recall[:, pair * apart : pair * apart + 2]
+        answers.append(asked + 1)
+    return copy, recall, answers
+
+
+@torch.no_grad()
+def task_accuracy(model: Any, heldout: HeldOut, device: torch.device) -> dict[str, float]:
+    """Share of right answers: of copied tokens after the first two, and of values whose key comes again."""
+    copy, recall, answers = task_windows(heldout)
+    half = copy.shape[1] // 2
+    found = {}
+    for name, ids, places in (("copy", copy, list(range(half + 2, 2 * half))), ("recall", recall, answers)):
+        batch = _tensor(ids, device)
+        where = torch.tensor(places, device=device)
+        right = 0
+        for window in batch.split(BATCH_WINDOWS):
+            logits = model.logits(model.hidden(window[:, :-1])[:, where - 1])
+            right += int((logits.argmax(-1) == window[:, where]).sum())
+        found[name] = right / (len(ids) * len(places))
+    return found
+
+
+def evaluate(model: Any, heldout: HeldOut, near_tokens: int, device: torch.device) -> dict[str, Any]:
+    """Everything that one evaluation records."""
+    was_training = model.training
+    model.eval()
+    full = full_losses(model, heldout.ids, device)
+    near = near_losses(model, heldout.ids, near_tokens, device)
+    figures = document_figures(heldout, near_tokens, full, near)
+    resampler = Resampler(heldout.classes, 1, resamples=1)
+    by_octave = []
+    for start, end in octaves(heldout.ids.shape[1]):
+        mask = np.zeros(full.shape, dtype=np.bool_)
+        mask[:, start - 1 : end - 1] = True
+        by_octave.append(round(resampler.estimate(heldout.sums(full, mask)), 5))
+    record = {
+        **{name: round(resampler.estimate(one), 5) for name, one in figures.items()},
+        **{name: round(share, 4) for name, share in task_accuracy(model, heldout, device).items()},
+        "octaves": by_octave,
+        "documents": {
+            name: {"sums": [round(float(value), 4) for value in one.sums[0]], "counts": [int(value) for value in one.counts[0]]}
+            for name, one in figures.items()
+        },
+    }
+    model.train(was_training)
+    return record

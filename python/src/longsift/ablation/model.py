@@ -1,0 +1,163 @@
+"""A small decoder: rotary positions, normalised queries and keys, causal convolutions of width 3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from longsift.ablation.sizes import Size
+
+HEAD_ROWS = 4096
+"""Tokens whose logits are in memory at a time when losses are only measured."""
+
+
+def norm(x: Tensor) -> Tensor:
+    """Divides by the root of the mean square."""
+    return functional.rms_norm(x, (x.shape[-1],))
+
+
+class ShortConvolution(nn.Module):
+    """Mixes each channel with its two predecessors; at first the identity.
+
+    Without it a model of this size does not learn to copy within 3 million tokens.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, width))
+        nn.init.ones_(self.weight[2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = functional.pad(x, (0, 0, 2, 0))
+        tokens = x.shape[-2]
+        return sum(padded[..., k : k + tokens, :] * self.weight[k] for k in range(3))
+
+
+class Attention(nn.Module):
+    """Causal attention."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        width = size.width
+        self.projections = nn.ParameterList(nn.Parameter(torch.randn(width, width) * width**-0.5) for _ in range(3))
+        self.convolutions = nn.ModuleList(ShortConvolution(width) for _ in range(3))
+        self.scale = nn.Parameter(torch.full((size.heads, 1, 1), 1.0))
+        self.output = nn.Parameter(torch.zeros(width, width))
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        windows, tokens, width = x.shape
+        query, key, value = (
+            convolve(functional.linear(x, weight)).view(windows, tokens, self.heads, -1).transpose(1, 2)
+            for weight, convolve in zip(self.projections, self.convolutions, strict=True)
+        )
+        query, key = rotate(norm(query), rotation) * self.scale, rotate(norm(key), rotation)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return functional.linear(mixed.transpose(1, 2).reshape(windows, tokens, width), self.output)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotates pairs of channels by angles that grow with the position."""
+    cosine, sine = rotation
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each added to its input."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.attention = Attention(size)
+        self.rise = nn.Parameter(torch.randn(4 * size.width, size.width) * size.width**-0.5)
+        self.fall = nn.Parameter(torch.zeros(size.width, 4 * size.width))
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        x = x + self.attention(norm(x), rotation)
+        return x + functional.linear(functional.relu(functional.linear(norm(x), self.rise)).square(), self.fall)
+
+
+class Decoder(nn.Module):
+    """The model. The head begins with the logarithms of the unigram shares of all arms together."""
+
+    def __init__(self, size: Size, vocabulary: int, unigram: npt.NDArray[np.float64] | None = None) -> None:
+        super().__init__()
+        self.head_width = size.width // size.heads
+        self.embedding = nn.Embedding(vocabulary, size.width)
+        nn.init.normal_(self.embedding.weight, std=1.0)
+        self.convolution = ShortConvolution(size.width)
+        self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
+        self.head = nn.Linear(size.width, vocabulary)
+        nn.init.zeros_(self.head.weight)
+        bias = np.zeros(vocabulary) if unigram is None else np.log(unigram)
+        self.head.bias.data.copy_(torch.from_numpy(bias))
+
+    def matrices(self) -> list[nn.Parameter]:
+        """Matrices of the layers, which Muon trains."""
+        return [parameter for parameter in self.layers.parameters() if parameter.ndim == 2 and min(parameter.shape) > 3]
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """Normalised states after the last layer."""
+        x = norm(self.convolution(self.embedding(ids)))
+        rotation = angles(ids.shape[1], self.head_width, x)
+        for layer in self.layers:
+            x = layer(x, rotation)
+        return norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of the next token."""
+        return cast(Tensor, self.head(hidden))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Mean loss of the tokens after the first."""
+        return functional.cross_entropy(self.logits(self.hidden(ids[:, :-1])).flatten(0, 1), ids[:, 1:].flatten())
+
+
+def angles(tokens: int, head_width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary angles of positions and channels."""
+    rates = 10000.0 ** -(torch.arange(0, head_width, 2, device=like.device, dtype=like.dtype) / head_width)
+    angle = torch.arange(tokens, device=like.device, dtype=like.dtype)[:, None] * rates
+    return angle.cos(), angle.sin()
+
+
+class Checkpointed(nn.Module):
+    """A causal language model of the library transformers with the interface of `Decoder`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        from transformers import AutoModelForCausalLM
+
+        self.model: Any = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """No matrix: a checkpoint continues with AdamW alone."""
+        return []
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """States before the head."""
+        return cast(Tensor, self.model.base_model(ids).last_hidden_state)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of the next token."""
+        return cast(Tensor, self.model.get_output_embeddings()(hidden))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Mean loss of the tokens after the first."""
+        return functional.cross_entropy(self.logits(self.hidden(ids[:, :-1])).flatten(0, 1), ids[:, 1:].flatten())
+
+
+@torch.no_grad()
+def token_losses(model: Any, hidden: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each target, in pieces of `HEAD_ROWS`."""
+    flat, wanted = hidden.flatten(0, -2), targets.flatten()
+    parts = [
+        functional.cross_entropy(model.logits(flat[start : start + HEAD_ROWS]), wanted[start : start + HEAD_ROWS], reduction="none")
+        for start in range(0, len(wanted), HEAD_ROWS)
+    ]
+    return torch.cat(parts).view(targets.shape)

@@ -1,0 +1,74 @@
+"""Text that arms share with held-out documents, by 13-grams of token ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from longsift.ablation.arms import Windows
+from longsift.ablation.hashing import Hashes, mix
+
+GRAM_TOKENS = 13
+MAX_SHARED = 0.01
+"""Largest share of a stretch's 13-grams that may stand in held-out documents."""
+
+
+def gram_hashes(ids: npt.NDArray[np.int32]) -> Hashes:
+    """A hash of every 13-gram along the last axis."""
+    mixed = mix(ids)
+    count = ids.shape[-1] - GRAM_TOKENS + 1
+    total = np.zeros((*ids.shape[:-1], max(count, 0)), dtype=np.uint64)
+    if count <= 0:
+        return total
+    with np.errstate(over="ignore"):
+        for offset in range(GRAM_TOKENS):
+            total = total * np.uint64(0x100000001B3) + mixed[..., offset : offset + count]
+    return total
+
+
+class GramSet:
+    """The 13-grams of the held-out documents."""
+
+    def __init__(self, documents: list[npt.NDArray[np.int32]]) -> None:
+        found = [gram_hashes(ids).ravel() for ids in documents]
+        self._hashes = np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.uint64)
+
+    def hits(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Whether each 13-gram along the last axis is one of the held-out ones."""
+        wanted = gram_hashes(ids)
+        if self._hashes.size == 0:
+            return np.zeros(wanted.shape, dtype=np.bool_)
+        places = np.searchsorted(self._hashes, wanted).clip(max=self._hashes.size - 1)
+        return np.asarray(self._hashes[places] == wanted)
+
+
+def largest_shared(hits: npt.NDArray[np.bool_], stretch_tokens: int) -> float:
+    """The largest share of hits in any stretch of so many tokens of a document."""
+    grams = min(stretch_tokens - GRAM_TOKENS + 1, hits.size)
+    if grams <= 0:
+        return 0.0
+    sums = np.concatenate([[0], np.cumsum(hits)])
+    return float((sums[grams:] - sums[:-grams]).max() / grams)
+
+
+def overlap_problems(arm: Windows, heldout: Windows, grams: GramSet) -> list[str]:
+    """Windows of an arm that overlap held-out documents, as messages."""
+    problems = []
+    same = sorted(arm.pool[content] for content in arm.pool.keys() & heldout.pool.keys())
+    if same:
+        problems.append(
+            f"{arm.name}: {len(same)} held-out documents are in its pool, for example `{same[0]}`; "
+            "remove them from the input of its pipeline and run it again"
+        )
+    shares = grams.hits(arm.ids).mean(axis=-1)
+    over = np.flatnonzero(shares > MAX_SHARED)
+    over = np.array([row for row in over if arm.documents[row] not in same], dtype=np.intp)
+    if over.size:
+        worst = over[np.argmax(shares[over])]
+        documents = sorted({arm.documents[row] for row in over})
+        problems.append(
+            f"{arm.name}: {over.size} windows of {len(documents)} documents share more than {MAX_SHARED:.0%} of their 13-grams with "
+            f"held-out documents, for example `{arm.documents[worst]}` with {shares[worst]:.0%}; "
+            "remove these documents from the input of its pipeline and run it again: " + ", ".join(documents[:20])
+        )
+    return problems

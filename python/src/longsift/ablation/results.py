@@ -1,0 +1,73 @@
+"""Results of runs as JSON lines: the run itself, then every evaluation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longsift._errors import PipelineError
+from longsift.ablation.plan import write_text
+
+
+@dataclass
+class Results:
+    """The results file of one arm and seed."""
+
+    path: Path
+    run: dict[str, Any] = field(default_factory=dict)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last evaluation is the one at the end of training."""
+        return bool(self.evaluations) and bool(self.evaluations[-1].get("final"))
+
+    @classmethod
+    def read(cls, path: Path) -> Results:
+        """Reads a file; an unfinished last line is left out."""
+        found = cls(path)
+        if not path.is_file():
+            return found
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break
+            if record["record"] == "run":
+                found.run = record
+            else:
+                found.evaluations.append(record)
+        return found
+
+    def check(self, identity: dict[str, Any]) -> None:
+        """Refuses to continue results of other settings."""
+        if not self.run:
+            return
+        before = self.run["identity"]
+        differing = [
+            f"{key}: {before.get(key)} → {identity.get(key)}"
+            for key in sorted({*before, *identity})
+            if before.get(key) != identity.get(key)
+        ]
+        if differing:
+            raise PipelineError(
+                f"{self.path} has results of other settings ({'; '.join(differing)}); set another `output`, or remove the file",
+                exit_code=2,
+            )
+
+    def truncate(self, step: int) -> None:
+        """Removes the evaluations after a step: training continues there."""
+        self.evaluations = [one for one in self.evaluations if one["step"] <= step]
+        self.write()
+
+    def write(self) -> None:
+        """Writes the file whole or not at all."""
+        records = [self.run, *self.evaluations]
+        write_text(self.path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def results_path(output: Path, arm: str, seed: int) -> Path:
+    """The results file of an arm and a seed."""
+    return output / "results" / f"{arm}.{seed}.jsonl"

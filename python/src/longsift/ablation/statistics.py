@@ -1,0 +1,154 @@
+"""Figures of runs with intervals, the entry condition and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FIGURES = {
+    "loss": "mean loss",
+    "long_gain": "long gain",
+    "retrieval_gain": "retrieval gain",
+    "fresh_loss": "loss on tokens that do not recur",
+}
+"""Figures of a document: a sum over some of its tokens, and the number of these tokens."""
+LOWER_IS_BETTER = {"loss", "fresh_loss"}
+VERDICT_FIGURES = ("long_gain", "loss")
+MIN_RETRIEVAL_GAIN = 1.0
+"""Nats. Below it a model has not learned to copy, and arms rank by something else."""
+MIN_SEEDS = 3
+"""Fewer say nothing about the noise between seeds."""
+RESAMPLES = 2000
+DETECTABLE = 1.96 + 0.84
+"""Standard errors of a difference that a test at 5 % finds four times of five."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    error: float
+    """Standard error."""
+
+
+@dataclass(frozen=True)
+class DocumentFigures:
+    """Sums and token counts of one figure: a row per seed, a column per document."""
+
+    sums: Floats
+    counts: Floats
+
+
+class Resampler:
+    """Draws seeds and documents together, the same ones for every arm and figure. Documents are drawn inside their class."""
+
+    def __init__(self, classes: Sequence[str], seeds: int, resamples: int = RESAMPLES, seed: int = 1) -> None:
+        random = np.random.default_rng(seed)
+        self._seeds = seeds
+        self._members = [np.flatnonzero(np.array(classes) == name) for name in sorted(set(classes))]
+        self._seed_weights = random.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
+        self._document_weights = [
+            random.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples) for rows in self._members
+        ]
+
+    def estimate(self, figures: DocumentFigures) -> float:
+        """The mean over classes alike of the mean over a class's tokens and seeds."""
+        even = np.full((1, self._seeds), 1 / self._seeds)
+        return float(self._means(figures, even, [np.ones((1, len(rows))) for rows in self._members])[0])
+
+    def draws(self, figures: DocumentFigures) -> Floats:
+        """The estimate in every resample."""
+        return self._means(figures, self._seed_weights, self._document_weights)
+
+    def interval(self, value: float, draws: Floats) -> Interval:
+        """The interval around an estimate. A bootstrap of n seeds is too narrow by √((n − 1) / n), which is made up for."""
+        wider = np.sqrt(self._seeds / (self._seeds - 1)) if self._seeds > 1 else 1.0
+        low, high = value + (np.nanquantile(draws, [0.025, 0.975]) - value) * wider
+        return Interval(value, float(low), float(high), float(np.nanstd(draws) * wider))
+
+    def _means(self, figures: DocumentFigures, seeds: Floats, documents: Sequence[npt.NDArray[np.float64] | npt.NDArray[np.int64]]) -> Floats:
+        by_class = []
+        for rows, weights in zip(self._members, documents, strict=True):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                sums = np.einsum("bs,sd,bd->b", seeds, figures.sums[:, rows], weights)
+                counts = np.einsum("bs,sd,bd->b", seeds, figures.counts[:, rows], weights)
+                by_class.append(sums / counts)
+        # A class without such a token in a resample is left out of its mean.
+        return np.asarray(np.nanmean(np.stack(by_class), axis=0))
+
+
+@dataclass(frozen=True)
+class ArmFigures:
+    """The figures of one arm: `figures` per seed and document, the trigram counted on its windows."""
+
+    figures: Mapping[str, DocumentFigures]
+    trigram_loss: float
+
+
+def entry_problems(intervals: Mapping[str, Interval], trigram_loss: float) -> list[str]:
+    """Why an arm is too small to be compared; empty if it is not."""
+    loss, gain, retrieval = intervals["loss"], intervals["long_gain"], intervals["retrieval_gain"]
+    problems = []
+    if not loss.value < trigram_loss:
+        problems.append(f"its loss {loss.value:.3f} is not below the trigram's {trigram_loss:.3f}")
+    if not gain.low > 0:
+        problems.append(f"its long gain {gain.value:.3f} [{gain.low:.3f}, {gain.high:.3f}] is not above zero beyond its interval")
+    if not retrieval.value > MIN_RETRIEVAL_GAIN:
+        problems.append(f"its retrieval gain {retrieval.value:.2f} is not above {MIN_RETRIEVAL_GAIN:.0f} nat")
+    return problems
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first arm minus the second in one figure."""
+
+    figure: str
+    interval: Interval
+    detectable: float
+    """Smallest difference that this many seeds and documents could have shown."""
+
+    @property
+    def answer(self) -> str:
+        """`better`, `worse` or `not distinguishable`, of the first arm."""
+        interval = self.interval
+        if interval.low <= 0 <= interval.high or np.isnan(interval.value):
+            return "not distinguishable"
+        return "better" if (interval.value < 0) == (self.figure in LOWER_IS_BETTER) else "worse"
+
+
+def difference(figure: str, first: ArmFigures, second: ArmFigures, resampler: Resampler) -> Difference:
+    """Compares two arms by the same resamples."""
+    value = resampler.estimate(first.figures[figure]) - resampler.estimate(second.figures[figure])
+    draws = resampler.draws(first.figures[figure]) - resampler.draws(second.figures[figure])
+    interval = resampler.interval(value, draws)
+    return Difference(figure, interval, DETECTABLE * interval.error)
+
+
+def verdict(differences: Sequence[Difference], entry: Mapping[str, Sequence[str]], seeds: int) -> str:
+    """The verdict on a pair of arms; `entry` has the reasons of every arm that misses the entry condition."""
+    missing = [name for name, problems in entry.items() if problems]
+    if missing:
+        return f"without a verdict: too small to compare ({', '.join(missing)})"
+    if seeds < MIN_SEEDS:
+        return f"without a verdict: {seeds} of {MIN_SEEDS} seeds"
+    answers = [one.answer for one in differences if one.figure in VERDICT_FIGURES]
+    if "better" in answers:
+        return "better" if "worse" not in answers else "mixed: better in one figure and worse in the other"
+    return "worse" if "worse" in answers else "not distinguishable at this size"
+
+
+def restrict(figures: ArmFigures, documents: npt.NDArray[np.bool_]) -> ArmFigures:
+    """The figures of some of the documents."""
+    chosen = {
+        name: DocumentFigures(one.sums[:, documents], one.counts[:, documents]) for name, one in figures.figures.items()
+    }
+    return dataclasses.replace(figures, figures=chosen)
