@@ -95,10 +95,9 @@ pub struct Input {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_column: Option<String>,
     /// Host memory that a run aims to stay below, in bytes, besides the memory-mapped layer-zero table (64 MiB to
-    /// 16 TiB). Default 4 GiB. It bounds batches and windows in flight, by a quarter of it the caches of
-    /// tokenization (20 MiB a thread at most), and by an eighth of it what is kept of files in stores. It changes no score and
-    /// no output byte. Documents near `max_document_bytes` take up to 16 times their bytes,
-    /// whatever this says.
+    /// 16 TiB). Default 4 GiB. It bounds batches and windows in flight; a quarter bounds the caches of tokenization (20 MiB
+    /// a thread at most), an eighth what is kept of files in stores. It changes no score and no output byte. Documents near
+    /// `max_document_bytes` take up to 16 times their bytes, whatever this says.
     #[serde(default = "default_memory_limit_bytes")]
     #[schemars(range(min = 67_108_864, max = 17_592_186_044_416_u64))]
     pub memory_limit_bytes: u64,
