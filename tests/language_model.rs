@@ -343,6 +343,9 @@ fn a_named_kernel_computes_the_model_and_is_part_of_the_identity() {
     assert_eq!(facts["model_kernel"], "portable-f32");
     assert_eq!(facts["statistics_version"], longsift_kernels::STATISTICS_VERSION);
     assert_eq!(facts["forward_version"], longsift_stages::model::FORWARD_VERSION);
+    let (windows, selection) = (&lock["identity"]["windows"], &lock["identity"]["selection"]);
+    assert_eq!(windows["windows_version"], longsift_stages::tokenize::WINDOWS_VERSION);
+    assert_eq!(selection["selection_version"], longsift_stages::score::SELECTION_VERSION);
     // A run directory is repeated with the kernel that it was made with.
     let again = workspace.longsift(&["run", "out.run", "-q"]).success().summary();
     assert_eq!(again["status"], "nothing_to_do");

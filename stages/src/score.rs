@@ -14,6 +14,10 @@ use figures::mean;
 pub use figures::{ColumnFigures, Deviations, Sums};
 pub use settings::Score;
 
+/// Part of the identity of every selection: raised when the same figures and settings give other scores, thresholds or
+/// another choice.
+pub const SELECTION_VERSION: u32 = 1;
+
 /// How the windows of a document become one score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

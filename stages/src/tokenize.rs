@@ -42,4 +42,4 @@ pub use encoder::Encoder;
 pub use problem::{EncodeProblem, TokenizerProblem};
 pub use settings::{ShortDocuments, SpecialTokensInText, Tokenize, Windows};
 pub use token_bytes::TokenBytes;
-pub use windows::{Cut, TokenWindow};
+pub use windows::{Cut, TokenWindow, WINDOWS_VERSION};

@@ -6,14 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use longsift_kernels::{Kernel, STATISTICS_VERSION};
-use longsift_stages::contract::{Location, Measure};
+use longsift_kernels::Kernel;
+use longsift_stages::contract::{Location, Measure, Request};
 use longsift_stages::filter::NotMeasured;
 use longsift_stages::measures::external::StatisticMerge;
-use longsift_stages::model::{FORWARD_VERSION, TABLE_VERSION, WholeModel};
+use longsift_stages::model::WholeModel;
+use longsift_stages::score::SELECTION_VERSION;
 use longsift_stages::score::presets::{DEFAULT_ALPHA, DEFAULT_SEED, Formula};
 use longsift_stages::tokenize::encoder::Encoder;
-use longsift_stages::tokenize::{ShortDocuments, Windows};
+use longsift_stages::tokenize::{ShortDocuments, WINDOWS_VERSION, Windows};
 use longsift_stages::{Filter, LoadPartialModel, Reads, Role, Score, ShardAcrossDevices, Tokenize};
 use serde_json::{Map, Value, json};
 
@@ -244,11 +245,15 @@ fn measure_facts(
     digests: &Digests,
     mut all: Map<String, Value>,
 ) -> Map<String, Value> {
-    all.insert("version".to_owned(), measure.version().into());
+    let needs = measure.needs();
+    let versions = needs.evidence.iter().flat_map(Request::versions);
+    for (name, version) in versions.copied().chain([("version", measure.version())]) {
+        all.insert(name.to_owned(), version.into());
+    }
     if let Value::Object(facts) = measure.facts() {
         all.extend(facts);
     }
-    if measure.needs().answers().is_some() {
+    if needs.answers().is_some() {
         let files = measure.name().and_then(|name| digests.programs.get(name));
         for (file, digest) in files.into_iter().flatten() {
             all.insert(format!("file {file}"), digest.as_str().into());
@@ -264,9 +269,6 @@ fn whole_model_facts(
 ) -> Map<String, Value> {
     let mut facts = Map::new();
     facts.insert("model".to_owned(), whole.model.description_digest().into());
-    facts.insert("forward_version".to_owned(), FORWARD_VERSION.into());
-    // Attention of its layers is summed by the kernels of the first layer.
-    facts.insert("statistics_version".to_owned(), STATISTICS_VERSION.into());
     if let Some(WholeModelDigests { weights, kernel }) = digests {
         facts.insert("model_weights".to_owned(), weights.clone().into());
         facts.insert("model_kernel".to_owned(), kernel.clone().into());
@@ -333,7 +335,6 @@ fn model_facts(plan: &Plan, stage: &LoadPartialModel, digests: &Digests, parts: 
     let layer = plan.attention.as_ref().map(|attention| attention.model.spec().digest());
     parts.attention("layer", layer);
     parts.attention("precision", precision.name());
-    parts.attention("table_version", TABLE_VERSION);
 }
 
 fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
@@ -347,6 +348,7 @@ fn tokenize_facts(plan: &Plan, stage: &Tokenize, parts: &mut Parts) {
         tokenizer: _,
         special_tokens_in_text,
     } = stage;
+    parts.window("windows_version", WINDOWS_VERSION);
     parts.window("window_tokens", *window_tokens);
     parts.window("windows", json!(windows));
     parts.window("short_documents", json!(short_documents));
@@ -412,6 +414,7 @@ fn score_facts(stage: &Score, digests: &Digests, parts: &mut Parts) {
             parts.selection("score.seed", seed.unwrap_or(DEFAULT_SEED));
         }
     }
+    parts.selection(SELECTION, SELECTION_VERSION);
     parts.selection("score.standardise", json!(standardise));
     parts.selection("score.max_relative_error", *max_relative_error);
     parts.selection("score.within", json!(within));
@@ -482,7 +485,8 @@ const NAMES_OF_COLUMNS: [&str; 3] = ["content", "id_column", "schema"];
 /// Facts of a measure that change a figure by its rounding alone, which no calibration holds to.
 const BITS: [&str; 3] = ["kernel", "table_kernel", "model_kernel"];
 /// Facts of the selection that scores depend on: with a calibration, thresholds do the rest.
-const OF_SCORES: [&str; 12] = [
+const OF_SCORES: [&str; 13] = [
+    SELECTION,
     "score.formula",
     "score.formula_version",
     "score.alpha",
@@ -513,6 +517,8 @@ pub fn calibration_bytes(plan: &Plan, path: &Location, identity: &Identity) -> R
         .into())
 }
 
+/// The fact of a selection that names the version of its arithmetic.
+const SELECTION: &str = "selection_version";
 /// The fact of a selection that names the content of its calibration.
 const CALIBRATION: &str = "score.calibration";
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use longsift_stages::Filter;
 use longsift_stages::contract::Merge;
 use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
+use longsift_stages::score::SELECTION_VERSION;
 use longsift_stages::score::terms::{Combine, Scale, Scorer, Standardise, Term};
 use proptest::prelude::*;
 
@@ -282,6 +283,58 @@ fn again_by_its_calibration(
     assert!(numbers.iter().all(|(before, now)| before == now));
     let moved = drift::of_group(&known, std::iter::empty(), &totals);
     assert!(moved.stability_index.is_none_or(|index| index == 0.0));
+}
+
+/// Figures, bounds, scores and choices of fixed samples, by every way to make values comparable and every kind of amount.
+#[test]
+fn another_selection_is_another_version() {
+    let mut state = 7_u32;
+    let mut next = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % below
+    };
+    let samples: Vec<Drawn> = (0..400)
+        .map(|_| {
+            let values = [next(1000), next(1000), next(1000)].map(|value| f64::from(value) / 700.0);
+            (next(3) as u8, u64::from(next(30)), values)
+        })
+        .collect();
+    let guards = r#""guards": [{"statistic": "2", "max": 1.2}, {"statistic": "1", "min_quantile": 0.1, "weigh": "tokens"}]"#;
+    let amounts = [
+        r#""keep_fraction": 0.3"#,
+        r#""keep_tokens": 900"#,
+        r#""min_score": 0.1"#,
+        r#""budgets": [{"group": "a", "max_tokens": 9, "keep_tokens": 90}, {"min_tokens": 5, "keep_tokens": 300}]"#,
+    ];
+    let mut numbers = Vec::new();
+    for standardise in [Standardise::ZScore, Standardise::MinMax, Standardise::Percentile] {
+        for (amount, combine) in amounts.into_iter().zip([Combine::Sum, Combine::Least].repeat(2)) {
+            let criteria = criteria(standardise, combine, &format!("{{{guards}, {amount}}}"));
+            let gathered = gathered(&criteria, &samples, 64);
+            let (ranked, histograms, _) = ranked(&criteria, &gathered);
+            for (name, ranked) in &ranked {
+                let rule = ranked.rule(&criteria, &histograms);
+                numbers.extend(bits(&ranked.deciles));
+                let bounds = rule.bounds.iter().flat_map(|bounds| [bounds.low, bounds.high]);
+                numbers.extend(bits(&bounds.flatten().collect::<Vec<_>>()));
+                let visited = gathered.visit(
+                    gathered.groups[&name.map(str::to_owned)],
+                    &Stop::default(),
+                    |sample| {
+                        let standing = rule.standing(&criteria, sample.values);
+                        let keep =
+                            rule.keeps(&criteria, *name, standing, sample.tokens, sample.number);
+                        numbers.extend([standing.score().to_bits(), u64::from(keep)]);
+                    },
+                );
+                visited.unwrap();
+            }
+        }
+    }
+    let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
+    let digest = numbers.into_iter().fold(0xCBF2_9CE4_8422_2325, fold);
+    let hint = "raise SELECTION_VERSION: a run before selects otherwise than a run after";
+    assert_eq!((SELECTION_VERSION, digest), (1, 13_852_370_210_509_888_314), "{hint}");
 }
 
 /// Few different numbers, so that many are equal, and some that are none.

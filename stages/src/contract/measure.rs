@@ -3,11 +3,12 @@
 use std::fmt;
 use std::ops::Range;
 
-use longsift_kernels::HeadSums;
+use longsift_kernels::{HeadSums, STATISTICS_VERSION};
 
 use super::{Column, Decimal, FarDistance, Figures, ForwardFigures, ForwardRequest, Value};
 use crate::first_layer_attention::{Mask, Rows, RowsSampled, SampledRows, WindowTokens};
 use crate::measures::external::Reads;
+use crate::model::{FORWARD_VERSION, TABLE_VERSION};
 
 /// A way to measure a window, implemented by the settings of its stage.
 ///
@@ -97,6 +98,21 @@ pub enum Request {
     Answers(Reads),
     /// Losses, or attention of any layer, of a whole model, many windows at a time.
     Forward(ForwardRequest),
+}
+
+impl Request {
+    /// Versions of the arithmetic of the evidence, by the names of their facts: what a measure asks for decides what its
+    /// figures depend on, so that no measure can forget one.
+    pub fn versions(&self) -> &'static [(&'static str, u32)] {
+        const STATISTICS: (&str, u32) = ("statistics_version", STATISTICS_VERSION);
+        match self {
+            Self::Attention(_) => &[STATISTICS, ("table_version", TABLE_VERSION)],
+            // Attention of its layers is summed by the kernels of the first layer.
+            Self::Forward(_) => &[STATISTICS, ("forward_version", FORWARD_VERSION)],
+            // The answers depend on the program, whose files and version are facts of the stage.
+            Self::Answers(_) => &[],
+        }
+    }
 }
 
 impl Needs {

@@ -4,12 +4,13 @@
 use std::fs;
 use std::path::Path;
 
+use longsift_kernels::{Kernel, STATISTICS_VERSION};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::folder_tests::Tiny;
-use super::{Forward, ModelProblem, ProblemKind, WholeModel, short_windows};
+use super::{FORWARD_VERSION, Forward, ModelProblem, ProblemKind, WholeModel, short_windows};
 use crate::contract::{FarDistance, ForwardFigures, ForwardRequest, LayersRequest, LossRequest};
 
 /// A tiny llama of three layers with a head of its own.
@@ -91,6 +92,37 @@ fn a_window_has_the_same_figures_alone_and_beside_others() {
         let losses = &forward(folder.path(), &[&long[..end]])[0].losses;
         assert_eq!(bits(losses), bits(&together[0].losses[..end - 1]), "{end} tokens");
     }
+}
+
+/// Two windows, one of several blocks of rows and tiles of keys, with everything that a forward pass gives.
+#[test]
+fn other_bits_of_a_forward_pass_are_another_version() {
+    let folder = written(&whole());
+    let model = WholeModel::open(folder.path()).unwrap().with_kernel(Kernel::PortableF32);
+    let (long, short) = (ids(389), ids(97));
+    let windows: [&[u32]; 2] = [&long, &short];
+    let mut numbers = Vec::new();
+    for Forward { losses, hidden_rms, last_logits } in model.forward(&windows).unwrap() {
+        numbers.extend(bits(&losses).into_iter().chain(bits(&hidden_rms)));
+        numbers.extend(last_logits.iter().map(|logit| u64::from(logit.to_bits())));
+    }
+    let mut request = asked(true, 40, &[0, 2]);
+    request.attention.as_mut().unwrap().ladm = serde_json::from_str(r#"{"span_tokens": 2}"#).ok();
+    for figures in model.measure(&request, &windows, &|| true).unwrap().unwrap() {
+        numbers.extend(bits(&figures.short_losses));
+        for layer in figures.layers {
+            numbers.extend(bits(&layer.far_mass).into_iter().chain(bits(&layer.far_square)));
+            numbers.push(layer.context_dependence.expect("the window has spans").to_bits());
+        }
+    }
+    let fold = |digest: u64, bits: u64| (digest ^ bits).wrapping_mul(0x0100_0000_01B3);
+    let digest = numbers.into_iter().fold(0xCBF2_9CE4_8422_2325, fold);
+    let hint = "raise FORWARD_VERSION: figures of runs before are not those of runs after";
+    assert_eq!(
+        (FORWARD_VERSION, STATISTICS_VERSION, digest),
+        (1, 5, 13_002_398_096_349_534_514),
+        "{hint}"
+    );
 }
 
 #[test]

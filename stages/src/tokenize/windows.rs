@@ -2,6 +2,9 @@
 
 use super::settings::{ShortDocuments, Tokenize, Windows};
 
+/// Part of the identity of all windows: raised when the same document and settings give other tokens or windows.
+pub const WINDOWS_VERSION: u32 = 1;
+
 /// A window of a document, in document tokens (the BOS tokens that will stand before it are not counted).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenWindow {
@@ -163,6 +166,33 @@ mod tests {
                 assert_eq!(got.len(), segments.len(), "no window twice");
             }
         }
+    }
+
+    #[test]
+    fn other_windows_are_another_version() {
+        let mut digest = 0xCBF2_9CE4_8422_2325_u64;
+        for windows in [Windows::BothEnds, Windows::Disjoint, Windows::WholeDocument] {
+            for short_documents in [ShortDocuments::Drop, ShortDocuments::Score] {
+                let tokenize = tokenize(7, windows, short_documents);
+                for (tokens, bos) in (0..80).flat_map(|tokens| [(tokens, 0), (tokens, 1)]) {
+                    let spans = match tokenize.cut(tokens, bos) {
+                        Cut::Windows(windows) => windows,
+                        Cut::ShortDocument => Vec::new(),
+                        Cut::DocumentTooLong => vec![TokenWindow {
+                            index: 0,
+                            token_start: u64::MAX,
+                            token_end: u64::MAX,
+                        }],
+                    };
+                    let ends = spans.iter().flat_map(|span| [span.token_start, span.token_end]);
+                    for number in ends.chain([spans.len() as u64]) {
+                        digest = (digest ^ number).wrapping_mul(0x0100_0000_01B3);
+                    }
+                }
+            }
+        }
+        let hint = "raise WINDOWS_VERSION: windows of runs before are not those of runs after";
+        assert_eq!((WINDOWS_VERSION, digest), (1, 17_218_400_667_753_145_160), "{hint}");
     }
 
     #[test]
