@@ -246,3 +246,31 @@ fn an_output_that_links_lead_into_the_input_is_refused() {
         );
     }
 }
+
+/// Memory that runs out anywhere ends the run with exit code 4, and with enough memory the run succeeds.
+#[test]
+fn too_little_address_space_ends_as_the_machines_fault() {
+    let workspace = Workspace::new();
+    Tiny::new().write(&workspace.path("model"));
+    write_parquet(&workspace.path("input/a.parquet"), &corpus("a", &[64; 3]), 4);
+    workspace.write("pipeline.yaml", Pipeline::tokens("model", 64).to_string());
+    let run = |kib: u64| {
+        let arguments = ["run", "pipeline.yaml", "-q", "--fresh", "--threads", "2"];
+        let mut command = workspace.behind(&format!("ulimit -v {kib} && exec"), &arguments);
+        let answer = command.output().unwrap();
+        (answer.status.code(), String::from_utf8_lossy(&answer.stderr).into_owned())
+    };
+    let (code, said) = run(2_000_000);
+    assert_eq!(code, Some(0), "{said}");
+    let mut codes = Vec::new();
+    for kib in (20_000..140_000).rev().step_by(5_000) {
+        let (code, said) = run(kib);
+        // With less the loader of the system does not even find room for the program.
+        if said.contains("loading shared libraries") {
+            break;
+        }
+        assert!(matches!(code, Some(0 | 4)), "{kib}: {code:?} {said}");
+        codes.push(code);
+    }
+    assert!(codes.contains(&Some(4)), "{codes:?}");
+}

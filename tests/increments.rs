@@ -107,6 +107,24 @@ fn a_file_that_changed_is_filtered_again_with_a_warning() {
     assert!(answer.stderr.contains("for example `b.parquet`"), "{}", answer.stderr);
 }
 
+#[test]
+fn a_first_run_that_is_repeated_after_an_increment_is_found() {
+    let workspace = first_day();
+    add_file(&workspace, "c");
+    let second = increment("out.run", "day2");
+    assert_eq!(count(&run(&workspace, &second), "rows_in"), 8);
+    let before = workspace.hashes(&["day2"]);
+    // It reads the file that the increment has filtered.
+    assert_eq!(count(&workspace.run(&first()), "rows_in"), 24);
+    workspace.write("increment.yaml", second.to_string());
+    let refused = workspace.longsift(&["run", "increment.yaml", "-q"]).expect(2).stderr;
+    assert!(refused.contains("now holds 1 of the files that this run filtered"), "{refused}");
+    assert!(refused.contains("for example `c.parquet`"), "{refused}");
+    assert_eq!(workspace.hashes(&["day2"]), before, "nothing is lost without a word");
+    let fresh = workspace.longsift(&["run", "increment.yaml", "-q", "--fresh"]).success().summary();
+    assert_eq!(count(&fresh, "rows_in"), 0);
+}
+
 /// Files without compression and statistics, whose footers say nothing of their values.
 fn plain_file(workspace: &Workspace, path: &str, name: &str) {
     let properties = parquet::file::properties::WriterProperties::builder()

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use arrow_array::RecordBatch;
+use arrow_array::{ArrayRef, FixedSizeBinaryArray, IntervalMonthDayNanoArray, RecordBatch};
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow_json::LineDelimitedWriter;
@@ -702,5 +703,54 @@ fn lines_that_are_not_where_they_were_counted_are_counted_again() {
         let summary = workspace.longsift(&["run", "pipeline.yaml", "-q", "--fresh"]).success();
         let summary = summary.summary();
         assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (400, 0));
+    }
+}
+
+#[test]
+fn a_zstandard_window_beyond_the_memory_limit_is_refused_with_the_limit_that_admits_it() {
+    let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+    encoder.window_log(28).unwrap();
+    encoder.write_all(&lines(&corpus().slice(0, 20))).unwrap();
+    let workspace = workspace(&[("a.jsonl.zst", encoder.finish().unwrap())]);
+    workspace.run(&pipeline());
+    let small = pipeline().input("memory_limit_bytes: 67108864");
+    workspace.write("pipeline.yaml", small.to_string());
+    let message = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+    assert!(message.contains("a.jsonl.zst: its zstd window of 268.44 MB"), "{message}");
+    assert!(message.contains("set that to at least 536870912"), "{message}");
+}
+
+#[test]
+fn a_column_that_no_output_holds_is_refused_before_anything_is_scored() {
+    let rows = corpus().slice(0, 20);
+    let columns: [(&str, ArrayRef, &str); 2] = [
+        (
+            "period",
+            Arc::new(IntervalMonthDayNanoArray::from(vec![None; 20])),
+            "Interval(MonthDayNano)",
+        ),
+        (
+            "nothing",
+            Arc::new(FixedSizeBinaryArray::try_from_iter(vec![[0_u8; 0]; 20].into_iter()).unwrap()),
+            "FixedSizeBinary(0)",
+        ),
+    ];
+    for (name, column, kind) in columns {
+        let batch = table(&[
+            ("id", Arc::clone(rows.column_by_name("id").unwrap())),
+            ("text", Arc::clone(rows.column_by_name("text").unwrap())),
+            (name, column),
+        ]);
+        let mut file = FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+        file.write(&batch).unwrap();
+        let workspace = workspace(&[("a.arrow", file.into_inner().unwrap())]);
+        workspace.write("pipeline.yaml", pipeline().to_string());
+        let message = workspace.longsift(&["plan", "pipeline.yaml"]).expect(2).stderr;
+        assert!(message.contains(&format!("column `{name}` of the type {kind}: ")), "{message}");
+        assert!(message.contains("write `format: jsonl-zst`"), "{message}");
+        let mut lines = pipeline();
+        lines.output = "path: out, format: jsonl-zst".to_owned();
+        workspace.write("pipeline.yaml", lines.to_string());
+        workspace.longsift(&["run", "pipeline.yaml", "-q"]).success();
     }
 }

@@ -4,12 +4,12 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::Parser;
-use longsift_engine::base::error::{BUG, exit_when_out_of_threads};
+use longsift_engine::base::error::{BUG, exit_when_machine_runs_out};
 use longsift_engine::cli::{Cli, commands};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    exit_when_out_of_threads();
+    exit_when_machine_runs_out();
     // A panic is a bug of ours: its message is printed, and the exit code says whose fault it is.
     let code = std::panic::catch_unwind(AssertUnwindSafe(|| commands::main(&cli)));
     ExitCode::from(code.unwrap_or(BUG))

@@ -3,6 +3,10 @@
 //! Schedulers decide on a retry from the code alone: only [`MACHINE`] is worth one.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::SIGABRT;
 
 use super::diagnostic::{Blame, Diagnostic, Place};
 
@@ -112,22 +116,43 @@ impl<D: Into<Diagnostic>> From<Vec<D>> for Failure {
     }
 }
 
-/// Ends the process where a thread cannot be started: libraries and scopes of threads have no other way than to panic, and
-/// threads that wait for the missing one would wait for ever. What was written is what a process that is killed leaves.
-#[expect(clippy::exit, clippy::print_stderr, reason = "no caller is left to return to")]
-pub fn exit_when_out_of_threads() {
+/// Ends the process as the machine's fault where memory or threads run out.
+///
+/// The standard library says how many bytes could not be allocated, and aborts. Libraries and scopes of threads have no other way
+/// than to panic where no thread starts, and threads that wait for the missing one would wait for ever. What was written is what a
+/// process that is killed leaves. An abort after any other panic stays a bug.
+pub fn exit_when_machine_runs_out() {
+    let out_of_memory = Arc::new(AtomicBool::new(true));
+    let code = i32::from(Blame::Machine.exit_code());
+    // Without a handler an abort ends the process as it does elsewhere.
+    let _ =
+        signal_hook::flag::register_conditional_shutdown(SIGABRT, code, Arc::clone(&out_of_memory));
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // As the C library words EAGAIN.
-        if panic
-            .payload_as_str()
-            .is_some_and(|why| why.contains("Resource temporarily unavailable"))
-        {
-            eprintln!(
-                "error: no more threads can be started\n\nhint: raise the limit of threads (`ulimit -u`, `pids.max` of the control group), or lower `--threads`"
-            );
-            std::process::exit(Blame::Machine.exit_code().into());
-        }
+        exit_if_out_of_resources(panic.payload_as_str().unwrap_or_default());
+        out_of_memory.store(false, Ordering::Relaxed);
         report(panic);
     }));
+}
+
+/// Ends the process if a library panicked with these words because the machine has no more threads or memory: no file is to blame,
+/// and no row is given up for it.
+#[expect(clippy::exit, clippy::print_stderr, reason = "no caller is left to return to")]
+pub fn exit_if_out_of_resources(why: &str) {
+    // As the C library words EAGAIN, and zstd a context without memory.
+    let (error, hint) = if why.contains("Resource temporarily unavailable") {
+        (
+            "no more threads can be started",
+            "raise the limit of threads (`ulimit -u`, `pids.max` of the control group), or lower `--threads`",
+        )
+    } else if why.contains("null pointer when creating") {
+        (
+            "no more memory can be allocated",
+            "raise `ulimit -v`, or lower `memory_limit_bytes` and `--threads`",
+        )
+    } else {
+        return;
+    };
+    eprintln!("error: {error}\n\nhint: {hint}");
+    std::process::exit(Blame::Machine.exit_code().into());
 }

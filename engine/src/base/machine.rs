@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::process::{Resource, getrlimit};
+
 /// The largest resident memory before [`take_peak_bytes`] last began anew.
 static BEFORE: AtomicU64 = AtomicU64::new(0);
 
@@ -57,6 +59,13 @@ pub(crate) fn control_group_bytes() -> Option<u64> {
     };
     // Version 1 writes the largest number where there is no limit.
     groups.lines().filter_map(limit).min().filter(|bytes: &u64| *bytes < 1 << 60)
+}
+
+/// Address space that `ulimit -v` leaves to this process; `None` without a limit.
+pub(crate) fn address_space_bytes() -> Option<u64> {
+    let limit = getrlimit(Resource::As).current?;
+    let pages: u64 = read_system("/proc/self/statm")?.split_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(pages * rustix::param::page_size() as u64))
 }
 
 /// A text that the operating system keeps about itself, where it does.

@@ -8,6 +8,7 @@ use crate::base::diagnostic::{Diagnostic, Place};
 use crate::base::error::{DONE, Failure, Result};
 use crate::base::text::{json_safe, line_safe, quoted};
 use crate::cli::{Cli, PipelineArguments, ValidateFormat};
+use crate::plan::Plan;
 use crate::spec::Spec;
 
 /// Checks a pipeline file. As text what is wrong is a failure of the command; a program gets it as the answer, with the same
@@ -18,6 +19,10 @@ pub(super) fn validate(
     format: ValidateFormat,
 ) -> Result<u8> {
     let read = Spec::read(&arguments.pipeline, &overrides(arguments));
+    let read = read.and_then(|(spec, warnings)| match Plan::check_measures(&spec) {
+        problems if problems.is_empty() => Ok((spec, warnings)),
+        problems => Err(problems),
+    });
     if format == ValidateFormat::Text {
         let (spec, warnings) = read?;
         report_warnings(cli, warnings.iter());

@@ -1,7 +1,7 @@
 //! The formats of input files, one file each: how a file's row groups become batches. What they have in common is `decode`.
 
 pub(super) mod arrow_ipc;
-pub(super) mod compression;
+pub(crate) mod compression;
 pub mod decode;
 mod fits;
 pub(super) mod form;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch, UInt64Array};
-use arrow_schema::{DataType, Schema, SchemaRef};
+use arrow_array::{Array, RecordBatch, UInt64Array, new_null_array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take_record_batch;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
@@ -18,6 +18,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::problem::DataProblem;
 use super::row_bytes::row_bytes;
+use super::source::guarded;
 use super::types;
 use crate::spec::pipeline::Compression;
 use crate::storage::atomic::AtomicFile;
@@ -256,6 +257,24 @@ fn compact(slice: RecordBatch, bytes: u64) -> RecordBatch {
 }
 
 /// How Parquet files are compressed, at the level that this project writes all of them.
+/// Columns that the Parquet writer does not take, each with the reason: a row of nulls is written in memory.
+pub fn without_parquet(schema: &Schema) -> Vec<String> {
+    let one = |field: &Arc<Field>| {
+        let stored = types::map_field(field, types::storage_type);
+        let stored = stored.as_ref().clone().with_nullable(true);
+        let attempt = || {
+            let column = new_null_array(stored.data_type(), 1);
+            let of_one = Arc::new(Schema::new(vec![stored.clone()]));
+            let mut writer = ArrowWriter::try_new(Vec::new(), Arc::clone(&of_one), None)?;
+            writer.write(&RecordBatch::try_new(of_one, vec![column])?)?;
+            writer.close().map(drop)
+        };
+        let why = guarded(attempt).err()?;
+        Some(format!("`{}` of the type {}: {why}", field.name(), field.data_type()))
+    };
+    schema.fields().iter().filter_map(one).collect()
+}
+
 pub(crate) fn codec(compression: Compression) -> Codec {
     match compression {
         Compression::Zstd => {

@@ -18,6 +18,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 
 use super::problem::DataProblem;
+use crate::base::error::exit_if_out_of_resources;
 use crate::storage;
 use crate::storage::error::StorageError;
 use crate::storage::hub::tree::Tree;
@@ -186,7 +187,11 @@ pub(crate) fn guarded<T, E: Display>(decode: impl FnOnce() -> Result<T, E>) -> R
     QUIET.set(before);
     match decoded {
         Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(format!("the decoder failed: {}", panic_message(panic.as_ref()))),
+        Err(panic) => {
+            let why = panic_message(panic.as_ref());
+            exit_if_out_of_resources(why);
+            Err(format!("the decoder failed: {why}"))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use longsift_stages::score::presets::Formula;
 use longsift_stages::shard_across_devices::{DeviceKind, Devices as DeviceSettings};
 use longsift_stages::tokenize::encoder::Encoder;
 use longsift_stages::{LoadPartialModel, ShardAcrossDevices};
+use serde_json::json;
 
 use super::columns::{self, COLUMNS, MARKS};
 use super::options::{Bos, PlanOptions, Subject};
@@ -20,7 +21,7 @@ use crate::base::machine;
 use crate::base::text::{bytes, quoted};
 use crate::dataset::documents::{Content, DocumentColumns};
 use crate::dataset::input::Dataset;
-use crate::dataset::part_lines;
+use crate::dataset::{part, part_lines};
 use crate::devices::choose;
 use crate::devices::device::{Choice, Devices};
 use crate::run_directory::calibration as saved;
@@ -49,26 +50,31 @@ pub(super) fn collect<T, P: Into<Diagnostic>>(
     }
 }
 
-/// One part in so many of a control group's memory is left to binaries, threads and page tables.
-const GROUP_RESERVE: u64 = 4;
+/// One part in so many of a limit's memory is left to binaries, threads and page tables.
+const LIMIT_RESERVE: u64 = 4;
 
-/// Lowers `memory_limit_bytes` to what the control group of this process leaves room for. Says so.
+/// Lowers `memory_limit_bytes` to what the limits of this process leave room for. Says so.
 pub(super) fn fit_memory(spec: &mut Spec) -> Option<Diagnostic> {
-    let group = machine::control_group_bytes()?;
+    let group = machine::control_group_bytes().map(|room| {
+        (room, "the control group of this process may use", "the limit of the container")
+    });
+    let space = machine::address_space_bytes()
+        .map(|room| (room, "the address space that is left to this process is", "`ulimit -v`"));
+    let (room, is, setting) = group.into_iter().chain(space).min_by_key(|(room, ..)| *room)?;
     let limit = spec.pipeline.input.memory_limit_bytes;
-    let fitting = (group - group / GROUP_RESERVE).max(64 << 20);
+    let fitting = (room - room / LIMIT_RESERVE).max(64 << 20);
     if limit <= fitting {
         return None;
     }
     spec.pipeline.input.memory_limit_bytes = fitting;
     let message = format!(
-        "`memory_limit_bytes` is {}, and the control group of this process may use {}: {} are used as the limit",
+        "`memory_limit_bytes` is {}, and {is} {}: {} are used as the limit",
         bytes(limit),
-        bytes(group),
+        bytes(room),
         bytes(fitting)
     );
     let warning = spec.warning("input.memory_limit_bytes", message);
-    Some(warning.hint("raise the limit of the container, or lower `memory_limit_bytes`"))
+    Some(warning.hint(format!("raise {setting}, or lower `memory_limit_bytes`")))
 }
 
 /// What lies in object stores, in a build that has none; of the input that is said where it is read.
@@ -138,17 +144,21 @@ pub(super) fn places(spec: &Spec, directory: &RunDirectory) -> Vec<Diagnostic> {
     problems
 }
 
-/// Columns that the format of the output has no place for.
+/// Columns that the format of the output has no place for: each is tried on a row without values.
 pub(super) fn output_format(spec: &Spec, dataset: &Dataset, problems: &mut Vec<Diagnostic>) {
-    if spec.pipeline.output.format != OutputFormat::JsonlZst {
-        return;
-    }
-    for column in part_lines::without_json(&dataset.schema) {
-        let message = format!("column {column}");
-        problems.push(
-            spec.error("output.format", message)
-                .hint("write `format: parquet`, or leave the column out of the input"),
+    let (columns, other) = match spec.pipeline.output.format {
+        OutputFormat::Parquet => (part::without_parquet(&dataset.schema), OutputFormat::JsonlZst),
+        OutputFormat::JsonlZst => {
+            (part_lines::without_json(&dataset.schema), OutputFormat::Parquet)
+        }
+        OutputFormat::Megatron => return,
+    };
+    for column in columns {
+        let hint = format!(
+            "write `format: {}`, or leave the column out of the input",
+            json!(other).as_str().unwrap_or_default()
         );
+        problems.push(spec.error("output.format", format!("column {column}")).hint(hint));
     }
 }
 

@@ -18,6 +18,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::text::quoted;
 use crate::dataset::documents::{Content, DocumentColumns};
+use crate::dataset::formats::compression;
 use crate::dataset::input::Dataset;
 use crate::devices::device::Devices;
 use crate::plan::{Plan, Totals};
@@ -42,6 +43,7 @@ impl Plan {
         warnings.extend(checks::fit_memory(&mut spec));
         let mut problems = checks::stores(&spec);
         range_file::share_memory(spec.pipeline.input.memory_limit_bytes);
+        compression::limit_windows(spec.pipeline.input.memory_limit_bytes);
         let columns = columns(&spec);
         let reading = spec.load_partial_model();
         let directory = if let Some(named) = &options.directory {
@@ -110,10 +112,9 @@ impl Plan {
         if let Some(dataset) = &dataset {
             checks::output_format(&spec, dataset, &mut problems);
         }
-        measures::check(&spec, &measures, &columns.content, is_of_output, &mut problems);
+        problems.extend(Self::check_measures(&spec));
         let programs = programs::find(&spec, &columns.content, &mut problems);
         let cascade = Cascade::of(&spec, &measures);
-        cascade::check(&spec, &measures, &cascade, &mut problems);
         warnings.extend(preset::warnings(&spec, &measures));
         let bos = match &model {
             Some(model) => {
@@ -139,7 +140,8 @@ impl Plan {
         }
         warnings.extend(checks::random_without_ids(&spec));
         warnings.extend(checks::tokenizer(&spec, encoder.as_ref()));
-        let input_before = since::leave_out(&spec, &directory, &mut dataset, &mut warnings)?;
+        let input_before =
+            since::leave_out(&spec, &directory, options.fresh, &mut dataset, &mut warnings)?;
         output_names::check(&spec, &directory, &dataset, &mut problems);
         if !problems.is_empty() {
             return Err(Failure::Problems(problems));
@@ -187,6 +189,14 @@ impl Plan {
             warnings,
         };
         Ok(plan)
+    }
+
+    /// Problems of the measures of a pipeline and of the statistics that it names, for any input.
+    pub fn check_measures(spec: &Spec) -> Vec<Diagnostic> {
+        let (measures, mut problems) = (Measures::of(&spec.pipeline.stages), Vec::new());
+        measures::check(spec, &measures, &columns(spec).content, is_of_output, &mut problems);
+        cascade::check(spec, &measures, &Cascade::of(spec, &measures), &mut problems);
+        problems
     }
 
     /// Refuses a run that would fill the disk. Not part of the proof: commands that write nothing there need no room.

@@ -14,10 +14,12 @@ use crate::storage::files;
 /// those files. A file that has changed since is new.
 ///
 /// # Errors
-/// No finished run, a run of a part of its input, this pipeline's own run, or no calibration to filter with.
+/// No finished run, a run of a part of its input, this pipeline's own run, or no calibration to filter with; unless `fresh`, files
+/// that this pipeline filtered and the earlier run has filtered since.
 pub(super) fn leave_out(
     spec: &Spec,
     own: &RunDirectory,
+    fresh: bool,
     dataset: &mut Dataset,
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Vec<KnownFile>> {
@@ -58,11 +60,24 @@ pub(super) fn leave_out(
         .hint("it was run with `--limit`; run it without")
         .into());
     }
-    let own_files =
-        manifest.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok());
-    let known: Vec<KnownFile> = manifest.input_before.iter().cloned().chain(own_files).collect();
-    let own = KnownFile::all_of(dataset);
+    let known: Vec<KnownFile> =
+        manifest.input_before.iter().cloned().chain(manifest.known_files()).collect();
     let set: HashSet<&KnownFile> = known.iter().collect();
+    if !fresh && let Some(before) = Manifest::read(own)? {
+        let files: Vec<KnownFile> = before.known_files().collect();
+        let twice: Vec<&KnownFile> = files.iter().filter(|file| set.contains(file)).collect();
+        if let [first, ..] = twice[..] {
+            let message = format!(
+                "`{since}` was repeated after this run and now holds {} of the files that this run filtered, for example `{}`",
+                twice.len(),
+                first.path
+            );
+            let hint = "samples of these files are in both outputs: repeat the earlier run without them, or run this one with \
+                        `--fresh` to leave them out of this output";
+            return Err(problem(message).hint(hint).into());
+        }
+    }
+    let own = KnownFile::all_of(dataset);
     let mut new = own.iter().map(|file| !set.contains(file));
     dataset.files.retain(|_| new.next() == Some(true));
     let new = || own.iter().filter(|file| !set.contains(file));

@@ -168,6 +168,13 @@ pub struct KnownFile {
     pub footer_hash: String,
 }
 
+impl Manifest {
+    /// The files of its own input, without those that earlier runs filtered.
+    pub fn known_files(&self) -> impl Iterator<Item = KnownFile> {
+        self.input.iter().filter_map(|file| serde_json::from_value(file.clone()).ok())
+    }
+}
+
 impl KnownFile {
     /// The identities of all files of `dataset`, in its order.
     pub fn all_of(dataset: &Dataset) -> Vec<Self> {

@@ -291,7 +291,7 @@ impl Client {
                 Some((start, _)) if start == wanted.start => (start, wanted.end),
                 _ => {
                     let why = "the server sent another range";
-                    return Err(failed(url, ErrorKind::Transient, why));
+                    return Err(failed(url, ErrorKind::Invalid, why).with_hint(self.kind.ranges));
                 }
             }
         } else {

@@ -256,7 +256,9 @@ def drive(job: Job, summary_to: TextIO) -> int:
     environment = {k: v for k, v in os.environ.items() if k in ("LONGSIFT_BINARY", "XDG_CACHE_HOME")}
     if job.units:
         dashboard = False if job.address is None else None
-        ray.init(job.address, log_to_driver=False, include_dashboard=dashboard, runtime_env={"env_vars": environment})
+        # Without an address Ray would join a cluster of the environment or of this machine.
+        address, variables = job.address or "local", {"env_vars": environment}
+        ray.init(address, log_to_driver=False, include_dashboard=dashboard, runtime_env=variables)
         code, kernel = run_phase(job, "score")
         if code == 0:
             code, _ = run_phase(job, "write", kernel)

@@ -273,7 +273,42 @@ fn opened(path: &Path) -> Result<(WeightFiles, Vec<u8>), ModelProblem> {
 
 fn object(folder: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ModelProblem> {
     let path = folder.join("config.json");
-    serde_json::from_slice(bytes).map_err(|error| {
-        ModelProblem::checkpoint(format!("`{}` is not a JSON object: {error}", path.display()))
+    let parsed = serde_json::from_slice(bytes);
+    parsed.or_else(|error| {
+        serde_json::from_slice(&with_quoted_numbers(bytes)).map_err(|_| {
+            ModelProblem::checkpoint(format!("`{}` is not a JSON object: {error}", path.display()))
+        })
     })
+}
+
+/// Replaces `NaN` and `Infinity`, which Python writes and JSON does not have, by strings: a key that is not used may hold
+/// one, and a key that needs a number is refused with it.
+fn with_quoted_numbers(json: &[u8]) -> Vec<u8> {
+    let (mut quoted, mut rest) = (Vec::with_capacity(json.len() + 64), json);
+    while let [first, ..] = rest {
+        let number = ["NaN", "Infinity", "-Infinity"]
+            .into_iter()
+            .find(|number| rest.starts_with(number.as_bytes()));
+        let length = match (number, first) {
+            (Some(number), _) => number.len(),
+            (None, b'"') => string_length(rest),
+            (None, _) => 1,
+        };
+        let (token, after) = rest.split_at(length);
+        let quotes: &[u8] = if number.is_some() { b"\"" } else { b"" };
+        quoted.extend([quotes, token, quotes].concat());
+        rest = after;
+    }
+    quoted
+}
+
+/// Bytes of the JSON string that a text begins with, quotes included.
+fn string_length(text: &[u8]) -> usize {
+    let mut is_escaped = true;
+    let end = text.iter().position(|byte| {
+        let ends = *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 1)
 }

@@ -345,6 +345,26 @@ fn a_folder_that_is_none_is_the_pipelines_fault() {
 }
 
 #[test]
+fn numbers_that_only_python_writes_stand_in_keys_that_nobody_reads() {
+    let opened = |more: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        Tiny::new().write(folder.path());
+        let config = Tiny::new().config.to_string().replacen('{', &format!("{{{more}, "), 1);
+        fs::write(folder.path().join("config.json"), config).unwrap();
+        messages(ModelFolder::open(folder.path(), None))
+    };
+    let unused =
+        r#""router_z": NaN, "limits": [-Infinity, Infinity], "note": "NaN, \"Infinity\" \\""#;
+    assert_eq!(opened(unused).err(), None);
+    for key in ["rms_norm_eps", "rope_theta"] {
+        let found = opened(&format!("\"{key}\": NaN")).unwrap_err();
+        assert!(found[0].contains(key) && found[0].contains("NaN"), "{found:?}");
+    }
+    let found = opened("\"a\": NaNs").unwrap_err();
+    assert!(found[0].contains("is not a JSON object: expected value"), "{found:?}");
+}
+
+#[test]
 fn a_base_below_one_is_refused_and_a_good_one_is_another_model_of_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
     Tiny::new().write(folder.path());

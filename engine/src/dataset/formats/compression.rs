@@ -1,12 +1,23 @@
 //! Whole-file compression: a stream of the bytes inside.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::base::text;
 
 /// Bytes that are read at once.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// The binary logarithm of the largest window of a Zstandard frame, which is held in memory: 2 GiB, as `zstd --long=31` writes.
+/// The binary logarithm of the largest window that a Zstandard frame has: 2 GiB, as `zstd --long=31` writes.
 const MAX_ZSTD_WINDOW_LOG: u32 = 31;
+
+/// The largest window that fits, in bytes: it is held in memory while a file is read. A part of `memory_limit_bytes`.
+static MAX_WINDOW_BYTES: AtomicU64 = AtomicU64::new(1 << MAX_ZSTD_WINDOW_LOG);
+
+/// Lets the window of a file take half of this.
+pub(crate) fn limit_windows(memory_limit_bytes: u64) {
+    MAX_WINDOW_BYTES.store(memory_limit_bytes / 2, Ordering::Relaxed);
+}
 
 /// How a file as a whole is compressed, by the end of its name, in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +50,7 @@ impl Compression {
         self,
         bytes: impl Read + Send + 'static,
     ) -> io::Result<Box<dyn BufRead + Send>> {
-        let bytes = BufReader::with_capacity(BUFFER_BYTES, bytes);
+        let mut bytes = BufReader::with_capacity(BUFFER_BYTES, bytes);
         Ok(match self {
             Self::None => Box::new(bytes),
             Self::Gzip => {
@@ -47,12 +58,39 @@ impl Compression {
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, inside))
             }
             Self::Zstd => {
+                let most = MAX_WINDOW_BYTES.load(Ordering::Relaxed);
+                let window = window_bytes(bytes.fill_buf()?).filter(|window| *window > most);
+                if let Some(window) = window {
+                    let message = format!(
+                        "its zstd window of {} is more than half of `memory_limit_bytes`: set that to at least {}, or write the file \
+                         again without `--long` and `--ultra`",
+                        text::bytes(window),
+                        window.saturating_mul(2)
+                    );
+                    return Err(io::Error::new(io::ErrorKind::OutOfMemory, message));
+                }
                 let mut inside = zstd::stream::read::Decoder::with_buffer(bytes)?;
-                inside.window_log_max(MAX_ZSTD_WINDOW_LOG)?;
+                inside.window_log_max(most.max(1 << 10).ilog2().min(MAX_ZSTD_WINDOW_LOG))?;
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, inside))
             }
         })
     }
+}
+
+/// Bytes of the window that the header of a Zstandard frame asks for; `None` where no frame begins.
+fn window_bytes(frame: &[u8]) -> Option<u64> {
+    let [0x28, 0xB5, 0x2F, 0xFD, descriptor, rest @ ..] = frame else { return None };
+    let is_single_segment = descriptor & 0x20 != 0;
+    if !is_single_segment {
+        let window = *rest.first()?;
+        let base = 1_u64 << (10 + (window >> 3));
+        return Some(base + base / 8 * u64::from(window & 7));
+    }
+    // The window is the content; its length follows the identifier of a dictionary.
+    let identifier = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let (length, least) = [(1, 0), (2, 256), (4, 0), (8, 0)][usize::from(descriptor >> 6)];
+    let digits = rest.get(identifier..identifier + length)?.iter().rev();
+    Some(digits.fold(0_u64, |content, digit| content << 8 | u64::from(*digit)) + least)
 }
 
 /// The members of a gzip file, one after the other. Zeros between and behind them are padding, as of tapes and of stores that
@@ -125,6 +163,12 @@ mod tests {
         encoder.window_log(28).unwrap();
         encoder.write_all(b"text").unwrap();
         let bytes = encoder.finish().unwrap();
+        assert_eq!(window_bytes(&bytes), Some(1 << 28));
         assert_eq!(inside(Compression::Zstd, bytes).unwrap(), "text");
+        for length in [0, 200, 300, 70_000] {
+            let bytes = zstd::bulk::compress(&vec![7; length], 1).unwrap();
+            assert_eq!(window_bytes(&bytes), Some(length as u64), "{length} in one segment");
+        }
+        assert_eq!(window_bytes(b"\x28\xB5\x2F"), None);
     }
 }

@@ -76,6 +76,9 @@ impl Survey {
             None if error.kind() == io::ErrorKind::Interrupted => {
                 DataProblem::machine("a signal came while its lines were counted")
             }
+            None if error.kind() == io::ErrorKind::OutOfMemory => {
+                DataProblem::settings(error.to_string())
+            }
             None => DataProblem::data(format!("it does not decompress: {error}"))
                 .with_hint("write the file again, or take it out of the input"),
         };

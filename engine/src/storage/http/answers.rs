@@ -82,6 +82,8 @@ pub(super) fn refusal(
         404 if code.is_empty() || code.contains("EntryNotFound") => None,
         404 => refused(ErrorKind::NotFound, "check the owner, the name and the revision"),
         401 | 403 => refused(ErrorKind::Denied, kind.refused),
+        // The server will do no more for the same request later.
+        501 | 505 => refused(ErrorKind::Invalid, kind.address),
         408 | 425 | 429 | 500..=599 => {
             let retry_after = retry_after(text("retry-after"));
             let busy = failed(url, ErrorKind::Transient, answered);

@@ -23,6 +23,9 @@ pub(super) fn failure(operation: &'static str, address: &str, error: &Error) -> 
         Error::Precondition { .. } | Error::NotModified { .. } => {
             failure.with_hint("run again when it does not change any more")
         }
+        _ if failure.source.to_string().contains("status code: 501") => failure.with_hint(
+            "this server does not have the call: run directories need conditional writes, as Amazon S3, MinIO, Ceph, Google Cloud Storage and Azure do them",
+        ),
         _ if failure.source.to_string().contains(INCOMPLETE) => failure.with_hint(
             "the server must list objects by version 2 of the call (ListObjectsV2), with a new token for each page",
         ),
@@ -72,7 +75,7 @@ fn kind_of_answer(words: &str) -> ErrorKind {
         Some(401 | 403) => ErrorKind::Denied,
         Some(404) => ErrorKind::NotFound,
         Some(408 | 429) => ErrorKind::Transient,
-        Some(300..=499) => ErrorKind::Invalid,
+        Some(300..=499 | 501 | 505) => ErrorKind::Invalid,
         _ => ErrorKind::Transient,
     }
 }
@@ -108,6 +111,7 @@ mod tests {
         assert_eq!(status("403 Forbidden: SignatureDoesNotMatch"), ErrorKind::Denied);
         assert_eq!(status("404 Not Found: NoSuchBucket"), ErrorKind::NotFound);
         assert_eq!(status("400 Bad Request: InvalidArgument"), ErrorKind::Invalid);
+        assert_eq!(status("501 Not Implemented: NotImplemented"), ErrorKind::Invalid);
         for passing in [
             "400 Bad Request: ExpiredToken",
             "403 Forbidden: ExpiredToken",
