@@ -26,12 +26,20 @@ fn schema(workspace: &Workspace, name: &str) -> Value {
 #[test]
 fn the_starter_is_valid_and_never_overwritten() {
     let workspace = Workspace::new();
-    workspace.longsift(&["init", "new/mine.yaml"]).expect(4);
-    workspace.longsift(&["init", "mine.yaml"]).success();
+    workspace.longsift(&["init", "--output", "new/mine.yaml"]).expect(4);
+    let answer = workspace.longsift(&["init", "mine.yaml"]).expect(2);
+    assert!(answer.stderr.contains("use `--output mine.yaml`"), "{}", answer.stderr);
+    workspace.longsift(&["init", "--output", "mine.yaml"]).success();
+    let written = fs::read_to_string(workspace.path("mine.yaml")).unwrap();
+    let schema = written.lines().next().unwrap().split_once("$schema=").unwrap().1;
+    assert_eq!(
+        read_json(&workspace.path(schema)),
+        read_json(&repository().join("schemas/pipeline.schema.json"))
+    );
     let answer = workspace.longsift(&["validate", "mine.yaml"]).success();
     assert!(answer.stdout.contains("is a valid pipeline"), "{}", answer.stdout);
     assert_eq!(answer.stderr, "");
-    workspace.longsift(&["init", "ours.yaml", "--model", "models/a b"]).success();
+    workspace.longsift(&["init", "--output", "ours.yaml", "--model", "models/a b"]).success();
     let plan = workspace.longsift(&["plan", "ours.yaml"]).expect(2);
     assert!(
         plan.stderr.contains("models/a b"),
@@ -39,9 +47,126 @@ fn the_starter_is_valid_and_never_overwritten() {
         plan.stderr
     );
     workspace.write("mine.yaml", "changed: true\n");
-    let answer = workspace.longsift(&["init", "mine.yaml"]).expect(2);
+    let answer = workspace.longsift(&["init", "--output", "mine.yaml"]).expect(2);
     assert!(answer.stderr.contains("`mine.yaml` exists"), "{}", answer.stderr);
     assert_eq!(fs::read(workspace.path("mine.yaml")).unwrap(), b"changed: true\n");
+    workspace.write("pipeline.schema.json", "{}");
+    workspace.longsift(&["init", "--output", "other.yaml"]).expect(2);
+    assert_eq!(fs::read(workspace.path("pipeline.schema.json")).unwrap(), b"{}");
+    assert!(!workspace.path("other.yaml").exists());
+}
+
+/// Lines of JSON, one for each length in words.
+fn documents(lengths: &[usize]) -> String {
+    let line = |(row, words): (usize, &usize)| {
+        let text: Vec<String> =
+            (0..*words).map(|word| format!("w{}", (row * 31 + word * word) % 977)).collect();
+        json!({ "id": format!("d{row}"), "source": "x", "text": text.join(" ") }).to_string() + "\n"
+    };
+    lengths.iter().enumerate().map(line).collect()
+}
+
+#[test]
+fn a_pipeline_for_given_inputs_runs_as_it_is_written() {
+    let workspace = Workspace::new();
+    let tokenizer = demo_model().display().to_string();
+    workspace.write("corpus/a.jsonl", documents(&[4000; 6]));
+    workspace.write("corpus/b.jsonl", documents(&[4000, 100, 100]));
+    let inputs = ["init", "corpus/a.jsonl", "corpus/b.jsonl", "--tokenizer", &tokenizer];
+    let said = workspace.longsift(&inputs).success();
+    assert!(said.stdout.contains("next: `longsift plan pipeline.yaml`"), "{}", said.stdout);
+    let written = fs::read_to_string(workspace.path("pipeline.yaml")).unwrap();
+    for line in ["path: corpus/*.jsonl ", "id_column: id ", "text_column: text ", "#   source: "] {
+        assert!(written.contains(line), "{line} in {written}");
+    }
+    let window = written.split_once("window_tokens: ").unwrap().1;
+    let window: u64 = window.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(window.is_power_of_two() && window >= 4096, "{window}: a word is at least a token");
+    let summary = workspace.longsift(&["run", "pipeline.yaml", "-q"]).success().summary();
+    assert_eq!(
+        (&summary["rows_in"], &summary["rows_dropped"]["short_document"]),
+        (&json!(9), &json!(2))
+    );
+    // Token ids need no tokenizer, and text does.
+    write_parquet(&workspace.path("ids/a.parquet"), &corpus("a", &[3000, 3000]), 1);
+    let ids = ["init", "ids", "--output", "ids.yaml"];
+    workspace.longsift(&ids).success();
+    workspace.longsift(&["run", "ids.yaml", "-q"]).success();
+    for (inputs, why) in [
+        (&["init", "corpus", "--output", "x.yaml"][..], "add `--tokenizer FOLDER`"),
+        (
+            &["init", "corpus/a.jsonl", "ids/a.parquet", "--output", "x.yaml"],
+            "are not all files of one folder",
+        ),
+        (&["init", "corpus/none.jsonl", "--output", "x.yaml"], "corpus/none.jsonl"),
+        (&["init", "--tokenizer", "x", "--output", "x.yaml"], "needs the input that it is for"),
+    ] {
+        let answer = workspace.longsift(inputs).expect(2);
+        assert!(answer.stderr.contains(why), "{why}: {}", answer.stderr);
+        assert!(!workspace.path("x.yaml").exists());
+    }
+}
+
+#[test]
+fn a_plan_counts_the_documents_that_are_too_short() {
+    let workspace = Workspace::new();
+    let tokenizer = demo_model().display().to_string();
+    workspace.write("corpus/a.jsonl", documents(&[&[10; 60][..], &[200, 200]].concat()));
+    let init = ["init", "corpus", "--tokenizer", &tokenizer];
+    let said = workspace.longsift(&init).success().stderr;
+    assert!(said.contains("62 of 62 documents are shorter than a window of 1,024"), "{said}");
+    let set = |command: &str, more: &[&str]| {
+        let set = [command, "pipeline.yaml", "--set", "stages.tokenize.window_tokens=128"];
+        workspace.longsift(&[&set, more].concat()).success()
+    };
+    let short = set("plan", &[]);
+    let line = "documents              all 62 read: 60 too short for a window";
+    assert!(short.stdout.contains(line), "{}", short.stdout);
+    let warning = "60 of 62 documents are shorter than a window of 128 tokens";
+    assert!(short.stderr.contains(warning), "{}", short.stderr);
+    let json: Value = serde_json::from_str(&set("plan", &["--format", "json"]).stdout).unwrap();
+    let sample = &json["sample"];
+    assert_eq!((&sample["too_short"], &sample["documents"]), (&json!(60), &json!(62)));
+    let summary = set("run", &["-q"]).summary();
+    assert_eq!(summary["windows_total"], json["estimate"]["windows"], "all documents were read");
+    assert_eq!(summary["tokens_total"], json["estimate"]["tokens"]);
+    let scored = set("plan", &["--set", "stages.tokenize.short_documents=score"]);
+    assert!(!scored.stderr.contains("would be dropped"), "{}", scored.stderr);
+}
+
+#[test]
+fn a_run_ends_with_its_places() {
+    let workspace = workspace();
+    let run =
+        |more: &[&str]| workspace.longsift(&[&["run", "pipeline.yaml"], more].concat()).success();
+    let first = run(&["--format", "text"]);
+    assert_eq!(first.stdout, "");
+    for line in ["  data         ", "out/data\n", "  report       longsift report ", "out.run\n"] {
+        assert!(first.stderr.contains(line), "{line}: {}", first.stderr);
+    }
+    let again = run(&["--format", "json"]);
+    assert_eq!(again.summary()["status"], "nothing_to_do");
+    assert!(again.stderr.contains("out/data\n"), "{}", again.stderr);
+    let other = run(&["--set", "stages.filter.keep_fraction=1"]);
+    assert!(other.stderr.contains("selection of 6 samples replaces one of "), "{}", other.stderr);
+    assert!(!run(&["-q"]).stderr.contains("out/data"));
+}
+
+#[test]
+fn the_product_is_described_in_one_sentence() {
+    let of = |file: &str| fs::read_to_string(repository().join(file)).unwrap();
+    let manifest = of("engine/Cargo.toml");
+    let sentence = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("description = "))
+        .unwrap()
+        .trim_matches('"');
+    let help = Workspace::new().longsift(&["--help"]).success().stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.starts_with(sentence), "{help}");
+    for file in ["README.md", "pyproject.toml", "python/src/longsift/__init__.py"] {
+        assert!(of(file).contains(sentence), "{file}");
+    }
 }
 
 #[test]
@@ -59,6 +184,10 @@ fn validate_opens_nothing_and_shows_every_mistake() {
     let set = ["validate", "right.yaml", "--set", "stages.filter.keep_fraction=1.5"];
     let answer = workspace.longsift(&set).expect(2);
     assert!(answer.stderr.contains("keep_fraction"), "{}", answer.stderr);
+    let unknown = Pipeline::tokens("model", 64).score("terms: [{statistic: far_recurence}]");
+    workspace.write("unknown.yaml", unknown.to_string());
+    let answer = workspace.longsift(&["validate", "unknown.yaml"]).expect(2);
+    assert!(answer.stderr.contains("far_recurence"), "{}", answer.stderr);
     let answer = workspace.longsift(&["validate", "absent.yaml"]).expect(2);
     assert!(answer.stderr.contains("absent.yaml"), "{}", answer.stderr);
 }

@@ -221,7 +221,7 @@ fn the_tutorial_works_as_it_is_written() {
         let bytes = fs::read(workspace.path(page)).unwrap();
         assert!(bytes.starts_with(b"<!doctype html>") || bytes.starts_with(b"<!DOCTYPE html>"));
     }
-    let kept = fs::read_dir(workspace.path("out/my-corpus/data")).unwrap().count();
+    let kept = fs::read_dir(workspace.path("out/corpus/data")).unwrap().count();
     assert!(kept > 0, "the tutorial keeps nothing");
 }
 

@@ -135,7 +135,8 @@ fn no_command_writes_over_a_file_that_longsift_did_not_write() {
     let bench = ["bench", "--windows", "64", "--head-dims", "64", "--repeats", "1"];
     let mut commands: Vec<(Vec<String>, &str)> = vec![
         (words(&["lock", "pipeline.yaml"]), "pipeline.lock"),
-        (words(&["init", "place"]), "place"),
+        (words(&["init", "--output", "place"]), "place"),
+        (words(&["init", "--output", "new.yaml"]), "pipeline.schema.json"),
         (words(&["manual", ".", "--format", "markdown"]), "commands.md"),
         (words(&["manual", ".", "--format", "man"]), "longsift-run.1"),
         (words(&run), "out/README.md"),

@@ -7,6 +7,7 @@ pub(crate) mod devices;
 pub(crate) mod evaluate;
 pub(crate) mod explain;
 pub(crate) mod fixtures;
+pub(crate) mod init;
 pub(crate) mod logging;
 pub(crate) mod map;
 pub(crate) mod observe;
@@ -25,7 +26,7 @@ use clap_complete::Shell;
 use crate::plan::shard::Shard;
 use crate::run::Phase;
 
-/// Keeps the documents whose tokens depend on far-away tokens.
+/// The command line of longsift.
 #[derive(Debug, Parser)]
 #[command(name = "longsift", version, about, max_term_width = 110)]
 pub struct Cli {
@@ -109,7 +110,7 @@ pub enum Command {
     },
     /// Runs a pipeline over rows of its own tests, and says which became something else than they were to. Exit code 6 where any did.
     Test(TestArguments),
-    /// Shows what a run would do, reading no weights and no documents.
+    /// Shows what a run would do, reading no weights and a sample of the documents.
     Plan {
         /// The pipeline.
         #[command(flatten)]
@@ -199,15 +200,8 @@ pub enum Command {
         /// Which one: `tokenize`, `score`, …
         name: Option<String>,
     },
-    /// Writes a commented starter pipeline.
-    Init {
-        /// Where to write it; an existing file is kept.
-        #[arg(default_value = "pipeline.yaml")]
-        path: PathBuf,
-        /// A model folder: its first-layer attention is measured, too.
-        #[arg(long, value_name = "MODEL")]
-        model: Option<String>,
-    },
+    /// Writes a pipeline with comments: of given inputs one that runs, without them one to start from.
+    Init(InitArguments),
     /// Shows what of a checkpoint is read and how much memory it takes.
     Inspect {
         /// The model folder, one with only a config.json, or a GGUF file.
@@ -295,6 +289,23 @@ pub struct PlanArguments {
     /// Fetches nothing: models of the hub must be on this machine.
     #[arg(long)]
     pub offline: bool,
+}
+
+/// Input of a new pipeline.
+#[derive(Clone, Debug, Args)]
+pub struct InitArguments {
+    /// Files of one folder, a folder, or a glob in quotes. The documents' column is found by its name, and windows are as long as
+    /// half of the documents.
+    pub inputs: Vec<PathBuf>,
+    /// The pipeline file; an existing one is kept. `pipeline.schema.json`, for editors, is written into the same folder.
+    #[arg(long, value_name = "FILE", default_value = "pipeline.yaml")]
+    pub output: PathBuf,
+    /// A folder with tokenizer.json, or a GGUF file; by default that of `--model`.
+    #[arg(long, value_name = "FOLDER")]
+    pub tokenizer: Option<String>,
+    /// A model folder: its first-layer attention is measured as well.
+    #[arg(long, value_name = "FOLDER")]
+    pub model: Option<String>,
 }
 
 /// What to evaluate.
@@ -546,6 +557,9 @@ pub struct RunArguments {
     /// are kept. May be given more than once.
     #[arg(long, value_name = "MEASURE")]
     pub remeasure: Vec<String>,
+    /// Format of the summary on standard output. Default: `json` where that is not a terminal, nothing where it is one.
+    #[arg(long, value_enum)]
+    pub format: Option<AnswerFormat>,
     /// Exit code where there was nothing to do (Airflow: 99).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub nothing_to_do_exit: u8,

@@ -1,10 +1,11 @@
 //! A pipeline proven runnable: every name resolved, every column typed, the model's first layer understood where one is needed, memory
-//! and disk estimated, work units cut. Opens footers, headers and the tokenizer; reads no weights and no documents.
+//! and disk estimated, work units cut. Opens footers, headers and the tokenizer; reads no weights and no documents; `longsift plan` adds a sample of them.
 
 pub mod attention;
 pub mod cascade;
 pub(crate) mod checks;
 pub(crate) mod columns;
+pub(crate) mod document_sample;
 pub(crate) mod encoded;
 pub(crate) mod estimate;
 pub(crate) mod explain;

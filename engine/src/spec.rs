@@ -93,7 +93,7 @@ impl Spec {
     /// use longsift_engine::spec::{Overrides, Spec, init};
     ///
     /// let set = |argument: &str| Overrides { set: vec![argument.to_string()], param: Vec::new() };
-    /// let starter = init::starter(Some("model"));
+    /// let starter = init::Starter::example(Some("model")).yaml();
     /// let (spec, _) = Spec::parse("p.yaml", &starter, &set("stages.tokenize.bos=2")).expect("a right pipeline");
     /// assert_eq!(spec.tokenize().bos, Some(2));
     ///

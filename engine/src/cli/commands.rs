@@ -33,12 +33,12 @@ use crate::report::{overview, status};
 use crate::run::finished::done;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
-use crate::spec::{Overrides, init};
+use crate::spec::Overrides;
+use crate::storage::files;
 use crate::storage::marked::{self, Mark};
-use crate::storage::{atomic, files};
 use crate::tools::bench::figures::BenchOptions;
 use crate::tools::bench::{self, chart};
-use crate::tools::{forward, inspect, reference, reference_pages, tokens, tune};
+use crate::tools::{forward, inspect, lengths, reference, reference_pages, tokens, tune};
 
 /// The largest file of token ids that is read.
 const MOST_IDS_BYTES: u64 = 16 << 20;
@@ -126,7 +126,7 @@ fn command(cli: &Cli, bars: bool) -> Result<u8> {
         }
         Command::Schema { name } => schema(name.as_deref()),
         Command::Stages { name } => stages(cli, name.as_deref()),
-        Command::Init { path, model } => init_pipeline(path, model.as_deref()),
+        Command::Init(arguments) => super::init::init(cli, arguments),
         Command::Inspect { model_dir, forward: Some(ids), format } => {
             let text = files::read_limited(ids, MOST_IDS_BYTES)?;
             let ids = forward::token_ids(ids, &text)?;
@@ -186,18 +186,21 @@ fn plan(
     let cards = absent.map(catalogue::cards).transpose()?;
     let mut options = plan_options(arguments);
     options.devices_absent = cards.is_some();
-    let plan = planned_with(cli, arguments, options)?;
+    let mut plan = planned_with(cli, arguments, options)?;
+    let sample = lengths::sample(&plan);
+    if let Some(warning) = sample.warning(&plan) {
+        report_warnings(cli, std::iter::once(&warning));
+        plan.warnings.push(warning);
+    }
+    plan.estimate.windows = sample.windows().unwrap_or(plan.estimate.windows);
+    plan.estimate.tokens = sample.tokens().unwrap_or(plan.estimate.tokens);
     let sizing = cards.map(|cards| Sizing::new(&plan, &cards)).transpose()?;
     let done = done(&plan)?;
     if !done.finished {
         plan.check_space()?;
     }
-    let explanation = Explanation { plan: &plan, done, sizing };
-    answer(
-        format,
-        || explanation.to_string(),
-        || explain::json(&plan, &explanation.done, explanation.sizing.as_ref()),
-    )
+    let explanation = Explanation { plan: &plan, done, sizing, sample };
+    answer(format, || explanation.to_string(), || explain::json(&explanation))
 }
 
 fn write_lock(cli: &Cli, arguments: &PlanArguments) -> Result<u8> {
@@ -294,20 +297,6 @@ fn stages(cli: &Cli, name: Option<&str>) -> Result<u8> {
 
 /// The answer of `longsift bench` as JSON.
 const BENCH: Mark = Mark::Keys(&["longsift", "figures"]);
-
-fn init_pipeline(path: &Path, model: Option<&str>) -> Result<u8> {
-    if !atomic::write_new(path, init::starter(model).as_bytes())? {
-        return Err(Diagnostic::error(Blame::Pipeline, format!("`{}` exists", path.display()))
-            .hint("give another name: `longsift init NAME.yaml`")
-            .into());
-    }
-    print_line(&format!(
-        "wrote `{}`; next: edit it, then `longsift plan {}`",
-        path.display(),
-        path.display()
-    ))?;
-    Ok(DONE)
-}
 
 /// The mark of pages of the manual in Markdown.
 const MANUAL: &str = "<!-- written by longsift manual -->";

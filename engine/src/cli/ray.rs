@@ -66,6 +66,7 @@ fn job(cli: &Cli, arguments: &RunArguments, plan: &Plan) -> Result<Value> {
         locked,
         only_quarantined: _,
         remeasure,
+        format: _,
         nothing_to_do_exit,
         devices_elsewhere: _,
         footers: _,

@@ -1,5 +1,6 @@
 //! `longsift run`.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 
 use super::answer::{eprint, print_line, report_failure, report_warnings};
@@ -9,11 +10,12 @@ use super::{ray, terminal};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::base::progress::Progress;
+use crate::base::secrets::shown;
 use crate::base::stop::Stop;
-use crate::base::text::json_safe;
-use crate::cli::{Cli, Engine, RunArguments};
+use crate::base::text::{json_safe, shell_word};
+use crate::cli::{AnswerFormat, Cli, Engine, RunArguments};
 use crate::plan::Plan;
-use crate::report::closing::{LabelTable, closing_table};
+use crate::report::closing::{LabelTable, closing_line, closing_table};
 use crate::run::{Phase, RunOptions};
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::pipeline_lock::{self, PipelineLock};
@@ -67,17 +69,44 @@ pub(super) fn run(cli: &Cli, arguments: &RunArguments, bars: bool) -> Result<u8>
             "the output is complete and nothing has changed"
         };
         tracing::info!("nothing to do: {why}");
+        if !cli.quiet && summary.shard.is_none() {
+            eprint(&terminal::text(&places(&plan)));
+        }
     } else if !cli.quiet {
         let output = &plan.spec.pipeline.output;
         let compared = output.compare.iter().map(|formula| formula.name()).collect();
         let column = output.report_by.as_deref().zip(outcome.labels.as_ref());
         let labels = column.map(|(column, shares)| LabelTable { column, compared, shares });
         eprint(&terminal::text(&closing_table(&summary, &progress.times(), labels.as_ref())));
+        if summary.shard.is_none() {
+            eprint(&terminal::text(&places(&plan)));
+        }
     }
     let observed = observers.ended(Some(&plan), &summary);
-    print_line(&json_safe(&summary.to_line()))?;
+    print_summary(arguments, &summary)?;
     observed?;
     Ok(summary.exit_code)
+}
+
+/// Prints the summary for programs, where one reads standard output or it is asked for.
+fn print_summary(arguments: &RunArguments, summary: &Summary) -> Result<()> {
+    let is_json = match arguments.format {
+        Some(format) => format == AnswerFormat::Json,
+        None => !std::io::stdout().is_terminal(),
+    };
+    if is_json { print_line(&json_safe(&summary.to_line())) } else { Ok(()) }
+}
+
+/// The last lines of the closing table: where the output lies, and how to look at it.
+fn places(plan: &Plan) -> String {
+    let (directory, root) = (&plan.directory, plan.directory.root.display().to_string());
+    let report = if plan.spec.pipeline.output.report {
+        directory.report_page().display().to_string()
+    } else {
+        format!("longsift report {}", shell_word(&shown(&root)))
+    };
+    closing_line("data", &shown(&directory.data().display().to_string()))
+        + &closing_line("report", &shown(&report))
 }
 
 /// What a run is made of.
@@ -198,7 +227,7 @@ fn ended(
     summary.error = Some(failure.to_string());
     let observed = observers.ended(plan, &summary);
     // The exit code tells of what came first.
-    for lost in [observed, print_line(&json_safe(&summary.to_line()))] {
+    for lost in [observed, print_summary(arguments, &summary)] {
         if let Err(lost) = lost {
             report_failure(cli, &lost);
         }

@@ -14,6 +14,7 @@ use longsift_stages::tokenize::{Encoder, ShortDocuments, Windows};
 use serde_json::{Value, json};
 
 use super::attention::Attention;
+use super::document_sample::DocumentSample;
 use super::preset;
 use super::programs::Program;
 use super::sizing::Sizing;
@@ -46,6 +47,15 @@ pub struct Explanation<'a> {
     pub done: Done,
     /// The same on devices that are not here, if that was asked for.
     pub sizing: Option<Sizing>,
+    /// Lengths of documents.
+    pub sample: DocumentSample,
+}
+
+impl<'a> Explanation<'a> {
+    /// Explains a plan without reading documents.
+    pub fn new(plan: &'a Plan, done: Done) -> Self {
+        Self { plan, done, sizing: None, sample: DocumentSample::default() }
+    }
 }
 
 impl fmt::Display for Explanation<'_> {
@@ -76,6 +86,7 @@ impl fmt::Display for Explanation<'_> {
         let programs = programs.filter(|program| program.settings.reads == Reads::Document);
         lines.extend(programs.map(|program| (&*program.settings.name, documents(program))));
         lines.push(("tokenize", tokenize(plan)));
+        lines.extend(self.sample.in_words().map(|documents| ("documents", documents)));
         if let Some(needed) = &plan.attention {
             lines.insert(after_input, ("load-partial-model", model(plan, needed)));
             let devices = match &self.sizing {
@@ -460,7 +471,8 @@ fn refusal(refused: &Diagnostic) -> Vec<String> {
 }
 
 /// The JSON of `longsift plan --format json`. What a pipeline does not need is null.
-pub fn json(plan: &Plan, done: &Done, sizing: Option<&Sizing>) -> Value {
+pub fn json(explanation: &Explanation<'_>) -> Value {
+    let Explanation { plan, done, sizing, sample } = explanation;
     let window = u64::from(plan.spec.tokenize().window_tokens);
     let distance = plan.attention.as_ref().map(|attention| attention.measure.distance(window));
     json!({
@@ -479,6 +491,7 @@ pub fn json(plan: &Plan, done: &Done, sizing: Option<&Sizing>) -> Value {
         "distance": distance,
         "device": plan.attention.as_ref().map(device_json),
         "absent": sizing,
+        "sample": sample.json(),
         "estimate": plan.estimate,
         "map_memory_bytes": map_memory_bytes(plan),
         "done": {

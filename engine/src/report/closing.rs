@@ -25,6 +25,11 @@ pub struct LabelTable<'a> {
     pub shares: &'a LabelShares,
 }
 
+/// A line of the closing table.
+pub fn closing_line(name: &str, value: &str) -> String {
+    format!("  {name:<12} {}\n", line_safe(value))
+}
+
 /// The closing table.
 pub fn closing_table(
     summary: &Summary,
@@ -32,9 +37,7 @@ pub fn closing_table(
     labels: Option<&LabelTable<'_>>,
 ) -> String {
     let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "  {name:<12} {}", line_safe(&value));
-    };
+    let mut line = |name: &str, value: String| text += &closing_line(name, &value);
     let (verb, rows, windows) = match &summary.shard {
         Some(shard) => {
             let done = format!(

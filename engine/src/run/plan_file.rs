@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::base::error::Result;
-use crate::plan::explain::Done;
+use crate::plan::explain::{self, Done, Explanation};
 use crate::run::Run;
 use crate::run_directory::pipeline_lock::PipelineLock;
 use crate::run_directory::units::UnitRecord;
@@ -35,7 +35,7 @@ impl Run<'_> {
             windows: standing.iter().flatten().map(|record| record.counts.windows).sum(),
             ..Done::default()
         };
-        crate::plan::explain::json(self.plan, &done, None)
+        explain::json(&Explanation::new(self.plan, done))
     }
 
     /// What was planned, for `longsift status`.

@@ -112,7 +112,8 @@ impl Run<'_> {
 
     /// What all shards have planned together, for `longsift status` and the selection.
     fn write_whole_plan(&self, shard: Shard) -> Result<()> {
-        let mut json = explain::json(self.plan, &explain::Done::default(), None);
+        let mut json =
+            explain::json(&explain::Explanation::new(self.plan, explain::Done::default()));
         json["input"]["rows"] = json!(self.plan.whole.rows);
         json["input"]["work_units"] = json!(self.plan.whole.units);
         json["shards"] = json!(shard.count);

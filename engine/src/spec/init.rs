@@ -2,33 +2,149 @@
 
 use serde_json::Value;
 
-/// Lines of the template that begin with this are there where a model is given.
-const WITH_MODEL: char = '@';
-/// Lines that begin with this are there where none is.
-const WITHOUT_MODEL: char = '!';
+/// Lines of the template that begin with one of these are there where a model is given, where the tokenizer is named, and where
+/// documents are text.
+const MARKS: [char; 3] = ['@', '!', '%'];
 
-/// A commented pipeline to start from. It passes the checker as it is; its paths are examples, but for `model`: with one,
-/// first-layer attention is measured, too.
-pub fn starter(model: Option<&str>) -> String {
-    let (kept, left_out) = match model {
-        Some(_) => (WITH_MODEL, WITHOUT_MODEL),
-        None => (WITHOUT_MODEL, WITH_MODEL),
-    };
-    let mut text = String::new();
-    for line in include_str!("starter.template").lines() {
-        if line.starts_with(left_out) {
-            continue;
+/// Columns of the input that a comment lists.
+const MAX_COLUMNS: usize = 20;
+
+/// Contents of a starter pipeline: paths and names in the form in which it states them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Starter {
+    /// Name of the pipeline and of its output.
+    pub name: String,
+    /// `input.path`.
+    pub input: String,
+    /// The columns that were found, with their types; none of an example.
+    pub columns: Vec<(String, String)>,
+    /// `input.id_column`.
+    pub id: Option<String>,
+    /// `input.text_column`, or `input.tokens_column`.
+    pub content: Content,
+    /// `tokenize.tokenizer`; that of the model without one.
+    pub tokenizer: Option<String>,
+    /// A model: its first-layer attention is measured as well.
+    pub model: Option<String>,
+    /// `tokenize.window_tokens`.
+    pub window_tokens: u32,
+}
+
+/// The column of the documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Text.
+    Text(String),
+    /// Token ids.
+    Tokens(String),
+}
+
+impl Starter {
+    /// An example, whose paths are to be changed.
+    pub fn example(model: Option<&str>) -> Self {
+        Self {
+            name: "my-corpus".to_owned(),
+            input: "corpus/*.parquet".to_owned(),
+            columns: Vec::new(),
+            id: None,
+            content: Content::Text("text".to_owned()),
+            tokenizer: model.is_none().then(|| "models/tokenizer".to_owned()),
+            model: model.map(str::to_owned),
+            window_tokens: 32_768,
         }
-        // The mark stands where the line has a space.
-        match line.strip_prefix(kept) {
-            Some("") => {}
-            Some(line) => text.extend([" ", line]),
-            None => text += line,
-        }
-        text.push('\n');
     }
-    // In quotes, as JSON has them, any path is the path that it is.
-    text.replace("MODEL", &Value::from(model.unwrap_or_default()).to_string())
+
+    /// The pipeline, with comments.
+    pub fn yaml(&self) -> String {
+        let has_text = matches!(self.content, Content::Text(_));
+        let is_there = [self.model.is_some(), has_text && self.tokenizer.is_some(), has_text];
+        let lines = include_str!("starter.template").lines().filter_map(|line| {
+            let mark = MARKS.iter().position(|mark| line.starts_with(*mark));
+            match mark {
+                // The mark stands where the line has a space.
+                Some(mark) => {
+                    is_there[mark].then(|| format!(" {}", &line[1..]).trim_end().to_owned())
+                }
+                None => Some(line.to_owned()),
+            }
+        });
+        lines.filter_map(|line| self.filled(line)).map(|line| line + "\n").collect()
+    }
+
+    /// Replaces the placeholder of a line, if it has one; `None` where the line is left out.
+    fn filled(&self, line: String) -> Option<String> {
+        let Some((before, rest)) = line.split_once('{') else { return Some(line) };
+        let Some((name, "")) = rest.split_once('}') else { return Some(line) };
+        let setting = |setting: &str, comment: &str| {
+            format!("{before}{setting:<w$} # {comment}", w = 35 - before.len())
+        };
+        let filled = match name {
+            "NAME" => format!("{before}{}", scalar(&self.name)),
+            "COLUMNS" => return (!self.columns.is_empty()).then(|| self.columns_found(before)),
+            "INPUT" => setting(
+                &format!("path: {}", scalar(&self.input)),
+                "a file, a folder or a glob; relative to this file's folder",
+            ),
+            "ID" => setting(
+                &match &self.id {
+                    Some(column) => format!("id_column: {}", scalar(column)),
+                    None => "# id_column: id".to_owned(),
+                },
+                "names a document; by default its file and row do",
+            ),
+            "CONTENT" => match &self.content {
+                Content::Text(column) => setting(
+                    &format!("text_column: {}", scalar(column)),
+                    "or tokens_column, for documents that are token ids already",
+                ),
+                Content::Tokens(column) => setting(
+                    &format!("tokens_column: {}", scalar(column)),
+                    "or text_column, with a tokenizer",
+                ),
+            },
+            "MODEL" => format!("{before}{}", scalar(self.model.as_deref()?)),
+            "TOKENIZER" => setting(
+                &format!("tokenizer: {}", scalar(self.tokenizer.as_deref()?)),
+                "a folder with tokenizer.json; no model is needed",
+            ),
+            "WINDOW" if self.columns.is_empty() => {
+                format!("{before}window_tokens: {}", self.window_tokens)
+            }
+            "WINDOW" => setting(
+                &format!("window_tokens: {}", self.window_tokens),
+                "at least half of the sampled documents have as many, or it is the least",
+            ),
+            "OUTPUT" => setting(
+                &format!("path: {}", scalar(&format!("out/{}", self.name))),
+                &format!("Parquet in out/{0}/data, the rest in out/{0}.run", self.name),
+            ),
+            // A guard is a mapping.
+            _ => return Some(line),
+        };
+        Some(filled)
+    }
+
+    fn columns_found(&self, before: &str) -> String {
+        let named = self.columns.iter().take(MAX_COLUMNS);
+        let mut lines = vec![format!("{before}# Columns:")];
+        lines.extend(named.map(|(name, kind)| format!("{before}#   {}: {kind}", scalar(name))));
+        let more = self.columns.len().saturating_sub(MAX_COLUMNS);
+        if more > 0 {
+            lines.push(format!("{before}#   and {more} more"));
+        }
+        lines.join("\n")
+    }
+}
+
+/// A text as a YAML scalar: plain where that is safe, else quoted as in JSON, so that any path is read back unchanged.
+fn scalar(text: &str) -> String {
+    let plain = |character: char| character.is_ascii_alphanumeric() || "/._-*".contains(character);
+    let is_text = text
+        .starts_with(|first: char| first.is_ascii_alphabetic() || "/.".contains(first))
+        && !["true", "false", "null", "yes", "no", "on", "off"]
+            .contains(&text.to_lowercase().as_str())
+        && text.parse::<f64>().is_err();
+    if is_text && text.chars().all(plain) { text.to_owned() } else { Value::from(text).to_string() }
 }
 
 #[cfg(test)]
@@ -39,31 +155,63 @@ mod tests {
     use super::*;
     use crate::spec::{Overrides, Spec};
 
-    fn parsed(model: Option<&str>) -> Spec {
-        let (spec, warnings) = Spec::parse("p.yaml", &starter(model), &Overrides::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"));
+    fn parsed(starter: &Starter) -> Spec {
+        let (spec, warnings) = Spec::parse("p.yaml", &starter.yaml(), &Overrides::default())
+            .unwrap_or_else(|problems| panic!("{problems:?}\n{}", starter.yaml()));
         assert!(warnings.is_empty(), "{warnings:?}");
         spec
+    }
+
+    fn stages(spec: &Spec) -> Vec<&str> {
+        spec.pipeline.stages.iter().map(StageSettings::name).collect()
     }
 
     #[test]
     fn the_starter_passes_the_checker_without_a_warning() {
         for model in [None, Some("models/Llama-3.1-8B"), Some("a \"b\": c #\\d")] {
-            let spec = parsed(model);
+            let spec = parsed(&Starter::example(model));
             assert_eq!(spec.tokenize().window_tokens, 32768);
             assert_eq!(spec.score().formula, Some(Formula::BalancedRecurrence));
             assert_eq!(spec.first_layer_attention().is_some(), model.is_some());
             let written = spec.load_partial_model().map(|stage| stage.model.to_string());
             assert_eq!(written.as_deref(), model);
         }
-        let without = parsed(None);
-        let names: Vec<&str> = without.pipeline.stages.iter().map(StageSettings::name).collect();
-        assert_eq!(names, ["tokenize", "recurrence", "lexical", "score", "filter"]);
+        let without = parsed(&Starter::example(None));
+        assert_eq!(stages(&without), ["tokenize", "recurrence", "lexical", "score", "filter"]);
+    }
+
+    #[test]
+    fn whatever_was_found_stands_in_the_starter_as_it_is() {
+        let found = Starter {
+            name: "2026".to_owned(),
+            input: "*.jsonl".to_owned(),
+            columns: (0..30).map(|column| (format!("a: b{column}"), "string".to_owned())).collect(),
+            id: Some("null".to_owned()),
+            content: Content::Tokens("input ids #".to_owned()),
+            tokenizer: None,
+            model: None,
+            window_tokens: 2048,
+        };
+        let spec = parsed(&found);
+        let input = &spec.pipeline.input;
+        assert_eq!(
+            (spec.pipeline.name.as_str(), input.path.to_string().as_str()),
+            ("2026", "*.jsonl")
+        );
+        assert_eq!(input.id_column.as_deref(), Some("null"));
+        assert_eq!(
+            (input.tokens_column.as_deref(), &input.text_column),
+            (Some("input ids #"), &None)
+        );
+        assert_eq!(spec.pipeline.output.path.to_string(), "out/2026");
+        assert_eq!(stages(&spec), ["tokenize", "recurrence", "score", "filter"]);
+        assert!(found.yaml().contains("  #   and 10 more\n"), "{}", found.yaml());
     }
 
     #[test]
     fn the_starter_fits_a_terminal_and_says_why_of_every_stage() {
-        for text in [starter(None), starter(Some("models/Llama-3.1-8B"))] {
+        for model in [None, Some("models/Llama-3.1-8B")] {
+            let text = Starter::example(model).yaml();
             assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
             let lines: Vec<&str> = text.lines().collect();
             for (index, _) in lines.iter().enumerate().filter(|(_, line)| line.contains("- stage:"))

@@ -166,7 +166,7 @@ mod tests {
     fn read(set: &[&str]) -> Result<Spec, String> {
         let set = set.iter().map(|set| (*set).to_owned()).collect();
         let overrides = Overrides { set, param: Vec::new() };
-        let read = Spec::parse("p.yaml", &init::starter(None), &overrides);
+        let read = Spec::parse("p.yaml", &init::Starter::example(None).yaml(), &overrides);
         read.map(|(spec, _)| spec).map_err(|problems| problems[0].message.clone())
     }
 

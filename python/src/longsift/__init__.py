@@ -1,4 +1,4 @@
-"""longsift: keeps the documents whose tokens depend on far-away tokens.
+"""Find the long documents whose parts belong together: one YAML file, one binary, no GPU or model required.
 
 A thin layer over the command `longsift`, which does everything.
 """

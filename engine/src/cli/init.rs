@@ -1,0 +1,73 @@
+//! `longsift init`: a pipeline to start from, or one that runs over given input.
+
+use std::path::Path;
+
+use super::answer::{print_line, report_warnings};
+use super::terminal;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::{DONE, Result};
+use crate::base::text::{quoted, shell_word};
+use crate::cli::{Cli, InitArguments};
+use crate::spec::init::Starter;
+use crate::storage::marked::{self, Mark};
+use crate::storage::{atomic, files};
+use crate::tools::reference;
+use crate::tools::starter::{self, Wanted};
+
+/// Name of the schema in the folder of a pipeline.
+const SCHEMA: &str = "pipeline.schema.json";
+/// Mark of a schema that longsift wrote.
+const SCHEMA_MARK: Mark = Mark::Contains("\"description\": \"A longsift pipeline: ");
+
+pub(super) fn init(cli: &Cli, arguments: &InitArguments) -> Result<u8> {
+    let InitArguments { inputs, output, tokenizer, model } = arguments;
+    if let [input] = &inputs[..]
+        && input.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
+    {
+        let message = format!("{} is a pipeline's name, and inputs were expected", shown(input));
+        let hint = format!("use `--output {}`", shell_word(&input.display().to_string()));
+        return Err(problem(message).hint(hint).into());
+    }
+    let schema = output.with_file_name(SCHEMA);
+    marked::check(&schema, SCHEMA_MARK)?;
+    if files::size(output)?.is_some() {
+        return Err(exists(output).into());
+    }
+    let starter = if inputs.is_empty() {
+        if tokenizer.is_some() {
+            let message = "`--tokenizer` needs the input that it is for".to_owned();
+            return Err(problem(message).hint("name files, a folder or a glob before it").into());
+        }
+        Starter::example(model.as_deref())
+    } else {
+        let (tokenizer, model) = (tokenizer.as_deref(), model.as_deref());
+        let (starter, warning) = starter::found(&Wanted { inputs, output, tokenizer, model })?;
+        report_warnings(cli, warning.iter());
+        starter
+    };
+    if !atomic::write_new(output, starter.yaml().as_bytes())? {
+        return Err(exists(output).into());
+    }
+    let pipeline = reference::schemas().into_iter().find(|(name, _)| *name == "pipeline");
+    let (_, text) = pipeline.expect("a pipeline has a schema");
+    marked::write(&schema, SCHEMA_MARK, reference::schema_text(&text).as_bytes())?;
+    let edit = if inputs.is_empty() { "edit it, then " } else { "" };
+    let next = shell_word(&output.display().to_string());
+    print_line(&terminal::text(&format!(
+        "wrote `{}`; next: {edit}`longsift plan {next}`",
+        output.display()
+    )))?;
+    Ok(DONE)
+}
+
+fn exists(output: &Path) -> Diagnostic {
+    problem(format!("{} exists", shown(output))).hint("give another name: `--output NAME.yaml`")
+}
+
+fn problem(message: String) -> Diagnostic {
+    Diagnostic::error(Blame::Pipeline, message)
+}
+
+fn shown(path: &Path) -> String {
+    quoted(&path.display().to_string())
+}

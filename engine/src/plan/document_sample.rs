@@ -1,0 +1,129 @@
+//! A sample of the input's documents and what follows for all: documents that are too short, tokens that no window has.
+
+use longsift_stages::tokenize::Windows;
+use serde_json::{Value, json};
+
+use super::Plan;
+use crate::base::diagnostic::Diagnostic;
+use crate::base::text::count;
+
+/// The share of tokens from which on a plan warns that they are dropped.
+const MAX_DROPPED_SHARE: f64 = 0.5;
+
+/// Lengths of some documents of the input. Rows that would be quarantined are none of them.
+#[derive(Clone, Debug, Default)]
+pub struct DocumentSample {
+    /// Rows of the input that it stands for.
+    pub rows: u64,
+    /// Tokens of each document.
+    lengths: Vec<u64>,
+    /// Documents without a window.
+    too_short: u64,
+    tokens: u64,
+    /// Tokens that a window has.
+    covered: u64,
+    windows: u64,
+}
+
+impl DocumentSample {
+    /// Adds a document: its tokens, those among them that a window has, and its windows.
+    pub fn add(&mut self, tokens: u64, covered: u64, windows: u64) {
+        self.lengths.push(tokens);
+        self.too_short += u64::from(windows == 0);
+        self.tokens += tokens;
+        self.covered += covered;
+        self.windows += windows;
+    }
+
+    /// Documents in the sample.
+    pub fn documents(&self) -> u64 {
+        self.lengths.len() as u64
+    }
+
+    /// Scales a number of the sample to the whole input.
+    fn scaled(&self, of_sample: u64) -> u64 {
+        let scale = self.rows.max(self.documents()) as f64 / self.documents().max(1) as f64;
+        (of_sample as f64 * scale).round() as u64
+    }
+
+    /// Windows of the whole input, about; `None` without a sample.
+    pub fn windows(&self) -> Option<u64> {
+        (!self.lengths.is_empty()).then(|| self.scaled(self.windows))
+    }
+
+    /// Tokens of the whole input, about; `None` without a sample.
+    pub fn tokens(&self) -> Option<u64> {
+        (!self.lengths.is_empty()).then(|| self.scaled(self.tokens))
+    }
+
+    fn dropped_share(&self) -> f64 {
+        (self.tokens - self.covered) as f64 / self.tokens.max(1) as f64
+    }
+
+    /// The largest power of two from 1,024 to 32,768 that at least half of the documents reach; `None` where fewer reach 1,024.
+    pub fn window_tokens(&self) -> Option<u32> {
+        let reach = |tokens: u32| {
+            self.lengths.iter().filter(|length| **length >= u64::from(tokens)).count()
+        };
+        (10..=15)
+            .rev()
+            .map(|power| 1 << power)
+            .find(|tokens| 2 * reach(*tokens) >= self.lengths.len().max(1))
+    }
+
+    /// The line of a plan; `None` without a sample.
+    pub(super) fn in_words(&self) -> Option<String> {
+        let documents = self.documents();
+        let sampled = if documents >= self.rows {
+            format!("all {} read", count(documents))
+        } else {
+            format!("a sample of {} of {}", count(documents), count(self.rows))
+        };
+        (documents > 0).then(|| {
+            format!(
+                "{sampled}: {} too short for a window; {:.0} % of the tokens are in no window",
+                count(self.too_short),
+                100.0 * self.dropped_share()
+            )
+        })
+    }
+
+    /// The warning of a pipeline that drops more than half of its tokens.
+    pub fn warning(&self, plan: &Plan) -> Option<Diagnostic> {
+        let settings = plan.spec.tokenize();
+        if self.dropped_share() <= MAX_DROPPED_SHARE || settings.windows == Windows::WholeDocument {
+            return None;
+        }
+        let documents = self.documents();
+        let message = format!(
+            "about {:.0} % of the tokens would be dropped: {} of {} {}documents are shorter than a window of {} tokens",
+            100.0 * self.dropped_share(),
+            count(self.too_short),
+            count(documents),
+            if documents >= self.rows { "" } else { "sampled " },
+            count(u64::from(settings.window_tokens))
+        );
+        let smaller = self.window_tokens().filter(|tokens| *tokens < settings.window_tokens);
+        let hint = match smaller {
+            Some(tokens) => format!(
+                "half of them have at least {tokens} tokens: set `window_tokens: {tokens}`, or `short_documents: score`"
+            ),
+            None => "lower `window_tokens`, or set `short_documents: score`".to_owned(),
+        };
+        Some(plan.spec.warning("stages.tokenize.window_tokens", message).hint(hint))
+    }
+
+    /// Describes the sample for programs; null without one.
+    pub(super) fn json(&self) -> Value {
+        if self.lengths.is_empty() {
+            return Value::Null;
+        }
+        json!({
+            "documents": self.documents(),
+            "too_short": self.too_short,
+            "tokens": self.tokens,
+            "tokens_in_windows": self.covered,
+            "windows": self.windows,
+        })
+    }
+}

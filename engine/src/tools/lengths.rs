@@ -1,0 +1,78 @@
+//! Lengths of a sample of the input's documents, in tokens: what `longsift plan` says of short documents, and what `longsift init`
+//! chooses a window by.
+
+use crate::base::error::Result;
+use crate::dataset::documents::{Document, read_documents};
+use crate::dataset::faults::Faults;
+use crate::dataset::units::WorkUnit;
+use crate::plan::Plan;
+use crate::plan::document_sample::DocumentSample;
+use crate::score::documents::Judged;
+use crate::score::prepare::{Outcome, prepare};
+
+/// Documents that are read at most: enough to tell a tenth from a fifth, and read in a second or two.
+const MAX_DOCUMENTS: usize = 512;
+/// Work units that they are taken from, at equal distances: more would read more files for the same documents.
+const MAX_UNITS: usize = 16;
+/// Bytes of documents that are read at most, not counting the last one of each unit: tokenized in a second or two.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// Bytes of text per token, about.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Reads and tokenizes the first documents of some work units. Programs that drop documents are not asked, and a unit that cannot be
+/// read is left to the run.
+pub fn sample(plan: &Plan) -> DocumentSample {
+    let (units, mut sample) = (plan.units.len(), DocumentSample::default());
+    let chosen = units.min(MAX_UNITS);
+    for index in 0..chosen {
+        let unit = &plan.units[index * units / chosen];
+        // What units before have left is for the rest.
+        let most = (MAX_DOCUMENTS - sample.documents() as usize) / (chosen - index);
+        let _ = add_unit(plan, unit, (most, MAX_BYTES / chosen as u64), &mut sample);
+    }
+    sample.rows = plan.rows();
+    sample
+}
+
+/// Adds the first documents of a unit: no more of them, and of their bytes, than `most`.
+fn add_unit(
+    plan: &Plan,
+    unit: &WorkUnit,
+    most: (usize, u64),
+    sample: &mut DocumentSample,
+) -> Result<()> {
+    let (mut left, most_bytes) = most;
+    let (bytes, mut read) = (plan.batch_bytes().min(most_bytes / 4), 0);
+    for batch in read_documents(&plan.dataset, unit, &plan.columns, bytes, Faults::default())? {
+        plan.options.stop.check()?;
+        let mut documents: Vec<Document> = batch?;
+        documents.truncate(left);
+        left -= documents.len();
+        for document in
+            prepare(plan, &unit.file_path, documents.into_iter().map(Judged::from).collect())
+        {
+            match document.outcome {
+                Outcome::Measure(cut) => {
+                    let (mut covered, mut end) = (0, 0);
+                    for window in &cut.windows {
+                        covered += window.token_end - window.token_start.max(end);
+                        end = window.token_end;
+                    }
+                    let tokens = cut.ids.len() as u64;
+                    sample.add(tokens, covered, cut.windows.len() as u64);
+                    read += BYTES_PER_TOKEN * tokens;
+                }
+                Outcome::Drop { tokens_total, .. } => {
+                    sample.add(tokens_total, 0, 0);
+                    read += BYTES_PER_TOKEN * tokens_total;
+                }
+                Outcome::Quarantine(_) | Outcome::Endless(_) => {}
+            }
+        }
+        if left == 0 || read >= most_bytes {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Columns and lengths of documents, found in an input for `longsift init`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use arrow_schema::DataType;
+
+use super::lengths;
+use crate::base::diagnostic::{Blame, Diagnostic};
+use crate::base::error::Result;
+use crate::base::text::quoted;
+use crate::dataset::input::Dataset;
+use crate::dataset::reading::Reading;
+use crate::plan::Plan;
+use crate::plan::options::PlanOptions;
+use crate::spec::init::{Content, Starter};
+use crate::spec::{Overrides, Spec};
+
+/// Names of columns that hold the text of documents, the likeliest first; their token ids; and names of documents.
+const TEXT_COLUMNS: [&str; 8] =
+    ["text", "content", "raw_content", "document", "body", "markdown", "code", "article"];
+const TOKENS_COLUMNS: [&str; 4] = ["input_ids", "tokens", "token_ids", "ids"];
+const ID_COLUMNS: [&str; 6] = ["id", "doc_id", "document_id", "_id", "uuid", "url"];
+
+/// The least window that is proposed: shorter documents have no long range.
+const MIN_WINDOW_TOKENS: u32 = 1024;
+
+/// Input of a new pipeline.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Files, a folder or a glob; at least one.
+    pub inputs: &'a [PathBuf],
+    /// The pipeline file.
+    pub output: &'a Path,
+    /// A folder with a tokenizer.
+    pub tokenizer: Option<&'a str>,
+    /// A model folder.
+    pub model: Option<&'a str>,
+}
+
+fn problem(message: String) -> Diagnostic {
+    Diagnostic::error(Blame::Pipeline, message)
+}
+
+/// A pipeline over the inputs: its columns are those of the input, its windows as long as half of the documents; with a warning where
+/// these are short.
+///
+/// # Errors
+/// Inputs that cannot be read or are not one path, no column that documents are surely in, no tokenizer for text, and anything that
+/// prevents a run of the pipeline.
+pub fn found(wanted: &Wanted<'_>) -> Result<(Starter, Option<Diagnostic>)> {
+    let Wanted { inputs, output, tokenizer, model } = *wanted;
+    let input = input_path(inputs)?;
+    let dataset = Dataset::open_with(Path::new(""), Path::new(&input), &Reading::default())?;
+    if dataset.files.is_empty() {
+        return Err(problem(format!("{} matches no file", quoted(&input))).into());
+    }
+    let content = content(&dataset)?;
+    if matches!(content, Content::Text(_)) && tokenizer.is_none() && model.is_none() {
+        let message = "windows of text are cut by a tokenizer, and none is named".to_owned();
+        let hint = "add `--tokenizer FOLDER`, a folder with tokenizer.json (or a GGUF file), or `--model FOLDER`";
+        return Err(problem(message).hint(hint).into());
+    }
+    let columns = dataset.schema.fields().iter();
+    let folder = output.parent().unwrap_or(Path::new(""));
+    let place = |path: &str| from_folder(folder, path);
+    let mut starter = Starter {
+        name: name(&input),
+        columns: columns
+            .map(|field| (field.name().clone(), field.data_type().to_string()))
+            .collect(),
+        id: id_column(&dataset),
+        content,
+        input: place(&input)?,
+        tokenizer: tokenizer.map(place).transpose()?,
+        model: model.map(place).transpose()?,
+        window_tokens: MIN_WINDOW_TOKENS,
+    };
+    let (spec, warnings) =
+        Spec::parse(&output.display().to_string(), &starter.yaml(), &Overrides::default())?;
+    let plan = Plan::new(spec, PlanOptions::default(), warnings)?;
+    let sample = lengths::sample(&plan);
+    starter.window_tokens = sample.window_tokens().unwrap_or(MIN_WINDOW_TOKENS);
+    let is_short = sample.window_tokens().is_none();
+    Ok((starter, sample.warning(&plan).filter(|_| is_short)))
+}
+
+/// The inputs as one path: a single one unchanged, several files as a glob that matches no other.
+fn input_path(inputs: &[PathBuf]) -> Result<String> {
+    let text = |path: &Path| -> Result<String> {
+        let not_text =
+            || problem(format!("{} is not valid UTF-8", quoted(&path.to_string_lossy())));
+        Ok(path.to_str().map(str::to_owned).ok_or_else(not_text)?)
+    };
+    if let [input] = inputs {
+        return text(input);
+    }
+    let folder = inputs[0].parent().unwrap_or(Path::new(""));
+    let ending = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.split_once('.').map_or(String::new(), |(_, ending)| format!(".{ending}"))
+    };
+    let glob = text(&folder.join(format!("*{}", ending(&inputs[0]))))?;
+    let matched = Dataset::open_with(Path::new(""), Path::new(&glob), &Reading::default())?;
+    let all: BTreeSet<PathBuf> =
+        matched.files.iter().map(|file| matched.root.join(&file.path)).collect();
+    let canonical = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let given = inputs.iter().map(canonical).collect::<BTreeSet<_>>();
+    if all.iter().map(canonical).collect::<BTreeSet<_>>() == given {
+        return Ok(glob);
+    }
+    let message = format!("{} inputs are not all files of one folder and ending", inputs.len());
+    Err(problem(message)
+        .hint("name one folder, or one glob in quotes: `longsift init 'corpus/*.jsonl' …`")
+        .into())
+}
+
+/// A path that the pipeline in `folder` can name: relative to it where both are below the current folder.
+fn from_folder(folder: &Path, path: &str) -> Result<String> {
+    let is_here = folder.as_os_str().is_empty() || folder == Path::new(".");
+    if is_here || path.contains("://") || Path::new(path).is_absolute() {
+        return Ok(path.to_owned());
+    }
+    let here = std::env::current_dir().map_err(|error| {
+        Diagnostic::error(Blame::Machine, format!("the current folder cannot be found: {error}"))
+    })?;
+    Ok(here.join(path).display().to_string())
+}
+
+/// A name for the pipeline: the file or the folder of its input.
+fn name(input: &str) -> String {
+    let words = |text: &str| -> String {
+        let letters =
+            text.chars().map(|letter| if letter.is_alphanumeric() { letter } else { '-' });
+        letters.collect::<String>().trim_matches('-').to_owned()
+    };
+    let parts = Path::new(input).iter().rev().map(|part| part.to_string_lossy());
+    let plain = parts.filter(|part| !part.contains(['*', '?', '[']));
+    let stems = plain.map(|part| words(part.split('.').next().unwrap_or_default()));
+    stems.into_iter().find(|stem| !stem.is_empty()).unwrap_or_else(|| "my-corpus".to_owned())
+}
+
+/// The column of the documents: one with a usual name, or the only one of its type.
+fn content(dataset: &Dataset) -> Result<Content> {
+    let named = |names: &[&str], fits: &dyn Fn(&str) -> bool| {
+        let known = names.iter().find(|name| dataset.column(name).is_some() && fits(name));
+        known.map(|name| (*name).to_owned())
+    };
+    let is_text = |name: &str| dataset.check_text_column(name).is_ok();
+    let is_tokens = |name: &str| dataset.check_tokens_column(name).is_ok();
+    let only = |fits: &dyn Fn(&str) -> bool| {
+        let mut all = dataset
+            .column_names()
+            .into_iter()
+            .filter(|name| fits(name) && !ID_COLUMNS.contains(name));
+        let first = all.next()?.to_owned();
+        all.next().is_none().then_some(first)
+    };
+    if let Some(column) = named(&TEXT_COLUMNS, &is_text) {
+        return Ok(Content::Text(column));
+    }
+    if let Some(column) = named(&TOKENS_COLUMNS, &is_tokens) {
+        return Ok(Content::Tokens(column));
+    }
+    if let Some(column) = only(&is_text) {
+        return Ok(Content::Text(column));
+    }
+    if let Some(column) = only(&is_tokens) {
+        return Ok(Content::Tokens(column));
+    }
+    let message = format!(
+        "which column holds the documents is not clear; the input has: {}",
+        dataset.column_names().join(", ")
+    );
+    let hint = "write the starter with `longsift init`, and set `input.path` and `input.text_column` in it";
+    Err(problem(message).hint(hint).into())
+}
+
+/// A column that names documents.
+fn id_column(dataset: &Dataset) -> Option<String> {
+    let fits = |name: &&&str| {
+        let kind = dataset.column(name).map(|field| field.data_type().clone());
+        kind.is_some_and(|kind| kind != DataType::Boolean && !kind.is_floating())
+            && dataset.check_id_column(name).is_ok()
+    };
+    ID_COLUMNS.iter().find(fits).map(|name| (*name).to_owned())
+}
