@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares tokenization on one core: longsift, `tokenizers`, fastokens and gigatoken, ids compared, in one run.
 
-    python scripts/tokenizers_beside.py [--tokenizer FOLDER]... [--corpus FILE.parquet]... [--before PROGRAM]
+    python scripts/tokenizers_beside.py [--tokenizer FOLDER]... [--corpus FILE.parquet]... [--before PROGRAM] [--peers NAME,...]
 
 Prints MB/s of text of a first (cold) and a second (warm) pass in one process, and each one's ratio to longsift's cold speed.
 A program that is missing, or that refuses a tokenizer, is named and left out. `--before`: an older build of the example
@@ -85,6 +85,7 @@ def main() -> int:
     parser.add_argument("--tokenizer", action="append", help="a folder with a tokenizer.json; default: those of ../shared and the demo's")
     parser.add_argument("--corpus", action="append", help="a Parquet file with a column `text`; default: those of ../shared")
     parser.add_argument("--before", help="an older build of the example `tokenize`")
+    parser.add_argument("--peers", default=",".join(PEERS), help="which programs to compare with, separated by commas")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     corpora = arguments.corpus or [str(SHARED / f"corpora/{name}.parquet") for name in CORPORA]
@@ -101,7 +102,7 @@ def main() -> int:
         if arguments.before:
             programs["longsift, before"] = [arguments.before, folder, *corpora]
         files = [word for corpus in corpora for word in ("--corpus", corpus)]
-        for peer in PEERS:
+        for peer in arguments.peers.split(","):
             programs[peer] = [sys.executable, __file__, "--peer", peer, "--tokenizer", folder, *files]
         print(f"{Path(folder).name:<24} {'cold':>8} {'warm':>8}   longsift's cold speed is")
         ours: dict[str, object] = {}
