@@ -1,4 +1,4 @@
-//! A bad value costs its row, a damaged page the rows that need it, an unreadable file its own rows: and nothing else.
+//! A bad value costs its row, damage its row group, an unreadable file its own rows: and nothing else.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -169,17 +169,25 @@ fn a_bad_text_stops_the_run_where_that_is_asked_for() {
     assert!(answer.stderr.contains("1 of 4 rows were quarantined"), "{}", answer.stderr);
 }
 
-/// Forty documents in pages of five, with a checksum each, of which a letter of row 17 changes: the checksum sees it, no
-/// decoder would.
-fn flipped(workspace: &Workspace) {
+/// Documents in two row groups, the first one of `group_rows`, in pages of five; those of the first have checksums. A
+/// letter of `row` changes, which a checksum sees and no decoder would.
+fn flipped(workspace: &Workspace, rows: usize, group_rows: usize, row: usize) {
     let path = workspace.path("input/a.parquet");
-    let texts = texts_with(40, &[]);
-    write_raw(&path, &[("text", slices(&texts))], Raw { page_rows: 5, ..Raw::plain() });
-    add_checksums(&path);
+    whole(workspace, rows, group_rows);
     let mut bytes = fs::read(&path).unwrap();
-    let place = bytes.windows(9).position(|window| window == b"number 17").unwrap();
+    let text = format!("number {row} ");
+    let place = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
     bytes[place] ^= 1;
     fs::write(&path, bytes).unwrap();
+}
+
+/// The same without the change.
+fn whole(workspace: &Workspace, rows: usize, group_rows: usize) {
+    let path = workspace.path("input/a.parquet");
+    let texts = texts_with(rows, &[]);
+    let raw = Raw { page_rows: 5, group_rows, ..Raw::plain() };
+    write_raw(&path, &[("text", slices(&texts))], raw);
+    add_checksums(&path);
 }
 
 fn without_ids(more: &str) -> Pipeline {
@@ -191,26 +199,49 @@ fn without_ids(more: &str) -> Pipeline {
 #[test]
 fn a_flipped_bit_under_a_checksum_stops_the_run_and_names_the_place() {
     let workspace = text_workspace();
-    flipped(&workspace);
+    flipped(&workspace, 40, 25, 17);
     let answer = failure(&workspace, &without_ids(""), 3);
     insta::assert_snapshot!(workspace.filtered(&answer.stderr));
     assert!(files_below(&workspace.path("out/data")).is_empty());
 }
 
 #[test]
-fn a_damaged_page_costs_its_own_rows_where_that_is_asked_for() {
+fn a_damaged_page_costs_its_row_group_where_that_is_asked_for() {
     let workspace = text_workspace();
-    flipped(&workspace);
+    flipped(&workspace, 40, 25, 17);
     let summary = workspace.run(&without_ids(", on_bad_file: quarantine"));
-    assert_eq!(summary["quarantined"], 5);
+    assert_eq!(summary["quarantined"], 25);
     let rows: Vec<i64> = quarantined(&workspace).into_keys().collect();
-    assert_eq!(rows, [15, 16, 17, 18, 19]);
+    assert_eq!(rows, (0..25).collect::<Vec<_>>());
     let table = read_parquet(&workspace.path("out.run/quarantine"));
     assert!(texts(&table, "longsift_code").iter().all(|code| code == "unreadable"));
     insta::assert_snapshot!(texts(&table, "longsift_message")[0]);
     let kept = read_parquet(&workspace.path("out/data"));
-    assert!(texts(&kept, "longsift_sample_id").contains(&"a.parquet:20#0".to_owned()));
+    assert!(texts(&kept, "longsift_sample_id").contains(&"a.parquet:25#0".to_owned()));
     assert_eq!(workspace.run(&without_ids(", on_bad_file: quarantine"))["status"], "nothing_to_do");
+}
+
+/// Documents before the damage are being scored when it is found.
+#[test]
+fn documents_handed_over_before_damage_are_taken_back() {
+    let small = ", memory_limit_bytes: 67108864, max_document_bytes: 4194304";
+    let (rows, group_rows) = (240, 220);
+    let clean = text_workspace();
+    whole(&clean, rows, group_rows);
+    clean.run(&without_ids(small));
+    let mut expected = scores_by_row(&clean);
+    assert_eq!(expected.len(), rows);
+    expected.retain(|row, _| *row >= group_rows as i64);
+    let workspace = text_workspace();
+    flipped(&workspace, rows, group_rows, 216);
+    let pipeline = without_ids(&format!("{small}, on_bad_file: quarantine"));
+    let summary = workspace.run(&pipeline);
+    assert_eq!((count(&summary, "rows_in"), count(&summary, "quarantined")), (240, 220));
+    assert_eq!(quarantined(&workspace).len(), group_rows);
+    assert_eq!(scores_by_row(&workspace), expected);
+    let read = workspace.longsift(&["tokens", "pipeline.yaml", "-q"]).expect(0);
+    let lost = read.stdout.lines().filter(|line| line.contains("\"quarantined\":\"unreadable\""));
+    assert_eq!(lost.count(), group_rows);
 }
 
 #[test]

@@ -3,7 +3,6 @@
 
 pub(crate) mod discover;
 pub mod documents;
-pub(crate) mod faults;
 pub(crate) mod footer;
 pub mod formats;
 pub(crate) mod hand_on;
@@ -12,6 +11,7 @@ pub mod input;
 pub mod input_file;
 pub(crate) mod labels;
 pub mod lines_schema;
+pub(crate) mod lost_row_groups;
 pub(crate) mod messages;
 pub(crate) mod metadata;
 pub(crate) mod pages;

@@ -37,12 +37,14 @@ use longsift_stages::tokenize::encoder::Encoder;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
 use crate::dataset::documents::{Content, DocumentColumns};
-use crate::dataset::faults::Faults;
 use crate::dataset::input::Dataset;
+use crate::dataset::lost_row_groups::LostRowGroups;
+use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
 use crate::run_directory::layout::RunDirectory;
 use crate::run_directory::manifest::KnownFile;
 use crate::spec::Spec;
+use crate::spec::pipeline::OnBadFile;
 use attention::Attention;
 use cascade::Cascade;
 use estimate::Estimate;
@@ -175,17 +177,47 @@ impl Plan {
         (self.spec.pipeline.input.memory_limit_bytes / 1024).clamp(256 << 10, 16 << 20)
     }
 
-    /// The largest page that is decompressed: one value larger than any document is no use, and its compressed bytes, its
-    /// values and a copy of those are held at once. Nothing about this machine decides what is quarantined.
-    pub fn largest_page_bytes(&self) -> u64 {
-        4 * self.spec.pipeline.input.max_document_bytes
+    /// Row groups of a unit that a run would quarantine; empty if a run would fail at the first.
+    pub fn lost_row_groups(&self, unit: &WorkUnit) -> Result<LostRowGroups> {
+        match self.spec.pipeline.input.on_bad_file {
+            OnBadFile::Fail => Ok(LostRowGroups::default()),
+            OnBadFile::Quarantine => LostRowGroups::find(&self.dataset, unit, &self.options.stop),
+        }
     }
 
-    /// What of a unit cannot be used.
-    pub fn faults(&self, unit: &WorkUnit) -> Result<Faults> {
-        let on_bad_file = self.spec.pipeline.input.on_bad_file;
-        let largest_page = self.largest_page_bytes();
-        Faults::find(&self.dataset, unit, on_bad_file, largest_page, &self.options.stop)
+    /// Row groups of a unit to do without, after a reader that did without `known` failed at another.
+    ///
+    /// # Errors
+    /// The pipeline does not do without row groups: the error names the column.
+    pub fn more_lost_row_groups(
+        &self,
+        unit: &WorkUnit,
+        known: LostRowGroups,
+        failed: RowGroupError,
+    ) -> Result<LostRowGroups> {
+        let (dataset, stop) = (&self.dataset, &self.options.stop);
+        match self.spec.pipeline.input.on_bad_file {
+            OnBadFile::Fail => Err(failed.with_column(dataset, unit, stop)?.problem().into()),
+            OnBadFile::Quarantine => known.with_failed(dataset, unit, &failed, stop),
+        }
+    }
+
+    /// Reads from a unit, a second time without the row groups that cannot be used if it has any.
+    pub fn read_usable<T>(
+        &self,
+        unit: &WorkUnit,
+        read: impl Fn(&LostRowGroups) -> std::result::Result<T, ReadError>,
+    ) -> Result<T> {
+        let mut lost = LostRowGroups::default();
+        loop {
+            match read(&lost) {
+                Ok(found) => return Ok(found),
+                Err(ReadError::File(problem)) => return Err(problem.into()),
+                Err(ReadError::RowGroup(failed)) => {
+                    lost = self.more_lost_row_groups(unit, lost, *failed)?;
+                }
+            }
+        }
     }
 
     /// The name of the column that holds text or tokens.

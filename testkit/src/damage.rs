@@ -110,7 +110,7 @@ pub fn claim_rows(path: &Path, rows: i64) {
     join(path, &data, &ParquetMetaData::new(file, groups));
 }
 
-/// Adds a checksum to every page of a file of one column and one row group.
+/// Adds a checksum to every page of the first row group of a file of one column.
 pub fn add_checksums(path: &Path) {
     let (data, footer) = split(path);
     let chunk = footer.row_group(0).column(0);
@@ -147,18 +147,25 @@ pub fn add_checksums(path: &Path) {
         out.extend_from_slice(page);
         at = header.end + size;
     }
-    let longer = out.len() as i64 - start as i64;
-    let chunk = chunk
-        .clone()
-        .into_builder()
-        .set_total_compressed_size(longer)
-        .set_offset_index_offset(None)
-        .set_offset_index_length(None)
-        .set_column_index_offset(None)
-        .set_column_index_length(None);
-    let group = footer.row_group(0).clone().into_builder();
-    let group = group.set_column_metadata(vec![chunk.build().unwrap()]).build().unwrap();
-    join(path, &out, &ParquetMetaData::new(footer.file_metadata().clone(), vec![group]));
+    out.extend_from_slice(&data[at..]);
+    let added = (out.len() - data.len()) as i64;
+    let groups = footer.row_groups().iter().enumerate().map(|(index, group)| {
+        let chunk = group.column(0);
+        let (length, offset) = (chunk.compressed_size(), chunk.data_page_offset());
+        let (longer, moved) = if index == 0 { (added, 0) } else { (0, added) };
+        let chunk = chunk
+            .clone()
+            .into_builder()
+            .set_total_compressed_size(length + longer)
+            .set_data_page_offset(offset + moved)
+            .set_offset_index_offset(None)
+            .set_offset_index_length(None)
+            .set_column_index_offset(None)
+            .set_column_index_length(None);
+        let columns = vec![chunk.build().unwrap()];
+        group.clone().into_builder().set_column_metadata(columns).build().unwrap()
+    });
+    join(path, &out, &ParquetMetaData::new(footer.file_metadata().clone(), groups.collect()));
 }
 
 fn varint(bytes: &[u8]) -> (u64, usize) {

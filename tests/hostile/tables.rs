@@ -33,12 +33,19 @@ fn prose(row: usize) -> String {
     format!("The keeper of lamp {row} wrote a letter every evening. ").repeat(20)
 }
 
-fn write_compressed(path: &Path, input: &RecordBatch, compression: Compression, dictionary: bool) {
+fn write_compressed(
+    path: &Path,
+    input: &RecordBatch,
+    compression: Compression,
+    dictionary: bool,
+    group_rows: Option<usize>,
+) {
     let properties = WriterProperties::builder()
         .set_compression(compression)
         .set_dictionary_enabled(dictionary)
         .set_statistics_enabled(EnabledStatistics::None)
         .set_dictionary_page_size_limit(1 << 30)
+        .set_max_row_group_row_count(group_rows)
         .build();
     let mut writer =
         ArrowWriter::try_new(File::create(path).unwrap(), input.schema(), Some(properties))
@@ -65,11 +72,21 @@ fn pages_that_grow_beyond_the_memory_limit_are_named_and_not_read() {
         let workspace = workspace();
         let input = table(&[("id", strings(["0", "1"])), ("text", strings([&long, &prose(1)]))]);
         let path = workspace.path("input/a.parquet");
-        write_compressed(&path, &input, codec, false);
+        write_compressed(&path, &input, codec, false, Some(1));
         assert!(fs::metadata(&path).unwrap().len() < 4 << 20, "{name} compresses");
         let answer = within(&workspace, name, &["run", "p.yaml", "-q"], 3, MOST_KIB);
         assert!(answer.stderr.contains("would decompress from"), "{name}: {}", answer.stderr);
         assert!(answer.stderr.contains("a.parquet, row group 0"), "{name}: {}", answer.stderr);
+        assert!(answer.stderr.contains("set `input.max_document_bytes` to at least"), "{name}");
+        if matches!(name, "snappy" | "gzip") {
+            // A limit costs its row group as damage does, and has a name of its own.
+            let lenient = Pipeline::text("model", 64).input(LIMIT).input("on_bad_file: quarantine");
+            workspace.write("p.yaml", lenient.to_string());
+            within(&workspace, name, &["run", "p.yaml", "-q"], 0, MOST_KIB);
+            let table = read_parquet(&workspace.path("out.run/quarantine"));
+            assert_eq!(texts(&table, "longsift_code"), ["page_too_large"]);
+            assert_eq!(integers(&table, "longsift_row"), [0]);
+        }
     }
 }
 
@@ -110,7 +127,7 @@ fn values_of_a_dictionary_that_many_rows_share_take_bounded_memory() {
     let column = arrow_array::DictionaryArray::new(keys, one);
     let input = table(&[("id", ids), ("text", Arc::new(column))]);
     let path = workspace.path("input/a.parquet");
-    write_compressed(&path, &input, Compression::SNAPPY, true);
+    write_compressed(&path, &input, Compression::SNAPPY, true, None);
     assert!(fs::metadata(&path).unwrap().len() < 16 << 20);
     lie(&path, |column| column.set_unencoded_byte_array_data_bytes(Some(0)));
     // Each of these texts is longer than this limit allows to score.

@@ -1,7 +1,7 @@
 //! The documents of a unit: id and text, or id and token ids.
 
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -14,11 +14,11 @@ use arrow_schema::DataType;
 use longsift_stages::contract::hex;
 use sha2::{Digest, Sha256};
 
-use super::faults::{Faults, remaining};
 use super::input::Dataset;
 use super::labels::{Labels, label_type};
+use super::lost_row_groups::LostRowGroups;
 use super::problem::{DataProblem, RowProblem};
-use super::read::{Batch, Batches, Place, Request, batch_rows, position, selection};
+use super::read::{Batch, Batches, ReadError, Request, position, remaining};
 use super::types;
 use super::units::WorkUnit;
 
@@ -95,60 +95,61 @@ impl From<&str> for Text {
     }
 }
 
-/// Reads the documents of a unit in order, in vectors of about `batch_bytes` of content (at least one document). Rows of
-/// which `faults` says something have that for content; those that do not decode are not read.
+/// Reads the documents of a unit in order, in vectors of about `batch_bytes` of content (at least one document).
+///
+/// All columns are decoded, whether they are scored or only passed through: a row with a value that is not what its column
+/// promises has that for content. Rows of `lost` row groups have the reason and are not read.
 ///
 /// # Errors
 /// A column that does not exist or has another type; a file that changed since it was planned; and, from the
-/// iterator, pages that do not decode. After an error the iterator ends.
+/// iterator, a row group that cannot be used. After an error the iterator ends.
 pub fn read_documents(
     dataset: &Dataset,
     unit: &WorkUnit,
     columns: &DocumentColumns,
     batch_bytes: u64,
-    faults: Faults,
-) -> Result<Documents, DataProblem> {
-    let mut wanted = Vec::new();
-    let text = match &columns.content {
+    lost: LostRowGroups,
+) -> Result<Documents, ReadError> {
+    let (content, content_type) = match &columns.content {
         Content::Text(name) => {
             dataset.check_text_column(name)?;
-            wanted.push((position(dataset, name)?, DataType::Utf8View));
-            true
+            (position(dataset, name)?, DataType::Utf8View)
         }
         Content::Tokens(name) => {
             dataset.check_tokens_column(name)?;
-            wanted.push((position(dataset, name)?, tokens_type(dataset, name)?));
-            false
+            (position(dataset, name)?, tokens_type(dataset, name)?)
         }
     };
-    if let Some(name) = &columns.id {
-        dataset.check_label_column(name)?;
-        let id = position(dataset, name)?;
-        wanted.push((id, label_type(dataset.schema.field(id).data_type())));
+    let id = match &columns.id {
+        Some(name) => {
+            dataset.check_label_column(name)?;
+            Some(position(dataset, name)?)
+        }
+        None => None,
+    };
+    let fields = dataset.schema.fields().iter().map(|field| field.data_type().clone());
+    let mut wanted: Vec<(usize, DataType)> = fields.enumerate().collect();
+    if let Some(id) = id {
+        wanted[id].1 = label_type(&wanted[id].1);
     }
-    let file = &dataset.files[unit.file];
+    wanted[content].1 = content_type;
     let (first, end) = (unit.first_row, unit.first_row + unit.rows);
-    let unreadable = faults.unreadable_rows();
-    let readable = remaining(first..end, &unreadable);
-    let (row_groups, selection) = selection(file, unit.row_groups.clone(), &readable);
     let request = Request {
         file: unit.file,
+        rows: remaining(first..end, &lost.rows()),
         columns: &wanted,
-        selection: Some(selection),
-        batch_rows: batch_rows(file, &wanted, &row_groups, batch_bytes),
-        row_groups,
-        strict: false,
+        batch_bytes,
+        batch_rows: usize::MAX,
+        strict: true,
     };
     Ok(Documents {
         batches: Batches::open(dataset, &request)?,
-        place: Place::of(dataset, unit),
-        text,
-        content: columns.content.clone(),
+        is_text: matches!(columns.content, Content::Text(_)),
+        content,
+        id,
         next_row: first,
-        readable: readable.into_iter(),
-        range: first..first,
         end,
-        faults,
+        lost,
         batch_bytes,
         partly: None,
         done: false,
@@ -216,24 +217,22 @@ const ROW_BYTES: u64 = 64;
 /// The documents of a unit, in order. Made by [`read_documents`].
 pub struct Documents {
     batches: Batches,
-    place: Place,
-    text: bool,
-    content: Content,
+    is_text: bool,
+    /// The columns of content and ids, by their position in the data set.
+    content: usize,
+    id: Option<usize>,
     /// The next row to hand over.
     next_row: u64,
-    /// What is left of the rows being read, and the ranges behind them.
-    range: Range<u64>,
-    readable: std::vec::IntoIter<Range<u64>>,
     end: u64,
-    faults: Faults,
+    lost: LostRowGroups,
     batch_bytes: u64,
-    /// A batch of which only the rows before this position were handed over.
+    /// A batch and the position of its first row that was not handed over.
     partly: Option<(Batch, usize)>,
     done: bool,
 }
 
 impl Iterator for Documents {
-    type Item = Result<Vec<Document>, DataProblem>;
+    type Item = Result<Vec<Document>, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let mut documents = Vec::new();
@@ -242,23 +241,13 @@ impl Iterator for Documents {
             let partly = self.partly.take().map(Ok);
             match partly.or_else(|| Some(self.batches.next()?.map(|batch| (batch, 0)))) {
                 Some(Ok((batch, position))) => {
-                    if let Err(problem) = self.take(batch, position, &mut documents, &mut bytes) {
-                        self.done = true;
-                        return Some(Err(problem));
-                    }
+                    self.take(batch, position, &mut documents, &mut bytes);
                 }
-                Some(Err(why)) => {
+                Some(Err(error)) => {
                     self.done = true;
-                    return Some(Err(self.place.unreadable(self.next_row, why)));
+                    return Some(Err(error));
                 }
-                None => {
-                    if let Some(row) = self.readable_row() {
-                        self.done = true;
-                        let why = format!("the unit should end at row {}", self.end);
-                        return Some(Err(self.place.unreadable(row, why)));
-                    }
-                    self.done = self.pass_unreadable(self.end, &mut documents, &mut bytes);
-                }
+                None => self.done = self.pass_lost(self.end, &mut documents, &mut bytes),
             }
         }
         (!documents.is_empty()).then_some(Ok(documents))
@@ -266,37 +255,21 @@ impl Iterator for Documents {
 }
 
 impl Documents {
-    /// Appends the rows of one batch from a position on, and those before them that do not decode, and adds up the bytes
-    /// of their content. What would be too much waits.
-    fn take(
-        &mut self,
-        batch: Batch,
-        from: usize,
-        documents: &mut Vec<Document>,
-        bytes: &mut u64,
-    ) -> Result<(), DataProblem> {
-        let ids = batch.columns.get(1).map(Labels::new);
-        let column = &batch.columns[0];
-        let contents = if self.text { texts(column) } else { token_lists(column.as_list::<i64>()) };
-        let mut not_utf8 = batch.not_utf8.iter().filter(|(_, column)| *column == 0).peekable();
-        let contents = contents.into_iter().enumerate().skip(from);
-        while not_utf8.next_if(|(bad, _)| *bad < from).is_some() {}
-        for (position, mut content) in contents {
-            let Some(row) = self.readable_row() else {
-                return Err(self.place.unreadable(self.next_row, "more rows than the footer has"));
-            };
-            if !self.pass_unreadable(row, documents, bytes) {
+    /// Appends the rows of one batch from a position on, and those before them that are lost, and adds up the bytes of
+    /// their content. What would be too much waits.
+    fn take(&mut self, batch: Batch, from: usize, documents: &mut Vec<Document>, bytes: &mut u64) {
+        let ids = self.id.map(|id| Labels::new(&batch.columns[id]));
+        let column = &batch.columns[self.content];
+        let contents =
+            if self.is_text { texts(column) } else { token_lists(column.as_list::<i64>()) };
+        for (position, mut content) in contents.into_iter().enumerate().skip(from) {
+            let row = batch.rows[position];
+            if !self.pass_lost(row, documents, bytes) {
                 self.partly = Some((batch, position));
-                return Ok(());
+                return;
             }
-            (self.range.start, self.next_row) = (row + 1, row + 1);
-            if not_utf8.next_if(|(bad, _)| *bad == position).is_some() {
-                content = Err(self.not_utf8());
-            }
-            if let Ok(bad) = batch.bad.binary_search_by_key(&position, |(bad, _)| *bad) {
-                content = Err(batch.bad[bad].1.clone());
-            }
-            if let Some(problem) = self.faults.of_row(row) {
+            self.next_row = row + 1;
+            if let Some(problem) = batch.problem(position) {
                 content = Err(problem.clone());
             }
             *bytes += ROW_BYTES
@@ -308,44 +281,22 @@ impl Documents {
             let id = ids.as_ref().and_then(|ids| ids.get(position));
             documents.push(Document { row, id, content });
         }
-        Ok(())
     }
 
-    /// The row that the reader returns next.
-    fn readable_row(&mut self) -> Option<u64> {
-        while self.range.is_empty() {
-            self.range = self.readable.next()?;
-        }
-        Some(self.range.start)
-    }
-
-    /// Appends the rows up to `end` that were not read; a damaged row group may have millions of them. Returns whether
-    /// these were all, or some wait for the next vector.
-    fn pass_unreadable(
-        &mut self,
-        end: u64,
-        documents: &mut Vec<Document>,
-        bytes: &mut u64,
-    ) -> bool {
+    /// Appends the lost rows up to `end`; a row group may have millions of them. Returns whether these were all, or some
+    /// wait for the next vector.
+    fn pass_lost(&mut self, end: u64, documents: &mut Vec<Document>, bytes: &mut u64) -> bool {
         while self.next_row < end {
             if *bytes >= self.batch_bytes.max(1) {
                 return false;
             }
             let row = self.next_row;
-            let problem = self.faults.of_row(row).expect("only unreadable rows are left out");
+            let problem = self.lost.problem(row).expect("only lost rows are not read");
             *bytes += ROW_BYTES + problem.message.len() as u64;
             documents.push(Document { row, id: None, content: Err(problem.clone()) });
             self.next_row += 1;
         }
         true
-    }
-
-    fn not_utf8(&self) -> RowProblem {
-        let (Content::Text(name) | Content::Tokens(name)) = &self.content;
-        RowProblem {
-            code: "invalid_utf8",
-            message: format!("column `{name}` holds bytes that are not UTF-8"),
-        }
     }
 }
 
@@ -463,7 +414,7 @@ mod tests {
         let (_folder, dataset) = folder_of(batches, 3);
         let columns = DocumentColumns { id: id.map(str::to_string), content };
         let unit = |unit| {
-            read_documents(&dataset, &unit, &columns, 1 << 20, Faults::default())
+            read_documents(&dataset, &unit, &columns, 1 << 20, LostRowGroups::default())
                 .unwrap()
                 .flat_map(Result::unwrap)
         };
@@ -588,7 +539,7 @@ mod tests {
         let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
         let units = dataset.units(u64::MAX, None);
         let batches: Vec<_> =
-            read_documents(&dataset, &units[0], &columns, 100_000, Faults::default())
+            read_documents(&dataset, &units[0], &columns, 100_000, LostRowGroups::default())
                 .unwrap()
                 .map(Result::unwrap)
                 .collect();
@@ -609,9 +560,9 @@ mod tests {
         let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
         let unit = &dataset.units(u64::MAX, None)[0];
         for lost in [0..5000, 1..5000, 0..4999, 10..4000, 2000..2001] {
-            let faults = Faults::unreadable(lost.clone());
+            let row_groups = LostRowGroups::with_rows(lost.clone());
             let vectors: Vec<Vec<Document>> =
-                read_documents(&dataset, unit, &columns, 10_000, faults)
+                read_documents(&dataset, unit, &columns, 10_000, row_groups)
                     .unwrap()
                     .map(Result::unwrap)
                     .collect();
@@ -633,7 +584,7 @@ mod tests {
         let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
         let units = dataset.units(1, Some(3));
         let read = |unit: &WorkUnit| {
-            read_documents(&dataset, unit, &columns, 1, Faults::default())
+            read_documents(&dataset, unit, &columns, 1, LostRowGroups::default())
                 .unwrap()
                 .flat_map(Result::unwrap)
         };
@@ -650,9 +601,9 @@ mod tests {
         let (folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
         let columns = DocumentColumns { id: None, content: Content::Text("text".into()) };
         let problem = || {
-            read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1, Faults::default())
-                .err()
-                .unwrap()
+            let unit = &dataset.units(1, None)[0];
+            let read = read_documents(&dataset, unit, &columns, 1, LostRowGroups::default());
+            DataProblem::from(read.err().unwrap())
         };
         let path = folder.path().join("0.parquet");
         write(&path, &texts(&[Some("b")]), 10);
@@ -671,10 +622,9 @@ mod tests {
     fn a_column_of_another_type_is_refused_before_reading() {
         let (_folder, dataset) = folder_of(&[texts(&[Some("a")])], 10);
         let columns = DocumentColumns { id: None, content: Content::Tokens("text".into()) };
-        let problem =
-            read_documents(&dataset, &dataset.units(1, None)[0], &columns, 1, Faults::default())
-                .err()
-                .unwrap();
+        let unit = &dataset.units(1, None)[0];
+        let read = read_documents(&dataset, unit, &columns, 1, LostRowGroups::default());
+        let problem = DataProblem::from(read.err().unwrap());
         assert!(
             problem.message.starts_with("column `text` is Utf8; accepted: a list of int32"),
             "{problem}"

@@ -16,7 +16,8 @@ use crate::storage::{atomic, files};
 /// # Errors
 /// A file cannot be read any more, or has changed; the footers cannot be written.
 pub fn write(dataset: &Dataset, path: &Path) -> Result<(), DataProblem> {
-    let parquet = dataset.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(_)));
+    let parquet =
+        dataset.files.iter().filter(|file| matches!(file.contents, Contents::Parquet(..)));
     // What is on the hub is cached by its commit.
     let parquet: Vec<_> = parquet.filter(|_| dataset.hub.is_none()).collect();
     let threads = files::concurrency(&dataset.root, rayon::current_num_threads());

@@ -11,7 +11,7 @@ use super::discover::Found;
 use super::footer::Footer;
 use super::formats::arrow_ipc::ArrowFile;
 use super::formats::compression::Compression;
-use super::formats::decode::{Decode, RowGroupInfo, Wanted};
+use super::formats::decode::{Decode, DecodeError, RowGroupInfo, Wanted};
 use super::formats::form::Form;
 use super::formats::format::Format;
 use super::formats::kept::Kept;
@@ -59,8 +59,8 @@ pub struct InputFile {
 /// What a format knows of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
-    /// A Parquet file.
-    Parquet(Footer),
+    /// A Parquet file, and how many bytes a page of it may decompress to.
+    Parquet(Footer, u64),
     /// An Arrow file or stream.
     Arrow(ArrowFile),
     /// A file of lines.
@@ -78,7 +78,7 @@ impl InputFile {
         let handed = reading.footers.as_ref().filter(|_| found.hub.is_none());
         if let Some((stamp, footer)) = handed.and_then(|handed| handed.of(&found.root, path)) {
             let (footer, row_groups) = Footer::parse(footer, stamp.size)?;
-            return Ok(Self::parquet(path, stamp, footer, row_groups));
+            return Ok(Self::parquet(path, stamp, (footer, row_groups), reading));
         }
         let file = match &found.hub {
             Some(hub) => OpenFile::of_hub(hub, path)?,
@@ -108,10 +108,10 @@ impl InputFile {
         let (hash, schema, row_groups, contents) = match format {
             Format::Parquet => {
                 let (footer, row_groups) = Footer::read(file, stamp.size)?;
-                return Ok(Self::parquet(path, stamp, footer, row_groups));
+                return Ok(Self::parquet(path, stamp, (footer, row_groups), reading));
             }
             Format::Arrow => {
-                let file = ArrowFile::read(file, stamp, reading.longest_line)?;
+                let file = ArrowFile::read(file, stamp, reading.max_part_bytes)?;
                 let (digest, schema) = (file.digest.clone(), Arc::clone(&file.schema));
                 (digest, schema, file.row_groups.clone(), Contents::Arrow(file))
             }
@@ -126,7 +126,7 @@ impl InputFile {
                     survey: Arc::new(survey),
                     kept,
                     inferred: reading.columns.is_none(),
-                    longest_line: reading.longest_line,
+                    longest_line: reading.max_part_bytes,
                 };
                 let row_groups = lines.survey.row_groups(stamp.size);
                 let hash = lines.survey.sha256.clone();
@@ -136,9 +136,14 @@ impl InputFile {
         Ok(Self::of(path, stamp, (hash, schema), row_groups, contents))
     }
 
-    fn parquet(path: &str, stamp: Stamp, footer: Footer, row_groups: Vec<RowGroupInfo>) -> Self {
+    fn parquet(
+        path: &str,
+        stamp: Stamp,
+        (footer, row_groups): (Footer, Vec<RowGroupInfo>),
+        reading: &Reading,
+    ) -> Self {
         let known = (footer.hash.clone(), Arc::clone(&footer.schema));
-        Self::of(path, stamp, known, row_groups, Contents::Parquet(footer))
+        Self::of(path, stamp, known, row_groups, Contents::Parquet(footer, reading.max_part_bytes))
     }
 
     fn of(
@@ -181,7 +186,7 @@ impl InputFile {
     pub(super) fn lines(&self) -> Option<&Lines> {
         match &self.contents {
             Contents::Lines(lines) => Some(lines),
-            Contents::Parquet(_) | Contents::Arrow(_) => None,
+            Contents::Parquet(..) | Contents::Arrow(_) => None,
         }
     }
 
@@ -190,7 +195,7 @@ impl InputFile {
         &self,
         source: &OpenFile,
         wanted: &Wanted,
-    ) -> Result<Box<dyn Decode>, String> {
+    ) -> Result<Box<dyn Decode>, DecodeError> {
         let own = self.schema.fields().len() - self.partitions.len();
         let all = wanted.in_file_order();
         let is_own = all.iter().filter(|position| **position < own).count();
@@ -207,9 +212,15 @@ impl InputFile {
     }
 
     /// Decodes columns that the file itself has.
-    fn decode_own(&self, source: &OpenFile, wanted: &Wanted) -> Result<Box<dyn Decode>, String> {
+    fn decode_own(
+        &self,
+        source: &OpenFile,
+        wanted: &Wanted,
+    ) -> Result<Box<dyn Decode>, DecodeError> {
         match &self.contents {
-            Contents::Parquet(footer) => parquet::open(footer, source, wanted),
+            Contents::Parquet(footer, page_bytes) => {
+                parquet::open(footer, &self.row_groups, source, wanted, *page_bytes)
+            }
             Contents::Arrow(file) => Ok(file.open(source, wanted)),
             Contents::Lines(lines) => lines.open(source, &self.schema, wanted),
         }
@@ -219,7 +230,7 @@ impl InputFile {
     /// all columns where nobody has told them apart.
     pub(super) fn column_bytes(&self, position: usize, row_groups: Range<usize>) -> (u64, u64) {
         match &self.contents {
-            Contents::Parquet(footer) => footer.column_bytes(position, row_groups),
+            Contents::Parquet(footer, _) => footer.column_bytes(position, row_groups),
             Contents::Arrow(_) | Contents::Lines(_) => {
                 let groups = &self.row_groups[row_groups];
                 let sum = |bytes: fn(&RowGroupInfo) -> u64| groups.iter().map(bytes).sum();
@@ -232,7 +243,7 @@ impl InputFile {
     pub(super) fn own_bytes(&self, column: usize) -> Option<u64> {
         let groups = 0..self.row_groups.len();
         match &self.contents {
-            Contents::Parquet(footer) => {
+            Contents::Parquet(footer, _) => {
                 Some(footer.column_bytes(self.positions[column], groups).0)
             }
             Contents::Arrow(_) | Contents::Lines(_) => None,
@@ -242,7 +253,7 @@ impl InputFile {
     /// The decoded bytes of some columns (by their positions in the file) in a row group.
     pub(super) fn decoded_bytes(&self, positions: &[usize], row_group: usize) -> u64 {
         match &self.contents {
-            Contents::Parquet(footer) => {
+            Contents::Parquet(footer, _) => {
                 let bytes = |&position| footer.column_bytes(position, row_group..row_group + 1).0;
                 positions.iter().map(bytes).fold(0, u64::saturating_add)
             }
@@ -255,7 +266,7 @@ impl InputFile {
     /// Whether a row group is read by itself; lines are read on.
     pub(super) fn has_row_groups(&self) -> bool {
         match &self.contents {
-            Contents::Parquet(_) | Contents::Arrow(_) => true,
+            Contents::Parquet(..) | Contents::Arrow(_) => true,
             Contents::Lines(_) => false,
         }
     }

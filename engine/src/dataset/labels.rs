@@ -8,10 +8,8 @@ use arrow_array::{Array, ArrayRef, BinaryViewArray};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::DataType;
 
-use super::faults::remaining;
 use super::input::Dataset;
-use super::problem::DataProblem;
-use super::read::{Batches, Place, Request, batch_rows, position, selection};
+use super::read::{Batches, ReadError, Request, position, remaining};
 use super::units::WorkUnit;
 
 /// Bytes of a batch of labels.
@@ -27,38 +25,28 @@ pub fn read_labels(
     unit: &WorkUnit,
     column: &str,
     unreadable: &[Range<u64>],
-) -> Result<Vec<Option<String>>, DataProblem> {
+) -> Result<Vec<Option<String>>, ReadError> {
     dataset.check_label_column(column)?;
     let column = position(dataset, column)?;
     let columns = [(column, label_type(dataset.schema.field(column).data_type()))];
-    let file = &dataset.files[unit.file];
     let (first, last) = (unit.first_row, unit.first_row + unit.rows);
-    let readable = remaining(first..last, unreadable);
-    let (row_groups, selection) = selection(file, unit.row_groups.clone(), &readable);
     let request = Request {
         file: unit.file,
+        rows: remaining(first..last, unreadable),
         columns: &columns,
-        selection: Some(selection),
-        batch_rows: batch_rows(file, &columns, &row_groups, BATCH_BYTES),
-        row_groups,
+        batch_bytes: BATCH_BYTES,
+        batch_rows: usize::MAX,
         strict: false,
     };
     let mut labels = vec![None; usize::try_from(unit.rows).unwrap_or(usize::MAX)];
-    let mut rows = readable.into_iter().flatten();
-    let place = || Place::of(dataset, unit);
     for batch in Batches::open(dataset, &request)? {
-        let batch = batch.map_err(|why| place().unreadable(rows.next().unwrap_or(first), why))?;
+        let batch = batch?;
         let values = Labels::new(&batch.columns[0]);
-        for (position, row) in rows.by_ref().take(batch.rows).enumerate() {
+        for (position, row) in batch.rows.iter().enumerate() {
             labels[(row - first) as usize] = values.get(position);
         }
     }
-    match rows.next() {
-        None => Ok(labels),
-        Some(row) => {
-            Err(place().unreadable(row, format!("the unit should have {} rows", unit.rows)))
-        }
-    }
+    Ok(labels)
 }
 
 /// The values of an array as strings; null where the value is null.

@@ -47,7 +47,7 @@ pub(super) fn union(files: &[InputFile]) -> (Vec<(String, String)>, Vec<String>)
 
 /// The key-values of a file: those of its footer, then those that only its Arrow schema has.
 fn key_values(file: &InputFile) -> Vec<(String, String)> {
-    let Contents::Parquet(footer) = &file.contents else { return Vec::new() };
+    let Contents::Parquet(footer, _) = &file.contents else { return Vec::new() };
     let footer = footer.metadata.file_metadata().key_value_metadata().into_iter().flatten();
     let footer = footer.map(|pair| (pair.key.clone(), pair.value.clone().unwrap_or_default()));
     let mut pairs: Vec<_> = footer.filter(|(key, _)| key != ARROW_SCHEMA_META_KEY).collect();

@@ -1,28 +1,37 @@
-//! What the pages of a column chunk claim to become, checked before anything is decompressed: a page of a few bytes may
+//! Pages of a column chunk as the Parquet library reads them, with a bound on what each may become: a page of a few bytes may
 //! announce two gigabytes, and one compressed with gzip, Brotli or LZ4 may hold more than it announces.
 
 use std::io::Read;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use parquet::basic::Compression;
+use parquet::column::page::{Page, PageMetadata, PageReader};
+use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::ChunkReader;
+use parquet::file::serialized_reader::SerializedPageReader;
 
+use super::formats::decode::TooLarge;
 use super::source::OpenFile;
 use super::thrift::{INT32, STRUCT, Thrift};
 
-/// Bytes that a decompressor reads at once.
+/// Bytes that a Brotli decompressor reads at once.
 const BUFFER_BYTES: usize = 8192;
-
+/// The first bytes of a frame of LZ4. Other pages of the codec have a length before each block, which the library heeds.
+const LZ4_FRAME: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 /// The number of dictionary pages among the types of pages.
 const DICTIONARY_PAGE: i64 = 2;
+/// The number of index pages, which the library passes over.
+const INDEX_PAGE: i64 = 1;
 
 /// The sizes in the header of a page, in bytes.
 struct PageSizes {
-    /// Whether it is a dictionary: values that other pages name by their position.
-    is_dictionary: bool,
+    /// The number of its type.
+    kind: i64,
     /// Of the header itself.
     header: u64,
-    /// Of what stands before the compressed part: the levels of a page of the second version.
+    /// Of the part that is not compressed: the levels of a page of the second version.
     levels: u64,
     /// Levels included.
     compressed: u64,
@@ -30,80 +39,204 @@ struct PageSizes {
     uncompressed: u64,
 }
 
-/// Why pages are not read.
-#[derive(Debug)]
-pub(super) enum PageFault {
-    /// They are not what their headers say.
-    Damaged(String),
-    /// A page is whole, and larger than the limit: what is wrong, and what to do.
-    TooLarge(String, String),
+/// Limit of a page, and where the page that exceeds it is noted: the library turns every error into a text.
+#[derive(Clone)]
+pub(super) struct PageLimit {
+    pub(super) bytes: u64,
+    pub(super) exceeded: Arc<OnceLock<TooLarge>>,
 }
 
-impl From<String> for PageFault {
-    fn from(why: String) -> Self {
-        Self::Damaged(why)
-    }
-}
-
-/// That no page of `chunk` becomes larger than `largest` bytes, nor larger than its header says.
+/// Reads the pages of one column chunk.
 ///
-/// Reads the headers; the pages themselves only where the decompressor would not stop by itself.
-pub(super) fn check(
-    file: &OpenFile,
-    chunk: &ColumnChunkMetaData,
-    largest: u64,
-) -> Result<(), PageFault> {
-    let (first, length) = chunk.byte_range();
-    let mut position = first;
-    let end = position.saturating_add(length);
-    while position < end {
-        let page = read_header(file, position)
-            .map_err(|why| format!("the page header at byte {position} does not decode: {why}"))?;
-        let start = position + page.header;
-        let next = start.saturating_add(page.compressed);
-        if next > end {
-            let claimed = page.compressed;
-            let why = format!(
-                "the page at byte {position} claims {claimed} bytes, its column chunk ends at {end}"
-            );
-            return Err(why.into());
-        }
-        if page.is_dictionary && position > first {
-            let why = format!("the page at byte {position} is a dictionary, which comes first");
-            return Err(why.into());
-        }
-        if page.uncompressed > largest {
-            let (from, to) = (page.compressed, page.uncompressed);
-            return Err(PageFault::TooLarge(
-                format!(
-                    "the page at byte {position} would decompress from {from} to {to} bytes; at most {largest} are read (four times `max_document_bytes`)"
-                ),
-                format!(
-                    "set `input.max_document_bytes` to at least {}, or write the file with smaller pages (pyarrow: `write_table(…, write_batch_size=16)`)",
-                    to.div_ceil(4)
-                ),
-            ));
-        }
-        if overflows(file, chunk.compression(), start, &page)? {
-            let said = page.uncompressed;
-            let why = format!(
-                "the page at byte {position} decompresses to more than the {said} bytes that its header says"
-            );
-            return Err(why.into());
-        }
-        position = next;
+/// Memory: the compressed bytes of one page, which are bytes of the file, and what it decompresses to, at most
+/// `limit.bytes` and at most what its header says.
+pub(super) struct BoundedPages {
+    /// Decompresses, except where [`Self::decompresses`].
+    pages: SerializedPageReader<OpenFile>,
+    file: OpenFile,
+    codec: Compression,
+    limit: PageLimit,
+    /// Where the next header begins, and where the chunk does.
+    position: u64,
+    start: u64,
+    end: u64,
+}
+
+impl BoundedPages {
+    pub(super) fn new(
+        file: &OpenFile,
+        chunk: &ColumnChunkMetaData,
+        rows: usize,
+        limit: PageLimit,
+    ) -> Result<Self> {
+        let codec = chunk.compression();
+        let (start, length) = chunk.byte_range();
+        let (position, end) = (start, start.saturating_add(length));
+        let source = Arc::new(file.clone());
+        let pages = if decompressed_here(codec) {
+            // The library then hands over the compressed bytes.
+            let builder = chunk.clone().into_builder();
+            let chunk = builder.set_compression(Compression::UNCOMPRESSED).build()?;
+            SerializedPageReader::new(source, &chunk, rows, None)?
+        } else {
+            SerializedPageReader::new(source, chunk, rows, None)?
+        };
+        Ok(Self { pages, file: file.clone(), codec, limit, position, start, end })
     }
-    Ok(())
+
+    /// Reads the header of the next page and moves to the end of the page; `None` at the end of the chunk.
+    fn advance(&mut self) -> Result<Option<(u64, PageSizes)>> {
+        while self.position < self.end {
+            let position = self.position;
+            let page = read_header(&self.file, position).map_err(|why| {
+                damaged(format!("the page header at byte {position} does not decode: {why}"))
+            })?;
+            let next = (position + page.header).saturating_add(page.compressed);
+            if next > self.end {
+                return Err(damaged(format!(
+                    "the page at byte {position} claims {} bytes, its column chunk ends at {}",
+                    page.compressed, self.end
+                )));
+            }
+            self.position = next;
+            if page.kind == INDEX_PAGE {
+                continue;
+            }
+            if page.kind == DICTIONARY_PAGE && position > self.start {
+                return Err(damaged(format!(
+                    "the page at byte {position} is a dictionary, which comes first"
+                )));
+            }
+            return Ok(Some((position, page)));
+        }
+        Ok(None)
+    }
+
+    /// Refuses a page that would become larger than the limit.
+    fn check_limit(&self, position: u64, page: &PageSizes) -> Result<()> {
+        let PageSizes { compressed, uncompressed, .. } = page;
+        let limit = self.limit.bytes;
+        if *uncompressed <= limit {
+            return Ok(());
+        }
+        let message = format!(
+            "the page at byte {position} would decompress from {compressed} to {uncompressed} bytes; at most {limit} are read (four times `max_document_bytes`)"
+        );
+        let hint = format!(
+            "set `input.max_document_bytes` to at least {}, or write the file with smaller pages (pyarrow: `write_table(…, write_batch_size=16)`)",
+            uncompressed.div_ceil(4)
+        );
+        let too_large = TooLarge { code: "page_too_large", message: message.clone(), hint };
+        let _ = self.limit.exceeded.set(too_large);
+        Err(ParquetError::General(message))
+    }
+
+    /// Counts the bytes in a frame of LZ4: the library would decompress the whole frame.
+    fn check_frame(&self, position: u64, page: &PageSizes) -> Result<()> {
+        let start = position + page.header + page.levels;
+        let compressed = self.file.get_bytes(start, (page.compressed - page.levels) as usize)?;
+        if self.codec != Compression::LZ4 || !compressed.starts_with(&LZ4_FRAME) {
+            return Ok(());
+        }
+        let most = page.uncompressed - page.levels;
+        let frames = lz4_flex::frame::FrameDecoder::new(&compressed[..]);
+        let counted = std::io::copy(&mut frames.take(most + 1), &mut std::io::sink());
+        // What does not decompress is left to the library.
+        if counted.is_ok_and(|bytes| bytes > most) { Err(overflow(page)) } else { Ok(()) }
+    }
+}
+
+/// Whether pages of a codec are decompressed here: the library would go on to the end of their input.
+fn decompressed_here(codec: Compression) -> bool {
+    matches!(codec, Compression::GZIP(_) | Compression::BROTLI(_))
+}
+
+/// Decompresses the bytes of a page, those of its levels aside.
+fn decompressed(codec: Compression, bytes: &Bytes, page: &PageSizes) -> Result<Bytes> {
+    let (levels, compressed) = bytes
+        .split_at_checked(page.levels as usize)
+        .ok_or_else(|| damaged("its levels are longer than the page".to_owned()))?;
+    let size = page.uncompressed as usize;
+    // A page without values has nothing to decompress.
+    if size == levels.len() {
+        return Ok(bytes.slice(..size));
+    }
+    let mut out = Vec::with_capacity(size);
+    out.extend_from_slice(levels);
+    let most = (size - levels.len()) as u64 + 1;
+    match codec {
+        Compression::BROTLI(_) => {
+            brotli::Decompressor::new(compressed, BUFFER_BYTES).take(most).read_to_end(&mut out)?
+        }
+        _ => flate2::read::MultiGzDecoder::new(compressed).take(most).read_to_end(&mut out)?,
+    };
+    if out.len() > size {
+        return Err(overflow(page));
+    }
+    if out.len() < size {
+        let found = out.len();
+        return Err(damaged(format!(
+            "a page decompresses to {found} bytes, its header says {size}"
+        )));
+    }
+    Ok(out.into())
+}
+
+fn overflow(page: &PageSizes) -> ParquetError {
+    let said = page.uncompressed;
+    damaged(format!("a page decompresses to more than the {said} bytes that its header says"))
+}
+
+fn damaged(why: String) -> ParquetError {
+    ParquetError::General(why)
+}
+
+impl Iterator for BoundedPages {
+    type Item = Result<Page>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.get_next_page().transpose()
+    }
+}
+
+impl PageReader for BoundedPages {
+    fn get_next_page(&mut self) -> Result<Option<Page>> {
+        let Some((position, sizes)) = self.advance()? else { return Ok(None) };
+        self.check_limit(position, &sizes)?;
+        if self.codec == Compression::LZ4 {
+            self.check_frame(position, &sizes)?;
+        }
+        let mut page = self.pages.get_next_page()?;
+        if decompressed_here(self.codec)
+            && let Some(
+                Page::DataPage { buf, .. }
+                | Page::DictionaryPage { buf, .. }
+                | Page::DataPageV2 { buf, is_compressed: true, .. },
+            ) = &mut page
+        {
+            *buf = decompressed(self.codec, buf, &sizes)?;
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Result<()> {
+        self.advance()?;
+        self.pages.skip_next_page()
+    }
 }
 
 /// The length that no value of `chunk` exceeds if its values stand in a dictionary: that of the whole dictionary.
-/// Nothing where there is none. Rows may name the longest value as often as they like.
+/// `None` without a dictionary. Rows may name the longest value as often as they like.
 pub(super) fn longest_in_dictionary(file: &OpenFile, chunk: &ColumnChunkMetaData) -> Option<u64> {
     let page = read_header(file, chunk.byte_range().0).ok()?;
-    page.is_dictionary.then_some(page.uncompressed)
+    (page.kind == DICTIONARY_PAGE).then_some(page.uncompressed)
 }
 
-fn read_header(file: &OpenFile, position: u64) -> Result<PageSizes, String> {
+fn read_header(file: &OpenFile, position: u64) -> std::result::Result<PageSizes, String> {
     let mut thrift = Thrift::new(file.get_read(position).map_err(|error| error.to_string())?);
     let (mut kind_of_page, mut uncompressed, mut compressed, mut levels) = (-1, -1, -1, 0);
     let mut last = 0;
@@ -118,7 +251,7 @@ fn read_header(file: &OpenFile, position: u64) -> Result<PageSizes, String> {
     }
     let size = |size: i64| u64::try_from(size).map_err(|_| "a size is missing or negative");
     let sizes = PageSizes {
-        is_dictionary: kind_of_page == DICTIONARY_PAGE,
+        kind: kind_of_page,
         header: thrift.position,
         levels: size(levels)?,
         compressed: size(compressed)?,
@@ -131,7 +264,7 @@ fn read_header(file: &OpenFile, position: u64) -> Result<PageSizes, String> {
 }
 
 /// The bytes of the levels in the header of a page of the second version.
-fn read_levels<R: Read>(thrift: &mut Thrift<R>) -> Result<i64, String> {
+fn read_levels<R: Read>(thrift: &mut Thrift<R>) -> std::result::Result<i64, String> {
     let (mut levels, mut last) = (0_i64, 0);
     while let Some((field, kind)) = thrift.field(&mut last)? {
         match (field, kind) {
@@ -140,34 +273,4 @@ fn read_levels<R: Read>(thrift: &mut Thrift<R>) -> Result<i64, String> {
         }
     }
     Ok(levels)
-}
-
-/// Whether the page holds more than it announces, for the codecs whose decompressors in the Parquet library go on to
-/// the end of their input. Nothing is kept of what comes out. What does not decompress at all is left to the reader.
-fn overflows(
-    file: &OpenFile,
-    codec: Compression,
-    start: u64,
-    page: &PageSizes,
-) -> Result<bool, String> {
-    if !matches!(codec, Compression::GZIP(_) | Compression::BROTLI(_) | Compression::LZ4) {
-        return Ok(false);
-    }
-    let compressed = file.get_read(start + page.levels).map_err(|error| error.to_string())?;
-    let compressed = compressed.take(page.compressed - page.levels);
-    let mut decompressed: Box<dyn Read> = match codec {
-        Compression::GZIP(_) => Box::new(flate2::read::MultiGzDecoder::new(compressed)),
-        Compression::BROTLI(_) => Box::new(brotli::Decompressor::new(compressed, BUFFER_BYTES)),
-        _ => Box::new(lz4_flex::frame::FrameDecoder::new(compressed)),
-    };
-    let most = page.uncompressed - page.levels;
-    let mut out = 0;
-    let mut buffer = vec![0; 64 << 10];
-    while out <= most {
-        match decompressed.read(&mut buffer) {
-            Ok(0) | Err(_) => return Ok(false),
-            Ok(read) => out += read as u64,
-        }
-    }
-    Ok(true)
 }

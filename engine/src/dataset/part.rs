@@ -434,7 +434,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         crate::storage::atomic::write_atomic(&folder.path().join("a.parquet"), &bytes).unwrap();
         let file = &Dataset::open(folder.path()).unwrap().files[0];
-        let Contents::Parquet(footer) = &file.contents else { panic!("it is Parquet") };
+        let Contents::Parquet(footer, _) = &file.contents else { panic!("it is Parquet") };
         let footer = footer.metadata.file_metadata().key_value_metadata().unwrap();
         assert_eq!((footer[0].key.as_str(), footer[0].value.as_deref()), ("k", Some("v")));
         assert_eq!(file.schema.metadata().get("k").map(String::as_str), Some("v"));

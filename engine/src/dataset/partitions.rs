@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 
-use super::formats::decode::{Decode, Decoded, Wanted};
+use super::formats::decode::{Decode, DecodeError, Decoded, Wanted};
 
 /// The value that Hive and Spark write for null.
 const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
@@ -63,8 +63,7 @@ pub(super) fn own_columns(wanted: &Wanted, own: usize) -> Wanted {
     let kept = |(position, _): &(&usize, &DataType)| **position < own;
     let pairs = || wanted.positions.iter().zip(&wanted.types).filter(kept);
     let mut wanted = Wanted {
-        row_groups: wanted.row_groups.clone(),
-        selection: wanted.selection.clone(),
+        rows: wanted.rows.clone(),
         positions: pairs().map(|(position, _)| *position).collect(),
         types: pairs().map(|(_, data_type)| data_type.clone()).collect(),
         ..*wanted
@@ -87,7 +86,7 @@ pub(super) struct WithPartitions {
 }
 
 impl Decode for WithPartitions {
-    fn next(&mut self) -> Result<Option<Decoded>, String> {
+    fn next(&mut self) -> Result<Option<Decoded>, DecodeError> {
         let Some(Decoded { batch, bad }) = self.file.next()? else { return Ok(None) };
         let rows = batch.num_rows();
         let schema = batch.schema();

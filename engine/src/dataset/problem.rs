@@ -135,7 +135,8 @@ impl From<ModelProblem> for DataProblem {
 /// Why a row cannot be scored: what the quarantine table says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowProblem {
-    /// `null_text`, `empty_text`, `invalid_utf8`, `null_tokens`, `empty_tokens`, `bad_token` or `unreadable`.
+    /// `null_text`, `empty_text`, `invalid_utf8`, `null_tokens`, `empty_tokens`, `bad_token`, `unreadable` or the name of a
+    /// limit.
     pub code: &'static str,
     /// The same for people, with the values involved.
     pub message: String,

@@ -4,6 +4,7 @@ use longsift_stages::model::{ModelProblem, ProblemKind as ModelKind};
 use longsift_stages::tokenize::encoder::TokenizerProblem;
 
 use super::problem::{DataProblem, ProblemKind};
+use super::read::ReadError;
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::storage::error::{ErrorKind, StorageError};
 
@@ -16,6 +17,12 @@ impl From<DataProblem> for Diagnostic {
             ProblemKind::Machine => Blame::Machine,
         };
         with_hint(Self::error(blame, problem.to_string()), problem.hint)
+    }
+}
+
+impl From<ReadError> for Diagnostic {
+    fn from(error: ReadError) -> Self {
+        DataProblem::from(error).into()
     }
 }
 

@@ -1,18 +1,18 @@
-//! What every reader of a unit shares: an unchanged file, projected columns, batches of a bounded size.
+//! Reading of rows: an unchanged file, projected columns, batches of a bounded size, and errors that say where they happened.
 
+use std::iter::Flatten;
 use std::ops::Range;
+use std::vec;
 
 use arrow_array::ArrayRef;
 use arrow_schema::DataType;
-use parquet::arrow::arrow_reader::RowSelection;
 
-use super::formats::decode::{Decode, Decoded, Wanted};
+use super::formats::decode::{Decode, DecodeError, Decoded, TooLarge, Wanted};
 use super::input::Dataset;
 use super::input_file::InputFile;
 use super::problem::{DataProblem, RowProblem};
 use super::source::OpenFile;
 use super::text;
-use super::units::WorkUnit;
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 
@@ -20,126 +20,252 @@ use crate::storage::range_file::Stamp;
 /// ones, this is what keeps it small all the same.
 const LONG_ROWS: u64 = 64;
 /// Rows of a batch at most.
-const MOST_ROWS: u64 = 1024;
-/// Which rows and columns of a file to read.
+const MAX_ROWS: u64 = 1024;
+
+/// Rows and columns of a file to read.
 pub(super) struct Request<'a> {
     /// The file, by its position in the data set.
     pub(super) file: usize,
-    /// The row groups.
-    pub(super) row_groups: Vec<usize>,
+    /// Rows of the file, ascending and disjoint. Row groups without any of them are not touched.
+    pub(super) rows: Vec<Range<u64>>,
     /// Columns by position in the data set, with the type each is wanted in.
     pub(super) columns: &'a [(usize, DataType)],
-    /// Rows of the row groups to read; all where `None`.
-    pub(super) selection: Option<RowSelection>,
-    /// Rows in a batch.
+    /// Decoded bytes of a batch, as far as an average can tell.
+    pub(super) batch_bytes: u64,
+    /// Rows of a batch at most.
     pub(super) batch_rows: usize,
     /// Whether a row is bad that has something the columns have no place for.
     pub(super) strict: bool,
 }
 
-/// Batches of the requested columns, in the requested order and types.
+/// Batches of the requested columns, in the requested order and types. After an error there are no more.
 pub(super) struct Batches {
-    /// The decoder, or why there is none.
-    reader: Result<Box<dyn Decode>, Option<String>>,
+    /// The decoder; `None` at the end.
+    reader: Result<Option<Box<dyn Decode>>, DecodeError>,
     source: OpenFile,
-    /// Size and time of modification as planned.
     planned: Stamp,
-    ended: bool,
-    /// For each requested column, its position in the reader's batches, and its type.
-    columns: Vec<(usize, DataType)>,
+    columns: Vec<Column>,
+    /// Rows still to come, by their position in the file.
+    rows: Flatten<vec::IntoIter<Range<u64>>>,
+    /// The row that is read next; of an error the row it is reported at.
+    next_row: u64,
+    place: Place,
+}
+
+/// A requested column.
+struct Column {
+    /// Its position in the decoder's batches.
+    position: usize,
+    data_type: DataType,
+    name: String,
 }
 
 /// Some rows of the requested columns.
 pub(super) struct Batch {
     /// The columns.
     pub(super) columns: Vec<ArrayRef>,
-    /// Rows.
-    pub(super) rows: usize,
-    /// Where a text is not UTF-8: row and column, by their position here. The value there is null.
-    pub(super) not_utf8: Vec<(usize, usize)>,
-    /// Rows, by their position here, that are not what the columns promise, and why. Their values are null.
+    /// Rows, by their position in the file.
+    pub(super) rows: Vec<u64>,
+    /// Rows, by their position here and ascending, that are not what the columns promise. The values at fault are null.
     pub(super) bad: Vec<(usize, RowProblem)>,
+}
+
+impl Batch {
+    /// Why a row (by its position here) cannot be used, if it cannot.
+    pub(super) fn problem(&self, position: usize) -> Option<&RowProblem> {
+        let found = self.bad.binary_search_by_key(&position, |(bad, _)| *bad);
+        found.ok().map(|index| &self.bad[index].1)
+    }
 }
 
 impl Batches {
     /// Opens the file, if it is still the one that was planned.
-    pub(super) fn open(dataset: &Dataset, request: &Request<'_>) -> Result<Self, DataProblem> {
+    pub(super) fn open(dataset: &Dataset, request: &Request<'_>) -> Result<Self, ReadError> {
         let file = &dataset.files[request.file];
-        Self::open_file(dataset, file, request).map_err(|problem| problem.in_file(&file.path))
-    }
-
-    fn open_file(
-        dataset: &Dataset,
-        file: &InputFile,
-        request: &Request<'_>,
-    ) -> Result<Self, DataProblem> {
-        let source = open_unchanged(dataset, file)?;
+        let source =
+            open_unchanged(dataset, file).map_err(|problem| problem.in_file(&file.path))?;
         let wanted = Wanted {
-            row_groups: request.row_groups.clone(),
-            selection: request.selection.clone(),
+            rows: request.rows.clone(),
             positions: request.columns.iter().map(|(column, _)| file.positions[*column]).collect(),
             types: request.columns.iter().map(|(_, data_type)| data_type.clone()).collect(),
-            batch_rows: request.batch_rows,
+            batch_rows: batch_rows(file, request).min(request.batch_rows),
             strict: request.strict,
         };
-        let reader = file.decode(&source, &wanted).map_err(Some);
-        let planned = planned(file);
         let in_file_order = wanted.in_file_order();
-        let place =
-            |position: &usize| in_file_order.binary_search(position).expect("it is one of them");
-        let columns = wanted.positions.iter().map(place).zip(wanted.types.clone()).collect();
-        Ok(Self { reader, source, planned, ended: false, columns })
+        let column = |(index, data_type): &(usize, DataType)| Column {
+            position: in_file_order
+                .binary_search(&file.positions[*index])
+                .expect("it is one of them"),
+            data_type: data_type.clone(),
+            name: dataset.schema.field(*index).name().clone(),
+        };
+        Ok(Self {
+            reader: file.decode(&source, &wanted).map(Some),
+            planned: planned(file),
+            source,
+            columns: request.columns.iter().map(column).collect(),
+            next_row: request.rows.first().map_or(0, |rows| rows.start),
+            rows: request.rows.clone().into_iter().flatten(),
+            place: Place::new(file),
+        })
+    }
+
+    fn read(&mut self) -> Result<Option<Batch>, ReadError> {
+        let decoded = match &mut self.reader {
+            Ok(None) => return Ok(None),
+            Ok(Some(reader)) => reader.next(),
+            Err(why) => Err(why.clone()),
+        };
+        let decoded = match decoded {
+            Ok(Some(decoded)) => decoded,
+            Ok(None) => {
+                self.reader = Ok(None);
+                self.check_unchanged()?;
+                return match self.rows.next() {
+                    None => Ok(None),
+                    Some(row) => Err(self.damage_at(row, "it has fewer rows than the plan")),
+                };
+            }
+            Err(why) => return Err(self.failure(why)),
+        };
+        self.batch(decoded).map(Some)
+    }
+
+    /// Brings what was decoded into the requested types.
+    fn batch(&mut self, Decoded { batch, mut bad }: Decoded) -> Result<Batch, ReadError> {
+        let rows: Vec<u64> = self.rows.by_ref().take(batch.num_rows()).collect();
+        if rows.len() < batch.num_rows() {
+            return Err(self.failure("it has more rows than the plan".into()));
+        }
+        let mut columns = Vec::with_capacity(self.columns.len());
+        for Column { position, data_type, name } in &self.columns {
+            match text::to_text(batch.column(*position), data_type) {
+                Ok((array, not_utf8)) => {
+                    columns.push(array);
+                    let message = format!("column `{name}` holds bytes that are not UTF-8");
+                    let problem = RowProblem { code: "invalid_utf8", message };
+                    bad.extend(not_utf8.into_iter().map(|row| (row, problem.clone())));
+                }
+                Err(error) => return Err(self.failure(error.to_string().into())),
+            }
+        }
+        // Of several problems of a row the first is told: the sort is stable.
+        bad.sort_by_key(|(row, _)| *row);
+        bad.dedup_by_key(|(row, _)| *row);
+        self.next_row = rows.last().map_or(self.next_row, |row| row + 1);
+        Ok(Batch { columns, rows, bad })
     }
 
     /// Why the decoder stopped: because the operating system refused a read, or because of the bytes.
-    fn failure(&self, why: String) -> ReadFailure {
-        match refusal(&self.source) {
-            Some(failure) => failure,
-            None => self.changed().err().unwrap_or(ReadFailure::Damaged(why)),
+    fn failure(&self, why: DecodeError) -> ReadError {
+        if let Some(error) = self.source.refused() {
+            let problem = match error.kind {
+                ErrorKind::Changed => changed("the store has another version of it now"),
+                _ => DataProblem::machine(format!("cannot be read: {error}")),
+            };
+            return problem.in_file(&self.place.file).into();
+        }
+        match (self.check_unchanged(), why) {
+            (Err(changed), _) => changed,
+            (Ok(()), DecodeError::Damaged(why)) => self.damage_at(self.next_row, &why),
+            (Ok(()), DecodeError::TooLarge(TooLarge { code, message, hint })) => {
+                self.lost(self.next_row, code, &message, Some(hint))
+            }
         }
     }
 
+    /// The error of a row that does not decode.
+    fn damage_at(&self, row: u64, why: &str) -> ReadError {
+        self.lost(row, "unreadable", why, None)
+    }
+
+    fn lost(&self, row: u64, code: &'static str, why: &str, hint: Option<String>) -> ReadError {
+        let message = match &self.columns[..] {
+            [Column { name, .. }] => format!("column `{name}`: {why}"),
+            _ => why.to_owned(),
+        };
+        let file = self.place.file.clone();
+        let row_group = self.place.row_group(row);
+        let error = RowGroupError { file, row_group, row, code, message, hint };
+        if self.place.whole { ReadError::RowGroup(Box::new(error)) } else { error.problem().into() }
+    }
+
     /// A file that is written to while it is read may give rows of two versions.
-    fn changed(&self) -> Result<(), ReadFailure> {
-        let now = self.source.stamp();
-        let now = now.map_err(|error| ReadFailure::Refused(error.to_string()))?;
-        match difference(self.planned, now) {
-            Some(why) => Err(ReadFailure::Changed(why)),
-            None => Ok(()),
-        }
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        let problem = match self.source.stamp() {
+            Err(error) => DataProblem::machine(format!("cannot be read: {error}")),
+            Ok(now) => match difference(self.planned, now) {
+                None => return Ok(()),
+                Some(why) => changed(&why),
+            },
+        };
+        Err(problem.in_file(&self.place.file).into())
     }
 }
 
 impl Iterator for Batches {
-    type Item = Result<Batch, ReadFailure>;
+    type Item = Result<Batch, ReadError>;
 
-    /// The next batch. An error says why; the caller knows where.
     fn next(&mut self) -> Option<Self::Item> {
-        let reader = match &mut self.reader {
-            Ok(reader) => reader,
-            Err(why) => return why.take().map(|why| Err(self.failure(why))),
-        };
-        let Decoded { batch, bad } = match reader.next() {
-            Ok(Some(decoded)) => decoded,
-            Ok(None) if self.ended => return None,
-            Ok(None) => {
-                self.ended = true;
-                return self.changed().err().map(Err);
-            }
-            Err(why) => return Some(Err(self.failure(why))),
-        };
-        let mut not_utf8 = Vec::new();
-        let mut columns = Vec::with_capacity(self.columns.len());
-        for (column, (place, data_type)) in self.columns.iter().enumerate() {
-            match text::to_text(batch.column(*place), data_type) {
-                Ok((array, bad)) => {
-                    columns.push(array);
-                    not_utf8.extend(bad.into_iter().map(|row| (row, column)));
-                }
-                Err(error) => return Some(Err(ReadFailure::Damaged(error.to_string()))),
-            }
+        let batch = self.read().transpose();
+        if batch.as_ref().is_some_and(Result::is_err) {
+            self.reader = Ok(None);
+            self.rows = Vec::new().into_iter().flatten();
         }
-        Some(Ok(Batch { columns, rows: batch.num_rows(), not_utf8, bad }))
+        batch
+    }
+}
+
+/// Why reading stopped.
+#[derive(Clone, Debug)]
+pub enum ReadError {
+    /// The whole file is concerned: it changed, or the machine failed. The rows may be fine.
+    File(DataProblem),
+    /// A row group cannot be used; others can.
+    RowGroup(Box<RowGroupError>),
+}
+
+/// A row group that cannot be used.
+#[derive(Clone, Debug)]
+pub struct RowGroupError {
+    pub(super) file: String,
+    pub(super) row_group: usize,
+    /// The first row that was not read.
+    pub(super) row: u64,
+    /// `unreadable`, or the name of the limit that a part exceeds.
+    pub(super) code: &'static str,
+    pub(super) message: String,
+    /// What to do about a limit.
+    pub(super) hint: Option<String>,
+}
+
+impl RowGroupError {
+    /// The error of somebody who cannot do without the row group.
+    pub(crate) fn problem(self) -> DataProblem {
+        let (message, hint) = match self.hint {
+            Some(hint) => (self.message, hint),
+            None => (
+                format!("the rows from here on do not decode: {}", self.message),
+                "write the file again from its source, or set `input.on_bad_file: quarantine` to do without this row group".to_owned(),
+            ),
+        };
+        let problem = DataProblem::data(message).in_file(self.file);
+        problem.in_row_group(self.row_group).at_row(self.row).with_hint(hint)
+    }
+}
+
+impl From<DataProblem> for ReadError {
+    fn from(problem: DataProblem) -> Self {
+        Self::File(problem)
+    }
+}
+
+impl From<ReadError> for DataProblem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::File(problem) => problem,
+            ReadError::RowGroup(error) => error.problem(),
+        }
     }
 }
 
@@ -189,127 +315,85 @@ fn planned(file: &InputFile) -> Stamp {
     Stamp { size, modified_ns, changed_ns, version }
 }
 
-/// What a read that was refused means, if one was.
-pub(super) fn refusal(file: &OpenFile) -> Option<ReadFailure> {
-    let error = file.refused()?;
-    Some(match error.kind {
-        ErrorKind::Changed => {
-            ReadFailure::Changed("the store has another version of it now".to_owned())
-        }
-        _ => ReadFailure::Refused(error.to_string()),
-    })
-}
-
-/// Why reading a file stopped.
-#[derive(Clone, Debug)]
-pub(super) enum ReadFailure {
-    /// The operating system refused a read: the rows may be fine, and a retry may help.
-    Refused(String),
-    /// The file is not the one that was planned.
-    Changed(String),
-    /// The bytes are not what the format says.
-    Damaged(String),
-}
-
-impl<S: Into<String>> From<S> for ReadFailure {
-    fn from(why: S) -> Self {
-        Self::Damaged(why.into())
-    }
-}
-
 /// The position of a column in the data set.
 pub(super) fn position(dataset: &Dataset, name: &str) -> Result<usize, DataProblem> {
     dataset.schema.index_of(name).map_err(|_| dataset.no_column(name))
 }
 
-/// Names the place of an error within a unit.
+/// Names the place of an error in a file.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+struct Place {
     file: String,
     /// First rows of the file's row groups.
     groups: Vec<u64>,
+    /// Whether a row group is lost as a whole. Lines are read on: without one, what follows is not known.
+    whole: bool,
 }
 
 impl Place {
-    pub(super) fn of(dataset: &Dataset, unit: &WorkUnit) -> Self {
-        let file = &dataset.files[unit.file];
+    fn new(file: &InputFile) -> Self {
         Self {
             file: file.path.clone(),
             groups: file.row_groups.iter().map(|group| group.first_row).collect(),
+            whole: file.has_row_groups(),
         }
     }
 
-    /// A batch that begins at `row` does not decode.
-    pub(super) fn unreadable(&self, row: u64, why: impl Into<ReadFailure>) -> DataProblem {
-        let problem = match why.into() {
-            ReadFailure::Refused(why) => {
-                return DataProblem::machine(format!("cannot be read: {why}")).in_file(&self.file);
-            }
-            ReadFailure::Changed(why) => return changed(&why).in_file(&self.file),
-            ReadFailure::Damaged(why) => {
-                DataProblem::data(format!("the rows from here on do not decode: {why}"))
-            }
-        };
-        self.in_group(
-            row,
-            problem,
-            "write the file again from its source, or set `input.on_bad_file: quarantine` to do without these rows",
-        )
-    }
-
-    /// The problem with its place: file, row group and row.
-    pub(super) fn in_group(
-        &self,
-        row: u64,
-        problem: DataProblem,
-        hint: impl Into<String>,
-    ) -> DataProblem {
-        let group = self.groups.partition_point(|&first| first <= row).saturating_sub(1);
-        problem.in_file(&self.file).in_row_group(group).at_row(row).with_hint(hint)
+    fn row_group(&self, row: u64) -> usize {
+        self.groups.partition_point(|&first| first <= row).saturating_sub(1)
     }
 }
 
-/// The row groups among `groups` that hold rows of `ranges` (ascending, disjoint), and the selection of these rows in
-/// them. Other row groups are not touched: they may be damaged.
-pub(super) fn selection(
-    file: &InputFile,
-    groups: Range<usize>,
-    ranges: &[Range<u64>],
-) -> (Vec<usize>, RowSelection) {
-    let (mut chosen, mut selected) = (Vec::new(), Vec::new());
-    let mut before = 0;
-    for group in groups {
-        let info = file.row_groups[group];
-        let rows = info.first_row..info.first_row + info.rows;
-        let here = ranges.iter().filter_map(|range| {
-            let (start, end) = (range.start.max(rows.start), range.end.min(rows.end));
-            let place = |row: u64| before + (row - rows.start) as usize;
-            (start < end).then(|| place(start)..place(end))
-        });
-        let here: Vec<_> = here.collect();
-        if !here.is_empty() {
-            chosen.push(group);
-            selected.extend(here);
-            before += info.rows as usize;
+/// The rows of `within` that are in none of `without` (ascending and disjoint).
+pub(super) fn remaining(within: Range<u64>, without: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut start = within.start;
+    for range in without.iter().filter(|range| range.end > within.start) {
+        if range.start >= within.end {
+            break;
         }
+        if range.start > start {
+            left.push(start..range.start);
+        }
+        start = range.end;
     }
-    (chosen, RowSelection::from_consecutive_ranges(selected.into_iter(), before))
+    if start < within.end {
+        left.push(start..within.end);
+    }
+    left
 }
 
-/// Rows a batch should have to decode to about `batch_bytes`.
-///
-/// `columns`: positions in the data set. The answer depends on the file alone.
-pub(super) fn batch_rows(
-    file: &InputFile,
-    columns: &[(usize, DataType)],
-    groups: &[usize],
-    batch_bytes: u64,
-) -> usize {
-    let rows: u64 = groups.iter().map(|&group| file.row_groups[group].rows).sum();
-    let positions: Vec<usize> = columns.iter().map(|(column, _)| file.positions[*column]).collect();
-    let bytes_of = |group: usize| file.decoded_bytes(&positions, group);
-    let bytes = groups.iter().map(|&group| bytes_of(group)).fold(0, u64::saturating_add);
-    let fitting = batch_bytes / (bytes / rows.max(1)).max(1);
-    let rows = fitting.clamp(1, LONG_ROWS).max((fitting / LONG_ROWS).min(MOST_ROWS));
-    usize::try_from(rows).expect("at most MOST_ROWS")
+/// Ascending rows as ranges.
+pub(super) fn ranges(rows: &[u64]) -> Vec<Range<u64>> {
+    let runs = rows.chunk_by(|a, b| a + 1 == *b);
+    runs.map(|run| run[0]..run[run.len() - 1] + 1).collect()
+}
+
+/// Rows that a batch should have to decode to about the requested bytes: it depends on the file and the columns alone.
+fn batch_rows(file: &InputFile, request: &Request<'_>) -> usize {
+    let positions: Vec<usize> =
+        request.columns.iter().map(|(column, _)| file.positions[*column]).collect();
+    let groups = file.row_groups.iter().enumerate().filter(|(_, group)| {
+        let next = request.rows.partition_point(|rows| rows.end <= group.first_row);
+        request.rows.get(next).is_some_and(|rows| rows.start < group.first_row + group.rows)
+    });
+    let (rows, bytes) = groups.fold((0_u64, 0_u64), |(rows, bytes), (index, group)| {
+        (rows + group.rows, bytes.saturating_add(file.decoded_bytes(&positions, index)))
+    });
+    let fitting = request.batch_bytes / (bytes / rows.max(1)).max(1);
+    let rows = fitting.clamp(1, LONG_ROWS).max((fitting / LONG_ROWS).min(MAX_ROWS));
+    usize::try_from(rows).expect("at most MAX_ROWS")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remaining_rows_are_those_that_no_range_has() {
+        assert_eq!(remaining(0..10, &[2..4, 4..5, 8..12]), [0..2, 5..8]);
+        assert_eq!(remaining(3..8, &[0..3, 5..6, 8..9]), [3..5, 6..8]);
+        assert!(remaining(1..10, &[0..4, 4..20]).is_empty());
+        assert_eq!(ranges(&[1, 2, 3, 7, 9, 10]), [1..4, 7..8, 9..11]);
+    }
 }

@@ -17,8 +17,8 @@ pub struct Reading {
     pub format: InputFormat,
     /// The columns of lines of JSON; from the first lines where `None`.
     pub columns: Option<Fields>,
-    /// Bytes of the longest line that is read.
-    pub longest_line: u64,
+    /// Bytes of the largest line, record batch or decompressed page that is read.
+    pub max_part_bytes: u64,
     /// The folder where it is kept what was counted.
     pub cache_folder: Option<PathBuf>,
     /// What another process of the same job has read already.
@@ -32,7 +32,7 @@ impl Default for Reading {
             on_bad_file,
             format,
             columns: None,
-            longest_line: 1 << 30,
+            max_part_bytes: 1 << 30,
             cache_folder: None,
             footers: None,
         }

@@ -1,16 +1,14 @@
 //! Whole rows for the output, all columns, in the types of the output.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, new_null_array};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 
-use super::faults::Faults;
 use super::input::Dataset;
-use super::problem::{DataProblem, ProblemKind};
-use super::read::{Batches, Place, Request, batch_rows};
+use super::lost_row_groups::LostRowGroups;
+use super::problem::{DataProblem, ProblemKind, RowProblem};
+use super::read::{Batches, ReadError, Request, ranges};
 use super::units::WorkUnit;
 
 /// Decoded bytes of a batch of rows, as far as an average can tell.
@@ -24,85 +22,108 @@ const BATCH_BYTES: u64 = 16 << 20;
 ///
 /// # Errors
 /// Positions that are not ascending or not in the unit, which is a bug of the caller. From the iterator: a file that
-/// changed since it was planned, pages that do not decode, a text that is not UTF-8.
+/// changed since it was planned, a row group that cannot be used.
 pub fn read_rows<'a>(
     dataset: &'a Dataset,
     unit: &WorkUnit,
     rows: &[u64],
     batch_rows: usize,
 ) -> Result<Rows<'a>, DataProblem> {
-    let pieces = in_row_groups(dataset, unit, rows)?
-        .into_iter()
-        .map(|(groups, rows)| Piece { groups, rows, lost: Vec::new() })
-        .collect();
-    let schema = Arc::clone(&dataset.schema);
-    Ok(Rows::new(dataset, unit, pieces, schema, batch_rows))
+    check_rows(unit, rows)?;
+    let pieces = vec![Piece { rows: rows.to_vec(), lost: Vec::new() }];
+    Ok(Rows::new(dataset, unit, pieces, Arc::clone(&dataset.schema), batch_rows))
 }
 
-/// The same for rows of which `faults` says that something is wrong with them, in a schema of nullable columns: what
-/// does not decode, and texts that are not UTF-8, are null.
+/// Reads rows with which something is wrong, in a schema of nullable columns: columns of `lost` row groups that do not
+/// decode, and values that are not what their column promises, are null.
 pub fn read_faulty_rows<'a>(
     dataset: &'a Dataset,
     unit: &WorkUnit,
     rows: &[u64],
-    faults: &Faults,
+    lost: &LostRowGroups,
     batch_rows: usize,
 ) -> Result<Rows<'a>, DataProblem> {
+    check_rows(unit, rows)?;
     let mut pieces = Vec::new();
-    for (groups, mut rows) in in_row_groups(dataset, unit, rows)? {
-        let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
-        for (run, lost) in faults.runs(*first..last + 1, dataset.schema.fields().len()) {
-            let later = rows.split_off(rows.partition_point(|row| *row < run.end));
-            let rows = std::mem::replace(&mut rows, later);
-            pieces.push(Piece { groups: groups.clone(), rows, lost });
-        }
+    let mut left = rows;
+    let mut until = |end: u64, lost: &[usize]| {
+        let (here, later) = left.split_at(left.partition_point(|row| *row < end));
+        left = later;
+        pieces.push(Piece { rows: here.to_vec(), lost: lost.to_vec() });
+    };
+    for group in lost.iter() {
+        until(group.rows.start, &[]);
+        until(group.rows.end, &group.columns);
     }
-    pieces.retain(|piece| !piece.rows.is_empty());
+    until(u64::MAX, &[]);
     let fields = dataset.schema.fields().iter();
     let nullable: Vec<_> =
         fields.map(|field| Arc::new(field.as_ref().clone().with_nullable(true))).collect();
     Ok(Rows::new(dataset, unit, pieces, Arc::new(Schema::new(nullable)), batch_rows))
 }
 
-/// Consecutive row groups, and rows in them.
-type RowsOf = (Range<usize>, Vec<u64>);
-
-/// The rows by the row group that they are in; all together where a file is read on from one to the next.
-fn in_row_groups(
+/// Reads one row with all its columns, or says why it cannot be used.
+///
+/// # Errors
+/// As [`read_rows`].
+pub fn read_row(
     dataset: &Dataset,
     unit: &WorkUnit,
-    rows: &[u64],
-) -> Result<Vec<RowsOf>, DataProblem> {
-    let file = &dataset.files[unit.file];
-    let inside = unit.first_row..unit.first_row + unit.rows;
-    let ascending = rows.is_sorted_by(|a, b| a < b);
-    if !ascending || rows.iter().any(|row| !inside.contains(row)) {
-        let why = format!("rows to read must be ascending and in {}..{}", inside.start, inside.end);
-        return Err(DataProblem::new(ProblemKind::Bug, why).in_file(&file.path));
+    row: u64,
+) -> Result<Result<RecordBatch, RowProblem>, ReadError> {
+    check_rows(unit, &[row])?;
+    let piece = Piece { rows: vec![row], lost: Vec::new() };
+    let mut batches =
+        Batches::open(dataset, &piece.request(unit.file, &piece.columns(dataset), 1, true))?;
+    let batch = batches.next().expect("a row is read or an error says why not")?;
+    if let Some(problem) = batch.problem(0) {
+        return Ok(Err(problem.clone()));
     }
-    if !file.has_row_groups() {
-        return Ok(vec![(unit.row_groups.clone(), rows.to_vec())]);
-    }
-    let mut groups = Vec::new();
-    let mut left = rows;
-    for group in unit.row_groups.clone() {
-        let info = &file.row_groups[group];
-        let (here, later) =
-            left.split_at(left.partition_point(|&row| row < info.first_row + info.rows));
-        if !here.is_empty() {
-            groups.push((group..group + 1, here.to_vec()));
-        }
-        left = later;
-    }
-    Ok(groups)
+    let batch = RecordBatch::try_new(Arc::clone(&dataset.schema), batch.columns);
+    Ok(Ok(batch.map_err(|why| schema_problem(&unit.file_path, row, &why.to_string()))?))
 }
 
-/// Rows of consecutive row groups that are read together.
+/// That rows are ascending and in the unit.
+fn check_rows(unit: &WorkUnit, rows: &[u64]) -> Result<(), DataProblem> {
+    let inside = unit.first_row..unit.first_row + unit.rows;
+    if rows.is_sorted_by(|a, b| a < b) && rows.iter().all(|row| inside.contains(row)) {
+        return Ok(());
+    }
+    let why = format!("rows to read must be ascending and in {}..{}", inside.start, inside.end);
+    Err(DataProblem::new(ProblemKind::Bug, why).in_file(&unit.file_path))
+}
+
+/// Columns that do not become a batch of the schema.
+fn schema_problem(file: &str, row: u64, why: &str) -> DataProblem {
+    DataProblem::data(format!("its columns are not those of the plan: {why}"))
+        .in_file(file)
+        .at_row(row)
+}
+
+/// Rows that are read together.
 struct Piece {
-    groups: Range<usize>,
     rows: Vec<u64>,
     /// Columns that do not decode there.
     lost: Vec<usize>,
+}
+
+impl Piece {
+    /// The columns to read.
+    fn columns(&self, dataset: &Dataset) -> Vec<(usize, DataType)> {
+        let all = dataset.schema.fields().iter().map(|field| field.data_type().clone());
+        all.enumerate().filter(|(column, _)| !self.lost.contains(column)).collect()
+    }
+
+    fn request<'a>(
+        &self,
+        file: usize,
+        columns: &'a [(usize, DataType)],
+        batch_rows: usize,
+        strict: bool,
+    ) -> Request<'a> {
+        let rows = ranges(&self.rows);
+        Request { file, rows, columns, batch_bytes: BATCH_BYTES, batch_rows, strict }
+    }
 }
 
 /// Batches of whole rows. Made by [`read_rows`].
@@ -113,21 +134,13 @@ pub struct Rows<'a> {
     schema: SchemaRef,
     /// Still to read; the next one last.
     pieces: Vec<Piece>,
-    /// What is being read, and its rows not yet returned, the next one first.
-    current: Option<(Reading, std::vec::IntoIter<u64>)>,
-    place: Place,
+    /// What is being read, and the columns that it has.
+    current: Option<(Batches, Vec<usize>)>,
     limit: usize,
 }
 
-/// Batches of some columns, and where they go among all.
-struct Reading {
-    /// None where no column is left to read.
-    batches: Option<Batches>,
-    columns: Vec<usize>,
-}
-
 impl Iterator for Rows<'_> {
-    type Item = Result<(Vec<u64>, RecordBatch), DataProblem>;
+    type Item = Result<(Vec<u64>, RecordBatch), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let result = self.read().transpose()?;
@@ -147,47 +160,34 @@ impl<'a> Rows<'a> {
         schema: SchemaRef,
         batch_rows: usize,
     ) -> Self {
+        pieces.retain(|piece| !piece.rows.is_empty());
         pieces.reverse();
-        let place = Place::of(dataset, unit);
-        let limit = batch_rows.max(1);
-        Self { dataset, file: unit.file, schema, pieces, current: None, place, limit }
+        Self { dataset, file: unit.file, schema, pieces, current: None, limit: batch_rows.max(1) }
     }
 
-    /// The next batch; a batch never spans two row groups of Parquet.
-    fn read(&mut self) -> Result<Option<(Vec<u64>, RecordBatch)>, DataProblem> {
+    fn read(&mut self) -> Result<Option<(Vec<u64>, RecordBatch)>, ReadError> {
         loop {
-            if self.current.is_none() {
-                let Some(piece) = self.pieces.pop() else { return Ok(None) };
-                let reading = self.open(&piece)?;
-                self.current = Some((reading, piece.rows.into_iter()));
+            if let Some((batches, columns)) = &mut self.current {
+                if let Some(batch) = batches.next().transpose()? {
+                    let columns = columns.clone();
+                    let whole = self.batch(&columns, batch.columns, &batch.rows)?;
+                    return Ok(Some((batch.rows, whole)));
+                }
+                self.current = None;
             }
-            let Some((reading, rows)) = &mut self.current else { continue };
-            let Some(batches) = &mut reading.batches else {
-                let numbers: Vec<u64> = rows.by_ref().take(self.limit).collect();
-                if numbers.is_empty() {
-                    self.current = None;
-                    continue;
+            let Some(mut piece) = self.pieces.pop() else { return Ok(None) };
+            let columns = piece.columns(self.dataset);
+            if columns.is_empty() && !piece.lost.is_empty() {
+                let later = piece.rows.split_off(self.limit.min(piece.rows.len()));
+                let rows = std::mem::replace(&mut piece.rows, later);
+                if !piece.rows.is_empty() {
+                    self.pieces.push(piece);
                 }
-                return Ok(Some((numbers.clone(), self.batch(&[], Vec::new(), &numbers)?)));
-            };
-            let first = rows.as_slice().first().copied();
-            match (batches.next(), first) {
-                (None, None) => self.current = None,
-                (Some(Ok(batch)), Some(_)) => {
-                    let numbers: Vec<u64> = rows.by_ref().take(batch.rows).collect();
-                    let columns = reading.columns.clone();
-                    let batch = self.batch(&columns, batch.columns, &numbers)?;
-                    return Ok(Some((numbers, batch)));
-                }
-                (Some(Err(why)), first) => {
-                    return Err(self.place.unreadable(first.unwrap_or(0), why));
-                }
-                (_, first) => {
-                    return Err(self
-                        .place
-                        .unreadable(first.unwrap_or(0), "row count differs from the footer"));
-                }
+                return Ok(Some((rows.clone(), self.batch(&[], Vec::new(), &rows)?)));
             }
+            let request = piece.request(self.file, &columns, self.limit, false);
+            let batches = Batches::open(self.dataset, &request)?;
+            self.current = Some((batches, columns.into_iter().map(|(column, _)| column).collect()));
         }
     }
 
@@ -196,63 +196,24 @@ impl<'a> Rows<'a> {
         &self,
         positions: &[usize],
         read: Vec<ArrayRef>,
-        numbers: &[u64],
+        rows: &[u64],
     ) -> Result<RecordBatch, DataProblem> {
         let fields = self.schema.fields();
+        let null = |field: &Arc<Field>| new_null_array(field.data_type(), rows.len());
         let columns = if read.len() == fields.len() {
             read
         } else {
-            let null = |field: &Arc<Field>| new_null_array(field.data_type(), numbers.len());
             let mut columns: Vec<ArrayRef> = fields.iter().map(null).collect();
             for (position, array) in positions.iter().zip(read) {
                 columns[*position] = array;
             }
             columns
         };
-        RecordBatch::try_new(Arc::clone(&self.schema), columns)
-            .map_err(|why| self.place.unreadable(numbers[0], why.to_string()))
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(
+            |why| schema_problem(&self.dataset.files[self.file].path, rows[0], &why.to_string()),
+        )
     }
-
-    fn open(&self, piece: &Piece) -> Result<Reading, DataProblem> {
-        let file = &self.dataset.files[self.file];
-        let all = self.dataset.schema.fields().iter().map(|field| field.data_type().clone());
-        let columns: Vec<(usize, DataType)> =
-            all.enumerate().filter(|(column, _)| !piece.lost.contains(column)).collect();
-        let row_groups: Vec<usize> = piece.groups.clone().collect();
-        let request = Request {
-            file: self.file,
-            columns: &columns,
-            selection: Some(selection(file.row_groups[piece.groups.start].first_row, &piece.rows)),
-            batch_rows: batch_rows(file, &columns, &row_groups, BATCH_BYTES).min(self.limit),
-            row_groups,
-            strict: false,
-        };
-        let batches = if columns.is_empty() && !piece.lost.is_empty() {
-            None
-        } else {
-            Some(Batches::open(self.dataset, &request)?)
-        };
-        Ok(Reading { batches, columns: columns.into_iter().map(|(column, _)| column).collect() })
-    }
-}
-
-/// The rows of row groups that begin at `first`, as runs to skip and to select.
-fn selection(first: u64, rows: &[u64]) -> RowSelection {
-    let mut selectors: Vec<RowSelector> = Vec::new();
-    let mut next = first;
-    for &row in rows {
-        match selectors.last_mut() {
-            Some(run) if row == next && !run.skip => run.row_count += 1,
-            _ => {
-                if row > next {
-                    selectors.push(RowSelector::skip((row - next) as usize));
-                }
-                selectors.push(RowSelector::select(1));
-            }
-        }
-        next = row + 1;
-    }
-    selectors.into()
 }
 
 #[cfg(test)]

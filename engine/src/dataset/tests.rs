@@ -21,14 +21,14 @@ use parquet::file::properties::WriterProperties;
 use tempfile::TempDir;
 
 use super::documents::{Content, DocumentColumns, DocumentContent, read_documents};
-use super::faults::Faults;
 use super::input::*;
+use super::lost_row_groups::LostRowGroups;
 use super::part::PartWriter;
 use super::problem::ProblemKind;
 use super::rows::{Rows, read_faulty_rows, read_rows};
 use super::types;
 use crate::base::stop::Stop;
-use crate::spec::pipeline::{Compression, OnBadFile};
+use crate::spec::pipeline::Compression;
 
 /// A batch with the given columns, all nullable.
 pub(super) fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
@@ -459,6 +459,49 @@ fn a_uuid_stays_a_uuid_where_only_the_parquet_type_says_so() {
 }
 
 #[test]
+fn every_codec_version_and_encoding_of_pages_gives_the_same_rows() {
+    use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
+    use parquet::file::properties::WriterVersion;
+
+    let codecs = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::GZIP(GzipLevel::default()),
+        Compression::BROTLI(BrotliLevel::default()),
+        Compression::LZ4,
+        Compression::LZ4_RAW,
+        Compression::ZSTD(ZstdLevel::default()),
+    ];
+    let input = everything(60);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    for codec in codecs {
+        for version in [WriterVersion::PARQUET_1_0, WriterVersion::PARQUET_2_0] {
+            for dictionary in [false, true] {
+                let properties = WriterProperties::builder()
+                    .set_compression(codec)
+                    .set_writer_version(version)
+                    .set_dictionary_enabled(dictionary)
+                    .set_max_row_group_row_count(Some(25))
+                    .set_data_page_row_count_limit(7)
+                    .set_write_batch_size(7);
+                write_with(&path, &input, properties.build());
+                let dataset = Dataset::open(&path).unwrap();
+                let expected = in_output_types(&input, &dataset.schema);
+                let read = in_output_types(&all_rows(&dataset, u64::MAX), &dataset.schema);
+                assert_eq!(read, expected, "{codec}, {version:?}, {dictionary}");
+                // Rows with pages between them that are passed over.
+                let unit = &dataset.units(u64::MAX, None)[0];
+                let rows = [0, 1, 24, 40, 59];
+                let read = read_rows(&dataset, unit, &rows, 3).unwrap();
+                let numbers = read.flat_map(|batch| batch.unwrap().0);
+                assert!(numbers.eq(rows), "{codec}, {version:?}, {dictionary}");
+            }
+        }
+    }
+}
+
+#[test]
 fn whatever_byte_changes_every_row_is_read_or_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
@@ -482,24 +525,35 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
         }
         opened += 1;
         for unit in dataset.units(1, None) {
-            let faults =
-                Faults::find(&dataset, &unit, OnBadFile::Quarantine, 1 << 20, &Stop::default())
-                    .unwrap();
-            let rows = unit.first_row..unit.first_row + unit.rows;
-            let (bad, good): (Vec<u64>, Vec<u64>) =
-                rows.clone().partition(|row| faults.of_row(*row).is_some());
-            set_aside += bad.len();
+            let lost = LostRowGroups::find(&dataset, &unit, &Stop::default()).unwrap();
+            let rows: Vec<u64> = (unit.first_row..unit.first_row + unit.rows).collect();
+            // A row group is a unit here: it is lost as a whole or read as a whole, texts that are no texts aside.
+            let documents = read_documents(&dataset, &unit, &columns, 1000, lost.clone()).unwrap();
+            let documents: Vec<_> = documents
+                .flat_map(|batch| batch.unwrap_or_else(|why| panic!("{place}: {why:?}")))
+                .collect();
+            let found: Vec<u64> = documents.iter().map(|document| document.row).collect();
+            assert_eq!(found, rows, "{place}");
+            let is_lost = lost.problem(rows[0]).is_some();
+            assert_eq!(lost.rows().is_empty(), !is_lost, "{place}");
             let read = |rows: Rows<'_>| -> Vec<u64> {
-                rows.flat_map(|batch| batch.unwrap_or_else(|why| panic!("{place}: {why}")).0)
+                rows.flat_map(|batch| batch.unwrap_or_else(|why| panic!("{place}: {why:?}")).0)
                     .collect()
             };
-            assert_eq!(read(read_rows(&dataset, &unit, &good, 16).unwrap()), good, "{place}");
-            let faulty = read_faulty_rows(&dataset, &unit, &bad, &faults, 16).unwrap();
+            let bad = documents.iter().filter(|document| document.content.is_err());
+            let bad: Vec<u64> = bad.map(|document| document.row).collect();
+            set_aside += bad.len();
+            let faulty = read_faulty_rows(&dataset, &unit, &bad, &lost, 16).unwrap();
             assert_eq!(read(faulty), bad, "{place}");
-            let documents = read_documents(&dataset, &unit, &columns, 1000, faults).unwrap();
-            let documents: Vec<u64> =
-                documents.flat_map(Result::unwrap).map(|document| document.row).collect();
-            assert_eq!(documents, rows.collect::<Vec<_>>(), "{place}");
+            if is_lost {
+                assert_eq!(bad, rows, "{place}");
+                let unaware = LostRowGroups::default();
+                let mut documents =
+                    read_documents(&dataset, &unit, &columns, 1000, unaware).unwrap();
+                assert!(documents.any(|batch| batch.is_err()), "{place}");
+            } else {
+                assert_eq!(read(read_rows(&dataset, &unit, &rows, 16).unwrap()), rows, "{place}");
+            }
         }
     }
     assert!(opened > 100 && set_aside > 100, "{opened} files opened, {set_aside} rows set aside");
@@ -537,7 +591,7 @@ fn the_corpora_mix_string_widths_and_read_as_one() {
             .downcast_ref::<LargeStringArray>()
             .unwrap()
             .clone();
-        for document in read_documents(&dataset, &unit, &columns, 1 << 20, Faults::default())
+        for document in read_documents(&dataset, &unit, &columns, 1 << 20, LostRowGroups::default())
             .unwrap()
             .flat_map(Result::unwrap)
         {

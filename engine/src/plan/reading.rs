@@ -32,8 +32,9 @@ pub(super) fn reading(
         on_bad_file: input.on_bad_file,
         format: input.format,
         columns,
-        // As of a page: one that is longer holds no document that is scored.
-        longest_line: 4 * input.max_document_bytes,
+        // A line or a value longer than any document is of no use, and compressed bytes, values and a copy of those are
+        // held at once. Nothing about this machine decides which rows are quarantined.
+        max_part_bytes: 4 * input.max_document_bytes,
         cache_folder: Some(cache_folder.to_owned()),
         footers: footers.and_then(HandedFooters::read).map(Arc::new),
     })

@@ -15,8 +15,8 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use super::layout::RunDirectory;
 use super::units::Part;
 use crate::base::error::Result;
-use crate::dataset::faults::Faults;
 use crate::dataset::input::{BadFile, Dataset};
+use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
 use crate::dataset::rows;
 use crate::dataset::source::OpenFile;
@@ -63,7 +63,7 @@ pub(crate) fn write(
     dataset: &Dataset,
     unit: &WorkUnit,
     bad: &[BadRow],
-    faults: &Faults,
+    lost: &LostRowGroups,
 ) -> Result<Option<Part>> {
     let part_path = format!("quarantine/part-{}.parquet", unit.name());
     let path = directory.root.join(&part_path);
@@ -75,7 +75,7 @@ pub(crate) fn write(
     let by_row: HashMap<u64, &BadRow> = bad.iter().map(|bad| (bad.row, bad)).collect();
     let rows: Vec<u64> = bad.iter().map(|bad| bad.row).collect();
     let mut writer = PartWriter::table(&path, &schema)?;
-    for batch in rows::read_faulty_rows(dataset, unit, &rows, faults, BATCH_ROWS)? {
+    for batch in rows::read_faulty_rows(dataset, unit, &rows, lost, BATCH_ROWS)? {
         let (numbers, originals) = batch?;
         let reasons: Vec<&BadRow> = numbers.iter().map(|row| by_row[row]).collect();
         let groups =

@@ -46,8 +46,8 @@ pub(super) struct Measuring<'a> {
     next_id: u64,
     /// Windows of the batches in work.
     windows: HashMap<WindowKey, OpenWindow>,
-    /// Windows of which this run took the last figures that were missing.
-    pub(super) windows_measured: u64,
+    /// Windows of which the last missing statistics were measured here.
+    pub(super) measured: Vec<WindowKey>,
 }
 
 /// A measure and its place among those of the plan.
@@ -98,7 +98,7 @@ impl<'a> Measuring<'a> {
             submitted: BTreeMap::new(),
             next_id: 0,
             windows: HashMap::new(),
-            windows_measured: 0,
+            measured: Vec::new(),
         }
     }
 
@@ -375,7 +375,7 @@ impl<'a> Measuring<'a> {
         // One that no measure is taken of is done by whoever comes to it.
         let is_new = open.new || open.figures.iter().all(|of| *of == Some(Ok(NOT_MEASURED)));
         if is_new && !was_whole && open.is_whole() {
-            self.windows_measured += 1;
+            self.measured.push(window);
             self.context.progress.windows_done(1, open.tokens);
         }
     }

@@ -15,10 +15,11 @@ use super::measuring::{Measuring, STOP_INTERVAL, TakenWindow};
 use super::prepare::{CutDocument, Outcome, Prepared, prepare};
 use super::reopen::{self, OpenJournal};
 use crate::base::diagnostic::{Blame, Diagnostic};
-use crate::base::error::Result;
+use crate::base::error::{Failure, Result};
 use crate::dataset::documents;
-use crate::dataset::faults::Faults;
+use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::part::PartWriter;
+use crate::dataset::read::{ReadError, RowGroupError};
 use crate::dataset::units::WorkUnit;
 use crate::plan::sampling;
 use crate::run_directory::counts::{Counts, count};
@@ -37,8 +38,11 @@ const BATCHES_IN_WORK: usize = 2;
 pub(super) enum FromReader {
     /// Documents of the unit, tokenised and cut; or why there are no more.
     Batch(Result<Vec<Prepared>>),
-    /// The unit has no more documents; what of it could not be used.
-    End(Faults),
+    /// A row group cannot be used. Some of its documents may have been handed over, so the unit is read again from its
+    /// beginning, without this row group.
+    Restart,
+    /// The unit has no more documents; its row groups that could not be used.
+    End(LostRowGroups),
 }
 
 /// Reads and tokenises `units` until all are read, one fails, or the other side has stopped.
@@ -51,42 +55,78 @@ pub(super) fn read_ahead(
     let _ = units.iter().try_for_each(|unit| read_unit(context, unit, sender));
 }
 
+/// Why a unit is not read to its end.
+enum Interruption {
+    /// The other side has stopped.
+    Closed,
+    /// A row group cannot be used.
+    RowGroup(Box<RowGroupError>),
+    Failed(Failure),
+}
+
+impl<T> From<SendError<T>> for Interruption {
+    fn from(_: SendError<T>) -> Self {
+        Self::Closed
+    }
+}
+
+impl From<Failure> for Interruption {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<ReadError> for Interruption {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::File(problem) => Self::Failed(problem.into()),
+            ReadError::RowGroup(error) => Self::RowGroup(error),
+        }
+    }
+}
+
+/// Reads all row groups of a unit that can be used.
 fn read_unit(
     context: &ScoreContext<'_>,
     unit: &WorkUnit,
     sender: &SyncSender<FromReader>,
 ) -> std::result::Result<(), SendError<FromReader>> {
-    let plan = context.plan;
-    let faults = match context.progress.timed("check", || plan.faults(unit)) {
-        Ok(faults) => faults,
-        Err(problem) => return sender.send(FromReader::Batch(Err(problem))),
-    };
-    let bytes = plan.batch_bytes();
-    let mut documents = match documents::read_documents(
-        &plan.dataset,
-        unit,
-        &plan.columns,
-        bytes,
-        faults.clone(),
-    ) {
-        Ok(documents) => documents,
-        Err(problem) => return sender.send(FromReader::Batch(Err(problem.into()))),
-    };
-    let mut judge = match Judge::open(context, unit) {
-        Ok(judge) => judge,
-        Err(problem) => return sender.send(FromReader::Batch(Err(problem))),
-    };
-    while let Some(batch) = context.progress.timed("read", || documents.next()) {
-        let judged = batch.map_err(Into::into).and_then(|documents| judge.judge(documents));
-        let tokenize = |documents| {
-            context.progress.timed("tokenize", || prepare(plan, &unit.file_path, documents))
+    let mut lost = LostRowGroups::default();
+    loop {
+        let failed = match read_without(context, unit, &lost, sender) {
+            Ok(()) => return sender.send(FromReader::End(lost)),
+            Err(Interruption::Closed) => return Ok(()),
+            Err(Interruption::Failed(failure)) => {
+                return sender.send(FromReader::Batch(Err(failure)));
+            }
+            Err(Interruption::RowGroup(failed)) => failed,
         };
-        sender.send(FromReader::Batch(judged.map(tokenize)))?;
+        match context.plan.more_lost_row_groups(unit, lost, *failed) {
+            Ok(more) => lost = more,
+            Err(failure) => return sender.send(FromReader::Batch(Err(failure))),
+        }
+        sender.send(FromReader::Restart)?;
     }
-    if let Err(problem) = judge.finish() {
-        return sender.send(FromReader::Batch(Err(problem)));
+}
+
+/// Hands over the documents of a unit without some of its row groups.
+fn read_without(
+    context: &ScoreContext<'_>,
+    unit: &WorkUnit,
+    lost: &LostRowGroups,
+    sender: &SyncSender<FromReader>,
+) -> std::result::Result<(), Interruption> {
+    let (plan, progress) = (context.plan, context.progress);
+    let bytes = plan.batch_bytes();
+    let mut documents =
+        documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost.clone())?;
+    let mut judge = Judge::open(context, unit)?;
+    while let Some(batch) = progress.timed("read", || documents.next()) {
+        let judged = judge.judge(batch?)?;
+        let prepared = progress.timed("tokenize", || prepare(plan, &unit.file_path, judged));
+        sender.send(FromReader::Batch(Ok(prepared)))?;
     }
-    sender.send(FromReader::End(faults))
+    Ok(judge.finish()?)
 }
 
 /// Scores `unit` with a reader of its own and commits its record, unless another process does so first.
@@ -110,31 +150,43 @@ pub(super) fn score_from(
     unit: &WorkUnit,
     batches: &Receiver<FromReader>,
 ) -> Result<ScoredUnit> {
-    let carried = context.alone.then(Vec::new);
-    let opened =
-        reopen::open_journal(context.plan, context.directory, context.wanted, unit, carried)?;
-    let journal_path = opened.journal.path().to_owned();
-    if let Some(record) = standing(context, unit)? {
-        files::remove_file(&journal_path)?;
-        // What was read of it is not the next unit's.
-        while let Ok(FromReader::Batch(Ok(_))) = batches.recv() {}
-        return Ok(ScoredUnit { record, windows_measured: 0, by_another: true });
-    }
-    let mut open = OpenUnit::create(context, unit, opened)?;
-    let scored = open.take(batches);
-    let faults = match scored {
-        Ok(faults) => faults,
-        Err(failure) => {
-            if let Err(also) = open.measuring.drain() {
-                tracing::warn!("the journal of an open unit is not on disk: {also}");
-            }
-            return Err(failure);
+    let mut measured = Vec::new();
+    loop {
+        let carried = context.alone.then(Vec::new);
+        let opened =
+            reopen::open_journal(context.plan, context.directory, context.wanted, unit, carried)?;
+        let journal_path = opened.journal.path().to_owned();
+        if let Some(record) = standing(context, unit)? {
+            files::remove_file(&journal_path)?;
+            // What was read of it is not the next unit's.
+            while let Ok(FromReader::Batch(Ok(_)) | FromReader::Restart) = batches.recv() {}
+            let windows_measured = measured.len() as u64;
+            return Ok(ScoredUnit { record, windows_measured, by_another: true });
         }
-    };
-    let windows_measured = open.measuring.windows_measured;
-    let (record, by_another) = open.finish(&faults)?;
-    files::remove_file(&journal_path)?;
-    Ok(ScoredUnit { record, windows_measured, by_another })
+        let mut open = OpenUnit::create(context, unit, opened)?;
+        let scored = open.take(batches);
+        measured.append(&mut open.measuring.measured);
+        match scored {
+            Ok(Some(lost)) => {
+                let (record, by_another) = open.finish(&lost)?;
+                files::remove_file(&journal_path)?;
+                // Windows of row groups that were lost later do not count, and no window counts twice.
+                measured.retain(|(row, _)| lost.problem(*row).is_none());
+                measured.sort_unstable();
+                measured.dedup();
+                let windows_measured = measured.len() as u64;
+                return Ok(ScoredUnit { record, windows_measured, by_another });
+            }
+            // What was measured is in the journal and is not measured again.
+            Ok(None) => open.measuring.drain()?,
+            Err(failure) => {
+                if let Err(also) = open.measuring.drain() {
+                    tracing::warn!("the journal of an open unit is not on disk: {also}");
+                }
+                return Err(failure);
+            }
+        }
+    }
 }
 
 /// The record of a unit, if it stands by now.
@@ -209,17 +261,19 @@ impl<'a> OpenUnit<'a> {
         })
     }
 
-    /// Measures every document of the unit. Returns what of it could not be used.
-    fn take(&mut self, batches: &Receiver<FromReader>) -> Result<Faults> {
+    /// Measures every document of the unit. Returns the row groups that could not be used; `None` if the unit is to be
+    /// begun again without one.
+    fn take(&mut self, batches: &Receiver<FromReader>) -> Result<Option<LostRowGroups>> {
         let mut in_work = VecDeque::new();
-        let faults = loop {
+        let lost = loop {
             self.measuring.look()?;
             match batches.recv_timeout(STOP_INTERVAL) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     unreachable!("a reader says when it is at the end of a unit")
                 }
-                Ok(FromReader::End(faults)) => break faults,
+                Ok(FromReader::Restart) => break None,
+                Ok(FromReader::End(lost)) => break Some(lost),
                 Ok(FromReader::Batch(batch)) => {
                     let documents = batch?;
                     let windows = self.measuring.submit(&documents)?;
@@ -231,7 +285,7 @@ impl<'a> OpenUnit<'a> {
             }
         };
         in_work.into_iter().try_for_each(|batch| self.finish_batch(batch))?;
-        Ok(faults)
+        Ok(lost)
     }
 
     /// Waits for the windows of a batch of documents and writes what came out.
@@ -341,7 +395,7 @@ impl<'a> OpenUnit<'a> {
 
     /// Writes the parts and, last, the record that makes them count. Returns the record that counts, and whether it is
     /// another process's.
-    fn finish(self, faults: &Faults) -> Result<(UnitRecord, bool)> {
+    fn finish(self, lost: &LostRowGroups) -> Result<(UnitRecord, bool)> {
         let Self {
             context,
             unit,
@@ -373,8 +427,7 @@ impl<'a> OpenUnit<'a> {
             &dropped,
         )?;
         let quarantine =
-            quarantine::write(context.directory, &context.plan.dataset, unit, &bad, faults)?;
-        let ranges = faults.unreadable_rows();
+            quarantine::write(context.directory, &context.plan.dataset, unit, &bad, lost)?;
         let measured_by = |(place, columns): (usize, &MeasureColumns)| {
             let name = &columns.measure;
             let quarantined = bad.iter().filter(|bad| bad.stage == *name).count() as u64;
@@ -399,7 +452,7 @@ impl<'a> OpenUnit<'a> {
             scores,
             dropped,
             quarantine,
-            unreadable: ranges.into_iter().map(|range| (range.start, range.end)).collect(),
+            unreadable: lost.rows().into_iter().map(|rows| (rows.start, rows.end)).collect(),
         };
         if let Some(violation) = record.violations().first() {
             let message = format!("{}: {violation}", unit.file_path);

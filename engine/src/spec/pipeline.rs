@@ -118,10 +118,13 @@ pub struct Input {
     /// `fail` stops the run.
     #[serde(default)]
     pub on_bad_row: OnBadRow,
-    /// What a damaged file does: `fail` (default) stops the run, `quarantine` goes on without what cannot be read. Rows
-    /// of pages that do not decode are quarantined and counted like other bad rows; a file that cannot be opened at all
-    /// (cut off, empty, encrypted, not Parquet) has no known rows and is listed in `quarantine/files.parquet` and
-    /// counted as `files_quarantined`. A run without any readable file fails in any case.
+    /// Effect of a damaged file: `fail` (default) stops the run, `quarantine` goes on without what cannot be read.
+    /// Damage costs its row group: if a page of any column does not decode, all rows of its row group (in Arrow files:
+    /// of its record batch) are quarantined and counted one by one, with the column and the reason. Other row groups
+    /// are read. A page or record batch over the limit that follows from `max_document_bytes` costs its row group as
+    /// well, and the reason names the limit. A file that cannot be opened at all (cut off, empty, encrypted, not
+    /// Parquet) has no known rows and is listed in `quarantine/files.parquet` and counted as `files_quarantined`. A run
+    /// without any readable file fails in any case.
     #[serde(default)]
     pub on_bad_file: OnBadFile,
     /// The share of rows that may be quarantined before the run fails, 0 to 1. Default 0.01: more than one bad row in

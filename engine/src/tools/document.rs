@@ -6,7 +6,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text::{count, quoted};
 use crate::dataset::labels::read_labels;
-use crate::dataset::rows::read_rows;
+use crate::dataset::rows::read_row;
 use crate::plan::Plan;
 
 /// How many places of an id that occurs again are named.
@@ -41,8 +41,8 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
             at_place = Some((index, row));
         }
         let Some(column) = &plan.columns.id else { continue };
-        let unreadable = plan.faults(unit)?.unreadable_rows();
-        let labels = read_labels(&plan.dataset, unit, column, &unreadable)?;
+        let labels =
+            plan.read_usable(unit, |lost| read_labels(&plan.dataset, unit, column, &lost.rows()))?;
         let of_id = rows.zip(labels).filter(|(_, label)| label.as_deref() == Some(id));
         found.extend(of_id.map(|(row, _)| (index, row)));
     }
@@ -83,11 +83,11 @@ pub(crate) fn find(plan: &Plan, id: &str) -> Result<Place> {
 /// A row that cannot be read.
 pub(crate) fn row(plan: &Plan, place: &Place) -> Result<RecordBatch> {
     let unit = &plan.units[place.unit];
-    if let Some(problem) = plan.faults(unit)?.of_row(place.row) {
-        let message = format!("{}, row {}: {}", unit.file_path, place.row, problem.message);
-        return Err(Diagnostic::error(Blame::Data, message).into());
+    match read_row(&plan.dataset, unit, place.row)? {
+        Ok(batch) => Ok(batch),
+        Err(problem) => {
+            let message = format!("{}, row {}: {}", unit.file_path, place.row, problem.message);
+            Err(Diagnostic::error(Blame::Data, message).into())
+        }
     }
-    let mut rows = read_rows(&plan.dataset, unit, &[place.row], 1)?;
-    let (_, batch) = rows.next().expect("one row was asked for")?;
-    Ok(batch)
 }

@@ -3,7 +3,7 @@
 
 use crate::base::error::Result;
 use crate::dataset::documents::{Document, read_documents};
-use crate::dataset::faults::Faults;
+use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
 use crate::plan::document_sample::DocumentSample;
@@ -44,7 +44,9 @@ fn add_unit(
 ) -> Result<()> {
     let (mut left, most_bytes) = most;
     let (bytes, mut read) = (plan.batch_bytes().min(most_bytes / 4), 0);
-    for batch in read_documents(&plan.dataset, unit, &plan.columns, bytes, Faults::default())? {
+    for batch in
+        read_documents(&plan.dataset, unit, &plan.columns, bytes, LostRowGroups::default())?
+    {
         plan.options.stop.check()?;
         let mut documents: Vec<Document> = batch?;
         documents.truncate(left);

@@ -19,9 +19,9 @@ pub fn print(
 ) -> Result<()> {
     let mut print = |line: &serde_json::Value| print(&json_safe(&line.to_string()));
     for unit in &plan.units {
-        let faults = plan.faults(unit)?;
+        let lost = plan.lost_row_groups(unit)?;
         let bytes = plan.batch_bytes();
-        for batch in documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, faults)? {
+        for batch in documents::read_documents(&plan.dataset, unit, &plan.columns, bytes, lost)? {
             let documents = batch?.into_iter().map(Judged::from).collect();
             for document in prepare(plan, &unit.file_path, documents) {
                 let mut line = json!({ "input_file": unit.file_path, "input_row": document.row, "id": document.id });

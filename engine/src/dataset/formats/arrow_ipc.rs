@@ -16,7 +16,7 @@ use longsift_stages::contract::hex;
 use parquet::arrow::ArrowSchemaConverter;
 use sha2::{Digest, Sha256};
 
-use super::decode::{Decode, Decoded, RowGroupInfo, Wanted, chosen_rows};
+use super::decode::{Decode, DecodeError, Decoded, RowGroupInfo, TooLarge, Wanted};
 use crate::base::stop::Stop;
 use crate::dataset::problem::DataProblem;
 use crate::dataset::source::{OpenFile, guarded};
@@ -79,17 +79,17 @@ impl ArrowFile {
 
     /// Begins to decode what is wanted.
     pub(in crate::dataset) fn open(&self, source: &OpenFile, wanted: &Wanted) -> Box<dyn Decode> {
-        let mut rows = chosen_rows(&self.row_groups, wanted);
-        rows.reverse();
+        let groups = wanted.by_row_group(&self.row_groups);
         let dictionaries = self.messages.iter().filter(|message| message.rows.is_none());
         let batches: Vec<&Message> =
             self.messages.iter().filter(|message| message.rows.is_some()).collect();
-        let batches = wanted.row_groups.iter().map(|group| batches[*group]);
+        let batches = groups.iter().map(|(group, _)| batches[*group]);
         source.want(dictionaries.chain(batches).map(|message| (message.start, message.bytes())));
         let decoder = FileDecoder::new(Arc::clone(&self.schema), self.version)
             .with_projection(wanted.in_file_order());
         let (file, source) = (self.clone(), source.clone());
         let batch_rows = wanted.batch_rows.max(1);
+        let rows = wanted.rows.iter().rev().cloned().collect();
         let (next, batches, batch) = (0, 0, None);
         Box::new(ArrowDecoder { file, source, decoder, rows, batch_rows, next, batches, batch })
     }
@@ -110,7 +110,7 @@ struct ArrowDecoder {
 }
 
 impl Decode for ArrowDecoder {
-    fn next(&mut self) -> Result<Option<Decoded>, String> {
+    fn next(&mut self) -> Result<Option<Decoded>, DecodeError> {
         let Some(rows) = self.rows.last().cloned() else { return Ok(None) };
         while self.batch.as_ref().is_none_or(|(_, own)| own.end <= rows.start) {
             self.batch = Some(self.read(rows.start)?);
@@ -129,7 +129,7 @@ impl Decode for ArrowDecoder {
 
 impl ArrowDecoder {
     /// Decodes the next record batch that ends behind `row`, and the dictionaries before it.
-    fn read(&mut self, row: u64) -> Result<(RecordBatch, Range<u64>), String> {
+    fn read(&mut self, row: u64) -> Result<(RecordBatch, Range<u64>), DecodeError> {
         loop {
             let message = *self.file.messages.get(self.next).ok_or("it has fewer rows")?;
             self.next += 1;
@@ -156,7 +156,7 @@ impl ArrowDecoder {
     }
 
     /// The bytes of a message, whose buffers decompress to no more than is held.
-    fn bytes(&self, message: Message) -> Result<Buffer, String> {
+    fn bytes(&self, message: Message) -> Result<Buffer, DecodeError> {
         let mut bytes =
             vec![0; usize::try_from(message.bytes()).map_err(|error| error.to_string())?];
         self.source.read_exact_at(&mut bytes, message.start).map_err(|error| error.to_string())?;
@@ -166,7 +166,7 @@ impl ArrowDecoder {
 }
 
 /// That the buffers of a message claim to decompress to no more than `largest` bytes: the library allocates what they claim.
-fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), String> {
+fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), DecodeError> {
     let start = if bytes[..4] == CONTINUATION { 8 } else { 4 };
     let message = root_as_message(&bytes[start..header]).map_err(|error| error.to_string())?;
     let batch = message
@@ -186,9 +186,15 @@ fn check_decompressed(bytes: &[u8], header: usize, largest: u64) -> Result<(), S
         }
     }
     if sum > largest {
-        return Err(format!(
+        let message = format!(
             "a record batch decompresses to {sum} bytes; at most {largest} are read (4 times `max_document_bytes`)"
-        ));
+        );
+        let hint = format!(
+            "set `input.max_document_bytes` to at least {}, or write smaller record batches",
+            sum.div_ceil(4)
+        );
+        let code = "record_batch_too_large";
+        return Err(DecodeError::TooLarge(TooLarge { code, message, hint }));
     }
     Ok(())
 }

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use arrow_array::RecordBatch;
 use arrow_schema::DataType;
-use parquet::arrow::arrow_reader::RowSelection;
 
 use crate::dataset::problem::RowProblem;
 
@@ -24,10 +23,8 @@ pub struct RowGroupInfo {
 
 /// What is wanted of a file.
 pub(in crate::dataset) struct Wanted {
-    /// The row groups, ascending.
-    pub(in crate::dataset) row_groups: Vec<usize>,
-    /// Rows of the row groups; all where `None`.
-    pub(in crate::dataset) selection: Option<RowSelection>,
+    /// Rows of the file, ascending and disjoint, none empty.
+    pub(in crate::dataset) rows: Vec<Range<u64>>,
     /// Columns by their position in the file, in any order.
     pub(in crate::dataset) positions: Vec<usize>,
     /// The type that each of them is wanted in. A decoder may give another of the same meaning.
@@ -46,6 +43,28 @@ impl Wanted {
         positions.dedup();
         positions
     }
+
+    /// The row groups that hold wanted rows, each with these rows.
+    pub(in crate::dataset) fn by_row_group(
+        &self,
+        groups: &[RowGroupInfo],
+    ) -> Vec<(usize, Vec<Range<u64>>)> {
+        let mut found: Vec<(usize, Vec<Range<u64>>)> = Vec::new();
+        for range in &self.rows {
+            let first = groups.partition_point(|group| group.first_row + group.rows <= range.start);
+            let here = groups.iter().enumerate().skip(first);
+            for (index, group) in here.take_while(|(_, group)| group.first_row < range.end) {
+                let start = range.start.max(group.first_row);
+                let part = start..range.end.min(group.first_row + group.rows);
+                match found.last_mut() {
+                    _ if part.is_empty() => {}
+                    Some((last, parts)) if *last == index => parts.push(part),
+                    _ => found.push((index, vec![part])),
+                }
+            }
+        }
+        found
+    }
 }
 
 /// Some rows.
@@ -58,48 +77,45 @@ pub(in crate::dataset) struct Decoded {
 
 /// Decodes what is wanted of one file, in order.
 pub(in crate::dataset) trait Decode: Send {
-    /// The next rows; none at the end.
+    /// The next rows, all of one row group; none at the end.
     ///
     /// # Errors
     /// The bytes do not decode, or a read was refused: the open file knows which.
-    fn next(&mut self) -> Result<Option<Decoded>, String>;
+    fn next(&mut self) -> Result<Option<Decoded>, DecodeError>;
 }
 
-/// The rows of a file that are wanted, ascending and disjoint, by the runs of a selection in its row groups.
-pub(super) fn chosen_rows(groups: &[RowGroupInfo], wanted: &Wanted) -> Vec<Range<u64>> {
-    let all = wanted.row_groups.iter().map(|group| groups[*group]);
-    let mut rows = all.map(|group| group.first_row..group.first_row + group.rows).collect();
-    let Some(selection) = &wanted.selection else { return rows };
-    let (mut chosen, mut of_groups) =
-        (Vec::<Range<u64>>::new(), std::mem::take(&mut rows).into_iter());
-    let mut group = 0..0;
-    for run in selection.iter() {
-        let mut left = run.row_count as u64;
-        while left > 0 {
-            if group.is_empty() {
-                let Some(next) = of_groups.next() else { return chosen };
-                group = next;
-            }
-            let here = group.start..group.end.min(group.start + left);
-            (group.start, left) = (here.end, left - (here.end - here.start));
-            match chosen.last_mut() {
-                _ if run.skip || here.is_empty() => {}
-                Some(last) if last.end == here.start => last.end = here.end,
-                _ => chosen.push(here),
-            }
-        }
+/// Why rows do not decode.
+#[derive(Clone, Debug)]
+pub(in crate::dataset) enum DecodeError {
+    /// The bytes are not what the format says.
+    Damaged(String),
+    /// They may be whole, but would take too much memory.
+    TooLarge(TooLarge),
+}
+
+/// A part of a file that exceeds a limit: a setting decides, not the file.
+#[derive(Clone, Debug)]
+pub(in crate::dataset) struct TooLarge {
+    /// Short, stable name of the reason.
+    pub(in crate::dataset) code: &'static str,
+    /// The sizes, and the setting that the limit follows from.
+    pub(in crate::dataset) message: String,
+    /// What to do about it.
+    pub(in crate::dataset) hint: String,
+}
+
+impl<S: Into<String>> From<S> for DecodeError {
+    fn from(why: S) -> Self {
+        Self::Damaged(why.into())
     }
-    chosen
 }
 
 #[cfg(test)]
 mod tests {
-    use parquet::arrow::arrow_reader::RowSelector;
-
     use super::*;
 
     #[test]
-    fn a_selection_counts_the_rows_of_its_row_groups_alone() {
+    fn rows_are_cut_where_row_groups_end() {
         let group = |first_row, rows| RowGroupInfo {
             first_row,
             rows,
@@ -107,25 +123,17 @@ mod tests {
             compressed_bytes: 0,
         };
         let groups = [group(0, 10), group(10, 0), group(10, 10), group(20, 10)];
-        let rows = |row_groups: &[usize], runs: &[RowSelector]| {
-            let selection = (!runs.is_empty()).then(|| runs.to_vec().into());
-            let row_groups = row_groups.to_vec();
-            chosen_rows(
-                &groups,
-                &Wanted {
-                    row_groups,
-                    selection,
-                    positions: Vec::new(),
-                    types: Vec::new(),
-                    batch_rows: 1,
-                    strict: false,
-                },
-            )
+        let by_group = |rows: &[Range<u64>]| {
+            let (positions, types) = (Vec::new(), Vec::new());
+            let rows = rows.to_vec();
+            let wanted = Wanted { rows, positions, types, batch_rows: 1, strict: false };
+            let found = wanted.by_row_group(&groups).into_iter();
+            let flat =
+                found.flat_map(|(group, rows)| rows.into_iter().map(move |part| (group, part)));
+            flat.map(|(group, part)| (group, part.start, part.end)).collect::<Vec<_>>()
         };
-        let (skip, take) = (RowSelector::skip, RowSelector::select);
-        assert_eq!(rows(&[0, 3], &[]), [0..10, 20..30]);
-        assert_eq!(rows(&[0, 3], &[skip(8), take(4), skip(1), take(1)]), [8..10, 20..22, 23..24]);
-        let across = rows(&[0, 1, 2], &[skip(5), take(10), skip(1), take(1)]);
-        assert_eq!(across, [5..15, 16..17]);
+        assert_eq!(by_group(&[0..10, 25..26]), [(0, 0, 10), (3, 25, 26)]);
+        let across = by_group(&[5..7, 8..15, 16..21]);
+        assert_eq!(across, [(0, 5, 7), (0, 8, 10), (2, 10, 15), (2, 16, 20), (3, 20, 21)]);
     }
 }

@@ -11,7 +11,7 @@ use arrow_json::ReaderBuilder;
 use arrow_schema::{ArrowError, SchemaRef};
 
 use super::compression::Compression;
-use super::decode::{Decode, Decoded, Wanted, chosen_rows};
+use super::decode::{Decode, DecodeError, Decoded, Wanted};
 use super::fits::Value;
 use super::form::Form;
 use super::kept::Kept;
@@ -47,15 +47,14 @@ impl Lines {
         source: &OpenFile,
         schema: &SchemaRef,
         wanted: &Wanted,
-    ) -> Result<Box<dyn Decode>, String> {
+    ) -> Result<Box<dyn Decode>, DecodeError> {
         let groups = self.survey.row_groups(u64::MAX);
-        let mut rows = chosen_rows(&groups, wanted);
-        rows.reverse();
+        let rows = wanted.rows.iter().rev().cloned().collect();
         if self.compression == Compression::None {
-            let starts = wanted.row_groups.iter().map(|group| {
+            let wanted = wanted.by_row_group(&groups);
+            source.want(wanted.iter().map(|(group, _)| {
                 (self.survey.stretches[*group].start, groups[*group].uncompressed_bytes)
-            });
-            source.want(starts);
+            }));
         }
         let schema = Arc::new(schema.project(&wanted.in_file_order()).map_err(said)?);
         let strict = wanted.strict && self.inferred;
@@ -99,12 +98,12 @@ struct One {
 }
 
 impl Decode for LinesDecoder {
-    fn next(&mut self) -> Result<Option<Decoded>, String> {
+    fn next(&mut self) -> Result<Option<Decoded>, DecodeError> {
         let some = self.read()?;
         if some.lines.is_empty() {
             return Ok(None);
         }
-        guarded(|| self.decode(&some)).map(Some)
+        Ok(Some(guarded(|| self.decode(&some))?))
     }
 }
 

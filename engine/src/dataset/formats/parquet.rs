@@ -1,63 +1,62 @@
-//! Parquet: the library's reader, asked for the types that are wanted, texts as bytes.
+//! Parquet: the library's reader, one row group after the other, asked for the types that are wanted, texts as bytes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow_schema::{Field, Schema};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
-    ParquetRecordBatchReaderBuilder, RowSelectionPolicy,
-};
+use arrow_schema::{Field, Fields};
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, RowGroups, RowSelection};
+use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels};
 use parquet::basic::Type as Physical;
+use parquet::column::page::{PageIterator, PageReader};
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
-use super::decode::{Decode, Decoded, Wanted};
+use super::decode::{Decode, DecodeError, Decoded, RowGroupInfo, Wanted};
 use crate::dataset::footer::Footer;
+use crate::dataset::pages::{BoundedPages, PageLimit, longest_in_dictionary};
 use crate::dataset::source::{OpenFile, guarded};
-use crate::dataset::{pages, text, types};
+use crate::dataset::{text, types};
 
 /// Bytes of a batch if all its rows had the longest value of their dictionary.
 const DICTIONARY_BYTES: u64 = 64 << 20;
 
-/// Begins to decode what is wanted.
+/// Begins to decode what is wanted. `page_bytes`: what a page may decompress to.
+///
+/// Memory: for each column one page of [`BoundedPages`] and a dictionary, and a batch of `batch_rows` rows, or of
+/// [`DICTIONARY_BYTES`] if rows share values.
 pub(in crate::dataset) fn open(
     footer: &Footer,
+    row_groups: &[RowGroupInfo],
     source: &OpenFile,
     wanted: &Wanted,
-) -> Result<Box<dyn Decode>, String> {
-    source.want(footer.chunks(&wanted.row_groups, &wanted.positions));
-    guarded(|| {
-        let metadata = reader_metadata(footer, wanted)?;
-        let mask =
-            ProjectionMask::roots(metadata.parquet_schema(), wanted.positions.iter().copied());
-        let mut builder =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(source.clone(), metadata)
-                .with_row_groups(wanted.row_groups.clone())
-                .with_projection(mask)
-                .with_batch_size(
-                    wanted.batch_rows.min(rows_of_dictionaries(source, footer, wanted)),
-                )
-                // The other policy decodes the pages between selected rows, which may be damaged.
-                .with_row_selection_policy(RowSelectionPolicy::Selectors);
-        if let Some(selection) = &wanted.selection {
-            builder = builder.with_row_selection(selection.clone());
-        }
-        builder.build().map_err(|error| error.to_string())
-    })
-    .map(|reader| Box::new(ParquetDecoder(reader)) as Box<dyn Decode>)
+    page_bytes: u64,
+) -> Result<Box<dyn Decode>, DecodeError> {
+    let mut groups = wanted.by_row_group(row_groups);
+    let indices: Vec<usize> = groups.iter().map(|(group, _)| *group).collect();
+    source.want(footer.chunks(&indices, &wanted.positions));
+    groups.reverse();
+    let levels = guarded(|| field_levels(footer, wanted))
+        .map_err(|why| format!("its schema cannot be read: {why}"))?;
+    let limit = PageLimit { bytes: page_bytes, exceeded: Arc::default() };
+    let (footer, source) = (footer.clone(), source.clone());
+    let (positions, batch_rows) = (wanted.positions.clone(), wanted.batch_rows);
+    let first_rows = row_groups.iter().map(|group| group.first_row).collect();
+    let current = None;
+    Ok(Box::new(ParquetDecoder {
+        footer,
+        source,
+        levels,
+        limit,
+        positions,
+        batch_rows,
+        first_rows,
+        groups,
+        current,
+    }))
 }
 
-struct ParquetDecoder(ParquetRecordBatchReader);
-
-impl Decode for ParquetDecoder {
-    fn next(&mut self) -> Result<Option<Decoded>, String> {
-        let batch = guarded(|| self.0.next().transpose())?;
-        Ok(batch.map(|batch| Decoded { batch, bad: Vec::new() }))
-    }
-}
-
-/// The reader's schema. It decodes straight into the wanted widths, texts as bytes, where it can; where it cannot, into
-/// the file's own.
-fn reader_metadata(footer: &Footer, wanted: &Wanted) -> Result<ArrowReaderMetadata, String> {
+/// How columns become arrays. The reader decodes straight into the wanted widths, texts as bytes, where it can; where it
+/// cannot, into the file's own.
+fn field_levels(footer: &Footer, wanted: &Wanted) -> parquet::errors::Result<FieldLevels> {
     let as_bytes = |field: &Arc<Field>| types::map_field(field, text::as_bytes);
     let mut fields: Vec<_> = footer.schema.fields().iter().map(as_bytes).collect();
     for (&position, wanted) in wanted.positions.iter().zip(&wanted.types) {
@@ -65,34 +64,137 @@ fn reader_metadata(footer: &Footer, wanted: &Wanted) -> Result<ArrowReaderMetada
         let data_type = text::as_bytes(&types::request(field.data_type(), wanted));
         fields[position] = Arc::new(field.clone().with_data_type(data_type));
     }
-    let load = |fields: Vec<_>| {
-        let schema = Arc::new(Schema::new_with_metadata(fields, footer.schema.metadata().clone()));
-        let options = ArrowReaderOptions::new().with_schema(schema);
-        guarded(|| ArrowReaderMetadata::try_new(Arc::clone(&footer.metadata), options))
-    };
-    load(fields)
-        .or_else(|_| {
-            guarded(|| {
-                ArrowReaderMetadata::try_new(
-                    Arc::clone(&footer.metadata),
-                    ArrowReaderOptions::new(),
-                )
-            })
-        })
-        .map_err(|why| format!("its schema cannot be read: {why}"))
+    let schema = footer.metadata.file_metadata().schema_descr();
+    let mask = || ProjectionMask::roots(schema, wanted.positions.iter().copied());
+    parquet_to_arrow_field_levels(schema, mask(), Some(&Fields::from(fields)))
+        .or_else(|_| parquet_to_arrow_field_levels(schema, mask(), None))
 }
 
-/// Rows that a batch may have at most, because the footer does not say how often a long value of a dictionary is used.
-fn rows_of_dictionaries(source: &OpenFile, footer: &Footer, wanted: &Wanted) -> usize {
-    let longest_of = |position: usize| {
-        let chunks = wanted.row_groups.iter().flat_map(|&group| {
-            let group = footer.metadata.row_group(group);
-            footer.leaves(position).map(|leaf| group.column(leaf))
-        });
-        let bytes = chunks.filter(|chunk| chunk.column_type() == Physical::BYTE_ARRAY);
-        bytes.filter_map(|chunk| pages::longest_in_dictionary(source, chunk)).max().unwrap_or(0)
-    };
-    let longest = wanted.positions.iter().map(|position| longest_of(*position));
-    let bytes = longest.fold(0, u64::saturating_add);
-    usize::try_from(DICTIONARY_BYTES / bytes.max(1)).map_or(usize::MAX, |rows| rows.max(1))
+struct ParquetDecoder {
+    footer: Footer,
+    source: OpenFile,
+    levels: FieldLevels,
+    limit: PageLimit,
+    positions: Vec<usize>,
+    batch_rows: usize,
+    /// The first row of each row group of the file.
+    first_rows: Vec<u64>,
+    /// Row groups still to read with their rows in the file, the next one last.
+    groups: Vec<(usize, Vec<Range<u64>>)>,
+    /// The reader of a row group, and how many rows it still has to give.
+    current: Option<(ParquetRecordBatchReader, u64)>,
 }
+
+impl Decode for ParquetDecoder {
+    fn next(&mut self) -> Result<Option<Decoded>, DecodeError> {
+        let batch = guarded(|| self.next_batch());
+        let batch = batch.map_err(|why| match self.limit.exceeded.get() {
+            Some(too_large) => DecodeError::TooLarge(too_large.clone()),
+            None => DecodeError::Damaged(why),
+        })?;
+        Ok(batch.map(|batch| Decoded { batch, bad: Vec::new() }))
+    }
+}
+
+impl ParquetDecoder {
+    fn next_batch(&mut self) -> Result<Option<arrow_array::RecordBatch>, String> {
+        loop {
+            let Some((reader, left)) = &mut self.current else {
+                let Some((group, rows)) = self.groups.pop() else { return Ok(None) };
+                let count = rows.iter().map(|rows| rows.end - rows.start).sum();
+                self.current = Some((self.reader(group, &rows)?, count));
+                continue;
+            };
+            let Some(batch) = reader.next().transpose().map_err(|error| error.to_string())? else {
+                if *left > 0 {
+                    return Err("a column has fewer rows than the footer promises".to_owned());
+                }
+                self.current = None;
+                continue;
+            };
+            *left = left
+                .checked_sub(batch.num_rows() as u64)
+                .ok_or("a column has more rows than the footer promises")?;
+            return Ok(Some(batch));
+        }
+    }
+
+    fn reader(
+        &self,
+        group: usize,
+        rows: &[Range<u64>],
+    ) -> Result<ParquetRecordBatchReader, String> {
+        let first = self.first_rows[group];
+        let metadata = self.footer.metadata.row_group(group);
+        let all = usize::try_from(metadata.num_rows()).map_err(|error| error.to_string())?;
+        let ranges =
+            rows.iter().map(|rows| (rows.start - first) as usize..(rows.end - first) as usize);
+        let selection = RowSelection::from_consecutive_ranges(ranges, all);
+        let row_group = RowGroup {
+            metadata: &self.footer.metadata,
+            group: metadata,
+            source: &self.source,
+            limit: &self.limit,
+        };
+        let batch_rows = self.batch_rows.min(self.rows_of_dictionaries(metadata)).max(1);
+        ParquetRecordBatchReader::try_new_with_row_groups(
+            &self.levels,
+            &row_group,
+            batch_rows,
+            Some(selection),
+        )
+        .map_err(|error| error.to_string())
+    }
+
+    /// Rows that a batch may have at most, because the footer does not say how often a long value of a dictionary is used.
+    fn rows_of_dictionaries(&self, group: &RowGroupMetaData) -> usize {
+        let longest_of = |position: &usize| {
+            let chunks = self.footer.leaves(*position).map(|leaf| group.column(leaf));
+            let bytes = chunks.filter(|chunk| chunk.column_type() == Physical::BYTE_ARRAY);
+            bytes.filter_map(|chunk| longest_in_dictionary(&self.source, chunk)).max().unwrap_or(0)
+        };
+        let bytes = self.positions.iter().map(longest_of).fold(0, u64::saturating_add);
+        usize::try_from(DICTIONARY_BYTES / bytes.max(1)).unwrap_or(usize::MAX)
+    }
+}
+
+/// One row group as the library asks for it.
+struct RowGroup<'a> {
+    metadata: &'a ParquetMetaData,
+    group: &'a RowGroupMetaData,
+    source: &'a OpenFile,
+    limit: &'a PageLimit,
+}
+
+impl RowGroups for RowGroup<'_> {
+    fn num_rows(&self) -> usize {
+        self.group.num_rows() as usize
+    }
+
+    fn column_chunks(&self, leaf: usize) -> parquet::errors::Result<Box<dyn PageIterator>> {
+        let (chunk, limit) = (self.group.column(leaf), self.limit.clone());
+        let pages = BoundedPages::new(self.source, chunk, self.num_rows(), limit)?;
+        Ok(Box::new(OneChunk(Some(Box::new(pages)))))
+    }
+
+    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
+        Box::new(std::iter::once(self.group))
+    }
+
+    fn metadata(&self) -> &ParquetMetaData {
+        self.metadata
+    }
+}
+
+/// The column chunks of one column: that of a single row group.
+struct OneChunk(Option<Box<dyn PageReader>>);
+
+impl Iterator for OneChunk {
+    type Item = parquet::errors::Result<Box<dyn PageReader>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.take().map(Ok)
+    }
+}
+
+impl PageIterator for OneChunk {}

@@ -131,7 +131,7 @@ fn documents(plan: &Plan) -> Result<Vec<Document>> {
             unit,
             &plan.columns,
             plan.batch_bytes(),
-            plan.faults(unit)?,
+            plan.lost_row_groups(unit)?,
         )? {
             for document in batch? {
                 bytes += text_bytes(&document);

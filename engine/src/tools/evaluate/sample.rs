@@ -254,8 +254,7 @@ fn pass(
 ) -> Result<()> {
     for unit in &plan.units {
         stop.check()?;
-        let faults = plan.faults(unit)?;
-        let unreadable = faults.unreadable_rows();
+        let unreadable = plan.lost_row_groups(unit)?.rows();
         let labels = |column: &str| read_labels(&plan.dataset, unit, column, &unreadable);
         let categories = wanted.by.as_deref().map(labels).transpose()?;
         let ids = plan.columns.id.as_deref().map(labels).transpose()?;

@@ -43,9 +43,10 @@ pub(crate) fn classes(plan: &Plan, options: &LabelOptions, stop: &Stop) -> Resul
     let (mut rows, mut null_rows) = (BTreeMap::new(), 0);
     for unit in &plan.units {
         stop.check()?;
-        let faults = plan.faults(unit)?;
-        let unreadable = faults.unreadable_rows();
-        let labels = read_labels(&plan.dataset, unit, &options.column, &unreadable)?;
+        let (labels, unreadable) = plan.read_usable(unit, |lost| {
+            let labels = read_labels(&plan.dataset, unit, &options.column, &lost.rows())?;
+            Ok((labels, lost.rows()))
+        })?;
         for (row, label) in (unit.first_row..).zip(labels) {
             match label {
                 Some(label) => *rows.entry(label).or_insert(0) += 1,

@@ -1,0 +1,195 @@
+//! Row groups of a unit that cannot be used. One that does not decode costs its rows and those of no other row group.
+//!
+//! A row whose columns cannot all be read could not be written later, so it must not take part in a ranking: a row group is
+//! lost if any of its columns is.
+
+use std::ops::Range;
+
+use arrow_schema::DataType;
+
+use super::input::Dataset;
+use super::input_file::Contents;
+use super::problem::RowProblem;
+use super::read::{Batches, ReadError, Request, RowGroupError};
+use super::units::WorkUnit;
+use crate::base::error::Result;
+use crate::base::stop::Stop;
+
+/// Bytes of a batch while columns are only looked through.
+const BATCH_BYTES: u64 = 16 << 20;
+/// Rows of the largest row group that is quarantined row by row. More are no row group of documents but a footer that
+/// lies.
+const MAX_LOST_ROWS: u64 = 1 << 24;
+
+/// Row groups of a unit that cannot be used, in the order of their rows.
+#[derive(Clone, Debug, Default)]
+pub struct LostRowGroups(Vec<LostRowGroup>);
+
+#[derive(Clone, Debug)]
+pub(super) struct LostRowGroup {
+    /// Rows of the unit, by their position in the file.
+    pub(super) rows: Range<u64>,
+    /// Columns that cannot be read, by their position in the data set.
+    pub(super) columns: Vec<usize>,
+    problem: RowProblem,
+}
+
+impl LostRowGroups {
+    /// Decodes all columns of a unit, each by itself.
+    ///
+    /// # Errors
+    /// The file changed since it was planned, the machine failed, or a signal came, which is looked for before every batch.
+    pub fn find(dataset: &Dataset, unit: &WorkUnit, stop: &Stop) -> Result<Self> {
+        Self::default().with_others(dataset, unit, None, stop)
+    }
+
+    /// Adds the row group that a reader failed at, and all others that cannot be used.
+    pub fn with_failed(
+        self,
+        dataset: &Dataset,
+        unit: &WorkUnit,
+        failed: &RowGroupError,
+        stop: &Stop,
+    ) -> Result<Self> {
+        self.with_others(dataset, unit, Some(failed), stop)
+    }
+
+    fn with_others(
+        mut self,
+        dataset: &Dataset,
+        unit: &WorkUnit,
+        failed: Option<&RowGroupError>,
+        stop: &Stop,
+    ) -> Result<Self> {
+        for group in unit.row_groups.clone() {
+            let rows = rows_of(dataset, unit, group);
+            if rows.is_empty() || self.problem(rows.start).is_some() {
+                continue;
+            }
+            let (mut columns, mut error) = (Vec::new(), None);
+            for part in parts(dataset, unit) {
+                if let Some(found) = failure(dataset, unit, rows.clone(), &part, stop)? {
+                    columns.extend(part);
+                    error = error.or(Some(found));
+                }
+            }
+            // Columns that can only be read one by one are of no use.
+            if let (None, Some(failed)) =
+                (&error, failed.filter(|failed| failed.row_group == group))
+            {
+                columns = (0..dataset.schema.fields().len()).collect();
+                error = Some(failed.clone());
+            }
+            if let Some(error) = error {
+                self.0.push(LostRowGroup { problem: problem(error, &rows)?, rows, columns });
+            }
+        }
+        self.0.sort_unstable_by_key(|lost| lost.rows.start);
+        Ok(self)
+    }
+
+    /// Why a row cannot be used, if its row group is lost.
+    pub fn problem(&self, row: u64) -> Option<&RowProblem> {
+        self.0.iter().find(|lost| lost.rows.contains(&row)).map(|lost| &lost.problem)
+    }
+
+    /// The rows that are lost, ascending and disjoint.
+    pub fn rows(&self) -> Vec<Range<u64>> {
+        self.0.iter().map(|lost| lost.rows.clone()).collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LostRowGroup> {
+        self.0.iter()
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_rows(rows: Range<u64>) -> Self {
+        let problem = RowProblem { code: "unreadable", message: "a damaged page".to_owned() };
+        Self(vec![LostRowGroup { rows, columns: Vec::new(), problem }])
+    }
+}
+
+impl RowGroupError {
+    /// The same error naming the column, if one column is to blame.
+    ///
+    /// # Errors
+    /// As [`LostRowGroups::find`].
+    pub(crate) fn with_column(
+        self,
+        dataset: &Dataset,
+        unit: &WorkUnit,
+        stop: &Stop,
+    ) -> Result<Self> {
+        let rows = rows_of(dataset, unit, self.row_group);
+        for part in parts(dataset, unit) {
+            if let Some(found) = failure(dataset, unit, rows.clone(), &part, stop)? {
+                return Ok(found);
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// The rows of a row group that are in the unit.
+fn rows_of(dataset: &Dataset, unit: &WorkUnit, row_group: usize) -> Range<u64> {
+    let info = dataset.files[unit.file].row_groups[row_group];
+    info.first_row..(info.first_row + info.rows).min(unit.first_row + unit.rows)
+}
+
+/// What is looked through at once: columns of Parquet one by one, everything of a format that loses its parts as a whole.
+/// Nothing of lines: a bad line costs no other.
+fn parts(dataset: &Dataset, unit: &WorkUnit) -> Vec<Vec<usize>> {
+    let columns = 0..dataset.schema.fields().len();
+    match &dataset.files[unit.file].contents {
+        Contents::Parquet(..) => columns.map(|column| vec![column]).collect(),
+        Contents::Arrow(_) => vec![columns.collect()],
+        Contents::Lines(_) => Vec::new(),
+    }
+}
+
+/// Why rows of some columns cannot be read, if they cannot.
+fn failure(
+    dataset: &Dataset,
+    unit: &WorkUnit,
+    rows: Range<u64>,
+    columns: &[usize],
+    stop: &Stop,
+) -> Result<Option<RowGroupError>> {
+    let data_type = |column: &usize| dataset.schema.field(*column).data_type().clone();
+    let columns: Vec<(usize, DataType)> =
+        columns.iter().map(|column| (*column, data_type(column))).collect();
+    let request = Request {
+        file: unit.file,
+        rows: std::iter::once(rows).collect(),
+        columns: &columns,
+        batch_bytes: BATCH_BYTES,
+        batch_rows: usize::MAX,
+        strict: false,
+    };
+    for batch in Batches::open(dataset, &request)? {
+        stop.check()?;
+        match batch {
+            Ok(_) => {}
+            Err(ReadError::RowGroup(error)) => return Ok(Some(*error)),
+            Err(ReadError::File(problem)) => return Err(problem.into()),
+        }
+    }
+    Ok(None)
+}
+
+/// What the quarantine says of each row of a row group.
+fn problem(error: RowGroupError, rows: &Range<u64>) -> Result<RowProblem> {
+    let count = rows.end - rows.start;
+    if count > MAX_LOST_ROWS {
+        let message =
+            format!("{}; {count} rows are more than can be quarantined one by one", error.message);
+        return Err(RowGroupError { message, ..error }.problem().into());
+    }
+    let message = match &error.hint {
+        Some(hint) => format!("{}: {hint}", error.message),
+        None => {
+            format!("{} (rows {} to {} do not decode)", error.message, rows.start, rows.end - 1)
+        }
+    };
+    Ok(RowProblem { code: error.code, message })
+}
