@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use arrow_schema::DataType;
+use longsift_stages::contract::Address;
 
 use super::lengths;
 use crate::base::diagnostic::{Blame, Diagnostic};
@@ -119,7 +120,7 @@ fn input_path(inputs: &[PathBuf]) -> Result<String> {
 /// A path that the pipeline in `folder` can name: relative to it where both are below the current folder.
 fn from_folder(folder: &Path, path: &str) -> Result<String> {
     let is_here = folder.as_os_str().is_empty() || folder == Path::new(".");
-    if is_here || path.contains("://") || Path::new(path).is_absolute() {
+    if is_here || Address::parse(path).is_some() || Path::new(path).is_absolute() {
         return Ok(path.to_owned());
     }
     let here = std::env::current_dir().map_err(|error| {
