@@ -20,7 +20,6 @@ pub(crate) mod part_lines;
 pub(crate) mod part_tokens;
 pub(crate) mod partitions;
 pub(crate) mod problem;
-pub(crate) mod problems;
 pub(crate) mod read;
 pub mod reading;
 pub(crate) mod row_bytes;

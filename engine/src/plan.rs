@@ -181,7 +181,10 @@ impl Plan {
     pub fn lost_row_groups(&self, unit: &WorkUnit) -> Result<LostRowGroups> {
         match self.spec.pipeline.input.on_bad_file {
             OnBadFile::Fail => Ok(LostRowGroups::default()),
-            OnBadFile::Quarantine => LostRowGroups::find(&self.dataset, unit, &self.options.stop),
+            OnBadFile::Quarantine => {
+                let none = LostRowGroups::default();
+                none.with_others(&self.dataset, unit, None, &self.options.stop)
+            }
         }
     }
 
@@ -198,7 +201,7 @@ impl Plan {
         let (dataset, stop) = (&self.dataset, &self.options.stop);
         match self.spec.pipeline.input.on_bad_file {
             OnBadFile::Fail => Err(failed.with_column(dataset, unit, stop)?.problem().into()),
-            OnBadFile::Quarantine => known.with_failed(dataset, unit, &failed, stop),
+            OnBadFile::Quarantine => known.with_others(dataset, unit, Some(&failed), stop),
         }
     }
 

@@ -22,7 +22,7 @@ pub use file_stamp::FileStamp;
 pub use forward::{ForwardFigures, ForwardRequest, LayerAttention, LayersRequest, LossRequest};
 pub use location::{Address, Location, Scheme};
 pub use measure::{
-    AttentionRequest, Evidence, Measure, Needs, Passages, Request, Unmeasured, Window, WindowSample,
+    AttentionRequest, Evidence, Measure, Needs, Passages, Request, RowError, Window, WindowSample,
 };
 pub use rule::BrokenRule;
 pub use signature::{SIGNATURE_BYTES, Signature};

@@ -9,8 +9,6 @@ use longsift_stages::contract::Address;
 
 use super::formats::format::{self, Format};
 use super::problem::DataProblem;
-#[cfg(feature = "cloud")]
-use super::problem::ProblemKind;
 use super::source::InTree;
 use super::table_format::Table;
 use super::walk::{self, GLOB, Walked, unreadable};
@@ -129,8 +127,9 @@ fn remote(path: &Path, format: InputFormat) -> Result<Found, Vec<DataProblem>> {
         let (root, name) = url.rsplit_once('/').unwrap_or(("", url));
         Found::new(PathBuf::from(root), vec![name.to_owned()])
     };
-    let is_store =
-        |error: StorageError| vec![DataProblem { kind: store_kind(&error), ..unreadable(&error) }];
+    let is_store = |error: StorageError| {
+        vec![DataProblem { blame: store_blame(&error), ..unreadable(&error) }]
+    };
     let address = Address::parse(url);
     if let Some(address) = address.filter(|address| address.scheme.is_web()) {
         let is_folder = address.name().is_empty() || url.ends_with('/');
@@ -287,8 +286,10 @@ fn pattern(address: &str, pattern: &str) -> Result<glob::Pattern, Vec<DataProble
 
 /// Who has to act where a store does not answer.
 #[cfg(feature = "cloud")]
-fn store_kind(error: &StorageError) -> ProblemKind {
-    if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Settings }
+fn store_blame(error: &StorageError) -> crate::base::diagnostic::Blame {
+    use crate::base::diagnostic::Blame;
+
+    if error.may_pass() { Blame::Machine } else { Blame::Pipeline }
 }
 
 #[cfg(not(feature = "cloud"))]

@@ -11,13 +11,13 @@ use arrow_array::{
 };
 use arrow_cast::cast;
 use arrow_schema::DataType;
-use longsift_stages::contract::hex;
+use longsift_stages::contract::{RowError, hex};
 use sha2::{Digest, Sha256};
 
 use super::input::Dataset;
 use super::labels::{Labels, label_type};
 use super::lost_row_groups::LostRowGroups;
-use super::problem::{DataProblem, RowProblem};
+use super::problem::DataProblem;
 use super::read::{Batch, Batches, ReadError, Request, position, remaining};
 use super::types;
 use super::units::WorkUnit;
@@ -48,7 +48,7 @@ pub struct Document {
     /// The id as a string; `None` where it is null or there is no such column.
     pub id: Option<String>,
     /// What is scored, or why it cannot be.
-    pub content: Result<DocumentContent, RowProblem>,
+    pub content: Result<DocumentContent, RowError>,
 }
 
 /// What is scored.
@@ -161,7 +161,7 @@ pub fn document_contents(
     dataset: &Dataset,
     batch: &RecordBatch,
     columns: &DocumentColumns,
-) -> Result<Vec<Result<DocumentContent, RowProblem>>, DataProblem> {
+) -> Result<Vec<Result<DocumentContent, RowError>>, DataProblem> {
     let (name, target) = match &columns.content {
         Content::Text(name) => (name, DataType::Utf8View),
         Content::Tokens(name) => (name, tokens_type(dataset, name)?),
@@ -301,13 +301,13 @@ impl Documents {
 }
 
 /// The texts of a batch.
-fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowProblem>> {
+fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowError>> {
     let array = Arc::new(column.as_string_view().clone());
     let text = |row: usize| {
         if array.is_null(row) {
-            Err(RowProblem { code: "null_text", message: "the text is null".into() })
+            Err(RowError { code: "null_text", message: "the text is null".into() })
         } else if array.value(row).is_empty() {
-            Err(RowProblem { code: "empty_text", message: "the text is empty".into() })
+            Err(RowError { code: "empty_text", message: "the text is empty".into() })
         } else {
             Ok(DocumentContent::Text(Text { array: Arc::clone(&array), row }))
         }
@@ -316,7 +316,7 @@ fn texts(column: &ArrayRef) -> Vec<Result<DocumentContent, RowProblem>> {
 }
 
 /// The token lists of a batch.
-fn token_lists(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowProblem>> {
+fn token_lists(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowError>> {
     macro_rules! of_type {
         ($integer:ty, $lists:expr) => {
             integer_lists::<$integer>($lists)
@@ -328,7 +328,7 @@ fn token_lists(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowProblem
     }
 }
 
-fn integer_lists<T>(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowProblem>>
+fn integer_lists<T>(lists: &LargeListArray) -> Vec<Result<DocumentContent, RowError>>
 where
     T: ArrowPrimitiveType,
     T::Native: TryInto<u32> + fmt::Display,
@@ -336,7 +336,7 @@ where
     let values = lists.values().as_primitive::<T>();
     let list = |row: usize| {
         if lists.is_null(row) {
-            return Err(RowProblem {
+            return Err(RowError {
                 code: "null_tokens",
                 message: "the list of tokens is null".into(),
             });
@@ -344,7 +344,7 @@ where
         let (start, end) = (lists.value_offsets()[row], lists.value_offsets()[row + 1]);
         let (start, end) = (start as usize, end as usize);
         if start == end {
-            return Err(RowProblem {
+            return Err(RowError {
                 code: "empty_tokens",
                 message: "the list of tokens is empty".into(),
             });
@@ -358,7 +358,7 @@ where
 }
 
 /// One token id. `place`: its position in the list.
-fn token<T>(values: &PrimitiveArray<T>, index: usize, place: usize) -> Result<u32, RowProblem>
+fn token<T>(values: &PrimitiveArray<T>, index: usize, place: usize) -> Result<u32, RowError>
 where
     T: ArrowPrimitiveType,
     T::Native: TryInto<u32> + fmt::Display,
@@ -372,8 +372,8 @@ where
         .map_err(|_| bad_token(&format!("token {place} is {value}, which is not a token id")))
 }
 
-fn bad_token(message: &str) -> RowProblem {
-    RowProblem { code: "bad_token", message: message.into() }
+fn bad_token(message: &str) -> RowError {
+    RowError { code: "bad_token", message: message.into() }
 }
 
 /// The SHA-256 of a text as UTF-8, or of token ids as four bytes each, little-endian, in lower-case hexadecimal.

@@ -8,9 +8,10 @@ use arrow_schema::{DataType, Field, SchemaRef};
 use super::discover::Found;
 use super::input_file::InputFile;
 use super::lines_schema::LinesSchema;
-use super::problem::{DataProblem, ProblemKind};
+use super::problem::DataProblem;
 use super::reading::Reading;
 use super::source::InTree;
+use crate::base::diagnostic::Blame;
 use crate::base::parallel;
 use crate::base::stop::Stop;
 use crate::spec::pipeline::OnBadFile;
@@ -101,7 +102,7 @@ impl Dataset {
                 Ok(file) => files.push(file),
                 Err(problem)
                     if reading.on_bad_file == OnBadFile::Quarantine
-                        && problem.kind == ProblemKind::Data =>
+                        && problem.blame == Blame::Data =>
                 {
                     let size = found.size(path);
                     bad_files.push(BadFile { path: path.clone(), size, problem });

@@ -19,10 +19,12 @@ use super::formats::lines::Lines;
 use super::formats::parquet;
 use super::formats::survey::Survey;
 use super::partitions::{self, WithPartitions};
-use super::problem::{DataProblem, ProblemKind};
+use super::problem::DataProblem;
 use super::reading::Reading;
 use super::source::OpenFile;
-use crate::storage::error::{ErrorKind, StorageError};
+use super::walk::unreadable;
+use crate::base::diagnostic::Blame;
+use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 use crate::storage::store::is_address;
 
@@ -89,11 +91,7 @@ impl InputFile {
         };
         let format = Format::of(path, reading.format);
         Self::read_open(found, path, reading, format, &file).map_err(|problem| {
-            if problem.kind == ProblemKind::Data {
-                recognised(&file, format, problem)
-            } else {
-                problem
-            }
+            if problem.blame == Blame::Data { recognised(&file, format, problem) } else { problem }
         })
     }
 
@@ -325,10 +323,4 @@ fn survey(
     }
     kept.write(&survey);
     Ok((survey, kept))
-}
-
-/// A file of the input that cannot be opened is the data's problem.
-fn unreadable(error: &StorageError) -> DataProblem {
-    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
-    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
 }

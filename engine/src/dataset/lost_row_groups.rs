@@ -6,10 +6,10 @@
 use std::ops::Range;
 
 use arrow_schema::DataType;
+use longsift_stages::contract::RowError;
 
 use super::input::Dataset;
 use super::input_file::Contents;
-use super::problem::RowProblem;
 use super::read::{Batches, ReadError, Request, RowGroupError};
 use super::units::WorkUnit;
 use crate::base::error::Result;
@@ -31,30 +31,16 @@ pub(super) struct LostRowGroup {
     pub(super) rows: Range<u64>,
     /// Columns that cannot be read, by their position in the data set.
     pub(super) columns: Vec<usize>,
-    problem: RowProblem,
+    problem: RowError,
 }
 
 impl LostRowGroups {
-    /// Decodes all columns of a unit, each by itself.
+    /// Adds all others of the unit that cannot be used: every column is decoded by itself. `failed`: the row group that a
+    /// reader of all columns failed at.
     ///
     /// # Errors
     /// The file changed since it was planned, the machine failed, or a signal came, which is looked for before every batch.
-    pub fn find(dataset: &Dataset, unit: &WorkUnit, stop: &Stop) -> Result<Self> {
-        Self::default().with_others(dataset, unit, None, stop)
-    }
-
-    /// Adds the row group that a reader failed at, and all others that cannot be used.
-    pub fn with_failed(
-        self,
-        dataset: &Dataset,
-        unit: &WorkUnit,
-        failed: &RowGroupError,
-        stop: &Stop,
-    ) -> Result<Self> {
-        self.with_others(dataset, unit, Some(failed), stop)
-    }
-
-    fn with_others(
+    pub fn with_others(
         mut self,
         dataset: &Dataset,
         unit: &WorkUnit,
@@ -89,7 +75,7 @@ impl LostRowGroups {
     }
 
     /// Why a row cannot be used, if its row group is lost.
-    pub fn problem(&self, row: u64) -> Option<&RowProblem> {
+    pub fn problem(&self, row: u64) -> Option<&RowError> {
         self.0.iter().find(|lost| lost.rows.contains(&row)).map(|lost| &lost.problem)
     }
 
@@ -101,19 +87,13 @@ impl LostRowGroups {
     pub(super) fn iter(&self) -> impl Iterator<Item = &LostRowGroup> {
         self.0.iter()
     }
-
-    #[cfg(test)]
-    pub(super) fn with_rows(rows: Range<u64>) -> Self {
-        let problem = RowProblem { code: "unreadable", message: "a damaged page".to_owned() };
-        Self(vec![LostRowGroup { rows, columns: Vec::new(), problem }])
-    }
 }
 
 impl RowGroupError {
     /// The same error naming the column, if one column is to blame.
     ///
     /// # Errors
-    /// As [`LostRowGroups::find`].
+    /// As [`LostRowGroups::with_others`].
     pub(crate) fn with_column(
         self,
         dataset: &Dataset,
@@ -178,7 +158,7 @@ fn failure(
 }
 
 /// What the quarantine says of each row of a row group.
-fn problem(error: RowGroupError, rows: &Range<u64>) -> Result<RowProblem> {
+fn problem(error: RowGroupError, rows: &Range<u64>) -> Result<RowError> {
     let count = rows.end - rows.start;
     if count > MAX_LOST_ROWS {
         let message =
@@ -191,5 +171,14 @@ fn problem(error: RowGroupError, rows: &Range<u64>) -> Result<RowProblem> {
             format!("{} (rows {} to {} do not decode)", error.message, rows.start, rows.end - 1)
         }
     };
-    Ok(RowProblem { code: error.code, message })
+    Ok(RowError { code: error.code, message })
+}
+
+#[cfg(test)]
+impl LostRowGroups {
+    /// One row group without reasons of its own.
+    pub(super) fn with_rows(rows: Range<u64>) -> Self {
+        let problem = RowError::new("unreadable", "a damaged page");
+        Self(vec![LostRowGroup { rows, columns: Vec::new(), problem }])
+    }
 }

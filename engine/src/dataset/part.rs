@@ -481,7 +481,7 @@ mod tests {
             .and_then(|mut writer| writer.write(&whole).and_then(|()| writer.close()))
             .unwrap_err();
         let problem = problem(Path::new("out/part.parquet"), error);
-        assert_eq!(problem.kind, crate::dataset::problem::ProblemKind::Machine);
+        assert_eq!(problem.blame, crate::base::diagnostic::Blame::Machine);
         assert!(problem.message.contains("out/part.parquet"), "{problem}");
     }
 

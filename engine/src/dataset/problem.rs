@@ -1,29 +1,17 @@
-//! What can be wrong with an input or an output, in a form that a person can act on.
+//! Problems of inputs, outputs, checkpoints and storage, in a form that a person can act on.
 
 use std::fmt;
 
-use longsift_stages::model::{self, ModelProblem};
+use longsift_stages::model::{ModelProblem, ProblemKind};
+use longsift_stages::tokenize::encoder::TokenizerProblem;
 
+use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::storage::error::{ErrorKind, StorageError};
-
-/// Who has to act on a problem. Decides the exit code: 1, 2, 3, 4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProblemKind {
-    /// The authors of longsift.
-    Bug,
-    /// The author of the pipeline file.
-    Settings,
-    /// The owner of the data.
-    Data,
-    /// The operator of the machine; a retry may help.
-    Machine,
-}
 
 /// A problem with a data set: what, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataProblem {
-    /// Who has to act.
-    pub kind: ProblemKind,
+    pub blame: Blame,
     /// What happened and why, with the values involved; lower case, no full stop.
     pub message: String,
     /// The file, relative to the input root.
@@ -38,33 +26,33 @@ pub struct DataProblem {
 
 impl DataProblem {
     /// A problem of the given kind, as yet without a place.
-    pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), file: None, row_group: None, row: None, hint: None }
+    pub fn new(blame: Blame, message: impl Into<String>) -> Self {
+        Self { blame, message: message.into(), file: None, row_group: None, row: None, hint: None }
     }
 
     /// A mistake in the pipeline file.
     pub fn settings(message: impl Into<String>) -> Self {
-        Self::new(ProblemKind::Settings, message)
+        Self::new(Blame::Pipeline, message)
     }
 
     /// Data that cannot be used.
     pub fn data(message: impl Into<String>) -> Self {
-        Self::new(ProblemKind::Data, message)
+        Self::new(Blame::Data, message)
     }
 
     /// A failure of the machine.
     pub fn machine(message: impl Into<String>) -> Self {
-        Self::new(ProblemKind::Machine, message)
+        Self::new(Blame::Machine, message)
     }
 
     /// A file of the input that cannot be read. What is wrong with an address is the pipeline's.
     pub(super) fn unread(error: &StorageError) -> Self {
-        let kind = match error.kind {
-            ErrorKind::Changed => ProblemKind::Data,
-            kind if kind.may_pass() || !error.at.is_address() => ProblemKind::Machine,
-            _ => ProblemKind::Settings,
+        let blame = match error.kind {
+            ErrorKind::Changed => Blame::Data,
+            kind if kind.may_pass() || !error.at.is_address() => Blame::Machine,
+            _ => Blame::Pipeline,
         };
-        Self { hint: error.hint(), ..Self::new(kind, error.to_string()) }
+        Self { hint: error.hint(), ..Self::new(blame, error.to_string()) }
     }
 
     /// The same problem, in `file`.
@@ -120,26 +108,56 @@ impl From<StorageError> for DataProblem {
 }
 
 impl From<ModelProblem> for DataProblem {
-    /// What the hub says of a data set.
+    /// A problem of a data set of the hub.
     fn from(problem: ModelProblem) -> Self {
-        let ModelProblem { kind, message, hint } = problem;
-        let kind = match kind {
-            model::ProblemKind::Settings => ProblemKind::Settings,
-            model::ProblemKind::Checkpoint => ProblemKind::Data,
-            model::ProblemKind::Machine => ProblemKind::Machine,
-        };
-        Self { hint, ..Self::new(kind, message) }
+        Self { hint: problem.hint, ..Self::new(blame_of(problem.kind), problem.message) }
     }
 }
 
-/// Why a row cannot be scored: what the quarantine table says of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RowProblem {
-    /// `null_text`, `empty_text`, `invalid_utf8`, `null_tokens`, `empty_tokens`, `bad_token`, `unreadable` or the name of a
-    /// limit.
-    pub code: &'static str,
-    /// The same for people, with the values involved.
-    pub message: String,
+impl From<DataProblem> for Diagnostic {
+    fn from(problem: DataProblem) -> Self {
+        let diagnostic = Self::error(problem.blame, problem.to_string());
+        match problem.hint {
+            Some(hint) => diagnostic.hint(hint),
+            None => diagnostic,
+        }
+    }
+}
+
+impl From<ModelProblem> for Diagnostic {
+    fn from(problem: ModelProblem) -> Self {
+        DataProblem::from(problem).into()
+    }
+}
+
+impl From<StorageError> for Diagnostic {
+    fn from(error: StorageError) -> Self {
+        DataProblem::from(error).into()
+    }
+}
+
+impl From<TokenizerProblem> for Diagnostic {
+    fn from(problem: TokenizerProblem) -> Self {
+        match &problem {
+            TokenizerProblem::Unreadable { problem: error, .. }
+                if ErrorKind::of(error).may_pass() =>
+            {
+                Self::error(Blame::Machine, problem.to_string())
+            }
+            TokenizerProblem::Invalid { .. } => {
+                Self::error(Blame::Data, problem.to_string()).hint(problem.hint())
+            }
+            _ => Self::error(Blame::Pipeline, problem.to_string()).hint(problem.hint()),
+        }
+    }
+}
+
+fn blame_of(kind: ProblemKind) -> Blame {
+    match kind {
+        ProblemKind::Settings => Blame::Pipeline,
+        ProblemKind::Checkpoint => Blame::Data,
+        ProblemKind::Machine => Blame::Machine,
+    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@ use std::vec;
 
 use arrow_array::ArrayRef;
 use arrow_schema::DataType;
+use longsift_stages::contract::RowError;
 
 use super::formats::decode::{Decode, DecodeError, Decoded, TooLarge, Wanted};
 use super::input::Dataset;
 use super::input_file::InputFile;
-use super::problem::{DataProblem, RowProblem};
+use super::problem::DataProblem;
 use super::source::OpenFile;
 use super::text;
+use crate::base::diagnostic::Diagnostic;
 use crate::storage::error::ErrorKind;
 use crate::storage::range_file::Stamp;
 
@@ -67,12 +69,12 @@ pub(super) struct Batch {
     /// Rows, by their position in the file.
     pub(super) rows: Vec<u64>,
     /// Rows, by their position here and ascending, that are not what the columns promise. The values at fault are null.
-    pub(super) bad: Vec<(usize, RowProblem)>,
+    pub(super) bad: Vec<(usize, RowError)>,
 }
 
 impl Batch {
     /// Why a row (by its position here) cannot be used, if it cannot.
-    pub(super) fn problem(&self, position: usize) -> Option<&RowProblem> {
+    pub(super) fn problem(&self, position: usize) -> Option<&RowError> {
         let found = self.bad.binary_search_by_key(&position, |(bad, _)| *bad);
         found.ok().map(|index| &self.bad[index].1)
     }
@@ -143,7 +145,7 @@ impl Batches {
                 Ok((array, not_utf8)) => {
                     columns.push(array);
                     let message = format!("column `{name}` holds bytes that are not UTF-8");
-                    let problem = RowProblem { code: "invalid_utf8", message };
+                    let problem = RowError { code: "invalid_utf8", message };
                     bad.extend(not_utf8.into_iter().map(|row| (row, problem.clone())));
                 }
                 Err(error) => return Err(self.failure(error.to_string().into())),
@@ -266,6 +268,12 @@ impl From<ReadError> for DataProblem {
             ReadError::File(problem) => problem,
             ReadError::RowGroup(error) => error.problem(),
         }
+    }
+}
+
+impl From<ReadError> for Diagnostic {
+    fn from(error: ReadError) -> Self {
+        DataProblem::from(error).into()
     }
 }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use longsift_stages::contract::RowError;
 
 use super::input::Dataset;
 use super::lost_row_groups::LostRowGroups;
-use super::problem::{DataProblem, ProblemKind, RowProblem};
+use super::problem::DataProblem;
 use super::read::{Batches, ReadError, Request, ranges};
 use super::units::WorkUnit;
+use crate::base::diagnostic::Blame;
 
 /// Decoded bytes of a batch of rows, as far as an average can tell.
 const BATCH_BYTES: u64 = 16 << 20;
@@ -70,7 +72,7 @@ pub fn read_row(
     dataset: &Dataset,
     unit: &WorkUnit,
     row: u64,
-) -> Result<Result<RecordBatch, RowProblem>, ReadError> {
+) -> Result<Result<RecordBatch, RowError>, ReadError> {
     check_rows(unit, &[row])?;
     let piece = Piece { rows: vec![row], lost: Vec::new() };
     let mut batches =
@@ -90,7 +92,7 @@ fn check_rows(unit: &WorkUnit, rows: &[u64]) -> Result<(), DataProblem> {
         return Ok(());
     }
     let why = format!("rows to read must be ascending and in {}..{}", inside.start, inside.end);
-    Err(DataProblem::new(ProblemKind::Bug, why).in_file(&unit.file_path))
+    Err(DataProblem::new(Blame::Bug, why).in_file(&unit.file_path))
 }
 
 /// Columns that do not become a batch of the schema.

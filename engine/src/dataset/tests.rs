@@ -24,9 +24,9 @@ use super::documents::{Content, DocumentColumns, DocumentContent, read_documents
 use super::input::*;
 use super::lost_row_groups::LostRowGroups;
 use super::part::PartWriter;
-use super::problem::ProblemKind;
 use super::rows::{Rows, read_faulty_rows, read_rows};
 use super::types;
+use crate::base::diagnostic::Blame;
 use crate::base::stop::Stop;
 use crate::spec::pipeline::Compression;
 
@@ -282,8 +282,8 @@ fn every_file_that_does_not_fit_is_listed_with_what_is_wrong() {
     // A file that is whole but has other columns is a choice of the pipeline; the others are broken.
     for problem in &problems {
         let whole = problem.to_string().starts_with("other.parquet");
-        let kind = if whole { ProblemKind::Settings } else { ProblemKind::Data };
-        assert_eq!(problem.kind, kind, "{problem}");
+        let blame = if whole { Blame::Pipeline } else { Blame::Data };
+        assert_eq!(problem.blame, blame, "{problem}");
     }
     assert!(of("cut.parquet").contains("cut off"));
     assert!(of("empty.parquet").contains("0 bytes"));
@@ -319,7 +319,7 @@ fn what_is_no_regular_file_is_refused_before_it_is_opened() {
             "b.parquet: it is a socket, not a regular file"
         ]
     );
-    assert!(problems.iter().all(|problem| problem.kind == ProblemKind::Data));
+    assert!(problems.iter().all(|problem| problem.blame == Blame::Data));
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_missing_or_mistyped_column_says_what_there_is() {
         "{problem}"
     );
     assert_eq!(problem.hint.as_deref(), Some("did you mean `text`?"));
-    assert_eq!(problem.kind, ProblemKind::Settings);
+    assert_eq!(problem.blame, Blame::Pipeline);
     let problem = dataset.check_text_column("id").unwrap_err();
     assert!(problem.message.starts_with("column `id` is Int64; accepted: string"), "{problem}");
     assert_eq!(
@@ -525,7 +525,9 @@ fn whatever_byte_changes_every_row_is_read_or_set_aside() {
         }
         opened += 1;
         for unit in dataset.units(1, None) {
-            let lost = LostRowGroups::find(&dataset, &unit, &Stop::default()).unwrap();
+            let lost = LostRowGroups::default()
+                .with_others(&dataset, &unit, None, &Stop::default())
+                .unwrap();
             let rows: Vec<u64> = (unit.first_row..unit.first_row + unit.rows).collect();
             // A row group is a unit here: it is lost as a whole or read as a whole, texts that are no texts aside.
             let documents = read_documents(&dataset, &unit, &columns, 1000, lost.clone()).unwrap();

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use glob::Pattern;
 
-use super::problem::{DataProblem, ProblemKind};
+use super::problem::DataProblem;
+use crate::base::diagnostic::Blame;
 use crate::base::wildcards::has_wildcard;
 use crate::storage::error::StorageError;
 use crate::storage::files::{self, Entry, Kind};
@@ -193,8 +194,8 @@ fn once(mut found: Vec<(bool, Entry)>) -> Walked {
 
 /// A folder of the input that cannot be listed is the data's problem, not the machine's.
 pub(super) fn unreadable(error: &StorageError) -> DataProblem {
-    let kind = if error.may_pass() { ProblemKind::Machine } else { ProblemKind::Data };
-    DataProblem { hint: error.hint(), ..DataProblem::new(kind, error.to_string()) }
+    let blame = if error.may_pass() { Blame::Machine } else { Blame::Data };
+    DataProblem { hint: error.hint(), ..DataProblem::new(blame, error.to_string()) }
 }
 
 #[cfg(test)]

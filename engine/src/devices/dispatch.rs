@@ -13,6 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use longsift_stages::contract::RowError;
 use longsift_stages::contract::compute::DeviceFailure;
 use longsift_stages::shard_across_devices::ShardBy;
 
@@ -20,7 +21,7 @@ use super::ledger::{MemoryState, Refusal, Reservation};
 use super::steps::Step;
 use state::{Device, State, Window};
 
-pub use terms::{Ended, GivenUp, Next, Piece, Policy, Site, WindowBytes};
+pub use terms::{Ended, Next, Piece, Policy, Site, WindowBytes};
 
 /// The first and the longest pause between two looks at memory that does not suffice.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -356,7 +357,7 @@ impl Dispatcher {
         }
     }
 
-    fn give_up(&mut self, id: u64, why: &GivenUp) {
+    fn give_up(&mut self, id: u64, why: &RowError) {
         self.changes += 1;
         if let Some(window) = self.windows.remove(&id) {
             self.queue.remove(&(Reverse(window.tokens), id));

@@ -10,12 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longsift_kernels::HeadSums;
+use longsift_stages::contract::RowError;
 use longsift_stages::contract::compute::DeviceFailure;
 use longsift_stages::first_layer_attention::{FirstLayer, WindowTokens};
 
 use super::device::Device;
 use super::dispatch::Dispatcher;
-use super::dispatch::terms::{Ended, GivenUp, Next, Piece, Policy, Site};
+use super::dispatch::terms::{Ended, Next, Piece, Policy, Site};
 use super::ledger::Reservation;
 use super::steps::Step;
 
@@ -38,7 +39,7 @@ pub enum Message {
         /// The number it was submitted under.
         id: u64,
         /// The window and the sums of all its heads, or why it has none.
-        result: Result<(Arc<WindowTokens>, HeadSums), GivenUp>,
+        result: Result<(Arc<WindowTokens>, HeadSums), RowError>,
     },
     /// Something else happened, on a device or on all of them.
     Step {
@@ -376,7 +377,7 @@ impl State {
         }
     }
 
-    fn give_up(&mut self, id: u64, why: GivenUp) {
+    fn give_up(&mut self, id: u64, why: RowError) {
         self.take_steps();
         self.windows.remove(&id);
         self.messages.push_back(Message::Window { id, result: Err(why) });

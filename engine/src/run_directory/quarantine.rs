@@ -9,6 +9,7 @@ use arrow_array::{
     Array, ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray, new_null_array,
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use longsift_stages::contract::RowError;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -146,8 +147,8 @@ fn batch_with_reasons(
     columns.push(Arc::new(row_groups));
     columns.push(Arc::new(reasons.iter().map(|bad| Some(bad.row as i64)).collect::<Int64Array>()));
     columns.push(text(&|bad| bad.stage.clone().into_owned()));
-    columns.push(text(&|bad| bad.code.to_owned()));
-    columns.push(text(&|bad| bad.message.clone()));
+    columns.push(text(&|bad| bad.error.code.to_owned()));
+    columns.push(text(&|bad| bad.error.message.clone()));
     RecordBatch::try_new(Arc::clone(schema), columns).expect("the columns are those of the schema")
 }
 
@@ -209,8 +210,5 @@ pub struct BadRow {
     pub row: u64,
     /// The stage that could not go on: `input`, `tokenize`, `first-layer-attention`.
     pub stage: Cow<'static, str>,
-    /// Short, stable name of the reason.
-    pub code: &'static str,
-    /// What is wrong, with the values involved.
-    pub message: String,
+    pub error: RowError,
 }

@@ -122,8 +122,7 @@ impl<'a> Judge<'a> {
                 match figures {
                     Err(why) => {
                         let (row, stage) = (document.row, name.clone().into());
-                        let (code, message) = (why.code, why.message);
-                        *verdict = Verdict::Failed(BadRow { row, stage, code, message });
+                        *verdict = Verdict::Failed(BadRow { row, stage, error: why });
                     }
                     Ok(figures) if figures.0[0] == Value::Count(1) => {
                         *verdict = Verdict::Drop(format!("dropped_by_{name}").into());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use longsift_kernels::HeadSums;
-use longsift_stages::contract::{Evidence, Figures, Measure, Unmeasured, Value, Window};
+use longsift_stages::contract::{Evidence, Figures, Measure, RowError, Value, Window};
 use longsift_stages::first_layer_attention::WindowTokens;
 use longsift_stages::tokenize::windows::TokenWindow;
 use rayon::prelude::*;
@@ -20,7 +20,6 @@ use super::prepare::{CutDocument, Outcome, Prepared};
 use super::programs::{Answer, Content, Question};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
-use crate::devices::dispatch::terms::GivenUp;
 use crate::devices::scheduler::Message;
 use crate::plan::cascade::Before;
 use crate::plan::sampling;
@@ -29,7 +28,7 @@ use crate::plan::whole_models::WholeModelPlan;
 /// How often a stop signal is looked for while windows are measured.
 pub(crate) const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(crate) type Measured = std::result::Result<Figures, Unmeasured>;
+pub(crate) type Measured = std::result::Result<Figures, RowError>;
 
 /// The measures of a unit at work.
 pub(super) struct Measuring<'a> {
@@ -423,7 +422,7 @@ impl<'a> Measuring<'a> {
     pub(super) fn take(
         &mut self,
         window: WindowKey,
-    ) -> std::result::Result<TakenWindow, (usize, Unmeasured)> {
+    ) -> std::result::Result<TakenWindow, (usize, RowError)> {
         let open = self.windows.remove(&window).expect("a window is taken once");
         let figures = open.figures.into_iter().enumerate().map(|(place, figures)| {
             let figures = figures.expect("every window of a finished batch has ended");
@@ -459,10 +458,9 @@ impl<'a> Measuring<'a> {
 /// The figures of a window of which a device has summed the attention, or why there are none.
 pub(crate) fn of_attention(
     measure: &dyn Measure,
-    result: std::result::Result<(Arc<WindowTokens>, HeadSums), GivenUp>,
+    result: std::result::Result<(Arc<WindowTokens>, HeadSums), RowError>,
 ) -> Measured {
-    let (window, sums) =
-        result.map_err(|why| Unmeasured { code: why.code, message: why.message })?;
+    let (window, sums) = result?;
     let evidence = [Evidence::Attention(sums)];
     let (text, text_half, document) = (None, None, &[][..]);
     measure.figures(&Window { ids: &window.ids, text, text_half, document, evidence: &evidence })

@@ -1,6 +1,6 @@
 //! Windows through a whole model, many at a time, so that they share each read of a layer's weights.
 
-use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, Unmeasured, Window};
+use longsift_stages::contract::{Evidence, Figures, ForwardFigures, Measure, RowError, Window};
 
 use crate::base::diagnostic::Diagnostic;
 use crate::base::error::{Failure, Result};
@@ -31,10 +31,10 @@ pub(crate) fn passes<'w, K, I: AsRef<[u32]>>(
 }
 
 /// Figures of a window, or why there are none.
-type Measured = std::result::Result<Figures, Unmeasured>;
+type Measured = std::result::Result<Figures, RowError>;
 
 /// What a model makes of a window, or why nothing.
-type Made = std::result::Result<ForwardFigures, Unmeasured>;
+type Made = std::result::Result<ForwardFigures, RowError>;
 
 /// The figures of the windows of one pass, in their order.
 ///
@@ -82,7 +82,7 @@ pub(crate) fn forward(
             let message = format!(
                 "token {position} of the window is {id}, but the model's vocabulary has {vocabulary} entries"
             );
-            return Err(Unmeasured { code: "token_out_of_range", message });
+            return Err(RowError { code: "token_out_of_range", message });
         }
         Ok(made.next().expect("a window gave one"))
     };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use longsift_stages::contract::Figures;
+use longsift_stages::contract::{Figures, RowError};
 use longsift_stages::tokenize::encoder::EncodedText;
 use longsift_stages::tokenize::windows::{Cut, TokenWindow};
 use rayon::prelude::*;
@@ -13,7 +13,7 @@ use crate::base::diagnostic::Diagnostic;
 use crate::dataset::documents::{Document, DocumentContent, Text, content_hash, id_of_row};
 use crate::dataset::input::MAX_ID_BYTES;
 use crate::plan::Plan;
-use crate::plan::encoded::{Untokenized, tokenize};
+use crate::plan::encoded::tokenize;
 use crate::plan::options::Bos;
 use crate::run_directory::quarantine::BadRow;
 
@@ -105,43 +105,41 @@ pub fn prepare(plan: &Plan, file: &str, documents: Vec<Judged>) -> Vec<Prepared>
             let outcome = match verdict {
                 Verdict::Failed(bad) => Outcome::Quarantine(bad),
                 Verdict::Drop(reason) => Outcome::Drop { reason, tokens_total: 0, windows: 0 },
-                Verdict::Keep(answers) => outcome(plan, place, document, answers).unwrap_or_else(
-                    |(stage, code, message)| {
-                        Outcome::Quarantine(BadRow { row, stage: stage.into(), code, message })
-                    },
-                ),
+                Verdict::Keep(answers) => {
+                    outcome(plan, place, document, answers).unwrap_or_else(|(stage, error)| {
+                        Outcome::Quarantine(BadRow { row, stage: stage.into(), error })
+                    })
+                }
             };
             Prepared { row, id, outcome }
         })
         .collect()
 }
 
-type Refusal = (&'static str, &'static str, String);
+/// The stage that a row failed at, and why.
+type StageError = (&'static str, RowError);
 
 fn outcome(
     plan: &Plan,
     place: String,
     document: Document,
     answers: Vec<(u16, Figures)>,
-) -> Result<Outcome, Refusal> {
-    let content = document.content.map_err(|problem| ("input", problem.code, problem.message))?;
+) -> Result<Outcome, StageError> {
+    let content = document.content.map_err(|error| ("input", error))?;
     let id_bytes = document.id.as_ref().map_or(0, String::len);
     if id_bytes > MAX_ID_BYTES {
         let message = format!(
             "the id has {id_bytes} bytes; at most {MAX_ID_BYTES} are kept beside every window"
         );
-        return Err(("input", "id_too_long", message));
+        return Err(("input", RowError::new("id_too_long", message)));
     }
     let content_hash = content_hash(&content);
     let (ids, ends, text) = match content {
         DocumentContent::Tokens(ids) => (ids, None, None),
         DocumentContent::Text(text) => {
             let mut encoded = match tokenize(plan, place, &text) {
-                Ok(encoded) => encoded,
-                Err(Untokenized::Refused(code, message)) => {
-                    return Err(("tokenize", code, message));
-                }
-                Err(Untokenized::Endless(problem)) => return Ok(Outcome::Endless(problem)),
+                Ok(encoded) => encoded.map_err(|error| ("tokenize", error))?,
+                Err(endless) => return Ok(Outcome::Endless(endless)),
             };
             (std::mem::take(&mut encoded.ids), Some(encoded), Some(text))
         }
@@ -153,7 +151,7 @@ fn outcome(
         let message = format!(
             "token {position} is {id}, but the model's vocabulary has {vocabulary} entries"
         );
-        return Err(("tokenize", "token_out_of_range", message));
+        return Err(("tokenize", RowError::new("token_out_of_range", message)));
     }
     cut(plan, ids, ends, text, content_hash, answers)
 }
@@ -165,10 +163,10 @@ fn cut(
     text: Option<Text>,
     content_hash: String,
     answers: Vec<(u16, Figures)>,
-) -> Result<Outcome, Refusal> {
+) -> Result<Outcome, StageError> {
     let tokens_total = ids.len() as u64;
     if tokens_total == 0 {
-        return Err(("tokenize", "empty_text", "the text has no tokens".to_owned()));
+        return Err(("tokenize", RowError::new("empty_text", "the text has no tokens")));
     }
     let settings = plan.spec.tokenize();
     let bos = u64::from(plan.bos.count);
@@ -182,7 +180,7 @@ fn cut(
                 "the document has {tokens_total} tokens and {bos} BOS, more than the {} of `window_tokens`",
                 settings.window_tokens
             );
-            return Err(("tokenize", "document_too_long", message));
+            return Err(("tokenize", RowError::new("document_too_long", message)));
         }
     };
     let (windows, short): (Vec<_>, Vec<_>) = windows.into_iter().partition(|window| {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-use longsift_stages::contract::Unmeasured;
+use longsift_stages::contract::RowError;
 
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::{Failure, Result};
@@ -28,7 +28,7 @@ pub(crate) use stream::{Content, Question, Reply};
 const BATCH_BYTES: usize = 64 << 20;
 
 /// What a program answered of a question, or why there is no answer.
-pub(crate) type Answer = std::result::Result<Reply, Unmeasured>;
+pub(crate) type Answer = std::result::Result<Reply, RowError>;
 
 /// The programs of a plan, started when they are first asked and kept until the end.
 pub(crate) struct Programs<'a> {
@@ -232,7 +232,7 @@ impl Asker<'_> {
         }
         let name = quoted(&self.program.settings.name);
         let message = format!("the program of {name} {how}");
-        Ok(vec![Err(Unmeasured { code: "stage_failed", message })])
+        Ok(vec![Err(RowError { code: "stage_failed", message })])
     }
 
     fn ask(

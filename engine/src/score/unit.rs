@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, sync_channel};
 
+use longsift_stages::contract::RowError;
+
 use super::carried::Carried;
 use super::context::{ScoreContext, ScoredUnit};
 use super::documents::Judge;
@@ -333,13 +335,13 @@ impl<'a> OpenUnit<'a> {
                 Ok(taken) => all.push(taken),
                 Err((place, why)) => {
                     let message = format!("window {}: {}", window.index, why.message);
-                    problem = problem.or(Some((place, why.code, message)));
+                    problem = problem.or(Some((place, RowError::new(why.code, message))));
                 }
             }
         }
-        if let Some((place, code, message)) = problem {
+        if let Some((place, error)) = problem {
             let stage = self.context.plan.measures.columns[place].measure.clone();
-            return self.quarantine(BadRow { row, stage: stage.into(), code, message });
+            return self.quarantine(BadRow { row, stage: stage.into(), error });
         }
         self.counts.rows_scored += 1;
         self.counts.tokens_total += tokens_total;
@@ -383,12 +385,12 @@ impl<'a> OpenUnit<'a> {
         if self.context.plan.spec.pipeline.input.on_bad_row == OnBadRow::Fail {
             return Err(Diagnostic::error(Blame::Data, format!(
                 "{}, row {}: {} ({})",
-                self.unit.file_path, bad.row, bad.message, bad.code
+                self.unit.file_path, bad.row, bad.error.message, bad.error.code
             ))
             .hint("fix the row, or set `input.on_bad_row: quarantine` to set such rows aside and go on")
             .into());
         }
-        count(&mut self.counts.quarantined, bad.code);
+        count(&mut self.counts.quarantined, bad.error.code);
         self.bad.push(bad);
         Ok(())
     }

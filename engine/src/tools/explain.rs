@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use longsift_kernels::BlockShares;
 use longsift_stages::StageSettings;
-use longsift_stages::contract::{Evidence, Measure, Request, Unmeasured, Value, Window};
+use longsift_stages::contract::{Evidence, Measure, Request, RowError, Value, Window};
 use longsift_stages::filter::guards::{Bounds, Guard, Verdict};
 use longsift_stages::first_layer_attention::FirstLayer;
 use longsift_stages::score::terms::{Combine, Term};
@@ -265,7 +265,7 @@ fn cut_of(outcome: Outcome, place: &Place) -> Result<CutDocument> {
         Outcome::Drop { reason, tokens_total, .. } => {
             format!("it is dropped as `{reason}`; it has {} tokens", count(tokens_total))
         }
-        Outcome::Quarantine(bad) => bad.message,
+        Outcome::Quarantine(bad) => bad.error.message,
     };
     let message = format!("document {} has no windows: {why}", quoted(&place.id));
     Err(Diagnostic::error(Blame::Data, message).into())
@@ -349,7 +349,7 @@ impl Explanation {
     ) -> Result<()> {
         let (text, text_half) = cut.text_of(window, plan.bos);
         for ((place, measure), columns) in plan.measures().zip(&plan.measures.columns) {
-            let unmeasured = |why: Unmeasured| {
+            let unmeasured = |why: RowError| {
                 let message = format!("document {}: {}", quoted(&self.id), why.message);
                 Diagnostic::error(Blame::Data, message)
             };

@@ -29,7 +29,7 @@ use crate::base::text::{bytes, count, line_safe, quoted, table as lines};
 use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::messages::messages_of_row;
 use crate::plan::Plan;
-use crate::plan::encoded::{Untokenized, tokenize};
+use crate::plan::encoded::tokenize;
 use blocks::Cutting;
 use layer::Looked;
 
@@ -360,13 +360,12 @@ fn unusable(plan: &Plan, place: &Place, why: &str) -> Failure {
 /// The tokens of a text, at least one.
 fn encode(plan: &Plan, place: &Place, text: &str) -> Result<EncodedText> {
     let at = format!("{}, row {}", file(plan, place), place.row);
-    match tokenize(plan, at, text) {
+    match tokenize(plan, at, text).map_err(|endless| *endless)? {
         Ok(encoded) if encoded.ids.is_empty() => {
             Err(unusable(plan, place, "the text has no tokens"))
         }
         Ok(encoded) => Ok(encoded),
-        Err(Untokenized::Refused(_, message)) => Err(unusable(plan, place, &message)),
-        Err(Untokenized::Endless(problem)) => Err((*problem).into()),
+        Err(error) => Err(unusable(plan, place, &error.message)),
     }
 }
 

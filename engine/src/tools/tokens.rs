@@ -37,8 +37,8 @@ pub fn print(
                         continue;
                     }
                     Outcome::Quarantine(bad) => {
-                        line["quarantined"] = json!(bad.code);
-                        line["message"] = json!(bad.message);
+                        line["quarantined"] = json!(bad.error.code);
+                        line["message"] = json!(bad.error.message);
                         if !print(&line)? {
                             return Ok(());
                         }

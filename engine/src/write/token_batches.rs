@@ -12,7 +12,7 @@ use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::dataset::documents::{DocumentContent, document_contents};
 use crate::dataset::units::WorkUnit;
-use crate::plan::encoded::{Untokenized, tokenize};
+use crate::plan::encoded::tokenize;
 use crate::write::Writer;
 
 impl Writer<'_> {
@@ -28,18 +28,17 @@ impl Writer<'_> {
         let mut needed: Vec<(usize, u64)> =
             rows.iter().map(|row| (row.position, row.row)).collect();
         needed.dedup();
-        let ids_of = |(position, row): &(usize, u64)| {
+        let ids_of = |(position, row): &(usize, u64)| -> Result<(usize, Vec<u32>)> {
             let place = format!("{}, row {row}", unit.file_path);
             let refused =
                 |why: String| Diagnostic::error(Blame::Data, format!("{place}: {why}")).into();
-            let ids = match &contents[*position] {
+            let ids: Result<Vec<u32>> = match &contents[*position] {
                 Ok(DocumentContent::Tokens(ids)) => Ok(ids.clone()),
-                Ok(DocumentContent::Text(text)) => match tokenize(self.plan, place.clone(), text) {
-                    Ok(encoded) => Ok(encoded.ids),
-                    Err(Untokenized::Refused(_, why)) => Err(refused(why)),
-                    Err(Untokenized::Endless(problem)) => Err((*problem).into()),
-                },
-                Err(problem) => Err(refused(problem.message.clone())),
+                Ok(DocumentContent::Text(text)) => tokenize(self.plan, place.clone(), text)
+                    .map_err(|endless| *endless)?
+                    .map(|encoded| encoded.ids)
+                    .map_err(|error| refused(error.message)),
+                Err(error) => Err(refused(error.message.clone())),
             };
             ids.map(|ids| (*position, ids))
         };

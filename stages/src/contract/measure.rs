@@ -50,7 +50,7 @@ pub trait Measure: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The window has no figures, because its evidence is damaged. What the window is too short for is a null.
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured>;
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError>;
     /// The parts of a window that a statistic counts, by the name of its column without prefix; none where they cannot be named.
     /// For people: it may be slow.
     fn passages(&self, _column: &str, _window: &Window<'_>) -> Option<Passages> {
@@ -179,14 +179,20 @@ pub struct Window<'a> {
     pub evidence: &'a [Evidence],
 }
 
-/// Why a window has no figures. Its row is quarantined under the measure's name.
+/// Reason why a row is quarantined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Unmeasured {
-    /// `score_not_finite`.
+pub struct RowError {
+    /// Short, stable name of the reason, such as `score_not_finite`.
     pub code: &'static str,
-    /// What is wrong, with the values.
+    /// Explanation for people, with the values involved.
     pub message: String,
+}
+
+impl RowError {
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
 }
 
 impl AttentionRequest {
@@ -194,13 +200,13 @@ impl AttentionRequest {
     ///
     /// # Errors
     /// A token that is not in the vocabulary of the model.
-    pub fn window(&self, ids: Vec<u32>, vocabulary_size: u64) -> Result<WindowTokens, Unmeasured> {
+    pub fn window(&self, ids: Vec<u32>, vocabulary_size: u64) -> Result<WindowTokens, RowError> {
         let beyond = |(_, id): &(usize, &u32)| u64::from(**id) >= vocabulary_size;
         if let Some((position, id)) = ids.iter().enumerate().find(beyond) {
             let message = format!(
                 "token {position} of the window is {id}, but the model's vocabulary has {vocabulary_size} entries"
             );
-            return Err(Unmeasured { code: "token_out_of_range", message });
+            return Err(RowError { code: "token_out_of_range", message });
         }
         let (distance, sampled) = (self.distance.of(ids.len() as u64), self.rows_of(&ids));
         Ok(WindowTokens { ids, distance, sampled })

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::contract::{
-    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Unmeasured, Value, Window,
+    Column, Figures, Kind, Measure, Merge, Needs, Orientation, RowError, Value, Window,
 };
 
 /// Measures, per window, how far DEFLATE shrinks its text: a baseline that a score has to beat, and a guard against text
@@ -93,7 +93,7 @@ impl Measure for Compression {
         vec![Value::number(gzip_ratio(text.len(), zlib_bytes(text)))]
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let text = window.text.expect("the measure asks for the window's text");
         let half = window.text_half.expect("a window with text knows where its half is");
         let whole = zlib_bytes(text);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::contract::{
     BrokenRule, Column, Evidence, Figures, Kind, Measure, Merge, Needs, Orientation, Request,
-    Unmeasured, Window,
+    RowError, Window,
 };
 
 /// Asks a program of yours, in any language: it reads Arrow record batches from its standard input and writes one record batch
@@ -274,7 +274,7 @@ impl Measure for External {
         })
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let [Evidence::Answers(answers)] = window.evidence else {
             unreachable!("the measure asks for answers");
         };

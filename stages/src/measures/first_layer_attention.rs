@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::contract::{
     AttentionRequest, Column, Decimal, Evidence, FarDistance, Figures, Kind, Measure, Merge, Needs,
-    Orientation, Request, Unmeasured, Value, Window,
+    Orientation, Request, RowError, Value, Window,
 };
 use crate::first_layer_attention::{FirstLayerAttention, WindowStatistics, WindowTokens};
 
@@ -101,7 +101,7 @@ impl Measure for FirstLayerAttention {
         self.far_distance().min_tokens()
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let [Evidence::Attention(sums)] = window.evidence else {
             unreachable!("the measure asks for attention alone")
         };
@@ -130,11 +130,11 @@ impl Measure for FirstLayerAttention {
 }
 
 /// What is not finite comes from a damaged checkpoint.
-fn all_finite(what: &str, by_head: &[f64]) -> Result<(), Unmeasured> {
+fn all_finite(what: &str, by_head: &[f64]) -> Result<(), RowError> {
     let damaged = by_head.iter().enumerate().find(|(_, figure)| !figure.is_finite());
     damaged.map_or(Ok(()), |(head, figure)| {
         let message = format!("the {what} of head {head} is {figure}, not a finite number");
-        Err(Unmeasured { code: "score_not_finite", message })
+        Err(RowError { code: "score_not_finite", message })
     })
 }
 
@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    fn figures(settings: &FirstLayerAttention, sums: HeadSums) -> Result<Figures, Unmeasured> {
+    fn figures(settings: &FirstLayerAttention, sums: HeadSums) -> Result<Figures, RowError> {
         let ids: Vec<u32> = (0..TOKENS as u32).collect();
         let evidence = [Evidence::Attention(sums)];
         let window =

@@ -14,7 +14,7 @@ pub use losses::LossSums;
 pub use settings::{AttentionLayer, LanguageModel, LayerHeads};
 
 use crate::contract::{
-    Column, Evidence, Figures, Measure, Needs, Request, Unmeasured, Window, WindowSample,
+    Column, Evidence, Figures, Measure, Needs, Request, RowError, Window, WindowSample,
 };
 
 impl Measure for LanguageModel {
@@ -75,7 +75,7 @@ impl Measure for LanguageModel {
         self.windows_sampled()
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let [Evidence::Forward(evidence)] = window.evidence else {
             unreachable!("the measure asks for a forward pass alone")
         };

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::passages;
 use crate::contract::{
-    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Passages, Unmeasured, Value, Window,
+    Column, Figures, Kind, Measure, Merge, Needs, Orientation, Passages, RowError, Value, Window,
 };
 
 /// Measures, per window, the share of its tokens that are different ones and, of its text, the shares of digits and of long
@@ -79,7 +79,7 @@ impl Measure for Lexical {
         .map(Passages::Bytes)
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         let mut ids = window.ids.to_vec();
         ids.sort_unstable();
         ids.dedup();

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::passages;
 use crate::contract::{
-    Column, Decimal, FarDistance, Figures, Kind, Measure, Merge, Orientation, Passages, Unmeasured,
+    Column, Decimal, FarDistance, Figures, Kind, Measure, Merge, Orientation, Passages, RowError,
     Value, Window,
 };
 
@@ -212,7 +212,7 @@ impl Measure for Recurrence {
         Some(Passages::Tokens(find(window.ids)))
     }
 
-    fn figures(&self, window: &Window<'_>) -> Result<Figures, Unmeasured> {
+    fn figures(&self, window: &Window<'_>) -> Result<Figures, RowError> {
         thread_local!(static SCAN: RefCell<Scan> = RefCell::default());
         let (counts, of_window) = SCAN.with_borrow_mut(|scan| self.all_counts(window.ids, scan));
         let share = |count| Value::number(counts.share(count));

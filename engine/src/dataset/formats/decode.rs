@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use arrow_array::RecordBatch;
 use arrow_schema::DataType;
-
-use crate::dataset::problem::RowProblem;
+use longsift_stages::contract::RowError;
 
 /// A part of a file that can be read without what is before it: a row group of Parquet, a stretch of lines, a record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +71,7 @@ pub(in crate::dataset) struct Decoded {
     /// The columns of [`Wanted::in_file_order`]. Texts may be bytes that are not known to be UTF-8.
     pub(in crate::dataset) batch: RecordBatch,
     /// Rows, by their position in the batch and ascending, that are not what the file's columns promise. They are null.
-    pub(in crate::dataset) bad: Vec<(usize, RowProblem)>,
+    pub(in crate::dataset) bad: Vec<(usize, RowError)>,
 }
 
 /// Decodes what is wanted of one file, in order.

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use arrow_schema::Fields;
+use longsift_stages::contract::RowError;
 
 use super::fits::{self, Value};
 use super::shape::Shape;
-use crate::dataset::problem::RowProblem;
 use crate::dataset::types::is_text;
 
 /// The column of what stands before the first tab.
@@ -60,11 +60,11 @@ impl Form {
         line: &'a [u8],
         columns: &Fields,
         strict: bool,
-    ) -> Result<Value<'a>, RowProblem> {
+    ) -> Result<Value<'a>, RowError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let bad = |code, byte: usize, why: &str| {
             let message = format!("line {number}, column {}: {why}", byte + 1);
-            RowProblem { code, message }
+            RowError { code, message }
         };
         let text = std::str::from_utf8(line).map_err(|error| {
             bad("invalid_utf8", error.valid_up_to(), "bytes that are not UTF-8")
@@ -117,7 +117,7 @@ mod tests {
     fn a_bad_line_has_its_place_and_the_reason() {
         let columns = Fields::from(vec![Field::new("a", DataType::Int64, true)]);
         let of = |form: Form, line: &[u8]| match form.row(7, line, &columns, false) {
-            Err(RowProblem { code, message }) => format!("{code} {message}"),
+            Err(RowError { code, message }) => format!("{code} {message}"),
             Ok(_) => "fine".to_owned(),
         };
         let json = |line: &[u8]| of(Form::Json, line);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_json::ReaderBuilder;
 use arrow_schema::{ArrowError, SchemaRef};
+use longsift_stages::contract::RowError;
 
 use super::compression::Compression;
 use super::decode::{Decode, DecodeError, Decoded, Wanted};
@@ -17,7 +18,6 @@ use super::form::Form;
 use super::kept::Kept;
 use super::line_reader::{Line, LineReader};
 use super::survey::{Stretch, Survey};
-use crate::dataset::problem::RowProblem;
 use crate::dataset::source::{OpenFile, guarded};
 
 /// Bytes of lines that are decoded together, at least.
@@ -94,7 +94,7 @@ struct Together {
 struct One {
     number: u64,
     text: Range<usize>,
-    too_long: Option<RowProblem>,
+    too_long: Option<RowError>,
 }
 
 impl Decode for LinesDecoder {
@@ -135,7 +135,7 @@ impl LinesDecoder {
                     "line {number} has {} bytes; lines of at most {limit} are read (4 times `max_document_bytes`)",
                     line.bytes
                 );
-                RowProblem { code: "line_too_long", message }
+                RowError { code: "line_too_long", message }
             });
             some.lines.push(One { number, text: before..some.text.len(), too_long });
         }
@@ -245,7 +245,7 @@ impl LinesDecoder {
         for (position, line) in some.lines.iter().enumerate() {
             if let Err(why) = guarded(|| self.batch(std::slice::from_ref(&rows[position]))) {
                 let message = format!("line {}: {why}", line.number);
-                bad.push((position, RowProblem { code: "bad_line", message }));
+                bad.push((position, RowError { code: "bad_line", message }));
                 rows[position] = no_values();
             }
         }

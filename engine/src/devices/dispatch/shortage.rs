@@ -3,8 +3,10 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use longsift_stages::contract::RowError;
+
 use super::state::State;
-use super::terms::{GivenUp, Next};
+use super::terms::Next;
 use crate::devices::dispatch::{BACK_OFF, Dispatcher, FAILURES};
 use crate::devices::ledger::{MemoryState, NotEnough};
 use crate::devices::steps::Step;
@@ -32,13 +34,13 @@ impl Dispatcher {
                 let message = format!(
                     "one key head of {tokens} tokens does not fit any device, even an unused one: {numbers}"
                 );
-                GivenUp { code: "window_exceeds_device_memory", message }
+                RowError { code: "window_exceeds_device_memory", message }
             } else {
                 let seconds = self.policy.memory_wait.as_secs();
                 let message = format!(
                     "one key head of {tokens} tokens did not fit any device for {seconds} seconds: {numbers}"
                 );
-                GivenUp { code: "device_memory_short", message }
+                RowError { code: "device_memory_short", message }
             };
             self.give_up(window, &why);
             return Next::GiveUp { window, why };
@@ -80,7 +82,7 @@ impl Dispatcher {
         heads: usize,
         index: usize,
         now: Duration,
-    ) -> Option<GivenUp> {
+    ) -> Option<RowError> {
         let device = &mut self.devices[index];
         device.well = 0;
         if device.in_flight > 0 {
@@ -104,13 +106,13 @@ impl Dispatcher {
                 device.site.name,
                 waited.as_secs()
             );
-            return Some(GivenUp { code: "device_memory_short", message });
+            return Some(RowError { code: "device_memory_short", message });
         }
         device.blocked_until = now + (waited / 2).clamp(BACK_OFF.0, BACK_OFF.1);
         None
     }
 
-    pub(super) fn failed(&mut self, id: u64, index: usize, message: String) -> Option<GivenUp> {
+    pub(super) fn failed(&mut self, id: u64, index: usize, message: String) -> Option<RowError> {
         self.steps.push((Some(index), Step::Failed { message: message.clone() }));
         let device = &mut self.devices[index];
         if !device.failed_windows.contains(&id) {
@@ -123,6 +125,6 @@ impl Dispatcher {
         }
         let window = self.windows.get_mut(&id)?;
         window.failures += 1;
-        (window.failures >= FAILURES).then_some(GivenUp { code: "device_failed", message })
+        (window.failures >= FAILURES).then_some(RowError { code: "device_failed", message })
     }
 }

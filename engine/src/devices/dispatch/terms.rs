@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use longsift_stages::contract::RowError;
 use longsift_stages::shard_across_devices::ShardBy;
 
 use crate::devices::ledger::{Ledger, Reservation};
@@ -68,7 +69,7 @@ pub enum Next {
         /// Which.
         window: u64,
         /// Why.
-        why: GivenUp,
+        why: RowError,
     },
     /// Nothing, until something changes or this much time has passed.
     Wait(Option<Duration>),
@@ -84,16 +85,7 @@ pub enum Ended {
     /// Other heads are still to come.
     Open,
     /// It is set aside.
-    GivenUp(GivenUp),
+    GivenUp(RowError),
     /// It was set aside or withdrawn before.
     Gone,
-}
-
-/// Why a window is set aside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenUp {
-    /// Short, stable name of the reason.
-    pub code: &'static str,
-    /// What happened, with the values.
-    pub message: String,
 }

@@ -134,7 +134,7 @@ fn passages_of(
     };
     match content {
         DocumentContent::Text(text) => {
-            let encoded = tokenize(plan, pick.id.clone(), text).ok()?;
+            let encoded = tokenize(plan, pick.id.clone(), text).ok()?.ok()?;
             let ids = plan.bos.before(encoded.ids.get(start..end)?);
             let bytes = encoded.byte_range(start, end, text.len());
             let text_of = |tokens: Range<usize>| {

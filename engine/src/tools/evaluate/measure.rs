@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use longsift_stages::contract::{Figures, Measure, Unmeasured, Value, Window};
+use longsift_stages::contract::{Figures, Measure, RowError, Value, Window};
 use longsift_stages::tokenize::TokenBytes;
 use rayon::prelude::*;
 use serde_json::json;
@@ -103,7 +103,7 @@ pub(crate) struct Measurer<'a> {
     journal: Journal,
     finished: HashMap<FigureKey, Figures>,
     /// By tokens of the window and measure: windows without figures though the measure took them, and why the first has none.
-    pub(crate) unmeasured: BTreeMap<(u64, u16), (u64, Unmeasured)>,
+    pub(crate) unmeasured: BTreeMap<(u64, u16), (u64, RowError)>,
     /// Figures are neither taken from the journal nor kept there: only the time counts.
     pub(crate) only_timed: bool,
     /// By measure, time on this processor's threads together, and windows.

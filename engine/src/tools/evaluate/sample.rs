@@ -24,7 +24,7 @@ use crate::dataset::documents::{DocumentContent, Text, content_digest, document_
 use crate::dataset::labels::{read_labels, values};
 use crate::dataset::rows::read_rows;
 use crate::plan::Plan;
-use crate::plan::encoded::{Untokenized, tokenize};
+use crate::plan::encoded::tokenize;
 
 /// Ids of a category that the first pass keeps; each further one keeps twice as many, up to the most. Their number changes
 /// no sample.
@@ -479,12 +479,9 @@ fn encode(plan: &Plan, row: Row, content: DocumentContent) -> Result<Option<Enco
         DocumentContent::Tokens(ids) => return Ok(Some(Encoded { ids, text: None })),
         DocumentContent::Text(text) => text,
     };
-    match tokenize(plan, place(plan, row), &text) {
-        Ok(mut encoded) => {
-            let ids = std::mem::take(&mut encoded.ids);
-            Ok(Some(Encoded { ids, text: Some((text, encoded)) }))
-        }
-        Err(Untokenized::Refused(..)) => Ok(None),
-        Err(Untokenized::Endless(problem)) => Err((*problem).into()),
-    }
+    let encoded = tokenize(plan, place(plan, row), &text).map_err(|endless| *endless)?;
+    Ok(encoded.ok().map(|mut encoded| {
+        let ids = std::mem::take(&mut encoded.ids);
+        Encoded { ids, text: Some((text, encoded)) }
+    }))
 }

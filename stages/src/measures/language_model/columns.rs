@@ -4,7 +4,7 @@ use longsift_kernels::WindowSums;
 
 use super::settings::{AttentionLayer, LanguageModel};
 use crate::contract::{
-    Column, ForwardFigures, Kind, LayerAttention, Merge, Orientation, Unmeasured, Value,
+    Column, ForwardFigures, Kind, LayerAttention, Merge, Orientation, RowError, Value,
 };
 
 /// What the measure writes, in the order of its values.
@@ -185,7 +185,7 @@ pub(super) fn attention(
     evidence: &ForwardFigures,
     tokens: usize,
     values: &mut Vec<Value>,
-) -> Result<(), Unmeasured> {
+) -> Result<(), RowError> {
     let request = settings.request().attention;
     let computed = request.map_or_else(Vec::new, |request| request.layers);
     let of_layer = |layer: &AttentionLayer| {
@@ -212,7 +212,7 @@ pub(super) fn attention(
                 "the attention of layer {} is not finite: its queries and keys are too large for float32",
                 layer.layer()
             );
-            return Err(Unmeasured { code: "score_not_finite", message });
+            return Err(RowError { code: "score_not_finite", message });
         }
     }
     let (mean_strengths, mean_variances) = (means(&strengths), means(&variances));
