@@ -91,6 +91,7 @@ impl RunDirectory {
             || files::read_if_present(&self.lock_path())?.is_some_and(|bytes| is_of_holder(&bytes))
             || marked::carries(&self.lock_file(), PipelineLock::MARK)?
             || marked::carries(&self.manifest(), Manifest::MARK)?
+            || marked::carries(&self.missing(), Self::MISSING_MARK)?
             || store::is_address(&self.root) && names.contains(&self.events_by_process());
         if !is_run && !files::below_if_present(&self.root)?.is_empty() {
             return Err(marked::foreign(&self.root)

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use crate::base::diagnostic::{Blame, Diagnostic};
 use crate::base::error::Result;
 use crate::base::text;
+use crate::storage::marked::Mark;
 use crate::storage::{files, store};
 
 /// Where the parts of a selection are before they are committed.
@@ -172,6 +173,9 @@ impl RunDirectory {
         let path = files::canonical(&self.root).or_else(|_| std::path::absolute(&self.root));
         path.unwrap_or_else(|_| self.root.clone()).display().to_string()
     }
+
+    /// Mark of the list of missing work units.
+    pub(super) const MISSING_MARK: Mark = Mark::Keys(&["shards", "missing"]);
 
     /// The folder of the output's Parquet files.
     pub fn data(&self) -> PathBuf {

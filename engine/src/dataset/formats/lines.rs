@@ -52,8 +52,11 @@ impl Lines {
         let rows = wanted.rows.iter().rev().cloned().collect();
         if self.compression == Compression::None {
             let wanted = wanted.by_row_group(&groups);
+            // With the line feed before it, which is checked.
             source.want(wanted.iter().map(|(group, _)| {
-                (self.survey.stretches[*group].start, groups[*group].uncompressed_bytes)
+                let start = self.survey.stretches[*group].start;
+                let before = start.min(1);
+                (start - before, groups[*group].uncompressed_bytes + before)
             }));
         }
         let schema = Arc::new(schema.project(&wanted.in_file_order()).map_err(said)?);
@@ -157,10 +160,14 @@ impl LinesDecoder {
     fn check_end(&mut self, row: u64) -> Result<(), String> {
         let Survey { stretches, rows, bytes, .. } = &*self.lines.survey;
         let (is_last, bytes) = (row + 1 == *rows, *bytes);
-        if !is_last && stretches.binary_search_by_key(&(row + 1), |next| next.first_row).is_err() {
+        let following = stretches.binary_search_by_key(&(row + 1), |next| next.first_row);
+        if !is_last && following.is_err() {
             return Ok(());
         }
         let (reader, next) = self.reader.as_mut().expect("a row was just read with it");
+        if following.is_ok_and(|index| stretches[index].start == reader.offset()) {
+            return Ok(());
+        }
         let line = reader.next(None, 0).map_err(|error| error.to_string())?;
         *next += 1;
         match line {
