@@ -262,6 +262,16 @@ def test_an_estimate_is_the_mean_over_classes_of_means_over_tokens() -> None:
     assert resampler.estimate(figures) == pytest.approx((a + b) / 2)
 
 
+def test_a_figure_without_a_token_has_no_value() -> None:
+    resampler = Resampler(["a", "b"], seeds=2, resamples=20)
+    counts = np.zeros((2, 2))
+    figures = DocumentFigures(counts, counts)
+    interval = resampler.interval(resampler.estimate(figures), resampler.draws(figures))
+    assert math.isnan(interval.value) and Difference("loss", interval, 0).answer == "not distinguishable"
+    half = DocumentFigures(np.array([[6.0, 0], [10, 0]]), np.array([[2.0, 0], [2, 0]]))
+    assert resampler.estimate(half) == 4
+
+
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     random = np.random.default_rng(1)
     covered, trials = 0, 200

@@ -71,7 +71,8 @@ def test_losses_agree_with_a_slow_reference_in_numpy() -> None:
     weights = {name: value.double().numpy() for name, value in model.state_dict().items()}
 
     def norm(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + np.finfo(np.float32).eps)
+        found: npt.NDArray[Any] = x / np.sqrt((x**2).mean(-1, keepdims=True) + np.finfo(np.float32).eps)
+        return found
 
     def convolve(x: npt.NDArray[Any], weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
         padded = np.concatenate([np.zeros((2, x.shape[1])), x])

@@ -102,6 +102,11 @@ def task_accuracy(model: Any, heldout: HeldOut, device: torch.device) -> dict[st
     return found
 
 
+def _rounded(value: float) -> float | None:
+    """Five decimals; `None` for a figure without a token."""
+    return None if np.isnan(value) else round(value, 5)
+
+
 def evaluate(model: Any, heldout: HeldOut, near_tokens: int, device: torch.device) -> dict[str, Any]:
     """Everything that one evaluation records."""
     was_training = model.training
@@ -116,7 +121,7 @@ def evaluate(model: Any, heldout: HeldOut, near_tokens: int, device: torch.devic
         mask[:, start - 1 : end - 1] = True
         by_octave.append(round(resampler.estimate(heldout.sums(full, mask)), 5))
     record = {
-        **{name: round(resampler.estimate(one), 5) for name, one in figures.items()},
+        **{name: _rounded(resampler.estimate(one)) for name, one in figures.items()},
         **{name: round(share, 4) for name, share in task_accuracy(model, heldout, device).items()},
         "octaves": by_octave,
         "documents": {

@@ -97,7 +97,7 @@ class Summary:
         """Tokens after which each seed of an arm first had a retrieval gain of `RETRIEVAL_MARK`."""
         found = []
         for results in self.runs[name].values():
-            reached = [one["tokens"] for one in results.evaluations if one["retrieval_gain"] >= RETRIEVAL_MARK]
+            reached = [one["tokens"] for one in results.evaluations if (one["retrieval_gain"] or 0) >= RETRIEVAL_MARK]
             found.append(f"{reached[0] / 1e6:.0f}" if reached else f"> {results.evaluations[-1]['tokens'] / 1e6:.0f}")
         return ", ".join(found) or "–"
 
@@ -248,7 +248,8 @@ def page(summary: Summary) -> str:
 def _curve(summary: Summary, name: str, figure: str) -> list[list[tuple[float, float]]]:
     """Points of each seed. The last one is measured on more windows of the same documents."""
     return [
-        [(one["tokens"] / 1e6, one[figure]) for one in results.evaluations] for results in summary.runs[name].values()
+        [(one["tokens"] / 1e6, one[figure]) for one in results.evaluations if one[figure] is not None]
+        for results in summary.runs[name].values()
     ]
 
 
@@ -285,7 +286,7 @@ def _chart(title: str, below: str, curves: Mapping[str, list[list[tuple[float, f
             f'<text x="{width - 10}" y="{y(value) - 4:.1f}" text-anchor="end">{html.escape(label)}</text>'
         )
     for index, lines in enumerate(curves.values()):
-        for line in lines:
+        for line in filter(None, lines):
             path = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in line)
             parts.append(f'<path d="M{path}" stroke="var(--c{index % 8})" stroke-linecap="round"/>')
     return (

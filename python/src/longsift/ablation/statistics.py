@@ -71,6 +71,8 @@ class Resampler:
 
     def interval(self, value: float, draws: Floats) -> Interval:
         """The interval around an estimate. A bootstrap of n seeds is too narrow by √((n − 1) / n), which is made up for."""
+        if np.isnan(value):
+            return Interval(value, value, value, value)
         wider = np.sqrt(self._seeds / (self._seeds - 1)) if self._seeds > 1 else 1.0
         low, high = value + (np.nanquantile(draws, [0.025, 0.975]) - value) * wider
         return Interval(value, float(low), float(high), float(np.nanstd(draws) * wider))
@@ -83,7 +85,10 @@ class Resampler:
                 counts = np.einsum("bs,sd,bd->b", seeds, figures.counts[:, rows], weights)
                 by_class.append(sums / counts)
         # A class without such a token in a resample is left out of its mean.
-        return np.asarray(np.nanmean(np.stack(by_class), axis=0))
+        means = np.stack(by_class)
+        found = ~np.isnan(means)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.where(found, means, 0).sum(axis=0) / found.sum(axis=0))
 
 
 @dataclass(frozen=True)
