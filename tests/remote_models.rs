@@ -359,7 +359,7 @@ mod with_stores {
             &closed,
             &web,
             &[],
-            &["demo/config.json`: the server answered 403", "no credentials are sent"],
+            &["demo/config.json`: the server answered 403", "presigned address"],
         );
         // Nothing is fetched for an input that is not there.
         let workspace = workspace(&store.addresses()[0]);
