@@ -207,9 +207,9 @@ def test_the_task_of_the_page_tells_airflow_what_to_do(daily: Path, airflow: dic
     assert (summary["status"], summary["rows_in"]) == ("done", 12)
     with pytest.raises(names["AirflowSkipException"]):
         sift(ds="2026-11-20")
-    # A file where a folder should be is the machine's fault, a pipeline with a mistake its author's.
+    # A file where a folder should be, and a pipeline with a mistake, are for a person to mend.
     (daily.parent / "out/2026-11-21.run").write_text("in the way")
-    with pytest.raises(names["AirflowException"], match="ended with 4; it continues"):
+    with pytest.raises(names["AirflowFailException"], match="ended with 2"):
         sift(ds="2026-11-21")
     daily.write_text(daily.read_text().replace("bos: 0", "bos: 9"))
     with pytest.raises(names["AirflowFailException"], match="ended with 2"):
