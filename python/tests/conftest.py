@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,15 @@ REPOSITORY = Path(__file__).parents[2]
 
 # Torch has 3 GB and trains nothing that .ci/run has time for: .ci/nightly installs it and runs these tests.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["test_ablation_torch.py"]
+
+
+def load_program(path: Path) -> ModuleType:
+    """A program of the repository that is not part of a package, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import load_program
 
 FOLDER = Path(__file__).parents[2] / "docs/examples/ablation"
 # The command `longsift tokens` with a token per character.
@@ -27,11 +27,7 @@ for row in pq.read_table(path).to_pylist():
 
 @pytest.fixture
 def split() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("split", FOLDER / "split.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(FOLDER / "split.py")
 
 
 def letters(seed: int, count: int = 2000) -> str:

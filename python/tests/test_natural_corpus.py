@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib.util
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pyarrow.parquet as pq
 import pytest
+from conftest import load_program
 
 FOLDER = Path(__file__).parents[2] / "datasets/natural"
 GOOD = {"books", "papers", "code", "docs"}
@@ -30,11 +30,7 @@ def sources() -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", FOLDER / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program(FOLDER / "generate.py")
 
 
 def test_every_document_has_its_source_and_licence(documents: list[dict[str, object]], sources: list[dict[str, str]]) -> None:

@@ -18,7 +18,7 @@ use crate::spec::Spec;
 
 /// Bytes of text behind one token, where only bytes are known: English text with a vocabulary of 32,000 to 150,000
 /// has 3.5 to 4.5.
-const BYTES_PER_TOKEN: u64 = 4;
+pub const BYTES_PER_TOKEN: u64 = 4;
 
 /// Bytes of a row of a score table before the columns of measures: names, places and a hash.
 const WINDOW_ROW_BYTES: u64 = 256;

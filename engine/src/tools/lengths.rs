@@ -7,6 +7,7 @@ use crate::dataset::lost_row_groups::LostRowGroups;
 use crate::dataset::units::WorkUnit;
 use crate::plan::Plan;
 use crate::plan::document_sample::DocumentSample;
+use crate::plan::estimate::BYTES_PER_TOKEN;
 use crate::score::documents::Judged;
 use crate::score::prepare::{Outcome, prepare};
 
@@ -16,9 +17,6 @@ const MAX_DOCUMENTS: usize = 512;
 const MAX_UNITS: usize = 16;
 /// Bytes of documents that are read at most, not counting the last one of each unit: tokenized in a second or two.
 const MAX_BYTES: u64 = 16 << 20;
-
-/// Bytes of text per token, about.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// Reads and tokenizes the first documents of some work units. Programs that drop documents are not asked, and a unit that cannot be
 /// read is left to the run.
